@@ -1,0 +1,26 @@
+"""The command line: one file per command, imported only when that command runs."""
+
+from __future__ import annotations
+
+import click
+
+from .commands import COMMANDS
+from .group import LazyGroup
+from .settings import Settings
+
+
+@click.group(cls=LazyGroup, table=COMMANDS)
+@click.option("-q", "--quiet", is_flag=True, help="Print results and errors only, no progress.")
+@click.option("-v", "--verbose", is_flag=True, help="Print more; an error shows where it came from.")
+@click.version_option(package_name="spectune", message="%(prog)s %(version)s")
+@click.pass_context
+def main(ctx: click.Context, quiet: bool, verbose: bool) -> None:
+    """Find the fastest lossless speculative decoding for this device.
+
+    \b
+        spectune demo
+        spectune plan --help
+    """
+    if quiet and verbose:
+        raise click.UsageError("--quiet and --verbose exclude each other; give one of them")
+    ctx.obj = Settings(quiet=quiet, verbose=verbose)

@@ -1,0 +1,36 @@
+"""The table of commands: where each one lives, and its line in `spectune --help`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+import click
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LazyCommand:
+    """A command whose module is not imported before it is asked for."""
+
+    target: str  # "module:attribute"; the module is relative to this package
+    help: str  # equals the first line of the command's own docstring; a test compares them
+
+    def load(self) -> click.Command:
+        """Import the module and return its command."""
+        module, _, attribute = self.target.partition(":")
+        command = getattr(import_module(module, __package__), attribute)
+        assert isinstance(command, click.Command), f"{self.target} is no click command"
+        return command
+
+
+COMMANDS: Mapping[str, LazyCommand] = {
+    "profile": LazyCommand(target=".profile:profile", help="Measure this device and a set of drafters."),
+    "plan": LazyCommand(target=".plan:plan", help="Choose how to decode fastest, and say why."),
+    "run": LazyCommand(target=".run:run", help="Decode a prompt with the stored plan."),
+    "validate": LazyCommand(target=".validate:validate", help="Measure the plan against plain decoding."),
+    "show": LazyCommand(target=".show:show", help="Show a plan and how it was checked."),
+    "list": LazyCommand(target=".list:list", help="List what the store remembers."),
+    "doctor": LazyCommand(target=".doctor:doctor", help="Check this device, versions and store."),
+    "demo": LazyCommand(target=".demo:demo", help="Run all of it on small real models."),
+}

@@ -1,0 +1,8 @@
+"""Where everything is remembered: `open_store(url)` gives a `Store`."""
+
+from __future__ import annotations
+
+from .plans import PlanRow
+from .store import Store, open_store
+
+__all__ = ["PlanRow", "Store", "open_store"]

@@ -1,0 +1,50 @@
+"""The devices and models a store knows, so that keys elsewhere in it can be explained."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+
+from ..profiler.records.device import Device
+from ..profiler.records.model import ModelIdentity
+from ..profiler.records.wire import to_json
+from .database import Database, insert_once
+from .documents import record_of
+from .tables import DeviceTable, ModelTable
+
+
+class Identities(Database):
+    """Devices by fingerprint and models by key; adding one again replaces it."""
+
+    def add_device(self, device: Device) -> None:
+        """Keep a device; what its fingerprint leaves out (its index, say) is updated."""
+        with self._writing() as session:
+            known = session.scalar(select(DeviceTable).where(DeviceTable.fingerprint == device.fingerprint))
+            row = known or DeviceTable(fingerprint=device.fingerprint, kind_key=device.kind_key)
+            row.document = to_json(device)
+            insert_once(session, row)
+
+    def devices(self) -> list[Device]:
+        """Return every device, in the order they were first added."""
+        with self._reading() as session:
+            rows = session.scalars(select(DeviceTable).order_by(DeviceTable.id))
+            return [record_of(Device, row, self.url) for row in rows]
+
+    def add_model(self, model: ModelIdentity) -> None:
+        """Keep a model; what its key leaves out (its name and location, say) is updated."""
+        with self._writing() as session:
+            known = session.scalar(select(ModelTable).where(ModelTable.key == model.key))
+            row = known or ModelTable(key=model.key)
+            row.document = to_json(model)
+            insert_once(session, row)
+
+    def models(self) -> list[ModelIdentity]:
+        """Return every model, in the order they were first added."""
+        with self._reading() as session:
+            rows = session.scalars(select(ModelTable).order_by(ModelTable.id))
+            return [record_of(ModelIdentity, row, self.url) for row in rows]
+
+    def find_model(self, key: str) -> ModelIdentity | None:
+        """Return the model with these weights, None where the store does not know it."""
+        with self._reading() as session:
+            row = session.scalar(select(ModelTable).where(ModelTable.key == key))
+            return None if row is None else record_of(ModelIdentity, row, self.url)

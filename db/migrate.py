@@ -1,0 +1,75 @@
+"""Bring a database to this version's schema, all of it or nothing."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, text
+
+from ..errors import StoreError
+
+HEAD = "0001"
+VERSION_TABLE = "spectune_version"
+MIGRATIONS = Path(__file__).parent / "migrations"
+POSTGRES_LOCK = 0x73706563  # any number, the same in every process
+
+_one_at_a_time = threading.Lock()  # alembic keeps the running migration in module variables
+
+
+def migration_config(connection: Connection) -> Config:
+    """Return alembic's settings for a connection; alembic works inside its transaction and never commits it."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def stored_versions(connection: Connection) -> tuple[str, ...]:
+    """Return the schema versions the database says it has: none where it is new, else one."""
+    return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_heads()
+
+
+def migrate(reader: Engine, writer: Engine, shown_url: str) -> None:
+    """Create or upgrade the schema in one transaction; a database that is up to date is only read.
+
+    Args:
+        reader: opens transactions that read.
+        writer: opens transactions that write, one after the other across processes where the database can.
+        shown_url: how messages name the database.
+
+    Raises:
+        StoreError: the schema is newer than this version of spectune.
+        sqlalchemy.exc.SQLAlchemyError: the database cannot be read or written; nothing was changed.
+    """
+    with reader.begin() as connection:
+        if _is_current(connection, shown_url):
+            return
+    with _one_at_a_time, writer.begin() as connection:
+        _wait_for_other_processes(connection)
+        if not _is_current(connection, shown_url):
+            command.upgrade(migration_config(connection), "head")
+
+
+def _is_current(connection: Connection, shown_url: str) -> bool:
+    versions = stored_versions(connection)
+    if versions == (HEAD,):
+        return True
+    scripts = ScriptDirectory.from_config(migration_config(connection))
+    known = {script.revision for script in scripts.walk_revisions()}
+    if unknown := sorted(set(versions) - known):
+        raise StoreError(
+            f"{shown_url} has schema {', '.join(unknown)}, newer than this spectune's {HEAD}; "
+            "update spectune or choose another store"
+        )
+    return False
+
+
+def _wait_for_other_processes(connection: Connection) -> None:
+    """SQLite's writers already wait at BEGIN IMMEDIATE; PostgreSQL needs a lock until the transaction ends."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": POSTGRES_LOCK})

@@ -1,0 +1,1 @@
+"""The store's schema over time, as alembic sees it."""

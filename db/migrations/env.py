@@ -1,0 +1,29 @@
+"""How alembic runs the migrations: on the connection it is handed, inside the caller's transaction.
+
+alembic loads this file by its path, so it cannot import relatively.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alembic import context
+
+from spectune.db.migrate import VERSION_TABLE
+from spectune.db.tables import TABLE_PREFIX, Base
+
+
+def is_ours(name: str | None, kind: str, _parents: Any) -> bool:  # Any: alembic's mapping of names, not used
+    """Say whether alembic may compare this object: the tables of other programs in the database are theirs."""
+    return kind != "table" or (name or "").startswith(TABLE_PREFIX)
+
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    version_table=VERSION_TABLE,
+    include_name=is_ours,
+    render_as_batch=True,  # SQLite alters tables by copying them
+)
+with context.begin_transaction():
+    context.run_migrations()

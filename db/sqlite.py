@@ -1,0 +1,83 @@
+"""SQLite as a store: one file checked before it is touched, transactions that cover schema changes too."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL
+from sqlalchemy.pool import QueuePool
+
+from ..errors import StoreError
+from .url import is_sqlite_memory, sqlite_file
+
+MAGIC = b"SQLite format 3\0"
+BUSY_TIMEOUT_S = 30.0  # how long a writer waits for its turn
+WRITES = "spectune_writes"  # execution option: this transaction will write
+
+
+def sqlite_engine(url: URL) -> Engine:
+    """Return an engine for a file or for memory; foreign keys are enforced and writers queue instead of failing.
+
+    Raises:
+        StoreError: the file cannot be used; it is left as it was.
+    """
+    if (file := sqlite_file(url)) is not None:
+        prepare_file(file)
+    if is_sqlite_memory(url):  # one connection, shared by all threads in turn: a second one would be another database
+        arguments = {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
+        engine = create_engine(url, poolclass=QueuePool, pool_size=1, max_overflow=0, connect_args=arguments)
+    else:
+        engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+    event.listen(engine, "connect", _set_up)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def prepare_file(file: Path) -> None:
+    """Create the folder of a store's file and check that both may be used, without touching the file.
+
+    Raises:
+        StoreError: the path is a folder, holds something else, or may not be written.
+    """
+    try:
+        if file.is_dir():
+            raise StoreError(f"{file} is a folder; name a file, e.g. {file / 'store.db'}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        start = _first_bytes(file)
+    except OSError as error:
+        raise StoreError(f"cannot use {file} as a store: {error.strerror}; choose a path you may write") from error
+    if start and start != MAGIC:
+        raise StoreError(f"{file} is not an SQLite file, it starts with {start!r}; restore it or choose another path")
+    for path in (file, file.parent):
+        if path.exists() and not os.access(path, os.W_OK):
+            raise StoreError(f"{path} may not be written; change its permissions or choose another path for the store")
+
+
+def use_write_ahead_log(engine: Engine) -> None:
+    """Let readers and one writer of the same file work at the same time; the file remembers it."""
+    # Another process may be using the file in its old mode: then that mode stays, slower and just as safe.
+    with closing(engine.raw_connection()) as connection, suppress(sqlite3.OperationalError):
+        connection.cursor().execute("PRAGMA journal_mode=WAL").close()
+
+
+def _first_bytes(file: Path) -> bytes:
+    if not file.exists():
+        return b""
+    with file.open("rb") as stream:
+        return stream.read(len(MAGIC))
+
+
+def _set_up(connection: Any, _record: Any) -> None:  # Any: what the driver hands over has no common type
+    connection.isolation_level = None  # transactions are opened by _begin alone, never by the driver
+    connection.execute("PRAGMA foreign_keys=ON").close()
+
+
+def _begin(connection: Connection) -> None:
+    """Open the transaction; one that will write waits for its turn now, since it could not wait later."""
+    writes = connection.get_execution_options().get(WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,0 +1,165 @@
+"""The tables of a store: JSON documents beside the columns they are found by.
+
+Every table's name starts with `spectune_`, because other programs' tables (Optuna's) may share the database.
+Devices and models are replaced by their key; every other row is only ever added, so the newest is the highest id.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import ColumnElement, Double, ForeignKey, Index, MetaData, String, Text
+from sqlalchemy.dialects.mysql import LONGTEXT
+from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
+
+TABLE_PREFIX = "spectune_"
+TEMPERATURE_SLACK = 1e-9
+KEY = String(64)  # hashes, fingerprints, timestamps
+NAME = String(120)  # words people choose: roles, regimes, workloads
+DOCUMENT = Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # their TEXT ends at 64 KiB
+
+
+def utc_now() -> str:
+    """Return the present moment in UTC, ISO 8601, to the microsecond."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+class Base(DeclarativeBase):
+    """Base of every table: a number that grows and the moment of writing (UTC, ISO 8601)."""
+
+    metadata = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "ix": "ix_%(table_name)s",
+        }
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
+    created: Mapped[str] = mapped_column(KEY, default=utc_now, sort_order=1)
+
+
+class DeviceTable(Base):
+    """One device and its software, found by fingerprint."""
+
+    __tablename__ = f"{TABLE_PREFIX}device"
+    __table_args__ = (Index(None, "fingerprint", unique=True),)
+
+    fingerprint: Mapped[str] = mapped_column(KEY)
+    kind_key: Mapped[str] = mapped_column(KEY)
+    document: Mapped[str] = mapped_column(DOCUMENT)
+
+
+class ModelTable(Base):
+    """One set of weights, found by key."""
+
+    __tablename__ = f"{TABLE_PREFIX}model"
+    __table_args__ = (Index(None, "key", unique=True),)
+
+    key: Mapped[str] = mapped_column(KEY)
+    document: Mapped[str] = mapped_column(DOCUMENT)
+
+
+class SurfaceTable(Base):
+    """What a group of measurements has in common; the measurements point here."""
+
+    __tablename__ = f"{TABLE_PREFIX}surface"
+    __table_args__ = (Index(None, "device", "model", "role", "regime", "dtype", unique=True),)
+
+    device: Mapped[str] = mapped_column(KEY)
+    model: Mapped[str] = mapped_column(KEY)
+    role: Mapped[str] = mapped_column(NAME)
+    regime: Mapped[str] = mapped_column(NAME)
+    dtype: Mapped[str] = mapped_column(NAME)
+
+
+class MeasurementTable(Base):
+    """One cell as it was timed once, raw repeats and failures included."""
+
+    __tablename__ = f"{TABLE_PREFIX}measurement"
+    __table_args__ = (Index(None, "surface_id", "batch", "context_tokens", "tokens"),)
+
+    surface_id: Mapped[int] = mapped_column(ForeignKey(SurfaceTable.id))
+    batch: Mapped[int]
+    context_tokens: Mapped[int]
+    tokens: Mapped[int]
+    document: Mapped[str] = mapped_column(DOCUMENT)
+
+
+class OverheadTable(Base):
+    """Host time per round of one target on one device."""
+
+    __tablename__ = f"{TABLE_PREFIX}overhead"
+    __table_args__ = (Index(None, "device", "target", "dtype"),)
+
+    device: Mapped[str] = mapped_column(KEY)
+    target: Mapped[str] = mapped_column(KEY)
+    dtype: Mapped[str] = mapped_column(NAME)
+    document: Mapped[str] = mapped_column(DOCUMENT)
+
+
+class TraceTable(Base):
+    """What one drafter proposed along one target's own text."""
+
+    __tablename__ = f"{TABLE_PREFIX}trace"
+    __table_args__ = (Index(None, "target", "workload", "drafter"),)
+
+    target: Mapped[str] = mapped_column(KEY)
+    drafter: Mapped[str] = mapped_column(NAME)  # a key, or a name where there are no weights
+    workload: Mapped[str] = mapped_column(NAME)
+    temperature: Mapped[float] = mapped_column(Double())
+    document: Mapped[str] = mapped_column(DOCUMENT)
+
+
+class PairwiseTable(Base):
+    """How often the models of one group agree; whatever their order."""
+
+    __tablename__ = f"{TABLE_PREFIX}pairwise"
+    __table_args__ = (Index(None, "names_hash"),)
+
+    names_hash: Mapped[str] = mapped_column(KEY)
+    document: Mapped[str] = mapped_column(DOCUMENT)
+
+
+class PlanTable(Base):
+    """One plan as JSON text with its hash; versions count the plans of one setup from 1."""
+
+    __tablename__ = f"{TABLE_PREFIX}plan"
+    __table_args__ = (
+        Index("ix_spectune_plan_device", "device", "target", "workload"),
+        Index("ix_spectune_plan_device_kind", "device_kind", "target", "workload"),
+    )
+
+    version: Mapped[int]
+    device: Mapped[str] = mapped_column(KEY)
+    device_kind: Mapped[str] = mapped_column(KEY)
+    target: Mapped[str] = mapped_column(KEY)
+    workload: Mapped[str] = mapped_column(NAME)
+    temperature: Mapped[float] = mapped_column(Double())
+    content_hash: Mapped[str] = mapped_column(KEY)
+    document: Mapped[str] = mapped_column(DOCUMENT)
+
+
+class ObservationTable(Base):
+    """What a decoder saw while it ran a plan."""
+
+    __tablename__ = f"{TABLE_PREFIX}observation"
+    __table_args__ = (Index(None, "plan_id"),)
+
+    plan_id: Mapped[int] = mapped_column(ForeignKey(PlanTable.id))
+    document: Mapped[str] = mapped_column(DOCUMENT)
+
+
+class ValidationTable(Base):
+    """What a plan delivered when it was measured against its promise."""
+
+    __tablename__ = f"{TABLE_PREFIX}validation"
+    __table_args__ = (Index(None, "plan_id"),)
+
+    plan_id: Mapped[int] = mapped_column(ForeignKey(PlanTable.id))
+    document: Mapped[str] = mapped_column(DOCUMENT)
+
+
+def is_temperature(column: InstrumentedAttribute[float], temperature: float) -> ColumnElement[bool]:
+    """Compare a stored temperature: within 1e-9 is the same."""
+    return column.between(temperature - TEMPERATURE_SLACK, temperature + TEMPERATURE_SLACK)

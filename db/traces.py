@@ -1,0 +1,66 @@
+"""What drafters are worth: recorded traces, and how often models agree with each other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+
+from sqlalchemy import func, select
+
+from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
+from ..profiler.records.wire import to_json
+from .database import Database
+from .documents import record_of
+from .tables import PairwiseTable, TraceTable, is_temperature
+
+
+class Traces(Database):
+    """Recordings, only ever added; the newest of each kind is the one returned."""
+
+    def add_trace(self, trace: AcceptanceTrace) -> None:
+        """Keep one drafter's recording."""
+        row = TraceTable(
+            target=trace.target,
+            drafter=trace.drafter,
+            workload=trace.workload,
+            temperature=trace.temperature,
+            document=to_json(trace),
+        )
+        with self._writing() as session:
+            session.add(row)
+
+    def traces(self, target: str, workload: str, temperature: float) -> list[AcceptanceTrace]:
+        """Return the newest trace of every drafter recorded for a setup, oldest recording first.
+
+        Args:
+            target: ModelIdentity.key.
+            workload: name of the prompts.
+            temperature: of the target's text; within 1e-9 is the same.
+        """
+        newest = select(func.max(TraceTable.id)).filter_by(target=target, workload=workload)
+        newest = newest.where(is_temperature(TraceTable.temperature, temperature)).group_by(TraceTable.drafter)
+        with self._reading() as session:
+            rows = session.scalars(select(TraceTable).where(TraceTable.id.in_(newest)).order_by(TraceTable.id))
+            return [record_of(AcceptanceTrace, row, self.url) for row in rows]
+
+    def add_pairwise(self, pairwise: PairwiseAcceptance) -> None:
+        """Keep how often the models of one group agree."""
+        row = PairwiseTable(names_hash=_names_hash(pairwise.models), document=to_json(pairwise))
+        with self._writing() as session:
+            session.add(row)
+
+    def pairwise(self, models: Iterable[str]) -> PairwiseAcceptance | None:
+        """Return the newest agreement of exactly these models, in its own order; None where there is none.
+
+        Args:
+            models: the names, in any order.
+        """
+        found = select(PairwiseTable).filter_by(names_hash=_names_hash(models))
+        with self._reading() as session:
+            row = session.scalar(found.order_by(PairwiseTable.id.desc()).limit(1))
+            return None if row is None else record_of(PairwiseAcceptance, row, self.url)
+
+
+def _names_hash(models: Iterable[str]) -> str:
+    return hashlib.sha256(json.dumps(sorted(models)).encode()).hexdigest()

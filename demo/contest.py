@@ -1,0 +1,172 @@
+"""Measure a plan beside plain decoding, two hand-set defaults and transformers, on prompts it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from transformers import PreTrainedModel
+
+from ..errors import PlanError
+from ..planner.cost import Cell
+from ..planner.inputs import LOOKUP, PlanInputs
+from ..planner.plan import Plan, PlanCell
+from ..planner.policy import CastPolicy, ChainPolicy, Eagle2Policy, PlainPolicy, TreePolicy
+from ..planner.search import price
+from ..runtime.requests import Request
+from ..runtime.setup import RoundSetup, always
+from ..tuning.baseline import GenerateEntrant
+from ..tuning.decoding import Family, Run, decode_timed, room_for
+from ..tuning.exact import Judgement, judge
+from ..tuning.race import race
+from ..tuning.recording import ROOTS_ONLY, Beams
+from ..tuning.validate import entrant, plain_setup, setup_of
+from .records import CellOutcome, Row
+
+DEFAULT_CHAIN = ChainPolicy(length=4)
+DEFAULT_TREE = Eagle2Policy()  # 60 tokens, depth 7, top 10
+PLAIN, CHAIN, TREE, PLAN, GENERATE = "plain", "chain of 4", "EAGLE-2 default", "spectune plan", "transformers.generate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """One way of decoding in one cell, and what the planner promised for it."""
+
+    name: str
+    setup: RoundSetup
+    predicted_tokens_per_s: float
+
+
+def contestants(plan: Plan, cell: PlanCell, inputs: PlanInputs) -> list[Contestant]:
+    """Return plain decoding, the two hand-set defaults and the plan's choice, each with its prediction."""
+    model = cell.drafter if cell.drafter not in (None, LOOKUP) else plan.drafters[0][0]
+    place = Cell(batch=cell.batch, context=cell.context)
+    found = [Contestant(name=PLAIN, setup=plain_setup(cell), predicted_tokens_per_s=cell.plain.tokens_per_s)]
+    for name, policy in ((CHAIN, DEFAULT_CHAIN), (TREE, DEFAULT_TREE)):
+        promised = price(inputs, place, policy, model).tokens_per_s
+        setup = RoundSetup(policy=policy, drafter=model)
+        found.append(Contestant(name=name, setup=setup, predicted_tokens_per_s=promised))
+    promise = cell.prediction.tokens_per_s
+    return [*found, Contestant(name=PLAN, setup=setup_of(cell), predicted_tokens_per_s=promise)]
+
+
+def measure_speeds(
+    found: Sequence[Contestant], family: Family, baseline: PreTrainedModel, requests: Sequence[Request], batch: int
+) -> dict[str, float]:
+    """Return tokens/s by name, `transformers.generate` among them; all decode the same requests in turns."""
+    entrants = [entrant(c.name, c.setup, family, requests, batch) for c in found]
+    generate = GenerateEntrant(GENERATE, baseline, requests, batch)
+    race([*entrants, generate], turns=len(requests) // max(batch, 2))
+    return {e.name: e.tokens_per_s for e in (*entrants, generate)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """What fp32 decoding of one contestant gave: tokens per round and the judge's word."""
+
+    tokens_per_round: float
+    judgement: Judgement
+
+
+class Counter:
+    """Counts tokens per round in fp32; a policy that does not couple its sequences is decoded once for all batches."""
+
+    def __init__(self, family: Family, judge_model: PreTrainedModel, requests: Sequence[Request], slots: int) -> None:
+        """Take the fp32 models and the widest batch."""
+        self._family, self._judge, self._requests, self._slots = family, judge_model, requests, slots
+        self._runs: dict[tuple[TreePolicy, str | None, int], Run] = {}
+        self._judged: dict[tuple[tuple[int, ...], ...], Judgement] = {}
+
+    def count(self, setup: RoundSetup, batch: int) -> Count:
+        """Return what a setup does in fp32 at a batch size."""
+        is_coupled = setup.policy.is_coupled(batch)
+        slots = batch if is_coupled or isinstance(setup.policy, CastPolicy) else self._slots
+        run = self._run(setup, slots)
+        steady = run.tokens_per_round if slots == batch else run.tokens_per_sequence_round
+        return Count(tokens_per_round=steady, judgement=self._judgement(run))
+
+    def _run(self, setup: RoundSetup, slots: int) -> Run:
+        key = (setup.policy, setup.drafter, slots)
+        if key not in self._runs:
+            unpadded = replace(setup, run_tokens=())
+            names = [setup.drafter] if setup.drafter else []
+            room = room_for(self._requests, [unpadded])
+            decoder = self._family.decoder(always(unpadded), names=names, batch=slots, capacity=room)
+            self._runs[key] = decode_timed(decoder, self._requests, slots)
+        return self._runs[key]
+
+    def _judgement(self, run: Run) -> Judgement:
+        if run.texts not in self._judged:
+            self._judged[run.texts] = judge(self._judge, self._requests, run.texts)
+        return self._judged[run.texts]
+
+
+def replayed(inputs: PlanInputs, cell: PlanCell, setup: RoundSetup) -> float | None:
+    """Return tokens per round replayed from the inputs' traces, None where they do not hold enough."""
+    if isinstance(setup.policy, PlainPolicy):
+        return 1.0
+    try:
+        found = price(inputs, Cell(batch=cell.batch, context=cell.context), setup.policy, setup.drafter)
+    except PlanError:
+        return None
+    return found.tokens_per_round
+
+
+def beams_for(setups: Sequence[RoundSetup], drafter: str) -> Beams:
+    """Return the narrowest recording that replays every one of the setups that uses the drafter."""
+    layers: dict[int, int] = {}
+    for setup in setups:
+        if setup.drafter != drafter:
+            continue
+        if isinstance(setup.policy, Eagle2Policy):
+            layers[setup.policy.top_k] = max(layers.get(setup.policy.top_k, 1), setup.policy.depth + 1)
+        if isinstance(setup.policy, CastPolicy):
+            return Beams()
+    return Beams(layers=tuple(sorted(layers.items()))) if layers else ROOTS_ONLY
+
+
+def rows_of_cell(
+    found: Sequence[Contestant], speeds: dict[str, float], counts: dict[str, Count], replays: dict[str, float | None],
+    batch: int,
+) -> list[Row]:  # fmt: skip
+    """Return one row per contestant and one for transformers."""
+    rows = [
+        Row(
+            batch=batch,
+            name=c.name,
+            policy=c.setup.policy.label,
+            drafters=() if c.setup.drafter is None else (c.setup.drafter,),
+            predicted_tokens_per_s=c.predicted_tokens_per_s,
+            measured_tokens_per_s=speeds[c.name],
+            tokens_per_round=counts[c.name].tokens_per_round,
+            near_ties=counts[c.name].judgement.near_ties,
+            replayed_tokens_per_round=replays[c.name],
+        )
+        for c in found
+    ]
+    generate = Row(
+        batch=batch,
+        name=GENERATE,
+        policy=None,
+        drafters=(),
+        predicted_tokens_per_s=None,
+        measured_tokens_per_s=speeds[GENERATE],
+        tokens_per_round=None,
+        near_ties=None,
+        replayed_tokens_per_round=None,
+    )
+    return [*rows, generate]
+
+
+def outcome_of_cell(cell: PlanCell, speeds: dict[str, float]) -> CellOutcome:
+    """Return how the chosen row fared."""
+    measured, promise = speeds[PLAN], cell.prediction
+    return CellOutcome(
+        batch=cell.batch,
+        chosen=f"{cell.policy.label}{'' if cell.drafter is None else f' by {cell.drafter}'}",
+        speedup_over_plain=measured / speeds[PLAIN],
+        speedup_over_generate=measured / speeds[GENERATE],
+        prediction_error=abs(promise.tokens_per_s / measured - 1.0),
+        interval=(promise.low, promise.high),
+        is_covered=promise.low <= measured <= promise.high,
+    )

@@ -1,0 +1,55 @@
+"""The demo's prompts: pieces of standard-library sources that no demo model was trained on.
+
+They lie with the models, so that every Python version decodes the same text. The calibration
+prompts choose a plan, the evaluation prompts judge it, and the two share no source file.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from ..profiler.prompts import Prompt, read_prompts
+from .corpus import held_out_texts
+
+CALIBRATION, EVALUATION = 24, 64  # prompts of each kind
+PROMPT_TOKENS = (40, 64)  # shortest and longest
+
+
+def calibration_prompts() -> tuple[Prompt, ...]:
+    """Return the prompts a plan may be chosen on."""
+    return _shipped("calibration.jsonl")
+
+
+def evaluation_prompts() -> tuple[Prompt, ...]:
+    """Return the prompts a plan is judged on."""
+    return _shipped("evaluation.jsonl")
+
+
+def write_prompts(folder: Path, tokenizer: PreTrainedTokenizerFast, seed: int = 7) -> None:
+    """Cut both sets out of the held-out sources; every other file belongs to the evaluation."""
+    rng = np.random.default_rng(seed)
+    texts = [text for text in held_out_texts() if text.count("\n") > 40]
+    for name, count, pool in (
+        ("calibration.jsonl", CALIBRATION, texts[0::2]),
+        ("evaluation.jsonl", EVALUATION, texts[1::2]),
+    ):
+        lines = [json.dumps({"prompt": _piece(pool[place % len(pool)], tokenizer, rng)}) for place in range(count)]
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _piece(text: str, tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator) -> str:
+    """Return PROMPT_TOKENS tokens of a source from the start of a random line."""
+    lines = text.splitlines(keepends=True)
+    start = int(rng.integers(0, len(lines) - 30))
+    ids = tokenizer("".join(lines[start : start + 60]))["input_ids"]
+    piece: str = tokenizer.decode(ids[: int(rng.integers(PROMPT_TOKENS[0], PROMPT_TOKENS[1] + 1))])
+    return piece
+
+
+def _shipped(name: str) -> tuple[Prompt, ...]:
+    return read_prompts(Path(str(files("spectune.demo.models").joinpath(name))))

@@ -1,0 +1,163 @@
+"""The demo end to end: profile, plan, then measure the plan beside what people do by hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from ..db.store import Store
+from ..planner.inputs import PlanInputs
+from ..planner.plan import Plan, PlanCell
+from ..profiler.device import detect
+from ..profiler.identity import identify
+from ..runtime.models.loading import load_pretrained, load_tokenizer
+from ..runtime.requests import Request
+from ..tuning.plan import PlanRequest, inputs_of, solve_and_store
+from ..tuning.profile import EXACT_DTYPE, Profile, Progress, load_family, profile, record_traces, torch_device
+from ..tuning.prompts import requests_of
+from ..tuning.recording import Beams
+from ..tuning.request import Models, ProfileRequest
+from .contest import (
+    PLAN,
+    Contestant,
+    Counter,
+    beams_for,
+    contestants,
+    measure_speeds,
+    outcome_of_cell,
+    replayed,
+    rows_of_cell,
+)
+from .prompts import calibration_prompts, evaluation_prompts
+from .records import DemoOutcome, Row
+
+WORKLOAD = "python-stdlib"
+BATCHES = (1, 8)
+DTYPE = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSize:
+    """How much the demo measures; the defaults take about three minutes on two cores."""
+
+    calibration_prompts: int = 16
+    evaluation_prompts: int = 32
+    calibration_tokens: int = 96
+    evaluation_tokens: int = 128
+    budget_s: float = 15.0
+    temperature: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chapter:
+    """What is known before anything is compared: the profile and the plan it led to."""
+
+    profile: Profile
+    inputs: PlanInputs
+    plan: Plan
+
+
+def family_folder() -> Path:
+    """Return where the shipped models lie."""
+    return Path(__file__).parent / "models"
+
+
+def family_models(folder: Path) -> Models:
+    """Return the demo family's target and drafters."""
+    return Models(target=folder / "target", drafters={"small": folder / "small", "medium": folder / "medium"})
+
+
+def learn(store: Store, folder: Path, size: DemoSize, progress: Progress) -> Chapter:
+    """Profile the family on the calibration prompts and plan for this device."""
+    measured = profile(_request(folder, size), store, progress=progress)
+    inputs = inputs_of(measured, dtype=DTYPE)
+    middle = median(
+        len(t.prompt) + len(t.continuation) // 2 for t in measured.traces[0].prompts
+    )
+    progress("solving the plan", 0.0)
+    request = PlanRequest(
+        target=measured.identities.target,
+        device=measured.device,
+        dtype=DTYPE,
+        workload=WORKLOAD,
+        temperature=size.temperature,
+        batches=BATCHES,
+        contexts=(int(middle),),
+    )
+    return Chapter(profile=measured, inputs=inputs, plan=solve_and_store(inputs, request, store))
+
+
+def compare(chapter: Chapter, folder: Path, size: DemoSize, progress: Progress, started: float) -> DemoOutcome:
+    """Measure the plan, plain decoding, the hand-set defaults and transformers on the evaluation prompts."""
+    models = family_models(folder)
+    requests = requests_of(_evaluation(folder, size), load_tokenizer(str(models.target)))
+    device = torch_device(chapter.profile.device)
+    found = {cell.batch: contestants(chapter.plan, cell, chapter.inputs) for cell in chapter.plan.cells}
+    speeds = {}
+    family = load_family(models, dtype=DTYPE, device=device)
+    baseline = load_pretrained(str(models.target), dtype=DTYPE, device=device)
+    for cell in chapter.plan.cells:
+        progress(f"decoding side by side, batch {cell.batch}", 0.0)
+        speeds[cell.batch] = measure_speeds(found[cell.batch], family, baseline, requests, cell.batch)
+    exact = load_family(models, dtype=EXACT_DTYPE, device=device)
+    judge_model = load_pretrained(str(models.target), dtype=EXACT_DTYPE, device=device)
+    counter = Counter(exact, judge_model, requests, max(BATCHES))
+    progress("replaying the measured prompts", 0.0)
+    traced = _traced(chapter, folder, size, requests, found, progress)
+    rows: list[Row] = []
+    is_identical = True
+    for cell in chapter.plan.cells:
+        progress(f"counting in fp32, batch {cell.batch}", 0.0)
+        counts = {c.name: counter.count(c.setup, cell.batch) for c in found[cell.batch]}
+        replays = {c.name: replayed(traced, cell, c.setup) for c in found[cell.batch]}
+        rows.extend(rows_of_cell(found[cell.batch], speeds[cell.batch], counts, replays, cell.batch))
+        is_identical &= all(count.judgement.is_identical for count in counts.values())
+    return DemoOutcome(
+        device=chapter.profile.device.label,
+        rows=tuple(rows),
+        cells=tuple(outcome_of_cell(cell, speeds[cell.batch]) for cell in chapter.plan.cells),
+        greedy_identical=is_identical,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _traced(
+    chapter: Chapter,
+    folder: Path,
+    size: DemoSize,
+    requests: list[Request],
+    found: dict[int, list[Contestant]],
+    progress: Progress,
+) -> PlanInputs:
+    """Return the plan's inputs with traces of the measured prompts in place of the calibration's."""
+    setups = [c.setup for group in found.values() for c in group]
+    beams = {name: beams_for(setups, name) for name in family_models(folder).drafters}
+    widest = max(beams.values(), key=lambda b: b.most_nodes)
+    request = replace(_evaluation(folder, size), workload=WORKLOAD)
+    traces, _ = record_traces(
+        request, chapter.profile.identities, requests, chapter.profile.device, widest, progress
+    )
+    by_name = {trace.drafter_name: trace for trace in traces}
+    drafters = tuple(replace(drafter, trace=by_name[drafter.name]) for drafter in chapter.inputs.drafters)
+    return replace(chapter.inputs, drafters=drafters, texts=())
+
+
+def _request(folder: Path, size: DemoSize) -> ProfileRequest:
+    return ProfileRequest(
+        models=family_models(folder),
+        prompts=calibration_prompts()[: size.calibration_prompts],
+        workload=WORKLOAD,
+        temperature=size.temperature,
+        dtype=DTYPE,
+        batches=BATCHES,
+        max_new_tokens=size.calibration_tokens,
+        budget_s=size.budget_s,
+    )
+
+
+def _evaluation(folder: Path, size: DemoSize) -> ProfileRequest:
+    prompts = evaluation_prompts()[: size.evaluation_prompts]
+    return replace(_request(folder, size), prompts=prompts, max_new_tokens=size.evaluation_tokens, seed=1000)

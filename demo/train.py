@@ -1,0 +1,150 @@
+"""Train the demo family from nothing: tokenizer, target, then drafters distilled on the target.
+
+Run as `spectune demo --train -o FOLDER`. Each stage leaves its result in the folder, and a
+stage whose result is there is not run again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from ..runtime.decoder import Decoder
+from ..runtime.models.loading import load_model
+from ..runtime.requests import Request
+from ..runtime.setup import PLAIN, always
+from ..training.distill import distil
+from ..training.language_model import train
+from ..training.settings import TrainingSettings
+from .corpus import held_out_texts, training_texts
+from .family import drafter_configs, target_config
+from .tokenizer import train_tokenizer
+
+TARGET_SETTINGS = TrainingSettings(steps=1300, batch=8, sequence_tokens=512, matrix_lr=2e-3, other_lr=2e-3)
+DISTILLATION = TrainingSettings(steps=450, batch=8, sequence_tokens=512, matrix_lr=3e-3, other_lr=3e-3)
+OWN_TEXTS, OWN_TOKENS, OWN_PROMPT = 1536, 224, 32  # the target's own continuations of corpus prompts
+OWN_SHARE_SAMPLED = 0.5  # of them at temperature 0.8, the others greedy
+Tokens = NDArray[np.uint16]
+
+
+def prepare_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """Return the family's tokenizer, trained and saved in folder unless it is there."""
+    if not (folder / "tokenizer.json").exists():
+        train_tokenizer(training_texts()).save_pretrained(folder)
+    return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> Tokens:
+    """Return all texts as one array of token ids, end-of-text after each."""
+    batches = tokenizer.backend_tokenizer.encode_batch(texts)
+    ids = [np.asarray([*e.ids, tokenizer.eos_token_id], dtype=np.uint16) for e in batches]
+    return np.concatenate(ids)
+
+
+def train_target(folder: Path, training: Tokens, held_out: Tokens) -> None:
+    """Train the target on the corpus and save it in folder as bf16 safetensors."""
+    torch.manual_seed(TARGET_SETTINGS.seed)
+    model = LlamaForCausalLM(target_config())
+    losses = train(model, lambda batch: next_token_loss(model, batch), training, TARGET_SETTINGS)
+    _report("target", losses, lambda: held_out_loss(model, held_out), lambda: _save(model, folder / "partial"))
+    _save(model, folder)
+
+
+def next_token_loss(model: LlamaForCausalLM, batch: Tensor) -> Tensor:
+    """Return the mean cross-entropy of each token given the ones before it, in nats."""
+    logits = model(input_ids=batch[:, :-1]).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten())
+
+
+@torch.no_grad()
+def held_out_loss(model: LlamaForCausalLM, held_out: Tokens, windows: int = 24, width: int = 512) -> float:
+    """Return the mean loss in nats over evenly spread windows of held-out text."""
+    starts = np.linspace(0, len(held_out) - width - 1, windows).astype(int)
+    batch = torch.from_numpy(np.stack([held_out[s : s + width + 1] for s in starts]).astype(np.int64))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return float(torch.stack([next_token_loss(model, part) for part in batch.split(8)]).mean())
+
+
+@torch.no_grad()
+def own_texts(target: Path, corpus: Tokens, seed: int = 0) -> Tokens:
+    """Return the target's own continuations of random corpus prompts, prompts included."""
+    rng = np.random.default_rng(seed)
+    starts = rng.integers(0, len(corpus) - OWN_PROMPT, OWN_TEXTS)
+    requests = [
+        Request(
+            prompt=tuple(corpus[start : start + OWN_PROMPT].tolist()),
+            max_new_tokens=OWN_TOKENS,
+            temperature=0.8 if index < OWN_SHARE_SAMPLED * OWN_TEXTS else 0.0,
+            seed=index,
+        )
+        for index, start in enumerate(starts)
+    ]
+    slots, done = 96, []
+    model = load_model(str(target), dtype="bfloat16")
+    decoder = Decoder(model, {}, always(PLAIN), slots=slots, capacity=OWN_PROMPT + OWN_TOKENS + 1)
+    while requests or decoder.running:
+        while requests and decoder.has_room:
+            done.append(decoder.admit(requests.pop(), len(done)))
+        decoder.step()
+    return np.concatenate([np.asarray([*s.tokens, 0], dtype=np.uint16) for s in done])
+
+
+def train_drafters(folder: Path, training: Tokens) -> None:
+    """Distil every drafter on the target's own texts and the corpus, and save each in its folder."""
+    target = LlamaForCausalLM.from_pretrained(folder / "target", dtype=torch.float32)
+    own = own_texts(folder / "target", training)
+    print(f"{len(own):,} tokens of the target's own", file=sys.stderr, flush=True)
+    rng = np.random.default_rng(1)
+    pieces = np.array_split(training, len(training) // 4096)
+    corpus = np.concatenate([pieces[i] for i in rng.permutation(len(pieces))])
+    needed = DISTILLATION.steps * DISTILLATION.batch * DISTILLATION.sequence_tokens
+    mixed = np.concatenate([own, corpus[: max(needed - 2 * len(own), len(own))], own])
+    torch.manual_seed(1)
+    drafters = {name: LlamaForCausalLM(config) for name, config in drafter_configs().items()}
+    losses = distil(drafters, target, mixed, DISTILLATION)
+
+    def save() -> None:
+        for name, drafter in drafters.items():
+            _save(drafter, folder / name)
+
+    _report("drafters", losses, lambda: float("nan"), lambda: None)
+    save()
+
+
+def _save(model: LlamaForCausalLM, folder: Path) -> None:
+    weights = {name: tensor.to(torch.bfloat16) for name, tensor in model.state_dict().items()}
+    model.save_pretrained(folder, state_dict=weights)
+
+
+def _report(name: str, losses: object, held_out: Callable[[], float], save: Callable[[], None]) -> None:
+    start = time.monotonic()
+    for step, loss in enumerate(losses):  # type: ignore[arg-type, var-annotated]
+        if step % 20 == 0:
+            print(f"{name} step {step:5d}  loss {loss:.3f}  {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+        if step and step % 200 == 0:
+            print(f"{name} step {step:5d}  held-out loss {held_out():.3f}", file=sys.stderr, flush=True)
+            save()
+    print(f"{name} done  held-out loss {held_out():.3f}  {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+
+
+def main(folder: Path) -> None:
+    """Train whatever of the family is not in folder yet."""
+    tokenizer = prepare_tokenizer(folder / "tokenizer")
+    training, held_out = encode(tokenizer, training_texts()), encode(tokenizer, held_out_texts())
+    print(f"{len(training):,} training tokens, {len(held_out):,} held out", file=sys.stderr, flush=True)
+    if not (folder / "target" / "model.safetensors").exists():
+        train_target(folder / "target", training, held_out)
+    if not all((folder / name / "model.safetensors").exists() for name in drafter_configs()):
+        train_drafters(folder, training)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,57 @@
+"""Everything spectune raises on purpose.
+
+SpectuneError
+├── DeviceError        a device cannot be found, read or used
+├── MeasurementError   a measurement, surface or trace is wrong or does not hold what is asked
+├── PlanError          a tree, policy or plan is wrong or cannot be solved
+├── StoreError         a store cannot be read, written or trusted
+│   └── NoPlanError    the store holds no plan for this setup
+├── ModelError         a model or tokenizer cannot be loaded or does not fit its family
+├── RequestError       what a user asked for cannot be done (prompts, options, files)
+└── TrainingError      a training run is asked for something impossible
+
+Each message says what is wrong, the value seen, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class SpectuneError(Exception):
+    """Base of every error raised on purpose; the command line prints it as one line."""
+
+
+class DeviceError(SpectuneError):
+    """A device cannot be found, read or used."""
+
+
+class MeasurementError(SpectuneError):
+    """A measurement, surface or trace is wrong or does not hold what is asked."""
+
+
+class PlanError(SpectuneError):
+    """A tree, policy or plan is wrong or cannot be solved."""
+
+
+class StoreError(SpectuneError):
+    """A store cannot be read, written or trusted."""
+
+
+class NoPlanError(StoreError):
+    """The store holds no plan for this setup."""
+
+    def __init__(self, setup: str, store: str) -> None:
+        super().__init__(f"no plan for {setup} in {store}; run: spectune plan --store {store}")
+        self.setup = setup
+        self.store = store
+
+
+class ModelError(SpectuneError):
+    """A model or tokenizer cannot be loaded or does not fit its family."""
+
+
+class RequestError(SpectuneError):
+    """What a user asked for cannot be done: prompts, options, files."""
+
+
+class TrainingError(SpectuneError):
+    """A training run is asked for something impossible."""

@@ -1,0 +1,61 @@
+"""One policy with one drafter, replayed and priced in one cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .cost import Floats, RoundTimes
+from .draft import Ints
+from .policy import TreePolicy
+from .replay import Replay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Candidate:
+    """What a policy yields in the steady state of one cell; times are means per round.
+
+    Attributes:
+        drafter: name of what drafts, None for plain decoding.
+        tokens: (texts,), tokens each recorded text emitted in the rounds counted.
+        ms: (texts,), time spent on each; the slots of a round share its time equally.
+        tokens_per_round: per sequence.
+        censored_share: share of the visited positions whose result the trace leaves open.
+    """
+
+    policy: TreePolicy
+    drafter: str | None
+    tokens: Ints
+    ms: Floats
+    tokens_per_round: float
+    draft_ms: float
+    verify_ms: float
+    host_ms: float
+    censored_share: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of all slots per second."""
+        return float(self.tokens.sum() / self.ms.sum() * 1000.0)
+
+    @property
+    def round_ms(self) -> float:
+        """Mean milliseconds of one round."""
+        return self.draft_ms + self.verify_ms + self.host_ms
+
+
+def candidate_of(policy: TreePolicy, drafter: str | None, replay: Replay, times: RoundTimes, texts: int) -> Candidate:
+    """Return the candidate of a replay and what its rounds cost."""
+    shares = np.repeat(times.total_ms / replay.batch, replay.batch)
+    return Candidate(
+        policy=policy,
+        drafter=drafter,
+        tokens=replay.tokens_by_text(texts),
+        ms=np.bincount(replay.texts.ravel(), weights=shares, minlength=texts).astype(np.float64),
+        tokens_per_round=replay.tokens_per_round,
+        draft_ms=float(times.draft_ms.mean()),
+        verify_ms=float(times.verify_ms.mean()),
+        host_ms=float(times.host_ms.mean()),
+        censored_share=replay.censored_share,
+    )

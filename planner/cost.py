@@ -1,0 +1,233 @@
+"""What one round costs in one cell: drafter forwards, one padded verify, and the host around them.
+
+    draft  = t_draft(catch_up) + sum over further forwards of t_draft(width)
+    verify = t_verify(run_tokens[nodes])      the padded shape that will really run
+    host   = a + b * forwards + c * nodes     fitted per kind of policy
+
+A round whose own context lies in the cell's span is priced there, clipped to the contexts that
+were measured; any other round is priced at the cell's own context.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import MeasurementError, PlanError
+from ..profiler.records.overhead import RoundOverhead
+from ..profiler.records.surface import LatencySurface
+from .draft import Ints
+from .replay import Replay
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One point of the schedule and the contexts it answers for, low < context <= high."""
+
+    batch: int
+    context: int
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.context < 1 or not self.low < self.context <= self.high:
+            raise PlanError(f"a cell needs batch >= 1 and low < context <= high, got {self}; see cells_of")
+
+
+def cells_of(batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
+    """Return every batch at every context; each context answers for all that are nearest to it.
+
+    Raises:
+        PlanError: no batch, no context, or one below 1.
+    """
+    lengths = sorted(set(contexts))
+    if not batches or not lengths:
+        raise PlanError(f"a plan needs batches and contexts, got {list(batches)} and {list(contexts)}; give both")
+    middles = [(left + right) / 2 for left, right in pairwise(lengths)]
+    spans = zip(lengths, [-math.inf, *middles], [*middles, math.inf], strict=True)
+    return tuple(
+        Cell(batch=batch, context=context, low=low, high=high)
+        for context, low, high in list(spans)
+        for batch in sorted(set(batches))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CostTable:
+    """Milliseconds of one forward at one batch size.
+
+    Attributes:
+        contexts: (knots,), ascending.
+        ms: (knots, tokens + 1), by tokens per sequence; entry 0 is 0.0, nothing fed.
+    """
+
+    contexts: Floats
+    ms: Floats
+
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens per sequence the table knows."""
+        return int(self.ms.shape[1]) - 1
+
+    def at(self, contexts: Floats, tokens: Ints) -> Floats:
+        """Return (rounds, forwards): cost of `tokens` at (rounds,) contexts, linear between knots."""
+        upper = np.clip(np.searchsorted(self.contexts, contexts), 1, max(len(self.contexts) - 1, 1))
+        lower = np.minimum(upper - 1, len(self.contexts) - 1)
+        upper = np.minimum(upper, len(self.contexts) - 1)
+        gap = np.maximum(self.contexts[upper] - self.contexts[lower], 1.0)
+        share = np.clip((contexts - self.contexts[lower]) / gap, 0.0, 1.0)[:, None]
+        low: Floats = self.ms[lower[:, None], tokens]
+        return low + share * (self.ms[upper[:, None], tokens] - low)
+
+    def row(self, context: float) -> Floats:
+        """Return (tokens + 1,): the costs at one context."""
+        every: Floats = self.at(np.array([context]), np.arange(self.ms.shape[1])[None])[0]
+        return every
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RoundTimes:
+    """Milliseconds of each round by what they are spent on: (rounds,) each."""
+
+    draft_ms: Floats
+    verify_ms: Floats
+    host_ms: Floats
+
+    @property
+    def total_ms(self) -> Floats:
+        """Return (rounds,): whole rounds."""
+        return self.draft_ms + self.verify_ms + self.host_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CellCosts:
+    """All costs of one cell.
+
+    Attributes:
+        verify: by tokens in the tree; the shape that runs is already chosen.
+        run_tokens: index = tokens in the tree, value = tokens fed.
+        drafts: by drafter name.
+        host: by kind of policy, milliseconds of a round, of each drafter forward and of each node.
+    """
+
+    cell: Cell
+    verify: CostTable
+    run_tokens: tuple[int, ...]
+    drafts: dict[str, CostTable]
+    host: dict[str, tuple[float, float, float]]
+
+    def times(self, replay: Replay, kind: str, drafter: str | None) -> RoundTimes:
+        """Return what every round of a replay costs here.
+
+        Args:
+            kind: the policy's, for the host time.
+            drafter: the model that drafts, None where none does.
+
+        Raises:
+            PlanError: a forward is larger than what was measured, or the kind has no host time here.
+        """
+        contexts = self._priced_at(replay.contexts)
+        _require("verify", int(replay.nodes.max()), self.verify)
+        draft_ms = np.zeros(replay.rounds)
+        if drafter is not None and replay.widths.shape[1]:
+            table = self.drafts[drafter]
+            fed = np.concatenate([replay.catch_up[:, None], replay.widths[:, 1:]], axis=1)
+            _require(f"draft of {drafter}", int(fed.max()), table)
+            draft_ms = table.at(contexts, fed).sum(axis=1)
+        return RoundTimes(
+            draft_ms=draft_ms,
+            verify_ms=self.verify.at(contexts, replay.nodes[:, None])[:, 0],
+            host_ms=self._host(kind, (replay.widths > 0).sum(axis=1), replay.nodes),
+        )
+
+    def clipped_share(self, replay: Replay) -> float:
+        """Return the share of rounds priced at the nearest measured context, not at their own."""
+        contexts = self._priced_at(replay.contexts)
+        return float(np.mean((contexts < self.verify.contexts[0]) | (contexts > self.verify.contexts[-1])))
+
+    def _priced_at(self, contexts: Ints) -> Floats:
+        inside = (contexts > self.cell.low) & (contexts <= self.cell.high)
+        return np.where(inside, contexts, self.cell.context).astype(np.float64)
+
+    def _host(self, kind: str, forwards: Ints, nodes: Ints) -> Floats:
+        if kind not in self.host:
+            known = ", ".join(sorted(self.host)) or "none"
+            raise PlanError(f"no host time for {kind!r} at batch {self.cell.batch}, measured: {known}; profile it")
+        base, per_forward, per_node = self.host[kind]
+        return base + per_forward * forwards + per_node * nodes
+
+
+def cell_costs(
+    cell: Cell, verify: LatencySurface, drafts: dict[str, LatencySurface], overhead: RoundOverhead
+) -> CellCosts:
+    """Return the costs of a cell: padded for the target, unpadded for the drafters.
+
+    Raises:
+        MeasurementError: the batch was not measured.
+    """
+    context = _nearest_measured(verify, cell)
+    padded = verify.padded(cell.batch, context, _most_tokens(verify, cell.batch, context))
+    return CellCosts(
+        cell=cell,
+        verify=_table(verify, cell, padded.run_tokens.tolist()),
+        run_tokens=tuple(padded.run_tokens.tolist()),
+        drafts={
+            name: _table(surface, cell, range(_most_tokens(surface, cell.batch, _nearest_measured(surface, cell)) + 1))
+            for name, surface in drafts.items()
+        },
+        host=_host_lines(overhead, cell.batch),
+    )
+
+
+def _table(surface: LatencySurface, cell: Cell, fed: Sequence[int]) -> CostTable:
+    """Return the cost of feeding fed[n] tokens, at every measured context that knows them all."""
+    own = _nearest_measured(surface, cell)
+    knots, rows = [], []
+    for context in sorted({own, *surface.contexts(cell.batch)}):
+        try:
+            costs = {tokens: surface.latency(cell.batch, context, tokens).ms for tokens in set(fed) if tokens}
+        except MeasurementError:
+            if context == own:
+                raise
+            continue  # a shape that did not run there; the contexts on both sides answer for it
+        knots.append(float(context))
+        rows.append([costs.get(tokens, 0.0) for tokens in fed])
+    return CostTable(contexts=np.array(knots), ms=np.array(rows))
+
+
+def _host_lines(overhead: RoundOverhead, batch: int) -> dict[str, tuple[float, float, float]]:
+    """Return the fit per kind; it is linear in forwards and nodes, so three of its values say it all."""
+    lines = {}
+    for kind in {sample.kind for sample in overhead.samples if sample.batch == batch}:
+        base, forward, node = (overhead.host_ms(kind, batch, *shape) for shape in ((0, 0), (1, 0), (0, 1)))
+        lines[kind] = (base, forward - base, node - base)
+    return lines
+
+
+def _nearest_measured(surface: LatencySurface, cell: Cell) -> int:
+    known = surface.contexts(cell.batch)
+    return min(max(cell.context, known[0]), known[-1])
+
+
+def _most_tokens(surface: LatencySurface, batch: int, context: int) -> int:
+    """Return the most tokens per sequence that can be looked up at a context."""
+    shapes = sorted({cell.tokens for cell in surface.measurements if cell.batch == batch}, reverse=True)
+    for tokens in shapes:
+        try:
+            surface.latency(batch, context, tokens)
+        except MeasurementError:
+            continue
+        return tokens
+    raise MeasurementError(f"no shape of batch {batch} ran at context {context}; profile one there first")
+
+
+def _require(role: str, tokens: int, table: CostTable) -> None:
+    if tokens > table.most_tokens:
+        raise PlanError(f"{role} of {tokens} tokens was not measured, at most {table.most_tokens}; profile larger ones")

@@ -1,0 +1,107 @@
+"""Everything a plan is computed from: surfaces, traces and host times that belong together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import PlanError
+from ..profiler.records.acceptance import AcceptanceTrace
+from ..profiler.records.device import Device
+from ..profiler.records.model import ModelIdentity
+from ..profiler.records.overhead import RoundOverhead
+from ..profiler.records.surface import LatencySurface
+from .recorded import Text, texts_of
+
+LOOKUP = "lookup"  # the drafter's name of a LookupPolicy: the text itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterInputs:
+    """One drafter: who it is, what a forward costs, and what it proposed along the target's texts."""
+
+    name: str
+    model: ModelIdentity
+    surface: LatencySurface
+    trace: AcceptanceTrace
+
+    def __post_init__(self) -> None:
+        if not self.name or self.name == LOOKUP:
+            raise PlanError(
+                f"a drafter cannot be called {self.name!r}; {LOOKUP!r} is the text itself, take another name"
+            )
+        _require_same(f"drafter {self.name}: the surface's model", self.surface.model, self.model.key)
+        _require_same(f"drafter {self.name}: the surface's role", self.surface.role, "draft")
+        _require_same(f"drafter {self.name}: the trace's drafter", self.trace.drafter, self.model.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanInputs:
+    """A target on a device with its drafters; all traces were recorded along the same texts.
+
+    `texts` may be left empty when there is a drafter: its trace holds them.
+    """
+
+    device: Device
+    target: ModelIdentity
+    dtype: str
+    verify: LatencySurface
+    overhead: RoundOverhead
+    drafters: tuple[DrafterInputs, ...] = ()
+    texts: tuple[Text, ...] = ()
+    workload: str = ""  # taken from the traces where there are any
+    temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._require_measured()
+        names = [drafter.name for drafter in self.drafters]
+        if len(set(names)) < len(names):
+            raise PlanError(f"drafter names must differ, got {names}; rename one")
+        if self.drafters and not self.texts:
+            object.__setattr__(self, "texts", texts_of(self.drafters[0].trace))
+        if self.drafters and not self.workload:
+            object.__setattr__(self, "workload", self.drafters[0].trace.workload)
+            object.__setattr__(self, "temperature", self.drafters[0].trace.temperature)
+        for drafter in self.drafters:
+            self._require_recorded(drafter)
+        if len(self.texts) < 2 or not self.workload:
+            raise PlanError(
+                f"a plan needs a workload of 2 texts or more, got {self.workload!r} with {len(self.texts)}; record more"
+            )
+
+    def drafter(self, name: str) -> DrafterInputs:
+        """Return the drafter of that name.
+
+        Raises:
+            PlanError: there is none.
+        """
+        for drafter in self.drafters:
+            if drafter.name == name:
+                return drafter
+        known = ", ".join(drafter.name for drafter in self.drafters) or "none"
+        raise PlanError(f"no drafter {name!r} among the inputs ({known}); profile it first")
+
+    def _require_measured(self) -> None:
+        _require_same("the verify surface's role", self.verify.role, "verify")
+        _require_same("the verify surface's model", self.verify.model, self.target.key)
+        _require_same("the verify surface's dtype", self.verify.dtype, self.dtype)
+        _require_same("the host times' target", self.overhead.target, self.target.key)
+        devices = {self.verify.device, self.overhead.device, *(drafter.surface.device for drafter in self.drafters)}
+        if devices != {self.device.fingerprint}:
+            raise PlanError(
+                f"surfaces of {sorted(devices)}, expected only {self.device.fingerprint}; measure all on one device"
+            )
+
+    def _require_recorded(self, drafter: DrafterInputs) -> None:
+        trace = drafter.trace
+        _require_same(f"drafter {drafter.name}: the trace's target", trace.target, self.target.key)
+        _require_same(f"drafter {drafter.name}: the trace's workload", trace.workload, self.workload)
+        if trace.temperature != self.temperature or texts_of(trace) != self.texts:
+            raise PlanError(
+                f"drafter {drafter.name} was recorded along other texts or at temperature {trace.temperature}, "
+                f"not {self.temperature}; record all drafters along the same texts"
+            )
+
+
+def _require_same(what: str, seen: str, expected: str) -> None:
+    if seen != expected:
+        raise PlanError(f"{what} is {seen!r}, expected {expected!r}; measure them together")

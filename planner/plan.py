@@ -1,0 +1,214 @@
+"""A plan: how to decode in every cell of batch x context, what that promises, and where it comes from.
+
+As JSON it is one document in which every cell also carries what readers look for first
+(`drafters`, `predicted_tokens_per_s`, `interval`, `predicted_speedup`). These repeat the record; a
+document in which they disagree with it was edited by hand and is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import PlanError, SpectuneError
+from ..profiler.records.device import Device
+from ..profiler.records.model import ModelIdentity
+from ..profiler.records.wire import from_json, to_json
+from .policy import PlainPolicy, TreePolicy
+from .provenance import Provenance
+
+VERSION = 1
+KEYS = ("version", "device", "target", "cells", "provenance")
+
+Json = dict[str, Any]  # JSON values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorParts:
+    """Relative standard errors of a predicted speed, and the optimism already taken off it."""
+
+    acceptance: float  # the recorded texts are a sample, and so are future ones
+    surfaces: float  # of the measured latencies, weighted by their share of the round
+    drift: float  # the device changes between measuring and decoding
+    optimism: float  # relative; how much choosing on the recorded texts flattered the choice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a policy promises in the steady state of a cell; [low, high] are 90 % intervals."""
+
+    tokens_per_s: float  # of all sequences of the batch
+    low: float
+    high: float
+    tokens_per_round: float  # per sequence
+    round_ms: float
+    draft_ms: float
+    verify_ms: float
+    host_ms: float
+    speedup_over_plain: float
+    speedup_low: float
+    speedup_high: float
+    errors: ErrorParts
+
+    def __post_init__(self) -> None:
+        times = (self.round_ms, self.draft_ms, self.verify_ms, self.host_ms, self.tokens_per_round)
+        if not 0.0 <= self.low <= self.tokens_per_s <= self.high < math.inf:
+            raise PlanError(f"need 0 <= low <= tokens_per_s <= high, got {self.low}, {self.tokens_per_s}, {self.high}")
+        if not 0.0 <= self.speedup_low <= self.speedup_over_plain <= self.speedup_high < math.inf:
+            raise PlanError(
+                f"need 0 <= speedup_low <= speedup_over_plain <= speedup_high, got {self.speedup_low}, "
+                f"{self.speedup_over_plain}, {self.speedup_high}"
+            )
+        if not all(math.isfinite(time) and time >= 0.0 for time in times):
+            raise PlanError(f"times and tokens of a round must be finite and at least 0, got {times}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another policy that was priced in the cell, without the optimism taken off the plan's own."""
+
+    label: str
+    policy: TreePolicy
+    drafter: str | None
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCell:
+    """How to decode at one batch size and context.
+
+    Attributes:
+        drafter: name of what drafts, "lookup" for a LookupPolicy, None for plain decoding.
+        run_tokens: index = tokens in the tree, value = tokens fed to the target per sequence; up to
+            policy.max_verify_tokens.
+        runner_up: the fastest alternative of another kind or drafter.
+        alternatives: the fastest of every kind and drafter, fastest first, the plan's own left out.
+    """
+
+    batch: int
+    context: int
+    policy: TreePolicy
+    drafter: str | None
+    run_tokens: tuple[int, ...]
+    prediction: Prediction
+    plain: Prediction
+    runner_up: Alternative | None
+    alternatives: tuple[Alternative, ...]
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.context < 1:
+            raise PlanError(f"a cell needs batch >= 1 and context >= 1, got {self.batch} and {self.context}")
+        if (self.drafter is None) != isinstance(self.policy, PlainPolicy):
+            raise PlanError(f"a {self.policy.label} cannot have drafter {self.drafter!r}; only plain decoding has none")
+        padded = self.run_tokens
+        if len(padded) <= self.policy.max_verify_tokens or any(fed < n for n, fed in enumerate(padded)):
+            raise PlanError(
+                f"run_tokens must reach {self.policy.max_verify_tokens} tokens and never feed fewer than asked, "
+                f"got {padded}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The schedule of one target on one device for one workload and temperature."""
+
+    device: Device
+    target: ModelIdentity
+    drafters: tuple[tuple[str, ModelIdentity], ...]
+    dtype: str
+    workload: str
+    temperature: float
+    cells: tuple[PlanCell, ...]
+    provenance: Provenance
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if self.version != VERSION:
+            raise PlanError(f"this is a plan of version {self.version}, spectune reads {VERSION}; make the plan anew")
+        places = [(cell.batch, cell.context) for cell in self.cells]
+        if not places or len(set(places)) < len(places):
+            raise PlanError(f"a plan needs cells at different (batch, context), got {places}; plan every cell once")
+        known = {None, "lookup", *(name for name, _ in self.drafters)}
+        for cell in self.cells:
+            if cell.drafter not in known:
+                raise PlanError(f"a cell drafts with {cell.drafter!r}, which is not among the plan's drafters; add it")
+
+    def cell(self, batch: int, context: int) -> PlanCell:
+        """Return the nearest cell: first in the logarithm of the batch, then in context; ties go down."""
+        if batch < 1 or context < 0:
+            raise PlanError(f"a cell is looked up by batch >= 1 and context >= 0, got {batch} and {context}")
+        return min(
+            self.cells,
+            key=lambda cell: (
+                abs(math.log(cell.batch / batch)),
+                cell.batch,
+                abs(cell.context - context),
+                cell.context,
+            ),
+        )
+
+
+def plan_to_json(plan: Plan) -> str:
+    """Return the plan as an indented JSON document; numbers come back bit for bit."""
+    document = json.loads(to_json(plan))
+    for entry, cell in zip(document["cells"], plan.cells, strict=True):
+        entry.update(_headline(cell))
+    return json.dumps({"version": document.pop("version"), **document}, indent=1)
+
+
+def plan_from_json(text: str) -> Plan:
+    """Return the plan of a document.
+
+    Raises:
+        PlanError: not JSON, another version, or a part that is missing, unknown, of another type or
+            in contradiction to the rest; one line.
+    """
+    document = _read(text)
+    headlines = [_without_headline(entry, place) for place, entry in enumerate(document["cells"])]
+    try:
+        plan = from_json(Plan, json.dumps(document))
+    except SpectuneError as error:
+        raise PlanError(f"this plan cannot be read: {' '.join(str(error).split())}") from error
+    for place, (cell, seen) in enumerate(zip(plan.cells, headlines, strict=True)):
+        if seen != _headline(cell):
+            raise PlanError(f"cell {place} of the plan contradicts itself: it says {seen}; make the plan anew")
+    return plan
+
+
+def _headline(cell: PlanCell) -> Json:
+    return {
+        "drafters": [] if cell.drafter is None else [cell.drafter],
+        "predicted_tokens_per_s": cell.prediction.tokens_per_s,
+        "interval": [cell.prediction.low, cell.prediction.high],
+        "predicted_speedup": cell.prediction.speedup_over_plain,
+    }
+
+
+def _read(text: str) -> Json:
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PlanError(f"a plan must be JSON ({error}); write it with plan_to_json") from error
+    if not isinstance(document, dict):
+        raise PlanError(f"a plan must be a JSON object, got {type(document).__name__}; write it with plan_to_json")
+    missing = [key for key in KEYS if key not in document]
+    if missing:
+        raise PlanError(f"the plan lacks {', '.join(missing)}; make the plan anew")
+    if document["version"] != VERSION:
+        raise PlanError(
+            f"this is a plan of version {document['version']!r}, spectune reads {VERSION}; make the plan anew"
+        )
+    if not isinstance(document["cells"], list) or not all(isinstance(entry, dict) for entry in document["cells"]):
+        raise PlanError("the plan's cells must be a list of objects; make the plan anew")
+    return document
+
+
+def _without_headline(entry: Json, place: int) -> Json:
+    """Take the repeated values out of a cell and return them."""
+    names = ("drafters", "predicted_tokens_per_s", "interval", "predicted_speedup")
+    missing = [name for name in names if name not in entry]
+    if missing:
+        raise PlanError(f"cell {place} of the plan lacks {', '.join(missing)}; make the plan anew")
+    return {name: entry.pop(name) for name in names}

@@ -1,0 +1,265 @@
+"""What to draft each round: one frozen record per way of growing a tree.
+
+Every policy has a `kind` that names it in JSON, a `label` for people, the most drafter forwards
+of one round (`draft_forwards`), the most tokens one verify feeds per sequence, root included
+(`max_verify_tokens`), and says whether sequences of a batch influence each other (`is_coupled`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ..errors import PlanError
+from ..profiler.records.wire import from_json, to_json
+from .tree import TokenTree
+
+
+class _IndependentPolicy:
+    """A policy whose tree for one sequence never depends on the others of the batch."""
+
+    __slots__ = ()
+
+    def is_coupled(self, batch: int) -> bool:
+        """Say whether sequences of such a batch influence each other's trees: never."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainPolicy(_IndependentPolicy):
+    """Decode one token at a time; nothing is drafted."""
+
+    kind: Literal["plain"] = "plain"
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+        return "plain"
+
+    @property
+    def draft_forwards(self) -> int:
+        """Drafter forwards per round: none."""
+        return 0
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Tokens one verify feeds per sequence: the last committed one."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainPolicy(_IndependentPolicy):
+    """Draft the drafter's most likely token `length` times."""
+
+    length: int
+    kind: Literal["chain"] = "chain"
+
+    def __post_init__(self) -> None:
+        _require_at_least("chain length", self.length, 1)
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+        return f"chain of {self.length}"
+
+    @property
+    def draft_forwards(self) -> int:
+        """Drafter forwards per round: one per drafted token."""
+        return self.length
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Tokens one verify feeds per sequence, root included."""
+        return self.length + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupPolicy(_IndependentPolicy):
+    """Copy up to `length` tokens that followed the same n-gram earlier in the text."""
+
+    length: int
+    max_ngram: int = 3
+    min_ngram: int = 1
+    kind: Literal["lookup"] = "lookup"
+
+    def __post_init__(self) -> None:
+        _require_at_least("lookup length", self.length, 1)
+        _require_at_least("lookup min_ngram", self.min_ngram, 1)
+        _require_at_least("lookup max_ngram", self.max_ngram, self.min_ngram)
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+        return f"lookup of {self.length} after {self.max_ngram}..{self.min_ngram}-grams"
+
+    @property
+    def draft_forwards(self) -> int:
+        """Drafter forwards per round: none, the text is the drafter."""
+        return 0
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Tokens one verify feeds per sequence, root included, when the lookup finds enough."""
+        return self.length + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticPolicy(_IndependentPolicy):
+    """Draft the same tree of ranks at every position."""
+
+    tree: TokenTree
+    kind: Literal["static"] = "static"
+
+    def __post_init__(self) -> None:
+        _require_at_least("static tree size", self.tree.size, 2)
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+        return f"static tree of {self.tree.size}, depth {self.tree.depth}"
+
+    @property
+    def draft_forwards(self) -> int:
+        """Drafter forwards per round: one per level of the tree."""
+        return self.tree.depth
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Tokens one verify feeds per sequence, root included."""
+        return self.tree.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eagle2Policy(_IndependentPolicy):
+    """Grow a beam of `top_k` nodes `depth` times below the first layer, verify the best ones.
+
+    Defaults are those of EAGLE-3's published loader; `verify_tokens` counts the root.
+    """
+
+    verify_tokens: int = 60
+    depth: int = 7
+    top_k: int = 10
+    kind: Literal["eagle2"] = "eagle2"
+
+    def __post_init__(self) -> None:
+        _require_at_least("EAGLE-2 verify_tokens", self.verify_tokens, 2)
+        _require_at_least("EAGLE-2 depth", self.depth, 0)
+        _require_at_least("EAGLE-2 top_k", self.top_k, 1)
+
+    @property
+    def label(self) -> str:
+        """Name for people: verified tokens / depth / top k."""
+        return f"EAGLE-2 {self.verify_tokens}/{self.depth}/{self.top_k}"
+
+    @property
+    def draft_forwards(self) -> int:
+        """Drafter forwards per round: the root's own and one per further layer."""
+        return self.depth + 1
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Tokens one verify feeds per sequence, root included; fewer when candidates run out."""
+        candidates = self.top_k + self.depth * self.top_k**2
+        return min(self.verify_tokens, candidates + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastPolicy:
+    """Choose width, depth and size of the tree from confidence and measured cost.
+
+    Attributes:
+        breadth, depth, rerank: the thresholds C_1, C_2, C_3 in units of utility per normalised
+            cost, >= 0; the unit of cost is one plain decoding step, `verify_cost_ms[1]`.
+        max_width: most nodes expanded per layer, and most children taken of each.
+        max_depth: most layers of nodes, so most drafter forwards.
+        max_verify_tokens: most tokens one verify feeds per sequence, root included.
+        ratio_window: how many ratios between layers the depth rule averages (the paper's R).
+        draft_cost_ms: drafter step by width, index = nodes per sequence, entry 0 = 0.0.
+        verify_cost_ms: target step by tokens fed per sequence, root included, entry 0 = 0.0;
+            already the cheapest padded shape, so entry 1 is plain decoding.
+    """
+
+    breadth: float
+    depth: float
+    rerank: float
+    max_width: int
+    max_depth: int
+    max_verify_tokens: int
+    ratio_window: int
+    draft_cost_ms: tuple[float, ...]
+    verify_cost_ms: tuple[float, ...]
+    kind: Literal["cast"] = "cast"
+
+    def __post_init__(self) -> None:
+        _require_at_least("CAST max_width", self.max_width, 1)
+        _require_at_least("CAST max_depth", self.max_depth, 1)
+        _require_at_least("CAST max_verify_tokens", self.max_verify_tokens, 2)
+        _require_at_least("CAST ratio_window", self.ratio_window, 1)
+        thresholds = (self.breadth, self.depth, self.rerank)
+        if not all(math.isfinite(threshold) and threshold >= 0 for threshold in thresholds):
+            raise PlanError(f"CAST thresholds must be finite and at least 0, got {thresholds}; pass 0 to prune nothing")
+        _require_costs("draft_cost_ms", self.draft_cost_ms, self.max_width)
+        _require_costs("verify_cost_ms", self.verify_cost_ms, self.max_verify_tokens)
+
+    @property
+    def label(self) -> str:
+        """Name for people: the three thresholds and the size cap."""
+        return f"CAST {self.breadth:.3g}/{self.depth:.3g}/{self.rerank:.3g}, at most {self.max_verify_tokens}"
+
+    @property
+    def draft_forwards(self) -> int:
+        """Most drafter forwards per round: one per layer."""
+        return self.max_depth
+
+    def is_coupled(self, batch: int) -> bool:
+        """Say whether sequences share widths and size: always when there are several."""
+        return batch > 1
+
+
+TreePolicy: TypeAlias = PlainPolicy | ChainPolicy | LookupPolicy | StaticPolicy | Eagle2Policy | CastPolicy
+
+_POLICIES: dict[str, type[TreePolicy]] = {
+    "plain": PlainPolicy,
+    "chain": ChainPolicy,
+    "lookup": LookupPolicy,
+    "static": StaticPolicy,
+    "eagle2": Eagle2Policy,
+    "cast": CastPolicy,
+}
+
+
+def policy_to_json(policy: TreePolicy) -> str:
+    """Return the policy as JSON text whose `kind` says which policy it is."""
+    return to_json(policy)
+
+
+def policy_from_json(text: str) -> TreePolicy:
+    """Return the policy a JSON text describes.
+
+    Raises:
+        PlanError: the text is no JSON object or names no known kind.
+        SpectuneError: a field is unknown, missing or of the wrong type.
+    """
+    try:
+        fields = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PlanError(f"a policy must be JSON, got {text[:60]!r} ({error}); write it with policy_to_json") from error
+    kind = fields.get("kind") if isinstance(fields, dict) else None
+    if kind not in _POLICIES:
+        raise PlanError(f"unknown policy kind {kind!r}; use one of {', '.join(_POLICIES)}")
+    return from_json(_POLICIES[kind], text)
+
+
+def _require_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise PlanError(f"{name} must be at least {least}, got {value}; raise it")
+
+
+def _require_costs(name: str, costs_ms: Sequence[float], up_to: int) -> None:
+    if len(costs_ms) <= up_to:
+        raise PlanError(f"CAST {name} must reach {up_to} tokens, got {len(costs_ms) - 1}; measure or cap that far")
+    if costs_ms[0] != 0.0 or not all(math.isfinite(cost) and cost > 0 for cost in costs_ms[1:]):
+        raise PlanError(f"CAST {name} must be 0.0 for nothing and positive milliseconds after, got {tuple(costs_ms)}")

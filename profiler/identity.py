@@ -1,0 +1,87 @@
+"""Which model lies in a folder: hashes of its files and a parameter count, without loading a tensor."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from ..errors import ModelError
+from .records.model import ModelIdentity
+
+
+def identify(path: Path, name: str | None = None) -> ModelIdentity:
+    """Return the identity of a model folder in Hugging Face layout.
+
+    The weights hash runs over the bytes of model.safetensors, or of the shards its index names in the order of their
+    names, or else of every *.safetensors file. Linear in their size.
+
+    Args:
+        path: folder with config.json and *.safetensors; tokenizer.json where the model brings one.
+        name: what to call it; the folder's name where absent.
+
+    Raises:
+        ModelError: the folder, config.json or safetensors weights are missing, or a file cannot be read.
+    """
+    folder = path.resolve()
+    if not folder.is_dir():
+        raise ModelError(f"no model folder at {path}; give a folder with config.json and model.safetensors")
+    config, tokenizer = folder / "config.json", folder / "tokenizer.json"
+    if not config.is_file():
+        raise ModelError(f"{path} holds no config.json; give the folder that save_pretrained wrote")
+    weights = _weights(folder)
+    return ModelIdentity(
+        name=name or folder.name,
+        weights_hash=_sha256(weights),
+        parameters=sum(_parameters(file) for file in weights),
+        config_hash=_sha256([config]),
+        tokenizer_hash=_sha256([tokenizer]) if tokenizer.is_file() else "",
+        location=str(folder),
+    )
+
+
+def _weights(folder: Path) -> list[Path]:
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.is_file():
+        return _shards(index)
+    files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    if not files:
+        pickles = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
+        seen = f"only pickles ({', '.join(pickles)}), which can run code when loaded" if pickles else "no weights"
+        raise ModelError(f"{folder} holds {seen}; save it with save_pretrained(folder, safe_serialization=True)")
+    return files
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        names = set(json.loads(index.read_text())["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{index} is not an index of weights ({error!r}); copy or save the model again") from error
+    files = [index.parent / name for name in sorted(names)]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise ModelError(f"{index.parent} lacks {', '.join(missing)}; finish the download or save the model again")
+    return files
+
+
+def _sha256(files: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(2**20))
+    for path in files:
+        with path.open("rb", buffering=0) as file:
+            while size := file.readinto(buffer):
+                digest.update(buffer[:size])
+    return digest.hexdigest()
+
+
+def _parameters(path: Path) -> int:
+    try:
+        with safe_open(path, framework="numpy") as tensors:
+            names = tensors.keys()
+            return sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
+    except SafetensorError as error:
+        raise ModelError(f"{path} is not a safetensors file ({error}); copy or save it again") from error

@@ -1,0 +1,75 @@
+"""One shape of one forward, timed again and again."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+
+from ...errors import MeasurementError
+
+NORMAL_FROM_MAD = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
+MEDIAN_OVER_MEAN = math.sqrt(math.pi / 2)  # standard error of a normal sample's median over that of its mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One grid point timed on one device; raw repeats are kept, summaries are derived, a failure is data.
+
+    Repeat i was taken in round i, together with repeat i of every other cell of the same session. How slow the whole
+    device was in that round is `drift[i]`, kept with the cell because a surface may join cells of several sessions.
+    """
+
+    batch: int  # sequences
+    context_tokens: int  # committed tokens per sequence before the forward
+    tokens: int  # tokens per sequence fed to the forward, root included
+    repeats_ms: tuple[float, ...] = ()  # as timed; warm-up calls are not in here
+    drift: tuple[float, ...] = ()  # per repeat, 1.0 in a typical round; empty where it is not known
+    failure: str | None = None  # why the point could not run, e.g. "out of memory"
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.tokens < 1 or self.context_tokens < 0:
+            raise MeasurementError(f"{self}: need batch >= 1, tokens >= 1 and context_tokens >= 0")
+        if bool(self.repeats_ms) == bool(self.failure):
+            raise MeasurementError(f"{self}: give repeats_ms or failure, not both and not neither")
+        if not all(0.0 < repeat < math.inf for repeat in self.repeats_ms):
+            raise MeasurementError(f"{self}: repeats_ms must be positive and finite")
+        if self.drift and len(self.drift) != len(self.repeats_ms):
+            raise MeasurementError(f"{self}: give one drift per repeat, or none at all")
+        if not all(0.0 < slowness < math.inf for slowness in self.drift):
+            raise MeasurementError(f"{self}: drift must be positive and finite")
+
+    @property
+    def steady_ms(self) -> tuple[float, ...]:
+        """Repeats with the drift of their rounds divided out."""
+        if not self.drift:
+            return self.repeats_ms
+        return tuple(repeat / slowness for repeat, slowness in zip(self.repeats_ms, self.drift, strict=True))
+
+    @property
+    def median_ms(self) -> float:
+        """Middle steady repeat in milliseconds; outliers in fewer than half of them leave it among the others.
+
+        Raises:
+            MeasurementError: the cell failed.
+        """
+        self._refuse_failure()
+        return statistics.median(self.steady_ms)
+
+    @property
+    def spread_ms(self) -> float:
+        """Standard error of the median in milliseconds, from the median absolute deviation; inf for one repeat.
+
+        Raises:
+            MeasurementError: the cell failed.
+        """
+        middle = self.median_ms
+        if len(self.repeats_ms) == 1:
+            return math.inf
+        deviation = NORMAL_FROM_MAD * statistics.median(abs(repeat - middle) for repeat in self.steady_ms)
+        return MEDIAN_OVER_MEAN * deviation / math.sqrt(len(self.repeats_ms))
+
+    def _refuse_failure(self) -> None:
+        if self.failure is not None:
+            shape = f"batch {self.batch}, context {self.context_tokens}, tokens {self.tokens}"
+            raise MeasurementError(f"{shape} could not run ({self.failure}); choose a shape that was measured")

@@ -1,0 +1,63 @@
+"""Records to JSON and back, bit for bit; what does not belong to a record is refused."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from ...errors import StoreError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+Record = TypeVar("Record")
+
+
+def to_json(record: object, kind: Any = None) -> str:
+    """Return a record as compact JSON.
+
+    Args:
+        record: any frozen record of this package.
+        kind: how to see it, e.g. a union of records; its own type where absent.
+    """
+    seen_as: Any = type(record) if kind is None else kind
+    return _adapter(seen_as).dump_json((record,)).decode()[1:-1]
+
+
+@overload
+def from_json(kind: type[Record], text: str | bytes) -> Record: ...
+@overload
+def from_json(kind: Any, text: str | bytes) -> Any: ...
+def from_json(kind: Any, text: str | bytes) -> Any:  # Any: a union of records has no type of its own
+    """Return the record of a JSON text, validated anew.
+
+    Args:
+        kind: the record's class, or a union of classes.
+        text: what to_json returned; numbers come back bit for bit.
+
+    Raises:
+        StoreError: not JSON, a missing or unknown field, or a value of another type.
+        SpectuneError: a value the record itself refuses.
+    """
+    from pydantic import ValidationError
+
+    body = text if isinstance(text, str) else text.decode(errors="replace")
+    try:
+        (record,) = _adapter(kind).validate_json(f"[{body}]")
+    except ValidationError as error:
+        name = kind.__name__ if isinstance(kind, type) else "record of the union"
+        raise StoreError(f"this is not a {name}: {_first_fault(error.errors()[0])}; write it anew") from error
+    return record
+
+
+@lru_cache(maxsize=64)
+def _adapter(kind: Any) -> TypeAdapter[tuple[Any]]:
+    """Return the adapter of (record,): pydantic takes no settings for a bare dataclass, but does for a tuple of one."""
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid", strict=True))
+
+
+def _first_fault(fault: Any) -> str:  # Any: pydantic's ErrorDetails, imported only when needed
+    place = ".".join(str(part) for part in fault["loc"][1:]) or "the whole text"
+    return f"{place}: {fault['msg']}"

@@ -1,0 +1,70 @@
+"""Draw tokens from logits: greedy, or sampled with noise keyed by (seed, position).
+
+A sampled token is argmax(logits / temperature + gumbel), with the noise a pure function of the
+request's seed, the token's position in the text and the token id. So the target's own sampled
+continuation is fixed by (prompt, seed) like a greedy one: verification only has to *match* it,
+whatever drew the tree, and the output is the target's own, token for token.
+
+Source: Gumbel-max trick; shared noise between drafter and target: Daliri, Musco, Suresh 2024,
+arXiv:2408.07978 (drafter-invariant speculative decoding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+import torch
+from torch import Tensor
+
+from .layout import Ints
+from .requests import Sequence
+
+# Steele, Lea, Flood 2014, splitmix64's finaliser, as signed 64-bit integers.
+_MULTIPLIER_1 = 0xBF58476D1CE4E5B9 - 2**64
+_MULTIPLIER_2 = 0x94D049BB133111EB - 2**64
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_POSITION_STEP = 0xD1B54A32D192ED03 - 2**64
+
+
+def draw(logits: Tensor, sequences: Many[Sequence], depths: Ints) -> list[list[int]]:
+    """Return the target's draw behind every node of every row, on the host.
+
+    Args:
+        logits: (batch, n, vocabulary).
+        sequences: (batch,), whose requests say temperature and seed.
+        depths: (batch, n), distance of each node from the last committed token.
+    """
+    rows = [row for row, s in enumerate(sequences) if s.request.temperature > 0]
+    if not rows:
+        greedy: list[list[int]] = logits.argmax(-1).tolist()
+        return greedy
+    scores = logits.float()
+    for row in rows:
+        scores[row] = perturbed_row(scores[row], sequences[row], depths[row])
+    sampled: list[list[int]] = scores.argmax(-1).tolist()
+    return sampled
+
+
+def perturbed_row(logits: Tensor, sequence: Sequence, depths: Ints) -> Tensor:
+    """Return the scores (n, vocabulary) whose argmax is drawn behind nodes at those depths."""
+    deepest = int(depths.max())
+    first = len(sequence.tokens)  # place in the text of the token drawn behind the root
+    places = torch.arange(first, first + deepest + 1, device=logits.device)
+    seeds = torch.full_like(places, sequence.request.seed)
+    noise = gumbel(seeds, places, logits.shape[-1])
+    return logits / sequence.request.temperature + noise[torch.from_numpy(depths).to(logits.device)]
+
+
+def gumbel(seeds: Tensor, positions: Tensor, vocabulary: int) -> Tensor:
+    """Return (..., vocabulary) standard Gumbel noise, the same on every device."""
+    tokens = torch.arange(vocabulary, device=seeds.device)
+    key = _mix(_mix(seeds + _GOLDEN) + positions * _POSITION_STEP)
+    bits = _mix(key.unsqueeze(-1) + (tokens + 1) * _GOLDEN)
+    uniform = (((bits >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-53  # in (0, 1), never 0 or 1
+    return -torch.log(-torch.log(uniform)).float()
+
+
+def _mix(z: Tensor) -> Tensor:
+    z = (z ^ ((z >> 30) & (2**34 - 1))) * _MULTIPLIER_1
+    z = (z ^ ((z >> 27) & (2**37 - 1))) * _MULTIPLIER_2
+    return z ^ ((z >> 31) & (2**33 - 1))

@@ -1,0 +1,102 @@
+"""`spectune.load`: a target that decodes by the plan of its device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..errors import ModelError
+from ..planner.plan import Plan
+from ..profiler.device import detect
+from ..profiler.identity import identify
+from ..profiler.records.model import ModelIdentity
+from .choice import Choice, choose_plan
+from .generator import Generator
+from .models.forward import CausalModel
+from .models.loading import load_model, load_tokenizer, require_one_vocabulary
+from .setup import PLAIN, RoundSetup, Schedule, always
+
+LOOKUP = "lookup"  # the plan's name for the text itself as drafter
+
+
+def load(
+    target: str | Path,
+    device: str = "auto",
+    store: str | None = None,
+    plan: str = "auto",
+    *,
+    drafters: Mapping[str, str | Path] | None = None,
+    workload: str = "default",
+    temperature: float = 0.0,
+    dtype: str = "bfloat16",
+) -> Generator:
+    """Return a generator that decodes the target as fast as its plan knows how; the output is the target's own.
+
+    Args:
+        target: model folder in Hugging Face layout, safetensors.
+        device: "auto", "cpu" or "cuda:N".
+        store: where plans are kept, as `open_store` takes it.
+        plan: "auto", "none", or a plan file.
+        drafters: folders by name, where they differ from the recorded ones.
+        workload: whose plan to take.
+        temperature: of the requests the plan was made for.
+        dtype: of the weights.
+
+    Raises:
+        ModelError: the target cannot be loaded.
+        PlanError: a plan *file* is corrupt or for another target or device. Whatever else is wrong with
+            a plan means plain decoding, and `Generator.choice` says why.
+    """
+    identity = identify(Path(target))
+    here = detect(device)
+    choice = choose_plan(
+        plan, target=identity, device=here, store=store, workload=workload, temperature=temperature
+    )
+    place = "cpu" if here.kind == "cpu" else f"cuda:{here.index}"
+    models: dict[str, CausalModel] = {}
+    if choice.plan is not None:
+        try:
+            models = _drafters(choice.plan, Path(target), drafters or {}, dtype, place)
+        except ModelError as error:
+            choice = Choice(plan=None, source="none", reason=f"plain decoding, a drafter is missing: {error}")
+    return Generator(
+        load_model(str(target), dtype=dtype, device=place),
+        load_tokenizer(str(target)),
+        models,
+        _schedule(choice.plan),
+        choice,
+    )
+
+
+def _drafters(
+    plan: Plan, target: Path, given: Mapping[str, str | Path], dtype: str, device: str
+) -> dict[str, CausalModel]:
+    """Return the models the plan's cells draft with, each checked against the recorded weights."""
+    needed = {cell.drafter for cell in plan.cells} - {None, LOOKUP}
+    loaded = {}
+    for name, recorded in plan.drafters:
+        if name in needed:
+            folder = Path(given.get(name, recorded.location))
+            _require_recorded(name, identify(folder, name), recorded)
+            require_one_vocabulary(str(target), str(folder))
+            loaded[name] = load_model(str(folder), dtype=dtype, device=device)
+    return loaded
+
+
+def _require_recorded(name: str, found: ModelIdentity, recorded: ModelIdentity) -> None:
+    if found.key != recorded.key:
+        raise ModelError(
+            f"drafter {name} at {found.location} has other weights ({found.key}) than the plan's ({recorded.key}); "
+            "profile and plan again, or pass the planned drafter"
+        )
+
+
+def _schedule(plan: Plan | None) -> Schedule:
+    """Return the plan's cells as round setups; plain decoding without a plan."""
+    if plan is None:
+        return always(PLAIN)
+    setups = {
+        id(cell): RoundSetup(policy=cell.policy, drafter=cell.drafter, run_tokens=cell.run_tokens)
+        for cell in plan.cells
+    }
+    return lambda batch, context: setups[id(plan.cell(batch, context))]

@@ -1,0 +1,44 @@
+"""One forward of a causal language model over new tokens of several sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..cache import KeyValueCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardInput:
+    """New tokens for `batch` neighbouring slots, starting at slot `first_slot`.
+
+    Token j of row b is written at cache position `columns[b, j]` and sees the positions that
+    `bias` leaves open.
+    """
+
+    tokens: Tensor  # (batch, n) int64
+    positions: Tensor  # (batch, n) int64, place in the text: context + depth
+    columns: Tensor  # (batch, n) int64, place in the cache
+    bias: Tensor | None  # (batch, n, seen) 0 or -inf, model dtype; None: every token sees everything
+    seen: int  # cache positions in sight, new tokens included
+    take: Tensor | None = None  # (batch,) the only token of each row whose output is wanted
+    first_slot: int = 0
+
+
+class CausalModel(Protocol):
+    """A causal language model that reads and writes an explicit cache."""
+
+    dtype: torch.dtype
+    device: torch.device
+    vocabulary: int
+    longest_context: int
+    regime: str
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        """Return an empty cache for that many sequences of at most `capacity` tokens."""
+
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache."""

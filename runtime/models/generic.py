@@ -1,0 +1,97 @@
+"""Any Hugging Face causal language model, through transformers' own forward.
+
+Slower than `lean`, and the way for every family `lean` does not know: transformers computes the
+layers, and the tokens' keys and values land in our preallocated cache in place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+
+from ..cache import KeyValueCache
+from .forward import ForwardInput
+
+
+class GenericModel:
+    """A model whose layers all attend to everything before them (no sliding window, no state)."""
+
+    regime = "eager-transformers"
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """Wrap a loaded model; its attention must accept a 4-D additive mask (eager or sdpa)."""
+        config = model.config.get_text_config()
+        self.dtype, self.device = model.dtype, model.device
+        self.vocabulary = int(config.vocab_size)
+        self.longest_context = int(config.max_position_embeddings)
+        self._model = model
+        self._layers = int(config.num_hidden_layers)
+        self._kv_heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self._size = int(size)
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        """Return an empty cache for that many sequences of at most `capacity` tokens."""
+        return KeyValueCache(
+            layers=self._layers,
+            slots=slots,
+            capacity=capacity,
+            width=2 * self._kv_heads * self._size,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
+    @torch.inference_mode()
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache."""
+        batch, count = step.tokens.shape
+        bias = step.bias
+        if bias is None:
+            bias = torch.zeros(batch, count, step.seen, dtype=self.dtype, device=self.device)
+        output = self._model(
+            input_ids=step.tokens,
+            position_ids=step.positions,
+            attention_mask=bias.unsqueeze(1),
+            past_key_values=_InPlace(cache, step, self._kv_heads, self._size),
+            use_cache=True,
+        )
+        logits: Tensor = output.logits
+        if step.take is None:
+            return logits
+        return logits[torch.arange(batch, device=self.device), step.take].unsqueeze(1)
+
+
+class _InPlace(Cache):
+    """What transformers' attention calls a cache, for one forward, over our own memory."""
+
+    def __init__(self, cache: KeyValueCache, step: ForwardInput, kv_heads: int, size: int) -> None:
+        super().__init__(layers=[])
+        self._states, self._step = cache.states, step
+        self._kv_heads, self._size = kv_heads, size
+        batch = len(step.tokens)
+        slots = torch.arange(step.first_slot, step.first_slot + batch, device=step.tokens.device)
+        self._rows = (slots.unsqueeze(1) * cache.capacity + step.columns).flatten()
+        self._slots = slice(step.first_slot, step.first_slot + batch)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write (batch, heads, n, size) keys and values; return all in sight, (batch, heads, seen, size)."""
+        states = self._states[layer_idx]
+        both = torch.cat((key_states.transpose(1, 2), value_states.transpose(1, 2)), dim=2)
+        states.view(-1, states.shape[-1]).index_copy_(0, self._rows, both.flatten(0, 1).flatten(1))
+        seen = states[self._slots, : self._step.seen].unflatten(-1, (2, self._kv_heads, self._size))
+        key, value = seen.unbind(2)
+        return key.transpose(1, 2), value.transpose(1, 2)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the positions in sight before this forward's tokens."""
+        return self._step.seen - self._step.tokens.shape[1]
+
+    def get_mask_sizes(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        """Return how many keys the mask spans, and from where."""
+        return self._step.seen, 0

@@ -1,0 +1,49 @@
+"""A linear layer whose weight is laid out once for the device it runs on.
+
+On a CPU, bf16 weights are kept in oneDNN's blocked layout: torch otherwise reorders them at
+every call, which for the few rows of a decoding step costs more than the product itself
+(1.5-4x measured for 1-16 rows).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Projection:
+    """x -> x W^T + b over the last dimension of a two-dimensional input."""
+
+    __slots__ = ("_bias", "_packed", "_weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Take an (out, in) weight and an (out,) bias, or none."""
+        self._bias = bias
+        self._packed = _packed(weight)
+        self._weight = None if self._packed is not None else weight
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return (rows, out) for (rows, in)."""
+        if self._packed is None:
+            assert self._weight is not None
+            return F.linear(x, self._weight, self._bias)
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        return y
+
+    def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
+        """Return residual + x W^T + b."""
+        if self._packed is None:
+            return residual + self(x)
+        y: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, self._bias, "add")
+        return y
+
+
+def _packed(weight: Tensor) -> Tensor | None:
+    """Return the weight in oneDNN's layout where that is supported and pays, else None."""
+    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16 or not torch.backends.mkldnn.is_available():
+        return None
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return None
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 16)
+    return packed

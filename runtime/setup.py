@@ -1,0 +1,40 @@
+"""How one round is run: which policy, which drafter, padded to which shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..planner.policy import PlainPolicy, TreePolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSetup:
+    """What a plan says about one cell of batch x context.
+
+    `run_tokens[n]` is the number of tokens per sequence that a verify of n really runs with:
+    a larger shape can be cheaper. Beyond its end, and where it is empty, nothing is padded.
+    """
+
+    policy: TreePolicy
+    drafter: str | None = None  # name among the decoder's drafters; None: nothing is drafted
+    run_tokens: tuple[int, ...] = ()
+
+    def padded(self, tokens: int) -> int:
+        """Return the tokens per sequence to feed for a verify of that many."""
+        return self.run_tokens[tokens] if tokens < len(self.run_tokens) else tokens
+
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens per sequence one verify can feed."""
+        return max(self.policy.max_verify_tokens, *self.run_tokens, 1)
+
+
+Schedule = Callable[[int, int], RoundSetup]  # (batch, context) -> setup
+
+PLAIN = RoundSetup(policy=PlainPolicy())
+
+
+def always(setup: RoundSetup) -> Schedule:
+    """Return the schedule that runs every round alike."""
+    return lambda batch, context: setup

@@ -1,0 +1,33 @@
+"""Follow the target's draws down a draft tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """The path one sequence took: node 0, then the accepted nodes; one draw per node on it."""
+
+    nodes: list[int]
+    drawn: list[int]
+
+
+def accept(tokens: Many[int], parents: Many[int], size: int, draws: Many[int]) -> Acceptance:
+    """Return the longest path from the root whose every node is what the target drew before it.
+
+    Args:
+        tokens: (n,) drafted ids; tokens[0] is the root's and is not read.
+        parents: (n,) parents before children.
+        size: real nodes, root included; the rest is padding.
+        draws: (n,) the target's draw behind each node.
+
+    Source: the match rule of tree verification, Miao et al. 2023, arXiv:2305.09781.
+    """
+    children = {(parents[node], tokens[node]): node for node in range(1, size)}
+    nodes, drawn = [0], [draws[0]]
+    while (child := children.get((nodes[-1], drawn[-1]))) is not None:
+        nodes.append(child)
+        drawn.append(draws[child])
+    return Acceptance(nodes=nodes, drawn=drawn)

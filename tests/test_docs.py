@@ -1,0 +1,94 @@
+"""Documents and help cannot rot: every command is described, with an example that parses."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from spectune.cli import main
+from spectune.cli.commands import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ("README.md", "docs/commands.md")
+
+
+def examples(text: str) -> list[list[str]]:
+    """Return the words of every `spectune ...` line of a text, less the program's name and what follows a pipe."""
+    lines = re.findall(r"(?:^|&& )[ $]*spectune ([^|>&]+)", text.replace("\\\n", " "), re.MULTILINE)
+    return [shlex.split(rest.splitlines()[0], comments=True) for rest in lines]
+
+
+def documented() -> list[list[str]]:
+    """Return every example in a fenced block of the documents."""
+    texts = [(ROOT / name).read_text() for name in DOCUMENTS]
+    return [
+        words
+        for text in texts
+        for block in re.findall(r"```.*?\n(.*?)```", text, re.DOTALL)
+        for words in examples(block)
+    ]
+
+
+def help_of(name: str) -> str:
+    return CliRunner().invoke(main, [name, "--help"], terminal_width=120).output
+
+
+def options_of(name: str) -> set[str]:
+    parameters = COMMANDS[name].load().params
+    return {"--help", *(option for p in parameters for option in (*p.opts, *p.secondary_opts))}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_documented_with_an_example(name: str) -> None:
+    assert [words for words in documented() if words[0] == name]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_s_help_shows_an_example_on_its_own_line(name: str) -> None:
+    assert [words for words in examples(help_of(name)) if words[0] == name]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_s_line_is_the_first_of_the_command_s_docstring(name: str) -> None:
+    text = COMMANDS[name].load().help
+    assert text is not None
+    assert text.splitlines()[0] == COMMANDS[name].help
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_s_line_is_short_and_a_sentence(name: str) -> None:
+    assert len(COMMANDS[name].help) < 45
+    assert COMMANDS[name].help.endswith(".")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_named_as_in_the_table(name: str) -> None:
+    assert COMMANDS[name].load().name == name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_use_options_that_exist(name: str) -> None:
+    shown = [words for words in [*documented(), *examples(help_of(name))] if words[0] == name]
+    used = {word.split("=")[0] for words in shown for word in words[1:] if re.match("--?[a-z]", word)}
+    assert used <= options_of(name)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_a_help_text(name: str) -> None:
+    options = [p for p in COMMANDS[name].load().params if isinstance(p, click.Option)]
+    assert not [option.name for option in options if not option.help]
+
+
+def test_documents_name_no_command_that_does_not_exist() -> None:
+    assert {words[0] for words in documented() if not words[0].startswith("-")} <= set(COMMANDS)
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+        targets = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
+        assert not [target for target in targets if not (document.parent / target).exists()], document

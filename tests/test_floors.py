@@ -1,0 +1,174 @@
+"""Imports point downward: every folder stands on a floor and imports from lower ones only."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from importlib.util import resolve_name
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FLOOR = {
+    "errors": 0,
+    "profiler": 1,
+    "planner": 2,
+    "db": 3,
+    "runtime": 4,
+    "tuning": 5,
+    "training": 5,
+    "report": 5,
+    "service": 6,
+    "demo": 6,
+    "cli": 7,
+}
+FOLDERS = sorted(path.parent.name for path in ROOT.glob("[a-z]*/__init__.py"))
+TORCH_FREE = ("planner", "profiler/records")
+TORCH_AND_FRIENDS = {"torch", "transformers", "safetensors", "sqlalchemy", "alembic"}
+
+UPWARD = [
+    "import spectune.runtime",
+    "import spectune.runtime.loader as loader",
+    "import numpy, spectune.runtime.loader",
+    "import spectune",
+    "from spectune import runtime",
+    "from spectune import load",
+    "from spectune import *",
+    "from spectune.runtime import loader",
+    "from spectune.runtime.loader import load",
+    "from .. import runtime",
+    "from .. import errors, runtime",
+    "from ..runtime import loader",
+    "from ..runtime.loader import load as decode",
+    "def late():\n    from ..runtime.loader import load",
+    "if TYPE_CHECKING:\n    from ..runtime.loader import load",
+    "import_module('spectune.runtime.loader')",
+    "importlib.import_module('..runtime.loader', __package__)",
+    "importlib.import_module('..runtime.loader', package=__package__)",
+    "__import__('spectune.runtime')",
+]
+OWN_ROOT = ["import runtime", "import errors", "from runtime.loader import load", "import_module('planner.tree')"]
+DOWNWARD = [
+    "from .. import errors",
+    "from ..errors import PlanError",
+    "from ..profiler.records.surface import LatencySurface",
+    "from ..profiler import records",
+    "from . import tree",
+    "from .tree import TokenTree",
+    "import numpy as np",
+    "from importlib import import_module",
+]
+
+
+def imported_names(tree: ast.AST, package: str) -> Iterator[str]:
+    """Yield the full dotted name of everything a module of this package imports, wherever it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), package)
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            yield from (
+                resolve_name(str(name.value), package) for name in node.args[:1] if isinstance(name, ast.Constant)
+            )
+
+
+def violations(source: str, path: Path) -> list[str]:
+    """Name every import of a module at path, relative to the root, that its floor forbids."""
+    folder = path.parts[0]
+    names = imported_names(ast.parse(source), ".".join(("spectune", *path.parent.parts)))
+    return [name for name in names if not is_allowed(name.split("."), folder)]
+
+
+def is_allowed(name: list[str], folder: str) -> bool:
+    if name[0] != "spectune":
+        return name[0] not in FLOOR  # `import planner` from the root would load a second copy
+    room = name[1] if len(name) > 1 else ""
+    if folder == "planner" and room == "profiler":
+        return name[2:3] == ["records"]
+    return room == folder or FLOOR.get(room, len(FLOOR)) < FLOOR[folder]
+
+
+def absolute_imports(source: str) -> list[str]:
+    """Return the statements that import spectune by its full name."""
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return [text for node in nodes if re.match(r"(import|from) spectune\b", text := ast.unparse(node))]
+
+
+def is_run_by_path(path: Path) -> bool:
+    return path.is_relative_to("db/migrations")  # alembic loads these as files, so they belong to no package
+
+
+def sources(folder: str) -> list[Path]:
+    return [path.relative_to(ROOT) for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_imports_point_downward(folder: str) -> None:
+    wrong = {str(path): found for path in sources(folder) if (found := violations((ROOT / path).read_text(), path))}
+    assert not wrong
+
+
+def test_errors_import_nothing_of_ours() -> None:
+    names = imported_names(ast.parse((ROOT / "errors.py").read_text()), "spectune")
+    assert not [name for name in names if name.startswith("spectune")]
+
+
+def test_every_folder_of_the_package_stands_on_a_floor() -> None:
+    assert set(FOLDERS) <= set(FLOOR)
+
+
+def test_the_root_holds_three_modules() -> None:
+    assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "__main__.py", "errors.py"}
+
+
+@pytest.mark.parametrize("folder", TORCH_FREE)
+def test_the_planner_and_the_records_never_import_torch(folder: str) -> None:
+    for path in sources(folder):
+        package = ".".join(("spectune", *path.parent.parts))
+        roots = {name.split(".")[0] for name in imported_names(ast.parse((ROOT / path).read_text()), package)}
+        assert not roots & TORCH_AND_FRIENDS, path
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_source_modules_import_each_other_relatively(folder: str) -> None:
+    wrong = [
+        path for path in sources(folder) if not is_run_by_path(path) and absolute_imports((ROOT / path).read_text())
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("statement", ["import spectune.db", "from spectune.db import store", "import spectune as s"])
+def test_a_planted_absolute_import_is_found(statement: str) -> None:
+    assert absolute_imports(statement)
+
+
+@pytest.mark.parametrize("statement", UPWARD)
+def test_a_planted_upward_import_is_found(statement: str) -> None:
+    assert violations(statement, Path("planner/planted.py"))
+
+
+@pytest.mark.parametrize("statement", OWN_ROOT)
+def test_a_planted_import_past_the_package_is_found(statement: str) -> None:
+    assert violations(statement, Path("runtime/planted.py"))
+
+
+@pytest.mark.parametrize("statement", DOWNWARD)
+def test_an_import_of_a_lower_floor_is_allowed(statement: str) -> None:
+    assert not violations(statement, Path("planner/planted.py"))
+
+
+def test_the_planner_reads_no_more_of_the_profiler_than_its_records() -> None:
+    assert violations("from ..profiler import clock", Path("planner/planted.py")) == ["spectune.profiler.clock"]
+
+
+def test_folders_of_one_floor_do_not_import_each_other() -> None:
+    assert violations("from ..training import settings", Path("tuning/planted.py"))
+
+
+def test_a_relative_import_counts_from_the_file_s_own_folder() -> None:
+    assert violations("from ...planner import tree", Path("profiler/records/planted.py"))
+    assert not violations("from ..clock import read", Path("profiler/records/planted.py"))

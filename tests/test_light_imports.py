@@ -1,0 +1,76 @@
+"""Nothing heavy is loaded before it is needed: each start is a fresh interpreter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spectune.cli.commands import COMMANDS
+
+HEAVY = {"torch", "transformers", "scipy", "sqlalchemy", "alembic", "optuna", "pydantic", "rich"}
+LOADED = "import sys; print('\\n'.join(sys.modules))"
+HELP = """
+import sys, spectune.cli
+sys.argv = ["spectune", *{arguments}]
+try:
+    spectune.cli.main()
+except SystemExit as end:
+    assert not end.code
+"""
+EVERY_MODULE = """
+import importlib, pkgutil, {package}
+for module in pkgutil.walk_packages({package}.__path__, "{package}."):
+    importlib.import_module(module.name)
+"""
+
+
+def modules_after(code: str, folder: Path) -> set[str]:
+    """Return the modules loaded by code, less those a bare interpreter loads, run in an empty folder."""
+    return loaded_by(code, folder) - loaded_by("", folder)
+
+
+def loaded_by(code: str, folder: Path) -> set[str]:
+    command = [sys.executable, "-c", f"{code}\n{LOADED}"]
+    return set(subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.split())
+
+
+def packages(modules: set[str]) -> set[str]:
+    return {name.split(".")[0] for name in modules}
+
+
+def test_importing_spectune_loads_only_itself(tmp_path: Path) -> None:
+    loaded = modules_after("import spectune", tmp_path)
+    assert {name for name in loaded if name.startswith("spectune")} == {"spectune"}
+    assert packages(loaded) <= {"spectune", *sys.stdlib_module_names}
+
+
+def test_importing_the_planner_loads_nothing_heavy(tmp_path: Path) -> None:
+    assert not packages(modules_after("import spectune.planner", tmp_path)) & HEAVY
+
+
+@pytest.mark.parametrize("package", ["spectune.planner", "spectune.profiler.records"])
+def test_importing_each_module_of_the_lower_floors_loads_nothing_heavy(package: str, tmp_path: Path) -> None:
+    loaded = modules_after(EVERY_MODULE.format(package=package), tmp_path)
+    assert package in loaded
+    assert not packages(loaded) & HEAVY
+
+
+def test_the_help_loads_no_command_and_nothing_heavy(tmp_path: Path) -> None:
+    loaded = modules_after(HELP.format(arguments=["--help"]), tmp_path)
+    assert "spectune.cli.commands" in loaded
+    assert not loaded & {f"spectune.cli.{name}" for name in COMMANDS}
+    assert not packages(loaded) & (HEAVY | {"numpy"})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_s_help_loads_no_other_command_and_no_torch(command: str, tmp_path: Path) -> None:
+    loaded = modules_after(HELP.format(arguments=[command, "--help"]), tmp_path)
+    assert loaded & {f"spectune.cli.{name}" for name in COMMANDS} == {f"spectune.cli.{command}"}
+    assert not packages(loaded) & {"torch", "transformers", "scipy", "sqlalchemy"}
+
+
+def test_a_heavy_import_would_be_seen(tmp_path: Path) -> None:
+    assert "scipy" in packages(modules_after("import scipy", tmp_path))

@@ -1,0 +1,116 @@
+"""Choosing among priced candidates: the fastest, unless a simpler one is as fast."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spectune.planner.candidate import Candidate
+from spectune.planner.choice import alternatives, simplest_of_the_fastest
+from spectune.planner.estimate import optimism, relative_error, resampled_rates, resampling_weights
+from spectune.planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
+from spectune.planner.tree import TokenTree
+
+TEXTS = 8
+STATIC = StaticPolicy(tree=TokenTree(parents=(-1, 0), ranks=(0, 0)))
+
+
+def candidate(policy: TreePolicy, speed: float, wobble: float = 0.0, drafter: str | None = "small") -> Candidate:
+    """A candidate of so many tokens/s on every text; with wobble faster and slower by turns of two."""
+    tokens = np.full(TEXTS, 100)
+    turns = np.resize([1.0, 1.0, -1.0, -1.0], TEXTS)
+    return Candidate(
+        policy=policy,
+        drafter=None if isinstance(policy, PlainPolicy) else drafter,
+        tokens=tokens,
+        ms=tokens * 1000.0 / speed * (1.0 + wobble * turns),
+        tokens_per_round=2.0,
+        draft_ms=1.0,
+        verify_ms=8.0,
+        host_ms=1.0,
+        censored_share=0.0,
+    )
+
+
+def chosen(*candidates: Candidate) -> TreePolicy:
+    rates = resampled_rates(list(candidates), resampling_weights(TEXTS, seed=0))
+    return candidates[simplest_of_the_fastest(list(candidates), rates)].policy
+
+
+def test_the_fastest_is_chosen() -> None:
+    assert chosen(
+        candidate(PlainPolicy(), 100.0), candidate(STATIC, 150.0), candidate(ChainPolicy(length=4), 140.0)
+    ) == (STATIC)
+
+
+ORDER: list[TreePolicy] = [
+    PlainPolicy(),
+    LookupPolicy(length=9),
+    ChainPolicy(length=2),
+    ChainPolicy(length=3),
+    STATIC,
+    Eagle2Policy(verify_tokens=4, depth=0, top_k=4),
+]
+
+
+@pytest.mark.parametrize("place", range(len(ORDER) - 1))
+def test_within_one_percent_the_simpler_is_chosen(place: int) -> None:
+    assert chosen(candidate(ORDER[place], 99.5), candidate(ORDER[place + 1], 100.0)) == ORDER[place]
+
+
+def test_beyond_noise_the_faster_is_chosen() -> None:
+    assert chosen(candidate(PlainPolicy(), 98.0), candidate(ChainPolicy(length=2), 100.0)) == ChainPolicy(length=2)
+
+
+def test_a_difference_within_the_spread_over_texts_is_a_tie() -> None:
+    rivals = candidate(PlainPolicy(), 95.0), candidate(ChainPolicy(length=2), 100.0, wobble=0.3)
+    assert chosen(*rivals) == PlainPolicy()
+
+
+def test_a_spread_that_both_share_is_no_noise() -> None:
+    rivals = candidate(PlainPolicy(), 85.0, wobble=0.3), candidate(ChainPolicy(length=2), 100.0, wobble=0.3)
+    assert chosen(*rivals) == ChainPolicy(length=2)
+
+
+def test_of_equally_simple_ones_the_faster_is_chosen() -> None:
+    rivals = candidate(ChainPolicy(length=2), 99.8, drafter="medium"), candidate(ChainPolicy(length=2), 100.0)
+    rates = resampled_rates(list(rivals), resampling_weights(TEXTS, seed=0))
+    assert rivals[simplest_of_the_fastest(list(rivals), rates)].drafter == "small"
+
+
+def test_alternatives_are_the_fastest_of_every_other_kind_and_drafter() -> None:
+    best = candidate(ChainPolicy(length=3), 120.0)
+    field = [
+        candidate(PlainPolicy(), 100.0),
+        best,
+        candidate(ChainPolicy(length=2), 119.0),
+        candidate(ChainPolicy(length=2), 110.0, drafter="medium"),
+        candidate(ChainPolicy(length=1), 112.0, drafter="medium"),
+    ]
+    seen = [(other.label, other.drafter, round(other.tokens_per_s)) for other in alternatives(field, best)]
+    assert seen == [("chain of 1", "medium", 112), ("plain", None, 100)]
+
+
+def test_a_rate_without_spread_has_no_error() -> None:
+    rates = resampled_rates([candidate(PlainPolicy(), 100.0)], resampling_weights(TEXTS, seed=0))
+    assert relative_error(rates[0], TEXTS) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_error_of_a_rate_is_that_of_a_mean_of_texts() -> None:
+    single = candidate(PlainPolicy(), 100.0, wobble=0.1)
+    rates = resampled_rates([single], resampling_weights(TEXTS, seed=0))
+    closed_form = np.std(single.ms, ddof=1) / np.mean(single.ms) / np.sqrt(TEXTS)
+    assert relative_error(rates[0], TEXTS) == pytest.approx(closed_form, rel=0.1)
+
+
+def test_one_candidate_cannot_be_flattered_by_choice() -> None:
+    easy_half = candidate(PlainPolicy(), 100.0)
+    easy_half.ms[::2] /= 2.0
+    assert optimism([easy_half]) == 0.0
+
+
+def test_candidates_that_win_on_their_own_half_only_are_flattered() -> None:
+    even, odd = candidate(ChainPolicy(length=1), 100.0), candidate(ChainPolicy(length=2), 100.0)
+    even.ms[::2] *= 0.8
+    odd.ms[1::2] *= 0.8
+    assert optimism([even, odd]) == pytest.approx(2 * (1.25 - 1.0) / (1.25 + 1.0))

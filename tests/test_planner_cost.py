@@ -1,0 +1,155 @@
+"""The cost of a round, by hand on a surface small enough to add up."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from spectune.errors import MeasurementError, PlanError
+from spectune.planner.cost import Cell, CellCosts, cell_costs, cells_of
+from spectune.planner.replay import Replay
+from spectune.profiler.records.measurement import Measurement
+from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
+from spectune.profiler.records.surface import LatencySurface, Role
+
+from .synthetic import DEVICE, TARGET
+
+VERIFY_MS = {(100, 1): 10.0, (100, 2): 12.0, (100, 4): 11.0, (200, 1): 20.0, (200, 2): 24.0, (200, 4): 22.0}
+DRAFT_MS = {(context, tokens): context / 100.0 * tokens for context in (100, 200) for tokens in (1, 2, 3)}
+
+
+def surface(role: Role, ms: dict[tuple[int, int], float], batch: int = 2) -> LatencySurface:
+    cells = [
+        Measurement(batch=batch, context_tokens=context, tokens=tokens, repeats_ms=(cost,) * 2)
+        for (context, tokens), cost in ms.items()
+    ]
+    return LatencySurface(
+        device=DEVICE.fingerprint,
+        model=TARGET.key,
+        role=role,
+        regime="eager",
+        dtype="float32",
+        measurements=tuple(cells),
+    )
+
+
+def overhead() -> RoundOverhead:
+    shapes = [("chain", 1, 2), ("chain", 2, 3), ("chain", 2, 6), ("plain", 0, 1)]
+    samples = [
+        OverheadSample(
+            kind=kind, batch=2, draft_forwards=forwards, nodes=nodes, host_ms=(0.5 + 0.25 * forwards + 0.125 * nodes,)
+        )
+        for kind, forwards, nodes in shapes
+    ]
+    return RoundOverhead(device=DEVICE.fingerprint, target=TARGET.key, dtype="float32", samples=tuple(samples))
+
+
+def costs(cell: Cell) -> CellCosts:
+    return cell_costs(cell, surface("verify", VERIFY_MS), {"small": surface("draft", DRAFT_MS)}, overhead())
+
+
+def one_round(context: int, nodes: int = 2, catch_up: int = 3, widths: tuple[int, ...] = (1, 2)) -> Replay:
+    return Replay(
+        contexts=np.array([context]),
+        nodes=np.array([nodes]),
+        catch_up=np.array([catch_up]),
+        widths=np.array([widths], dtype=np.int64),
+        texts=np.array([[0, 1]]),
+        kept=np.array([[1, 2]]),
+        censored=0,
+    )
+
+
+def test_verify_runs_the_cheapest_shape_that_holds_the_tree() -> None:
+    known = costs(Cell(batch=2, context=150))
+    assert known.run_tokens == (0, 1, 4, 4, 4)
+    assert known.times(one_round(125), "chain", "small").verify_ms.tolist() == [11.0 + 0.25 * 11.0]
+
+
+def test_the_first_drafter_forward_feeds_what_was_committed_and_the_others_their_width() -> None:
+    times = costs(Cell(batch=2, context=150)).times(one_round(125), "chain", "small")
+    assert times.draft_ms.tolist() == [1.25 * 3 + 1.25 * 2]
+
+
+def test_a_forward_that_did_not_run_costs_nothing() -> None:
+    times = costs(Cell(batch=2, context=150)).times(one_round(100, widths=(1, 0, 0)), "chain", "small")
+    assert times.draft_ms.tolist() == [3.0]
+
+
+def test_host_time_follows_forwards_and_nodes() -> None:
+    times = costs(Cell(batch=2, context=150)).times(one_round(125, nodes=4), "chain", "small")
+    assert times.host_ms == pytest.approx([0.5 + 0.25 * 2 + 0.125 * 4])
+
+
+def test_a_round_costs_the_sum_of_its_parts() -> None:
+    times = costs(Cell(batch=2, context=150)).times(one_round(100), "chain", "small")
+    assert times.total_ms == pytest.approx([3.0 + 2.0 + 11.0 + 0.5 + 0.25 * 2 + 0.125 * 2])
+
+
+def test_without_a_drafter_nothing_is_drafted() -> None:
+    times = costs(Cell(batch=2, context=150)).times(one_round(100, nodes=1, widths=()), "plain", None)
+    assert times.draft_ms.tolist() == [0.0]
+    assert times.verify_ms.tolist() == [10.0]
+
+
+@pytest.mark.parametrize(("context", "priced"), [(50, 11.0), (100, 11.0), (200, 22.0), (900, 22.0)])
+def test_contexts_beyond_the_measured_ones_are_priced_at_the_nearest(context: int, priced: float) -> None:
+    assert costs(Cell(batch=2, context=150)).times(one_round(context), "chain", "small").verify_ms[0] == priced
+
+
+def test_rounds_outside_the_measured_contexts_are_counted() -> None:
+    known = costs(Cell(batch=2, context=150))
+    assert [known.clipped_share(one_round(context)) for context in (50, 100, 200, 201)] == [1.0, 0.0, 0.0, 1.0]
+
+
+def test_a_round_outside_the_span_of_its_cell_is_priced_at_the_cell() -> None:
+    known = costs(Cell(batch=2, context=190, low=160))
+    assert known.times(one_round(120), "chain", "small").verify_ms == pytest.approx([11.0 + 0.9 * 11.0])
+
+
+def test_a_context_where_a_shape_failed_is_bridged() -> None:
+    failed = Measurement(batch=2, context_tokens=150, tokens=4, failure="out of memory")
+    cells = surface("verify", VERIFY_MS | {(150, 1): 99.0, (150, 2): 99.0, (150, 3): 99.0}).measurements
+    verify = LatencySurface(
+        device=DEVICE.fingerprint,
+        model=TARGET.key,
+        role="verify",
+        regime="eager",
+        dtype="float32",
+        measurements=(*cells, failed),
+    )
+    known = cell_costs(Cell(batch=2, context=100), verify, {}, overhead())
+    assert known.times(one_round(150, widths=()), "chain", None).verify_ms == pytest.approx([16.5])
+
+
+def test_a_larger_tree_than_measured_is_refused() -> None:
+    with pytest.raises(PlanError, match="verify of 5 tokens was not measured, at most 4"):
+        costs(Cell(batch=2, context=150)).times(one_round(100, nodes=5), "chain", "small")
+
+
+def test_a_wider_draft_than_measured_is_refused() -> None:
+    with pytest.raises(PlanError, match="draft of small of 4 tokens was not measured, at most 3"):
+        costs(Cell(batch=2, context=150)).times(one_round(100, catch_up=4), "chain", "small")
+
+
+def test_a_kind_without_host_time_is_refused() -> None:
+    with pytest.raises(PlanError, match="no host time for 'eagle2' at batch 2, measured: chain, plain"):
+        costs(Cell(batch=2, context=150)).times(one_round(100), "eagle2", "small")
+
+
+def test_a_batch_that_was_not_measured_is_refused() -> None:
+    with pytest.raises(MeasurementError, match="batch 3 was not measured"):
+        costs(Cell(batch=3, context=150))
+
+
+def test_cells_answer_for_the_contexts_nearest_to_them() -> None:
+    spans = [(cell.batch, cell.context, cell.low, cell.high) for cell in cells_of([8, 1], [300, 100])]
+    inf = math.inf
+    assert spans == [(1, 100, -inf, 200.0), (8, 100, -inf, 200.0), (1, 300, 200.0, inf), (8, 300, 200.0, inf)]
+
+
+def test_a_plan_without_cells_is_refused() -> None:
+    with pytest.raises(PlanError, match="needs batches and contexts"):
+        cells_of([], [100])

@@ -1,0 +1,61 @@
+"""Prompt lookup: which occurrence decides and where the copy ends."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spectune.errors import PlanError
+from spectune.planner.lookup import find_continuation
+
+
+def test_the_longest_ngram_goes_first() -> None:
+    text = [1, 2, 3, 7, 9, 3, 8, 1, 2, 3]  # 3 was last followed by 8, but 1 2 3 by 7
+    assert find_continuation(text, length=1) == [7]
+
+
+def test_the_most_recent_occurrence_decides() -> None:
+    assert find_continuation([1, 2, 7, 1, 2, 8, 1, 2], length=1) == [8]
+
+
+def test_a_shorter_ngram_is_tried_when_the_longer_is_new() -> None:
+    assert find_continuation([5, 3, 8, 4, 3], length=2) == [8, 4]
+
+
+def test_ngrams_shorter_than_the_least_are_not_tried() -> None:
+    assert find_continuation([5, 3, 8, 4, 3], length=2, min_ngram=2) == []
+
+
+def test_the_copy_ends_with_the_text() -> None:
+    assert find_continuation([6, 1, 2, 6], length=10) == [1, 2, 6]
+
+
+def test_an_occurrence_may_overlap_the_suffix() -> None:
+    assert find_continuation([4, 4, 4, 4], length=5) == [4]
+
+
+@pytest.mark.parametrize("text", [[], [1], [1, 2, 3]])
+def test_nothing_is_drafted_when_nothing_repeats(text: list[int]) -> None:
+    assert find_continuation(text, length=4) == []
+
+
+@pytest.mark.parametrize(("length", "max_ngram", "min_ngram"), [(0, 3, 1), (4, 1, 2), (4, 3, 0)])
+def test_an_argument_out_of_range_is_refused(length: int, max_ngram: int, min_ngram: int) -> None:
+    with pytest.raises(PlanError):
+        find_continuation([1, 2, 1], length, max_ngram, min_ngram)
+
+
+def slow_lookup(text: list[int], length: int, max_ngram: int, min_ngram: int) -> list[int]:
+    """Try every n-gram at every place, longest and latest first."""
+    for ngram in range(max_ngram, min_ngram - 1, -1):
+        for start in range(len(text) - ngram - 1, -1, -1):
+            if text[start : start + ngram] == text[-ngram:]:
+                return text[start + ngram : start + ngram + length]
+    return []
+
+
+@given(st.lists(st.integers(0, 2), max_size=25), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3))
+def test_lookup_equals_the_slow_search(text: list[int], length: int, min_ngram: int, more: int) -> None:
+    truth = slow_lookup(text, length, min_ngram + more, min_ngram)
+    assert find_continuation(text, length, min_ngram + more, min_ngram) == truth

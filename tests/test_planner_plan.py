@@ -1,0 +1,165 @@
+"""A plan's document and its lookup, and what explains it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from spectune.errors import PlanError
+from spectune.planner.cost import cells_of
+from spectune.planner.explain import cell_facts, chain_acceptance, explain_cell, explain_plan
+from spectune.planner.plan import Plan, plan_from_json, plan_to_json
+from spectune.planner.policy import ChainPolicy, PlainPolicy
+from spectune.planner.search import solve
+
+from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
+
+
+@cache
+def made() -> Plan:
+    language = Language(3)
+    trace = record(SkilledDrafter(language, 0.9), texts(language, 6, lambda text: 20), every_node(2, 3))
+    return solve(inputs(trace), cells_of([1, 3], [20, 100]), created="2026-01-01T00:00:00Z", spectune="0.1")
+
+
+def with_policy(policy: ChainPolicy, tokens_per_round: float) -> Plan:
+    cell = made().cells[0]
+    promise = replace(cell.prediction, tokens_per_round=tokens_per_round, round_ms=12.0, errors=cell.plain.errors)
+    plain = replace(cell.plain, round_ms=10.0)
+    run_tokens = tuple(range(policy.max_verify_tokens + 1))
+    fixed = replace(cell, policy=policy, drafter="small", run_tokens=run_tokens, prediction=promise, plain=plain)
+    return replace(made(), cells=(fixed,))
+
+
+def test_a_plan_comes_back_from_its_document_bit_for_bit() -> None:
+    assert plan_from_json(plan_to_json(made())) == made()
+
+
+def test_a_document_says_first_what_readers_look_for() -> None:
+    document = json.loads(plan_to_json(made()))
+    cell, record = document["cells"][0], made().cells[0]
+    assert next(iter(document)) == "version"
+    assert {"device", "target", "cells", "provenance"} <= set(document)
+    assert cell["drafters"] == ["small"]
+    assert cell["predicted_tokens_per_s"] == record.prediction.tokens_per_s
+    assert cell["interval"] == [record.prediction.low, record.prediction.high]
+    assert cell["predicted_speedup"] == record.prediction.speedup_over_plain
+    assert {"batch", "context", "policy", "runner_up"} <= set(cell)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "complaint"),
+    [
+        ("version", 2, "plan of version 2, spectune reads 1"),
+        ("cells", [], "needs cells at different"),
+        ("cells", "none", "cells must be a list of objects"),
+        ("target", {}, "target"),
+        ("device", None, "device"),
+        ("temperature", "cold", "temperature"),
+        ("surprise", 1, "surprise"),
+    ],
+)
+def test_a_document_with_a_wrong_part_is_refused_in_one_line(key: str, value: object, complaint: str) -> None:
+    document = json.loads(plan_to_json(made()))
+    document[key] = value
+    with pytest.raises(PlanError, match=complaint) as refusal:
+        plan_from_json(json.dumps(document))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("key", ["version", "device", "target", "cells", "provenance", "workload"])
+def test_a_document_that_lacks_a_part_is_refused(key: str) -> None:
+    document = json.loads(plan_to_json(made()))
+    del document[key]
+    with pytest.raises(PlanError, match=key):
+        plan_from_json(json.dumps(document))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", plan_to_json(made())[:-40]])
+def test_what_is_no_plan_document_is_refused(text: str) -> None:
+    with pytest.raises(PlanError, match="a plan must be"):
+        plan_from_json(text)
+
+
+def test_a_document_edited_by_hand_is_refused() -> None:
+    document = json.loads(plan_to_json(made()))
+    document["cells"][0]["predicted_speedup"] = 9.0
+    with pytest.raises(PlanError, match="cell 0 of the plan contradicts itself"):
+        plan_from_json(json.dumps(document))
+
+
+def test_a_cell_without_its_headline_is_refused() -> None:
+    document = json.loads(plan_to_json(made()))
+    del document["cells"][1]["interval"]
+    with pytest.raises(PlanError, match="cell 1 of the plan lacks interval"):
+        plan_from_json(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("batch", "context", "found"),
+    [(1, 20, (1, 20)), (1, 61, (1, 100)), (1, 60, (1, 20)), (2, 0, (3, 20)), (64, 9999, (3, 100))],
+)
+def test_a_lookup_finds_the_nearest_batch_then_the_nearest_context(
+    batch: int, context: int, found: tuple[int, int]
+) -> None:
+    cell = made().cell(batch, context)
+    assert (cell.batch, cell.context) == found
+
+
+def test_every_context_is_priced_by_the_cell_that_is_looked_up_for_it() -> None:
+    for context in range(1, 200):
+        (owner,) = [cell for cell in cells_of([1], [20, 100]) if cell.low < context <= cell.high]
+        assert made().cell(1, context).context == owner.context
+
+
+def test_run_tokens_never_feed_fewer_tokens_than_the_tree_has() -> None:
+    cell = made().cells[0]
+    with pytest.raises(PlanError, match="never feed fewer than asked"):
+        replace(cell, run_tokens=(0, *cell.run_tokens[:-1]))
+
+
+def test_only_plain_decoding_has_no_drafter() -> None:
+    with pytest.raises(PlanError, match="only plain decoding has none"):
+        replace(made().cells[0], policy=PlainPolicy())
+
+
+def test_an_explanation_names_the_choice_and_its_runner_up() -> None:
+    cell = made().cells[0]
+    lines = explain_cell(cell)
+    assert cell.policy.label in lines[0]
+    assert cell.runner_up is not None
+    assert any(line.strip().startswith("runner-up: ") and cell.runner_up.label in line for line in lines)
+
+
+def test_a_plan_explains_every_cell() -> None:
+    lines = explain_plan(made())
+    assert [line for line in lines if line.startswith("batch ")] == [explain_cell(cell)[0] for cell in made().cells]
+
+
+def test_the_parts_of_a_round_are_all_of_it() -> None:
+    facts = cell_facts(made().cells[0])
+    assert facts.share_draft + facts.share_verify + facts.share_host == pytest.approx(1.0)
+
+
+def test_a_chain_says_which_acceptance_it_has_and_which_it_needs() -> None:
+    facts = cell_facts(with_policy(ChainPolicy(length=1), tokens_per_round=1.7).cells[0])
+    assert facts.acceptance == pytest.approx(0.7)
+    assert facts.break_even == pytest.approx(0.2)  # a round takes 1.2 plain ones
+
+
+@pytest.mark.parametrize(("acceptance", "length"), [(0.0, 3), (0.5, 4), (0.93, 7), (1.0, 2)])
+def test_acceptance_is_read_back_from_tokens_per_round(acceptance: float, length: int) -> None:
+    tokens = 1.0 + sum(acceptance**power for power in range(1, length + 1))
+    assert chain_acceptance(tokens, length) == pytest.approx(acceptance, abs=1e-9)
+
+
+def test_more_tokens_than_a_chain_can_yield_need_no_acceptance() -> None:
+    assert chain_acceptance(4.1, 3) is None
+
+
+def test_few_accepted_drafts_are_what_limits_a_round() -> None:
+    facts = cell_facts(with_policy(ChainPolicy(length=6), tokens_per_round=2.0).cells[0])
+    assert facts.limited_by == "acceptance"

@@ -1,0 +1,76 @@
+"""Prompts read from the files people write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spectune.errors import RequestError
+from spectune.profiler.prompts import Message, read_prompts
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_a_json_line_gives_a_prompt_or_a_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.jsonl", '{"prompt": "one\\ntwo", "id": 3}\n\n{"text": "dr\u2028ei"}\n')
+    assert [prompt.text for prompt in read_prompts(path)] == ["one\ntwo", "dr\u2028ei"]
+
+
+def test_a_conversation_keeps_its_turns(tmp_path: Path) -> None:
+    turns = '[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]'
+    (prompt,) = read_prompts(write(tmp_path / "p.jsonl", f'{{"messages": {turns}}}'))
+    assert prompt.messages == (Message(role="system", content="Be brief."), Message(role="user", content="Hi"))
+    assert prompt.text == "Be brief.\n\nHi"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_plain_text_is_one_prompt_per_block(tmp_path: Path, end: str) -> None:
+    lines = ["", "first", "  still first", " ", "", "second", ""]
+    prompts = read_prompts(write(tmp_path / "p.txt", end.join(lines)))
+    assert [prompt.text for prompt in prompts] == ["first\n  still first", "second"]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path: Path) -> None:
+    assert read_prompts(write(tmp_path / "p.txt", "\ufeffHi"))[0].text == "Hi"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{broken",
+        "[]",
+        '"text"',
+        "{}",
+        '{"prompt": 3}',
+        '{"prompt": " "}',
+        '{"messages": []}',
+        '{"messages": [{}]}',
+        '{"messages": "Hi"}',
+        '{"messages": [{"role": "user", "content": null}]}',
+    ],
+)
+def test_a_malformed_line_is_named_by_its_number(tmp_path: Path, line: str) -> None:
+    path = write(tmp_path / "p.jsonl", f'{{"prompt": "good"}}\n\n{line}\n')
+    with pytest.raises(RequestError, match=r"p\.jsonl line 3"):
+        read_prompts(path)
+
+
+@pytest.mark.parametrize("name", ["p.txt", "p.jsonl"])
+def test_a_file_without_a_prompt_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RequestError, match="ends at line 2 without a prompt"):
+        read_prompts(write(tmp_path / name, "\n \n"))
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="cannot read prompts"):
+        read_prompts(tmp_path / "none.txt")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RequestError, match="UTF-8"):
+        read_prompts(tmp_path / "p.txt")

@@ -1,0 +1,174 @@
+"""Devices, models, measurements and host times: what they refuse and what they say of themselves."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+
+from spectune.errors import DeviceError, MeasurementError, ModelError
+from spectune.profiler.records.device import Device
+from spectune.profiler.records.measurement import Measurement
+from spectune.profiler.records.model import ModelIdentity
+from spectune.profiler.records.overhead import OverheadSample, RoundOverhead, non_negative_least_squares
+
+CPU = Device(kind="cpu", name="Test CPU", index=0, memory_bytes=2**34, cores=4, threads=2, isa=("avx2",))
+GPU = Device(kind="cuda", name="Test GPU", index=0, memory_bytes=2**36, uuid="GPU-1", power_limit_w=700.0)
+MODEL = ModelIdentity(
+    name="toy", weights_hash="a" * 64, parameters=7, config_hash="b" * 64, tokenizer_hash="", location="/models/toy"
+)
+
+
+def measured(*repeats_ms: float) -> Measurement:
+    return Measurement(batch=1, context_tokens=0, tokens=1, repeats_ms=repeats_ms)
+
+
+def sample(draft_forwards: int, nodes: int, *host_ms: float) -> OverheadSample:
+    return OverheadSample(kind="chain", batch=1, draft_forwards=draft_forwards, nodes=nodes, host_ms=host_ms)
+
+
+def overhead(*samples: OverheadSample) -> RoundOverhead:
+    return RoundOverhead(device="d", target="t", dtype="float32", samples=samples)
+
+
+def test_a_record_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        CPU.name = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "change", [{"kind": "tpu"}, {"name": ""}, {"index": -1}, {"memory_bytes": 0}, {"threads": None}]
+)
+def test_an_impossible_device_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(DeviceError):
+        replace(CPU, **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"threads": 1}, {"libraries": (("torch", "9.9"),)}, {"isa": ("avx2", "avx512f")}, {"memory_bytes": 2**35}],
+)
+def test_what_changes_a_measurement_changes_the_fingerprint(change: dict[str, object]) -> None:
+    assert replace(CPU, **change).fingerprint != CPU.fingerprint  # type: ignore[arg-type]
+
+
+def test_a_fingerprint_is_sixteen_hex_digits_and_the_same_every_time() -> None:
+    assert len(CPU.fingerprint) == 16
+    assert int(CPU.fingerprint, 16) == int(replace(CPU).fingerprint, 16)
+
+
+def test_a_gpu_keeps_its_fingerprint_when_its_index_moves() -> None:
+    assert replace(GPU, index=3).fingerprint == GPU.fingerprint
+
+
+def test_two_gpus_of_one_model_share_the_kind_but_not_the_fingerprint() -> None:
+    twin = replace(GPU, uuid="GPU-2", driver="999.1", libraries=(("torch", "9.9"),))
+    assert (twin.kind_key, twin.fingerprint == GPU.fingerprint) == (GPU.kind_key, False)
+
+
+def test_a_device_label_names_the_place_it_is_addressed_by() -> None:
+    assert GPU.label == "Test GPU (cuda:0, 64 GiB)"
+    assert CPU.label == "Test CPU (cpu, 4 cores, 2 threads)"
+
+
+def test_a_model_is_keyed_by_its_weights_and_not_by_its_place() -> None:
+    assert replace(MODEL, name="other", location="/elsewhere").key == MODEL.key == "a" * 16
+
+
+@pytest.mark.parametrize("change", [{"weights_hash": "xyz"}, {"parameters": 0}, {"name": ""}, {"config_hash": ""}])
+def test_an_impossible_model_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ModelError):
+        replace(MODEL, **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("repeats_ms", [(0.0,), (-1.0,), (math.nan,), (1.0, math.inf), ()])
+def test_a_repeat_that_is_no_time_is_refused(repeats_ms: tuple[float, ...]) -> None:
+    with pytest.raises(MeasurementError):
+        measured(*repeats_ms)
+
+
+@pytest.mark.parametrize("change", [{"batch": 0}, {"tokens": 0}, {"context_tokens": -1}, {"failure": "out of memory"}])
+def test_an_impossible_cell_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(MeasurementError):
+        replace(measured(1.0), **change)  # type: ignore[arg-type]
+
+
+def test_a_failed_cell_has_no_median() -> None:
+    failed = Measurement(batch=1, context_tokens=0, tokens=4096, failure="out of memory")
+    with pytest.raises(MeasurementError, match="out of memory"):
+        _ = failed.median_ms
+
+
+@pytest.mark.parametrize("outliers", range(1, 5))
+def test_tenfold_outliers_in_under_half_of_the_repeats_do_not_move_the_estimate(outliers: int) -> None:
+    noise = random.Random(outliers)
+    honest = [noise.uniform(0.98, 1.02) for _ in range(10 - outliers)]
+    assert measured(*honest, *[10.0] * outliers).median_ms == pytest.approx(1.0, rel=0.02)
+
+
+def test_the_drift_of_rounds_is_divided_out_of_the_estimate_but_not_of_the_repeats() -> None:
+    cell = replace(measured(4.0, 4.0, 4.0, 2.0, 2.0), drift=(2.0, 2.0, 2.0, 1.0, 1.0))
+    assert (cell.median_ms, cell.spread_ms) == (2.0, 0.0)
+    assert cell.repeats_ms == (4.0, 4.0, 4.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize("drift", [(1.0,), (1.0, 0.0), (1.0, math.nan)])
+def test_a_drift_that_does_not_fit_the_repeats_is_refused(drift: tuple[float, ...]) -> None:
+    with pytest.raises(MeasurementError, match="drift"):
+        replace(measured(1.0, 1.0), drift=drift)
+
+
+def test_the_spread_of_normal_noise_is_the_scatter_of_its_medians() -> None:
+    noise = random.Random(1)
+    sessions = [measured(*(noise.gauss(100.0, 5.0) for _ in range(41))) for _ in range(400)]
+    scatter = np.std([session.median_ms for session in sessions])
+    assert np.mean([session.spread_ms for session in sessions]) == pytest.approx(scatter, rel=0.15)
+
+
+def test_one_repeat_says_nothing_about_its_spread() -> None:
+    assert measured(1.0).spread_ms == math.inf
+
+
+def test_one_overhead_sample_is_a_constant() -> None:
+    host = overhead(sample(4, 5, 0.3, 0.2, 9.0))
+    assert host.host_ms("chain", 1, 40, 50) == 0.3
+
+
+def test_host_time_recovers_the_line_it_was_drawn_from() -> None:
+    host = overhead(
+        *(sample(depth, nodes, 0.1 + 0.05 * depth + 0.02 * nodes) for depth, nodes in [(1, 2), (3, 4), (7, 60)])
+    )
+    assert host.host_ms("chain", 1, 5, 30) == pytest.approx(0.1 + 0.05 * 5 + 0.02 * 30)
+
+
+def test_host_time_is_never_negative_even_where_the_samples_fall() -> None:
+    host = overhead(sample(1, 10, 1.0), sample(1, 20, 0.1))
+    assert host.host_ms("chain", 1, 1, 1000) >= 0.0
+
+
+@pytest.mark.parametrize(("kind", "batch"), [("eagle2", 1), ("chain", 2)])
+def test_an_unmeasured_kind_of_round_names_what_was_measured(kind: str, batch: int) -> None:
+    with pytest.raises(MeasurementError, match=r"\[\('chain', 1\)\]"):
+        overhead(sample(1, 2, 0.1)).host_ms(kind, batch, 1, 2)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_least_squares_fit_is_as_good_as_scipys(seed: int) -> None:
+    noise = np.random.default_rng(seed)
+    rows, values = noise.normal(size=(8, 3)), noise.normal(size=8)
+    mine = np.linalg.norm(rows @ non_negative_least_squares(rows, values) - values)
+    assert mine == pytest.approx(nnls(rows, values)[1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"kind": ""}, {"batch": 0}, {"draft_forwards": -1}, {"nodes": -1}]
+    + [{"host_ms": repeats} for repeats in ((), (math.nan,), (-0.1,))],
+)
+def test_an_impossible_overhead_sample_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(MeasurementError):
+        replace(sample(1, 2, 0.1), **change)  # type: ignore[arg-type]

@@ -1,0 +1,64 @@
+"""Train a causal language model on a flat array of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from .settings import TrainingSettings
+
+Loss = Callable[[Tensor], Tensor]  # (batch, sequence_tokens + 1) token ids -> scalar loss
+
+
+def train(model: nn.Module, loss: Loss, tokens: NDArray[np.uint16], settings: TrainingSettings) -> Iterator[float]:
+    """Train `model` in place, yielding the loss of each step.
+
+    Hidden matrices are updated by Muon, embeddings and norms by AdamW; the forward runs under
+    bf16 autocast while the weights stay fp32.
+
+    Source: Muon, Jordan et al. 2024; the update-size match to AdamW, Liu et al. 2025, arXiv:2502.16982.
+    """
+    optimizers = _optimizers(model, settings)
+    base_rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+    model.train()
+    for step, batch in enumerate(batches(tokens, settings)):
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        for group, rate in zip(groups, base_rates, strict=True):
+            group["lr"] = rate * settings.lr_factor(step)
+        with torch.autocast("cpu" if not batch.is_cuda else "cuda", dtype=torch.bfloat16):
+            value = loss(batch)
+        value.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        yield float(value.detach())
+    model.eval()
+
+
+def batches(tokens: NDArray[np.uint16], settings: TrainingSettings) -> Iterator[Tensor]:
+    """Yield (batch, sequence_tokens + 1) windows; every epoch shifts and shuffles them anew."""
+    rng = np.random.default_rng(settings.seed)
+    width = settings.sequence_tokens
+    pending: list[int] = []
+    for _ in range(settings.steps):
+        while len(pending) < settings.batch:
+            starts = np.arange(int(rng.integers(width)), len(tokens) - width - 1, width)
+            rng.shuffle(starts)
+            pending.extend(starts.tolist())
+        chosen, pending = pending[: settings.batch], pending[settings.batch :]
+        yield torch.from_numpy(np.stack([tokens[s : s + width + 1] for s in chosen]).astype(np.int64))
+
+
+def _optimizers(model: nn.Module, settings: TrainingSettings) -> list[torch.optim.Optimizer]:
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in embeddings]
+    others = [p for p in model.parameters() if p.ndim != 2 or id(p) in embeddings]
+    return [
+        torch.optim.Muon(matrices, lr=settings.matrix_lr, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=settings.other_lr, betas=(0.9, 0.95), weight_decay=0.0),
+    ]

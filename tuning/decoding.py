@@ -1,0 +1,116 @@
+"""Decode a set of prompts with one setup and count: the ruler that profile, validate and demo share."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import RequestError
+from ..runtime.decoder import Decoder, Round
+from ..runtime.drafters.lookup import LookupDrafter
+from ..runtime.drafters.model import ModelDrafter
+from ..runtime.drafters.protocol import Drafter
+from ..runtime.models.forward import CausalModel
+from ..runtime.requests import Request
+from ..runtime.requests import Sequence as Decoded
+from ..runtime.setup import RoundSetup, Schedule
+
+LOOKUP = "lookup"  # name of the drafter that needs no model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedRound:
+    """One round and how long it took."""
+
+    ms: float
+    round: Round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What decoding a list of requests did.
+
+    Rounds are in order. A round is *steady* while every slot is busy; tokens/s counts steady rounds
+    only, and never the reading of prompts.
+    """
+
+    batch: int
+    rounds: tuple[TimedRound, ...]
+    texts: tuple[tuple[int, ...], ...]  # emitted tokens per request
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Steady-state throughput of all slots together."""
+        steady = [r for r in self.rounds if len(r.round.kept) == self.batch]
+        return 1000.0 * sum(sum(r.round.kept) for r in steady) / sum(r.ms for r in steady)
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Tokens kept per sequence and steady round."""
+        return _kept_per_round([r for r in self.rounds if len(r.round.kept) == self.batch])
+
+    @property
+    def tokens_per_sequence_round(self) -> float:
+        """Tokens kept per sequence and round, over all rounds: the same at every batch size for uncoupled policies."""
+        return _kept_per_round(self.rounds)
+
+    @property
+    def median_round_ms(self) -> float:
+        """Middle round of the steady state."""
+        return statistics.median(r.ms for r in self.rounds if len(r.round.kept) == self.batch)
+
+
+def _kept_per_round(rounds: Sequence[TimedRound]) -> float:
+    return sum(sum(r.round.kept) for r in rounds) / sum(len(r.round.kept) for r in rounds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A target and its drafters, loaded in one dtype."""
+
+    target: CausalModel
+    drafters: Mapping[str, CausalModel]
+
+    def decoder(self, schedule: Schedule, *, names: Sequence[str], batch: int, capacity: int) -> Decoder:
+        """Return an empty batch over the named drafters.
+
+        Raises:
+            RequestError: a name is not in the family.
+        """
+        drafters: dict[str, Drafter] = {}
+        for name in names:
+            if name == LOOKUP:
+                drafters[name] = LookupDrafter()
+            elif name in self.drafters:
+                drafters[name] = ModelDrafter(self.drafters[name], slots=batch, capacity=capacity)
+            else:
+                known = ", ".join([*self.drafters, LOOKUP])
+                raise RequestError(f"no drafter called {name!r}; this family has {known}")
+        return Decoder(self.target, drafters, schedule, slots=batch, capacity=capacity)
+
+
+def room_for(requests: Sequence[Request], setups: Sequence[RoundSetup]) -> int:
+    """Return the cache positions the longest request needs, draft nodes included."""
+    longest = max(len(r.prompt) + r.max_new_tokens for r in requests)
+    drafted = max((s.policy.max_verify_tokens * max(1, s.policy.draft_forwards) for s in setups), default=1)
+    return longest + max(drafted, *(s.most_tokens for s in setups)) + 1
+
+
+def decode_timed(decoder: Decoder, requests: Sequence[Request], batch: int) -> Run:
+    """Decode all requests, refilling free slots in order, and time every round.
+
+    Prompts are read between rounds, outside the clock.
+    """
+    sequences: list[Decoded] = []
+    rounds: list[TimedRound] = []
+    while len(sequences) < len(requests) or decoder.running:
+        while len(sequences) < len(requests) and decoder.has_room:
+            sequences.append(decoder.admit(requests[len(sequences)], len(sequences)))
+        if not decoder.running:
+            continue
+        start = time.perf_counter_ns()
+        done = decoder.step()
+        rounds.append(TimedRound(ms=(time.perf_counter_ns() - start) / 1e6, round=done))
+    return Run(batch=batch, rounds=tuple(rounds), texts=tuple(tuple(s.emitted) for s in sequences))

@@ -1,0 +1,66 @@
+"""What is to be profiled or planned, with everything checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import RequestError
+from ..profiler.prompts import Prompt
+from ..profiler.records.model import ModelIdentity
+
+CHAIN_GRID = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16)
+TREE_GRID = (20, 24, 32, 40, 48, 60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """A target, its drafters by name, and where they lie."""
+
+    target: Path
+    drafters: Mapping[str, Path] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if "lookup" in self.drafters:
+            raise RequestError("a drafter cannot be called 'lookup', which is the text itself; give it another name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identities:
+    """Who the models are."""
+
+    target: ModelIdentity
+    drafters: Mapping[str, ModelIdentity]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRequest:
+    """One profile: a device, a family, a workload, and how long it may take."""
+
+    models: Models
+    prompts: Sequence[Prompt]
+    workload: str = "default"
+    temperature: float = 0.0
+    device: str = "auto"
+    dtype: str = "bfloat16"
+    batches: tuple[int, ...] = (1, 8)
+    contexts: tuple[int, ...] = ()  # empty: where the prompts begin and end
+    max_new_tokens: int = 128  # recorded per prompt
+    max_prompt_tokens: int = 64  # longer prompts are cut at the front
+    budget_s: float = 30.0  # for the latency cells
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.prompts) < 2:
+            raise RequestError(f"a profile needs at least 2 prompts, got {len(self.prompts)}; add some")
+        if not self.batches or min(self.batches) < 1:
+            raise RequestError(f"batch sizes must be at least 1, got {list(self.batches)}")
+        if max(self.batches) > len(self.prompts):
+            raise RequestError(
+                f"batch {max(self.batches)} needs as many prompts, got {len(self.prompts)}; add prompts or lower --batch"
+            )
+        if min(self.contexts, default=1) < 1 or self.max_new_tokens < 2 or self.max_prompt_tokens < 1:
+            raise RequestError("contexts and prompt tokens must be at least 1, and new tokens at least 2")
+        if not self.budget_s > 0:
+            raise RequestError(f"the budget must be positive seconds, got {self.budget_s}")

@@ -1,0 +1,171 @@
+"""The validate job: measure a stored plan against plain decoding, and keep what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from ..db.store import Store
+from ..errors import RequestError
+from ..planner.plan import Plan, PlanCell, plan_from_json
+from ..planner.policy import PlainPolicy
+from ..profiler.device import detect
+from ..profiler.identity import identify
+from ..profiler.prompts import Prompt
+from ..profiler.records.wire import to_json
+from ..runtime.models.loading import load_tokenizer
+from ..runtime.requests import Request
+from ..runtime.setup import RoundSetup, always
+from .decoding import Family, room_for
+from .profile import Progress, load_family, torch_device
+from .prompts import requests_of
+from .race import DecoderEntrant, race
+from .request import Models, ProfileRequest
+
+TURNS = 16  # of one race
+PLAIN_NAME, PLAN_NAME = "plain", "plan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateRequest:
+    """Which plan is to be measured, and on what."""
+
+    target: Path
+    prompts: Sequence[Prompt]
+    device: str = "auto"
+    dtype: str = "bfloat16"
+    workload: str = "default"
+    temperature: float = 0.0
+    batches: tuple[int, ...] = ()  # empty: all of the plan's
+    max_new_tokens: int = 128
+    max_prompt_tokens: int = 64
+    rounds: int = 3  # interleaved repetitions, whose medians count
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise RequestError(f"rounds must be at least 1, got {self.rounds}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationRow:
+    """One cell: what was promised and what was measured; tokens/s of all sequences together."""
+
+    batch: int
+    context: int
+    policy: str
+    drafter: str | None
+    predicted_tokens_per_s: float
+    interval: tuple[float, float]
+    measured_tokens_per_s: float
+    plain_tokens_per_s: float
+
+    @property
+    def error(self) -> float:
+        """|predicted / measured - 1|."""
+        return abs(self.predicted_tokens_per_s / self.measured_tokens_per_s - 1.0)
+
+    @property
+    def speedup(self) -> float:
+        """Measured, over plain decoding of the same run."""
+        return self.measured_tokens_per_s / self.plain_tokens_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """All measured cells of one plan."""
+
+    plan_id: int
+    rows: tuple[ValidationRow, ...]
+
+
+def validate_stored(request: ValidateRequest, store: Store, *, progress: Progress) -> Validation:
+    """Measure the newest stored plan of a setup and keep the outcome beside it.
+
+    One context per batch is measured: the cell that the requests' middle falls into.
+
+    Raises:
+        NoPlanError: the store holds no plan for this setup.
+        RequestError: fewer prompts than sequences of a batch.
+    """
+    device, target = detect(request.device), identify(request.target)
+    row = store.find_plan(
+        device=device.fingerprint, target=target.key, workload=request.workload, temperature=request.temperature
+    )
+    plan = plan_from_json(store.plan(row.id))
+    batches = request.batches or tuple(sorted({cell.batch for cell in plan.cells}))
+    requests = requests_of(_as_profile(request, batches), load_tokenizer(str(request.target)))
+    models = Models(target=request.target, drafters={n: Path(m.location) for n, m in plan.drafters})
+    family = load_family(models, dtype=request.dtype, device=torch_device(device))
+    rows = []
+    for done, batch in enumerate(batches):
+        progress(f"measuring batch {batch}", done / len(batches))
+        rows.append(_measured(_cell_for(plan, batch, requests), family, requests, request))
+    validation = Validation(plan_id=row.id, rows=tuple(rows))
+    store.add_validation(row.id, to_json(validation))
+    return validation
+
+
+def setup_of(cell: PlanCell) -> RoundSetup:
+    """Return how a plan's cell runs its rounds."""
+    return RoundSetup(policy=cell.policy, drafter=cell.drafter, run_tokens=cell.run_tokens)
+
+
+def plain_setup(cell: PlanCell) -> RoundSetup:
+    """Return the fastest plain decoding the cell knows: padded where a larger shape is cheaper."""
+    return RoundSetup(policy=PlainPolicy(), run_tokens=cell.run_tokens[:2])
+
+
+def _as_profile(request: ValidateRequest, batches: tuple[int, ...]) -> ProfileRequest:
+    return ProfileRequest(
+        models=Models(target=request.target),
+        prompts=request.prompts,
+        workload=request.workload,
+        temperature=request.temperature,
+        batches=batches,
+        max_new_tokens=request.max_new_tokens,
+        max_prompt_tokens=request.max_prompt_tokens,
+        seed=request.seed,
+    )
+
+
+def _cell_for(plan: Plan, batch: int, requests: Sequence[Request]) -> PlanCell:
+    middle = median(len(r.prompt) + r.max_new_tokens // 2 for r in requests)
+    return plan.cell(batch, int(middle))
+
+
+def _measured(
+    cell: PlanCell, family: Family, requests: Sequence[Request], request: ValidateRequest
+) -> ValidationRow:
+    planned: list[float] = []
+    plain: list[float] = []
+    for repeat in range(request.rounds):
+        entrants = [
+            entrant(PLAIN_NAME, plain_setup(cell), family, requests, cell.batch),
+            entrant(PLAN_NAME, setup_of(cell), family, requests, cell.batch),
+        ]
+        race(entrants, turns=TURNS, seed=request.seed + repeat)
+        plain.append(entrants[0].tokens_per_s)
+        planned.append(entrants[1].tokens_per_s)
+    return ValidationRow(
+        batch=cell.batch,
+        context=cell.context,
+        policy=cell.policy.label,
+        drafter=cell.drafter,
+        predicted_tokens_per_s=cell.prediction.tokens_per_s,
+        interval=(cell.prediction.low, cell.prediction.high),
+        measured_tokens_per_s=median(planned),
+        plain_tokens_per_s=median(plain),
+    )
+
+
+def entrant(
+    name: str, setup: RoundSetup, family: Family, requests: Sequence[Request], batch: int
+) -> DecoderEntrant:
+    """Return a fresh decoder that runs every round by one setup, ready to race."""
+    names = [setup.drafter] if setup.drafter else []
+    room = room_for(requests, [setup])
+    decoder = family.decoder(always(setup), names=names, batch=batch, capacity=room)
+    return DecoderEntrant(name, decoder, requests, batch)
