@@ -18,7 +18,7 @@ from ..runtime.setup import RoundSetup, always
 from ..tuning.baseline import GenerateEntrant
 from ..tuning.decoding import Family, Run, decode_timed, room_for
 from ..tuning.exact import Judgement, judge
-from ..tuning.race import race
+from ..tuning.race import Entrant, race
 from ..tuning.recording import ROOTS_ONLY, Beams
 from ..tuning.validate import entrant, plain_setup, setup_of
 from .records import CellOutcome, Row
@@ -43,21 +43,27 @@ def contestants(plan: Plan, cell: PlanCell, inputs: PlanInputs) -> list[Contesta
     place = Cell(batch=cell.batch, context=cell.context)
     found = [Contestant(name=PLAIN, setup=plain_setup(cell), predicted_tokens_per_s=cell.plain.tokens_per_s)]
     for name, policy in ((CHAIN, DEFAULT_CHAIN), (TREE, DEFAULT_TREE)):
-        promised = price(inputs, place, policy, model).tokens_per_s
-        setup = RoundSetup(policy=policy, drafter=model)
-        found.append(Contestant(name=name, setup=setup, predicted_tokens_per_s=promised))
+        priced = price(inputs, place, policy, model)
+        setup = RoundSetup(policy=policy, drafter=model, run_tokens=priced.run_tokens)
+        found.append(Contestant(name=name, setup=setup, predicted_tokens_per_s=priced.tokens_per_s))
     promise = cell.prediction.tokens_per_s
     return [*found, Contestant(name=PLAN, setup=setup_of(cell), predicted_tokens_per_s=promise)]
 
 
 def measure_speeds(
-    found: Sequence[Contestant], family: Family, baseline: PreTrainedModel, requests: Sequence[Request], batch: int
+    found: Sequence[Contestant],
+    family: Family,
+    baseline: PreTrainedModel,
+    requests: Sequence[Request],
+    batch: int,
+    *,
+    seed: int = 0,
 ) -> dict[str, float]:
     """Return tokens/s by name, `transformers.generate` among them; all decode the same requests in turns."""
-    entrants = [entrant(c.name, c.setup, family, requests, batch) for c in found]
-    generate = GenerateEntrant(GENERATE, baseline, requests, batch)
-    race([*entrants, generate], turns=len(requests) // max(batch, 2))
-    return {e.name: e.tokens_per_s for e in (*entrants, generate)}
+    field: list[Entrant] = [entrant(c.name, c.setup, family, requests, batch) for c in found]
+    field.append(GenerateEntrant(GENERATE, baseline, requests, batch))
+    race(field, turns=len(requests) // max(batch, 2), seed=seed)
+    return {e.name: e.tokens_per_s for e in field}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

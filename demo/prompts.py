@@ -47,8 +47,7 @@ def _piece(text: str, tokenizer: PreTrainedTokenizerFast, rng: np.random.Generat
     lines = text.splitlines(keepends=True)
     start = int(rng.integers(0, len(lines) - 30))
     ids = tokenizer("".join(lines[start : start + 60]))["input_ids"]
-    piece: str = tokenizer.decode(ids[: int(rng.integers(PROMPT_TOKENS[0], PROMPT_TOKENS[1] + 1))])
-    return piece
+    return str(tokenizer.decode(ids[: int(rng.integers(PROMPT_TOKENS[0], PROMPT_TOKENS[1] + 1))]))
 
 
 def _shipped(name: str) -> tuple[Prompt, ...]:

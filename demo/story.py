@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from ..db.store import Store
 from ..planner.inputs import PlanInputs
-from ..planner.plan import Plan, PlanCell
-from ..profiler.device import detect
-from ..profiler.identity import identify
+from ..planner.plan import Plan
 from ..runtime.models.loading import load_pretrained, load_tokenizer
 from ..runtime.requests import Request
 from ..tuning.plan import PlanRequest, inputs_of, solve_and_store
 from ..tuning.profile import EXACT_DTYPE, Profile, Progress, load_family, profile, record_traces, torch_device
 from ..tuning.prompts import requests_of
-from ..tuning.recording import Beams
 from ..tuning.request import Models, ProfileRequest
 from .contest import (
-    PLAN,
     Contestant,
     Counter,
     beams_for,
@@ -47,7 +42,8 @@ class DemoSize:
     evaluation_prompts: int = 32
     calibration_tokens: int = 96
     evaluation_tokens: int = 128
-    budget_s: float = 15.0
+    budget_s: float = 15.0  # for the latency cells
+    repeats: int = 1  # of the side-by-side measurement; medians count
     temperature: float = 0.0
 
 
@@ -74,9 +70,7 @@ def learn(store: Store, folder: Path, size: DemoSize, progress: Progress) -> Cha
     """Profile the family on the calibration prompts and plan for this device."""
     measured = profile(_request(folder, size), store, progress=progress)
     inputs = inputs_of(measured, dtype=DTYPE)
-    middle = median(
-        len(t.prompt) + len(t.continuation) // 2 for t in measured.traces[0].prompts
-    )
+    middle = median(len(t.prompt) + len(t.continuation) // 2 for t in measured.traces[0].prompts)
     progress("solving the plan", 0.0)
     request = PlanRequest(
         target=measured.identities.target,
@@ -101,7 +95,11 @@ def compare(chapter: Chapter, folder: Path, size: DemoSize, progress: Progress, 
     baseline = load_pretrained(str(models.target), dtype=DTYPE, device=device)
     for cell in chapter.plan.cells:
         progress(f"decoding side by side, batch {cell.batch}", 0.0)
-        speeds[cell.batch] = measure_speeds(found[cell.batch], family, baseline, requests, cell.batch)
+        repeated = [
+            measure_speeds(found[cell.batch], family, baseline, requests, cell.batch, seed=seed)
+            for seed in range(size.repeats)
+        ]
+        speeds[cell.batch] = {name: median(run[name] for run in repeated) for name in repeated[0]}
     exact = load_family(models, dtype=EXACT_DTYPE, device=device)
     judge_model = load_pretrained(str(models.target), dtype=EXACT_DTYPE, device=device)
     counter = Counter(exact, judge_model, requests, max(BATCHES))
@@ -137,9 +135,7 @@ def _traced(
     beams = {name: beams_for(setups, name) for name in family_models(folder).drafters}
     widest = max(beams.values(), key=lambda b: b.most_nodes)
     request = replace(_evaluation(folder, size), workload=WORKLOAD)
-    traces, _ = record_traces(
-        request, chapter.profile.identities, requests, chapter.profile.device, widest, progress
-    )
+    traces, _ = record_traces(request, chapter.profile.identities, requests, chapter.profile.device, widest, progress)
     by_name = {trace.drafter_name: trace for trace in traces}
     drafters = tuple(replace(drafter, trace=by_name[drafter.name]) for drafter in chapter.inputs.drafters)
     return replace(chapter.inputs, drafters=drafters, texts=())

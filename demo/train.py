@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ..runtime.decoder import Decoder
 from ..runtime.models.loading import load_model
-from ..runtime.requests import Request
+from ..runtime.requests import Request, Sequence
 from ..runtime.setup import PLAIN, always
 from ..training.distill import distil
 from ..training.language_model import train
@@ -39,7 +39,8 @@ def prepare_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """Return the family's tokenizer, trained and saved in folder unless it is there."""
     if not (folder / "tokenizer.json").exists():
         train_tokenizer(training_texts()).save_pretrained(folder)
-    return PreTrainedTokenizerFast.from_pretrained(folder)
+    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(folder)
+    return tokenizer
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> Tokens:
@@ -70,7 +71,7 @@ def held_out_loss(model: LlamaForCausalLM, held_out: Tokens, windows: int = 24, 
     starts = np.linspace(0, len(held_out) - width - 1, windows).astype(int)
     batch = torch.from_numpy(np.stack([held_out[s : s + width + 1] for s in starts]).astype(np.int64))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        return float(torch.stack([next_token_loss(model, part) for part in batch.split(8)]).mean())
+        return float(torch.stack([next_token_loss(model, part) for part in torch.split(batch, 8)]).mean())
 
 
 @torch.no_grad()
@@ -87,7 +88,8 @@ def own_texts(target: Path, corpus: Tokens, seed: int = 0) -> Tokens:
         )
         for index, start in enumerate(starts)
     ]
-    slots, done = 96, []
+    slots = 96
+    done: list[Sequence] = []
     model = load_model(str(target), dtype="bfloat16")
     decoder = Decoder(model, {}, always(PLAIN), slots=slots, capacity=OWN_PROMPT + OWN_TOKENS + 1)
     while requests or decoder.running:
@@ -101,7 +103,7 @@ def train_drafters(folder: Path, training: Tokens) -> None:
     """Distil every drafter on the target's own texts and the corpus, and save each in its folder."""
     target = LlamaForCausalLM.from_pretrained(folder / "target", dtype=torch.float32)
     own = own_texts(folder / "target", training)
-    print(f"{len(own):,} tokens of the target's own", file=sys.stderr, flush=True)
+    _say(f"{len(own):,} tokens of the target's own")
     rng = np.random.default_rng(1)
     pieces = np.array_split(training, len(training) // 4096)
     corpus = np.concatenate([pieces[i] for i in rng.permutation(len(pieces))])
@@ -124,22 +126,26 @@ def _save(model: LlamaForCausalLM, folder: Path) -> None:
     model.save_pretrained(folder, state_dict=weights)
 
 
-def _report(name: str, losses: object, held_out: Callable[[], float], save: Callable[[], None]) -> None:
+def _report(name: str, losses: Iterable[float], held_out: Callable[[], float], save: Callable[[], None]) -> None:
     start = time.monotonic()
-    for step, loss in enumerate(losses):  # type: ignore[arg-type, var-annotated]
+    for step, loss in enumerate(losses):
         if step % 20 == 0:
-            print(f"{name} step {step:5d}  loss {loss:.3f}  {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+            _say(f"{name} step {step:5d}  loss {loss:.3f}  {time.monotonic() - start:.0f} s")
         if step and step % 200 == 0:
-            print(f"{name} step {step:5d}  held-out loss {held_out():.3f}", file=sys.stderr, flush=True)
+            _say(f"{name} step {step:5d}  held-out loss {held_out():.3f}")
             save()
-    print(f"{name} done  held-out loss {held_out():.3f}  {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+    _say(f"{name} done  held-out loss {held_out():.3f}  {time.monotonic() - start:.0f} s")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def main(folder: Path) -> None:
     """Train whatever of the family is not in folder yet."""
     tokenizer = prepare_tokenizer(folder / "tokenizer")
     training, held_out = encode(tokenizer, training_texts()), encode(tokenizer, held_out_texts())
-    print(f"{len(training):,} training tokens, {len(held_out):,} held out", file=sys.stderr, flush=True)
+    _say(f"{len(training):,} training tokens, {len(held_out):,} held out")
     if not (folder / "target" / "model.safetensors").exists():
         train_target(folder / "target", training, held_out)
     if not all((folder / name / "model.safetensors").exists() for name in drafter_configs()):

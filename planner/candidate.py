@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .cost import Floats, RoundTimes
+from .cost import CellCosts, Floats
 from .draft import Ints
+from .inputs import LOOKUP
 from .policy import TreePolicy
 from .replay import Replay
 
@@ -22,6 +23,7 @@ class Candidate:
         ms: (texts,), time spent on each; the slots of a round share its time equally.
         tokens_per_round: per sequence.
         censored_share: share of the visited positions whose result the trace leaves open.
+        run_tokens: the padding it was priced with: index = tokens in the tree, value = tokens fed.
     """
 
     policy: TreePolicy
@@ -33,6 +35,7 @@ class Candidate:
     verify_ms: float
     host_ms: float
     censored_share: float
+    run_tokens: tuple[int, ...]
 
     @property
     def tokens_per_s(self) -> float:
@@ -45,8 +48,13 @@ class Candidate:
         return self.draft_ms + self.verify_ms + self.host_ms
 
 
-def candidate_of(policy: TreePolicy, drafter: str | None, replay: Replay, times: RoundTimes, texts: int) -> Candidate:
-    """Return the candidate of a replay and what its rounds cost."""
+def candidate_of(policy: TreePolicy, drafter: str | None, replay: Replay, costs: CellCosts, texts: int) -> Candidate:
+    """Return the candidate of a replay; `drafter` is LOOKUP for a LookupPolicy.
+
+    Raises:
+        PlanError: a forward is larger than what was measured, or the kind has no host time.
+    """
+    times = costs.times(replay, policy.kind, None if drafter == LOOKUP else drafter)
     shares = np.repeat(times.total_ms / replay.batch, replay.batch)
     return Candidate(
         policy=policy,
@@ -58,4 +66,5 @@ def candidate_of(policy: TreePolicy, drafter: str | None, replay: Replay, times:
         verify_ms=float(times.verify_ms.mean()),
         host_ms=float(times.host_ms.mean()),
         censored_share=replay.censored_share,
+        run_tokens=costs.run_tokens[: policy.max_verify_tokens + 1],
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .candidate import Candidate
-from .cost import CellCosts, Floats
+from .cost import Cell, Floats
 from .estimate import optimism, relative_error, resampled_rates
 from .plan import Alternative, ErrorParts, PlanCell, Prediction
 from .policy import PlainPolicy
@@ -27,7 +27,7 @@ class SurfaceErrors:
     drafts: dict[str, float]
 
 
-def planned_cell(costs: CellCosts, candidates: list[Candidate], weights: Floats, errors: SurfaceErrors) -> PlanCell:
+def planned_cell(cell: Cell, candidates: list[Candidate], weights: Floats, errors: SurfaceErrors) -> PlanCell:
     """Return the cell's plan; plain decoding must be among the candidates.
 
     The choice is the simplest candidate within noise of the fastest. Where a promise freed of its
@@ -43,13 +43,12 @@ def planned_cell(costs: CellCosts, candidates: list[Candidate], weights: Floats,
         best = plain
     promise = Promise(candidates=candidates, rates=rates, plain=plain, errors=errors, texts=weights.shape[1])
     others = alternatives(candidates, candidates[best])
-    policy = candidates[best].policy
     return PlanCell(
-        batch=costs.cell.batch,
-        context=costs.cell.context,
-        policy=policy,
+        batch=cell.batch,
+        context=cell.context,
+        policy=candidates[best].policy,
         drafter=candidates[best].drafter,
-        run_tokens=costs.run_tokens[: policy.max_verify_tokens + 1],
+        run_tokens=candidates[best].run_tokens,
         prediction=promise.of(best, 0.0 if best == plain else flattery),
         plain=promise.of(plain, 0.0),
         runner_up=others[0] if others else None,

@@ -53,7 +53,7 @@ class Prediction:
     errors: ErrorParts
 
     def __post_init__(self) -> None:
-        times = (self.round_ms, self.draft_ms, self.verify_ms, self.host_ms, self.tokens_per_round)
+        times = (self.round_ms, self.draft_ms, self.verify_ms, self.tokens_per_round)  # host_ms has either sign
         if not 0.0 <= self.low <= self.tokens_per_s <= self.high < math.inf:
             raise PlanError(f"need 0 <= low <= tokens_per_s <= high, got {self.low}, {self.tokens_per_s}, {self.high}")
         if not 0.0 <= self.speedup_low <= self.speedup_over_plain <= self.speedup_high < math.inf:

@@ -52,7 +52,7 @@ def solve(inputs: PlanInputs, cells: Sequence[Cell], *, created: str, spectune: 
         dtype=inputs.dtype,
         workload=inputs.workload,
         temperature=inputs.temperature,
-        cells=tuple(planned_cell(contest.costs, contest.priced, weights, errors) for contest in contests),
+        cells=tuple(planned_cell(contest.costs.cell, contest.priced, weights, errors) for contest in contests),
         provenance=_provenance(inputs, contests, created=created, spectune=spectune, seed=seed),
     )
 
@@ -98,11 +98,9 @@ class Contest:
             self.leave_out(policy.label, drafter, f"{lacking}; record wider or deeper")
             return
         try:
-            times = self.costs.times(replay, policy.kind, None if drafter == LOOKUP else drafter)
+            self.priced.append(candidate_of(policy, drafter, replay, self.costs, self.texts))
         except PlanError as error:
             self.leave_out(policy.label, drafter, str(error))
-            return
-        self.priced.append(candidate_of(policy, drafter, replay, times, self.texts))
 
     def leave_out(self, label: str, drafter: str | None, reason: str) -> None:
         """Note a policy that is not priced."""

@@ -8,7 +8,6 @@ is not kept is simply written over next time.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from ..errors import RequestError
 

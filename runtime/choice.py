@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -65,16 +66,14 @@ def _from_file(path: Path, target: ModelIdentity, device: Device) -> Choice:
     return Choice(plan=plan, source="file", reason=f"plan from {path}")
 
 
-def _from_store(
-    target: ModelIdentity, device: Device, store: str | None, workload: str, temperature: float
-) -> Choice:
-    setup = {"target": target.key, "workload": workload, "temperature": temperature}
+def _from_store(target: ModelIdentity, device: Device, store: str | None, workload: str, temperature: float) -> Choice:
     with open_store(store) as opened:
+        find = partial(opened.newest_plan, target=target.key, workload=workload, temperature=temperature)
         try:
-            text = opened.newest_plan(device=device.fingerprint, **setup)
+            text = find(device=device.fingerprint)
             source: Source = "this device"
         except NoPlanError:
-            text = opened.newest_plan(device_kind=device.kind_key, **setup)
+            text = find(device_kind=device.kind_key)
             source = "same kind of device"
     reason = f"plan made on {source}"
     if source != "this device":

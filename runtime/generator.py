@@ -116,9 +116,7 @@ class Generator:
             raise RequestError("the prompt is empty; write some text")
         end = self._tokenizer.eos_token_id
         stop = frozenset() if end is None else frozenset([int(end)])
-        return Request(
-            prompt=ids, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, stop=stop
-        )
+        return Request(prompt=ids, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, stop=stop)
 
     def _decoder(self, requests: Sequence[Request], slots: int) -> Decoder:
         room = max(len(r.prompt) + r.max_new_tokens for r in requests)
@@ -135,8 +133,7 @@ class Generator:
         return Decoder(self._target, drafters, self._schedule, slots=slots, capacity=capacity)
 
     def _text(self, sequence: Decoded) -> str:
-        text: str = self._tokenizer.decode(sequence.emitted, skip_special_tokens=True)
-        return text
+        return str(self._tokenizer.decode(sequence.emitted, skip_special_tokens=True))
 
     def _completion(self, sequence: Decoded, rounds: int) -> Completion:
         return Completion(text=self._text(sequence), tokens=tuple(sequence.emitted), rounds=rounds)

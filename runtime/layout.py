@@ -39,7 +39,7 @@ def lay_out(
         take: (batch,) the only token of each row whose output is wanted.
         first_slot: cache slot of row 0.
     """
-    batch, count = tokens.shape
+    count = tokens.shape[1]
     starts = np.asarray(contexts, dtype=np.int64)[:, None]
     seen = int(starts.max()) + written + count
     columns = starts + np.arange(written, written + count)

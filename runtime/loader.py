@@ -28,7 +28,7 @@ def load(
     drafters: Mapping[str, str | Path] | None = None,
     workload: str = "default",
     temperature: float = 0.0,
-    dtype: str = "bfloat16",
+    dtype: str | None = None,
 ) -> Generator:
     """Return a generator that decodes the target as fast as its plan knows how; the output is the target's own.
 
@@ -40,7 +40,7 @@ def load(
         drafters: folders by name, where they differ from the recorded ones.
         workload: whose plan to take.
         temperature: of the requests the plan was made for.
-        dtype: of the weights.
+        dtype: of the weights; the plan's where None, bfloat16 without a plan.
 
     Raises:
         ModelError: the target cannot be loaded.
@@ -49,9 +49,7 @@ def load(
     """
     identity = identify(Path(target))
     here = detect(device)
-    choice = choose_plan(
-        plan, target=identity, device=here, store=store, workload=workload, temperature=temperature
-    )
+    choice = choose_plan(plan, target=identity, device=here, store=store, workload=workload, temperature=temperature)
     place = "cpu" if here.kind == "cpu" else f"cuda:{here.index}"
     models: dict[str, CausalModel] = {}
     if choice.plan is not None:
@@ -77,13 +75,14 @@ def _drafters(
     for name, recorded in plan.drafters:
         if name in needed:
             folder = Path(given.get(name, recorded.location))
-            _require_recorded(name, identify(folder, name), recorded)
+            require_recorded(name, identify(folder, name), recorded)
             require_one_vocabulary(str(target), str(folder))
             loaded[name] = load_model(str(folder), dtype=dtype, device=device)
     return loaded
 
 
-def _require_recorded(name: str, found: ModelIdentity, recorded: ModelIdentity) -> None:
+def require_recorded(name: str, found: ModelIdentity, recorded: ModelIdentity) -> None:
+    """Raise ModelError unless a drafter has the weights that a plan was made with."""
     if found.key != recorded.key:
         raise ModelError(
             f"drafter {name} at {found.location} has other weights ({found.key}) than the plan's ({recorded.key}); "

@@ -11,6 +11,7 @@ from ..errors import MeasurementError
 from ..profiler.records.surface import Role
 from .cache import KeyValueCache
 from .drafters.model import best_children
+from .draws import best_tokens
 from .layout import lay_out
 from .models.forward import CausalModel, ForwardInput
 
@@ -62,7 +63,7 @@ class ForwardShapes:
 
 
 def _drawn(logits: torch.Tensor) -> object:
-    return logits.argmax(-1).tolist()
+    return best_tokens(logits)
 
 
 def _proposed(logits: torch.Tensor) -> object:

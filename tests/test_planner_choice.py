@@ -29,6 +29,7 @@ def candidate(policy: TreePolicy, speed: float, wobble: float = 0.0, drafter: st
         verify_ms=8.0,
         host_ms=1.0,
         censored_share=0.0,
+        run_tokens=(),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
+from transformers import StoppingCriteria, StoppingCriteriaList
 
 from ..runtime.requests import Request
 
@@ -15,8 +15,8 @@ from ..runtime.requests import Request
 class GenerateEntrant:
     """Greedy or sampling `generate`, `batch` left-padded prompts at a time."""
 
-    def __init__(self, name: str, model: PreTrainedModel, requests: Sequence[Request], batch: int, **options: Any):
-        """Take a loaded model; options go to `generate` as they are."""
+    def __init__(self, name: str, model: Any, requests: Sequence[Request], batch: int, **options: Any):
+        """Take a loaded transformers model (its `generate` has no types); options go to `generate` as they are."""
         self.name = name
         self.texts: list[tuple[int, ...]] = []
         self._model, self._requests, self._batch, self._options = model, requests, batch, options
@@ -65,7 +65,7 @@ class _FirstToken(StoppingCriteria):
     def __init__(self) -> None:
         self.seen_s = 0.0
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:  # type: ignore[override]
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
         if not self.seen_s:
             self.seen_s = time.perf_counter()
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)

@@ -55,4 +55,5 @@ def _gaps(model: PreTrainedModel, request: Request, text: Sequence[int]) -> torc
         noise = gumbel(torch.full_like(places, request.seed), places, logits.shape[-1])
         logits = logits / request.temperature + noise
     chosen = logits.gather(1, ids[0, len(request.prompt) :, None])[:, 0]
-    return logits.max(dim=1).values - chosen
+    gaps: torch.Tensor = logits.max(dim=1).values - chosen
+    return gaps

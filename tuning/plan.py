@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-
-import spectune
+from importlib.metadata import version
 
 from ..db.store import Store
 from ..errors import StoreError
@@ -66,7 +65,7 @@ def solve_and_store(inputs: PlanInputs, request: PlanRequest, store: Store) -> P
         inputs,
         _cells(inputs.verify, request),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        spectune=spectune.__version__,
+        spectune=version("spectune"),
         seed=request.seed,
     )
     store.add_plan(
@@ -130,5 +129,3 @@ def _missing(what: str, request: PlanRequest) -> StoreError:
         f"the store holds no {what} for {request.target.name} on {request.device.label}; "
         f"run: spectune profile --target {request.target.location}"
     )
-
-

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +60,7 @@ def profile(request: ProfileRequest, store: Store, *, beams: Beams | None = None
     device = detect(request.device)
     identities = identify_all(request.models)
     requests = requests_of(request, load_tokenizer(str(request.models.target)))
-    cells = _cells(request, requests)
+    cells = cells_of_request(request, requests)
     with device_lock(device, Path(platformdirs.user_runtime_dir("spectune"))):
         store.add_device(device)
         for identity in (identities.target, *identities.drafters.values()):
@@ -108,7 +107,7 @@ def torch_device(device: Device) -> str:
     return "cpu" if device.kind == "cpu" else f"cuda:{device.index}"
 
 
-def _cells(request: ProfileRequest, requests: Sequence[Request]) -> list[tuple[int, int]]:
+def cells_of_request(request: ProfileRequest, requests: Sequence[Request]) -> list[tuple[int, int]]:
     """Return (batch, context) pairs to measure; contexts default to where the texts begin and end."""
     shortest = min(len(r.prompt) for r in requests)
     longest = max(len(r.prompt) + r.max_new_tokens for r in requests)
@@ -136,9 +135,7 @@ def _surfaces(
     progress: Progress,
 ) -> tuple[LatencySurface, dict[str, LatencySurface]]:
     room = {"slots": max(request.batches), "capacity": max(c for _, c in cells) + max(TREE_GRID)}
-    target = ForwardShapes(
-        family.target, identity=identities.target.key, dtype=request.dtype, role="verify", **room
-    )
+    target = ForwardShapes(family.target, identity=identities.target.key, dtype=request.dtype, role="verify", **room)
     drafters = [
         ForwardShapes(model, identity=identities.drafters[name].key, dtype=request.dtype, role="draft", **room)
         for name, model in family.drafters.items()
@@ -169,9 +166,7 @@ def _overhead(
     samples = []
     for done, batch in enumerate(request.batches):
         progress("timing whole rounds", done / len(request.batches))
-        samples.extend(
-            measure_overhead(family, requests, surfaces, batch=batch, drafter=drafter, seed=request.seed)
-        )
+        samples.extend(measure_overhead(family, requests, surfaces, batch=batch, drafter=drafter, seed=request.seed))
     return RoundOverhead(
         device=device.fingerprint, target=identities.target.key, dtype=request.dtype, samples=tuple(samples)
     )

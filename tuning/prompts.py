@@ -18,7 +18,8 @@ def encode_prompt(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> tuple[i
     """
     if prompt.messages and tokenizer.chat_template:
         turns = [{"role": message.role, "content": message.content} for message in prompt.messages]
-        ids = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"]
+        text = str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     else:
         ids = tokenizer(prompt.text)["input_ids"]
     if not ids:

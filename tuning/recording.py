@@ -34,7 +34,7 @@ class Beams:
 
     def __post_init__(self) -> None:
         if not self.layers or any(not 1 <= width <= self.children or depth < 1 for width, depth in self.layers):
-            raise MeasurementError(f"beams need widths in 1..{self.children} and depths of at least 1, got {self.layers}")
+            raise MeasurementError(f"beams need widths in 1..{self.children} and layers >= 1, got {self.layers}")
 
     @property
     def most_layers(self) -> int:
@@ -111,7 +111,8 @@ class _Beam:
         flat = scores.reshape(len(scores), -1)
         best = np.argsort(-flat, axis=1, kind="stable")[:, : self.width]
         self.scores = flat[rows, best]
-        return self.slots[rows, best // wide] * count + best % wide
+        chosen: Ints = self.slots[rows, best // wide] * count + best % wide
+        return chosen
 
 
 def record_union(scorer: LayerScorer, truth: Ints, beams: Beams, first_row: int) -> list[_Layer]:

@@ -58,7 +58,8 @@ class ProfileRequest:
             raise RequestError(f"batch sizes must be at least 1, got {list(self.batches)}")
         if max(self.batches) > len(self.prompts):
             raise RequestError(
-                f"batch {max(self.batches)} needs as many prompts, got {len(self.prompts)}; add prompts or lower --batch"
+                f"batch {max(self.batches)} needs as many prompts, got {len(self.prompts)}; "
+                "add prompts or lower --batch"
             )
         if min(self.contexts, default=1) < 1 or self.max_new_tokens < 2 or self.max_prompt_tokens < 1:
             raise RequestError("contexts and prompt tokens must be at least 1, and new tokens at least 2")

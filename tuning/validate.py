@@ -11,10 +11,12 @@ from ..db.store import Store
 from ..errors import RequestError
 from ..planner.plan import Plan, PlanCell, plan_from_json
 from ..planner.policy import PlainPolicy
+from ..planner.validation import Validation, ValidationRow
 from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.prompts import Prompt
 from ..profiler.records.wire import to_json
+from ..runtime.loader import require_recorded
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always
@@ -35,7 +37,7 @@ class ValidateRequest:
     target: Path
     prompts: Sequence[Prompt]
     device: str = "auto"
-    dtype: str = "bfloat16"
+    dtype: str | None = None  # the plan's
     workload: str = "default"
     temperature: float = 0.0
     batches: tuple[int, ...] = ()  # empty: all of the plan's
@@ -49,38 +51,6 @@ class ValidateRequest:
             raise RequestError(f"rounds must be at least 1, got {self.rounds}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidationRow:
-    """One cell: what was promised and what was measured; tokens/s of all sequences together."""
-
-    batch: int
-    context: int
-    policy: str
-    drafter: str | None
-    predicted_tokens_per_s: float
-    interval: tuple[float, float]
-    measured_tokens_per_s: float
-    plain_tokens_per_s: float
-
-    @property
-    def error(self) -> float:
-        """|predicted / measured - 1|."""
-        return abs(self.predicted_tokens_per_s / self.measured_tokens_per_s - 1.0)
-
-    @property
-    def speedup(self) -> float:
-        """Measured, over plain decoding of the same run."""
-        return self.measured_tokens_per_s / self.plain_tokens_per_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
-    """All measured cells of one plan."""
-
-    plan_id: int
-    rows: tuple[ValidationRow, ...]
-
-
 def validate_stored(request: ValidateRequest, store: Store, *, progress: Progress) -> Validation:
     """Measure the newest stored plan of a setup and keep the outcome beside it.
 
@@ -88,17 +58,20 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
 
     Raises:
         NoPlanError: the store holds no plan for this setup.
-        RequestError: fewer prompts than sequences of a batch.
+        ModelError: a drafter is gone or has other weights than the plan's.
+        RequestError: fewer prompts than sequences of a batch, or a batch the plan has no cell for.
     """
     device, target = detect(request.device), identify(request.target)
     row = store.find_plan(
         device=device.fingerprint, target=target.key, workload=request.workload, temperature=request.temperature
     )
     plan = plan_from_json(store.plan(row.id))
-    batches = request.batches or tuple(sorted({cell.batch for cell in plan.cells}))
+    batches = _batches(plan, request)
     requests = requests_of(_as_profile(request, batches), load_tokenizer(str(request.target)))
+    for name, recorded in plan.drafters:
+        require_recorded(name, identify(Path(recorded.location), name), recorded)
     models = Models(target=request.target, drafters={n: Path(m.location) for n, m in plan.drafters})
-    family = load_family(models, dtype=request.dtype, device=torch_device(device))
+    family = load_family(models, dtype=request.dtype or plan.dtype, device=torch_device(device))
     rows = []
     for done, batch in enumerate(batches):
         progress(f"measuring batch {batch}", done / len(batches))
@@ -131,14 +104,19 @@ def _as_profile(request: ValidateRequest, batches: tuple[int, ...]) -> ProfileRe
     )
 
 
+def _batches(plan: Plan, request: ValidateRequest) -> tuple[int, ...]:
+    planned = tuple(sorted({cell.batch for cell in plan.cells}))
+    if missing := [batch for batch in request.batches if batch not in planned]:
+        raise RequestError(f"the plan has no cell for batch {missing[0]}, only for {list(planned)}; validate these")
+    return request.batches or planned
+
+
 def _cell_for(plan: Plan, batch: int, requests: Sequence[Request]) -> PlanCell:
     middle = median(len(r.prompt) + r.max_new_tokens // 2 for r in requests)
     return plan.cell(batch, int(middle))
 
 
-def _measured(
-    cell: PlanCell, family: Family, requests: Sequence[Request], request: ValidateRequest
-) -> ValidationRow:
+def _measured(cell: PlanCell, family: Family, requests: Sequence[Request], request: ValidateRequest) -> ValidationRow:
     planned: list[float] = []
     plain: list[float] = []
     for repeat in range(request.rounds):
@@ -161,9 +139,7 @@ def _measured(
     )
 
 
-def entrant(
-    name: str, setup: RoundSetup, family: Family, requests: Sequence[Request], batch: int
-) -> DecoderEntrant:
+def entrant(name: str, setup: RoundSetup, family: Family, requests: Sequence[Request], batch: int) -> DecoderEntrant:
     """Return a fresh decoder that runs every round by one setup, ready to race."""
     names = [setup.drafter] if setup.drafter else []
     room = room_for(requests, [setup])

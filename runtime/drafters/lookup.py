@@ -35,9 +35,7 @@ class LookupDrafter:
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return one chain per sequence, empty where no n-gram recurs."""
         assert isinstance(policy, LookupPolicy)
-        found = [
-            find_continuation(s.tokens, policy.length, policy.max_ngram, policy.min_ngram) for s in sequences
-        ]
+        found = [find_continuation(s.tokens, policy.length, policy.max_ngram, policy.min_ngram) for s in sequences]
         return chains(found)
 
 

@@ -143,9 +143,7 @@ class DraftPass:
         return Children(tokens=self._tokens, log_probs=log_probs.numpy())
 
 
-def best_children(
-    logits: torch.Tensor, count: int, temperatures: Many[float]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def best_children(logits: torch.Tensor, count: int, temperatures: Many[float]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the `count` most likely next tokens behind every node, on the host, most likely first.
 
     Args:

@@ -84,8 +84,8 @@ class _InPlace(Cache):
         states = self._states[layer_idx]
         both = torch.cat((key_states.transpose(1, 2), value_states.transpose(1, 2)), dim=2)
         states.view(-1, states.shape[-1]).index_copy_(0, self._rows, both.flatten(0, 1).flatten(1))
-        seen = states[self._slots, : self._step.seen].unflatten(-1, (2, self._kv_heads, self._size))
-        key, value = seen.unbind(2)
+        seen = states[self._slots, : self._step.seen]
+        key, value = seen.view(*seen.shape[:2], 2, self._kv_heads, self._size).unbind(2)
         return key.transpose(1, 2), value.transpose(1, 2)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

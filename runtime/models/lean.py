@@ -8,6 +8,7 @@ meets attention as several rows (one row is 2-3 times dearer than two in bf16 on
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -56,7 +57,9 @@ class LeanModel:
         self._final_norm = base.norm.weight.detach()
         self._head = Projection(model.lm_head.weight.detach())
         self._layers = [_fuse(layer) for layer in base.layers]
-        self._cosine, self._sine = _rotary_tables(base.rotary_emb, self.longest_context + DRAFT_DEPTH, self.device, self.dtype)
+        self._cosine, self._sine = _rotary_tables(
+            base.rotary_emb, self.longest_context + DRAFT_DEPTH, self.device, self.dtype
+        )
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""
@@ -116,13 +119,13 @@ class LeanModel:
         groups = self._heads // kv_heads
         folded = query.reshape(batch, count, kv_heads, groups, size).transpose(1, 2)
         folded = folded.reshape(batch, kv_heads, count * groups, size)
-        key, value = states.unflatten(-1, (2, kv_heads, size)).unbind(2)
+        key, value = states.view(*states.shape[:2], 2, kv_heads, size).unbind(2)
         mixed = F.scaled_dot_product_attention(folded, key.transpose(1, 2), value.transpose(1, 2), attn_mask=bias)
         mixed = mixed.view(batch, kv_heads, count, groups * size).transpose(1, 2)
         return mixed.reshape(batch * count, self._heads * size)
 
 
-def _fuse(layer: torch.nn.Module) -> LayerWeights:
+def _fuse(layer: Any) -> LayerWeights:  # Any: transformers types no family's layer
     attention, mlp = layer.self_attn, layer.mlp
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     bias = None if projections[0].bias is None else torch.cat([p.bias.detach() for p in projections])

@@ -1,0 +1,33 @@
+"""The model a person names: a folder, or what the store calls it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import ModelError
+
+if TYPE_CHECKING:
+    from ..db.store import Store
+    from ..profiler.records.model import ModelIdentity
+
+
+def named_model(text: str, store: Store) -> ModelIdentity:
+    """Return the model in a folder, or the one the store knows by this name or key.
+
+    Raises:
+        ModelError: neither, or several models share the name.
+    """
+    from ..profiler.identity import identify
+
+    if Path(text).is_dir():
+        return identify(Path(text))
+    known = store.models()
+    found = [model for model in known if text in (model.name, model.key)]
+    if len(found) > 1:
+        keys = ", ".join(model.key for model in found)
+        raise ModelError(f"{len(found)} models in {store.url} are called {text!r}; give a key instead: {keys}")
+    if not found:
+        names = ", ".join(dict.fromkeys(model.name for model in known)) or "no model"
+        raise ModelError(f"there is no model folder at {text}, and {store.url} knows {names}; give a folder")
+    return found[0]

@@ -1,0 +1,78 @@
+"""Options that several commands share, and how their texts are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+DEVICE = re.compile(r"auto|cpu|cuda:\d+")
+
+
+def counts(ctx: click.Context, param: click.Parameter, text: str) -> tuple[int, ...]:
+    """Return whole numbers of at least 1 from `1,2,4`; a number given twice counts once, an empty text is none."""
+    number = click.IntRange(1)
+    parts = [part.strip() for part in text.split(",")] if text else []
+    return tuple(dict.fromkeys(int(number.convert(part, param, ctx)) for part in parts))
+
+
+def device_name(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
+    """Return the name of one device."""
+    if not DEVICE.fullmatch(name):
+        raise click.BadParameter(f"{name!r} is no device; use auto, cpu or cuda:N, for example cuda:0")
+    return name
+
+
+def device_name_or_all(ctx: click.Context, param: click.Parameter, name: str) -> str:
+    """Return the name of one device, or "all"."""
+    return name if name == "all" else device_name(ctx, param, name)
+
+
+def named_folders(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[str, Path]:
+    """Return folders by name from texts like `small=models/small`."""
+    named: dict[str, Path] = {}
+    for text in texts:
+        name, path = (part.strip() for part in text.partition("=")[::2])
+        if not name or not path:
+            raise click.BadParameter(f"{text!r} is not NAME=PATH; write for example small=models/small")
+        if name in named:
+            raise click.BadParameter(f"the name {name!r} stands twice; give every drafter its own")
+        named[name] = Path(path)
+    return named
+
+
+target = click.option(
+    "--target", required=True, metavar="PATH", type=click.Path(path_type=Path), help="Folder of the target model."
+)
+drafters = click.option(
+    "--drafter", "drafters", multiple=True, metavar="NAME=PATH", callback=named_folders, help="A drafter; repeatable."
+)
+device = click.option(
+    "--device", default="auto", show_default=True, callback=device_name, help="auto, cpu or cuda:N (PyTorch's count)."
+)
+workload = click.option("--workload", default="default", show_default=True, help="What the prompts are called.")
+temperature = click.option(
+    "--temperature", default=0.0, show_default=True, type=click.FloatRange(0.0), help="Of sampling; 0 is greedy."
+)
+dtype = click.option(
+    "--dtype", default="bfloat16", show_default=True, type=click.Choice(DTYPES), help="Number format of the weights."
+)
+planned_dtype = click.option(
+    "--dtype", type=click.Choice(DTYPES), help="Number format of the weights; the plan's unless given."
+)
+max_new_tokens = click.option(
+    "--max-new-tokens", default=128, show_default=True, type=click.IntRange(2), help="Tokens decoded per prompt."
+)
+max_prompt_tokens = click.option(
+    "--max-prompt-tokens",
+    default=64,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Longer prompts lose their beginning.",
+)
+seed = click.option("--seed", default=0, show_default=True, type=int, help="Of whatever is drawn at random.")
+store = click.option("--store", metavar="URL", help="A path or SQLAlchemy URL; else SPECTUNE_STORE, else your own.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")

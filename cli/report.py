@@ -1,0 +1,89 @@
+"""How commands speak: results on stdout as tables or JSON, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from .settings import Settings
+
+Progress = Callable[[str, float], None]  # (what is being done, share of it done)
+PIPE_WIDTH = 160  # columns of a table that no terminal limits
+
+
+def print_json(facts: Any) -> None:  # Any: JSON values
+    """Print one JSON value on one line of stdout; what is not a number must come as None."""
+    click.echo(json.dumps(facts, allow_nan=False))
+
+
+def facts_of(record: object) -> Any:
+    """Return a record of spectune as JSON values."""
+    from ..profiler.records.wire import to_json
+
+    return json.loads(to_json(record))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under a title; columns of numbers are aligned right, and None is a dash."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for place, column in enumerate(columns):
+        is_number = any(isinstance(row[place], int | float) for row in rows)
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_shown(value) for value in row))
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    Console(width=width, highlight=False, markup=False, emoji=False).print(table, "")
+
+
+def tell(settings: Settings, line: str) -> None:
+    """Print a line on stderr, unless nothing but results is wanted."""
+    if not settings.quiet:
+        click.echo(line, err=True)
+
+
+@contextmanager
+def progress(settings: Settings) -> Iterator[Progress]:
+    """Yield what a job reports to: a bar on a terminal, else one line per step, or nothing if quiet."""
+    if settings.quiet:
+        yield lambda what, share: None
+    elif sys.stderr.isatty():
+        with _bar() as report:
+            yield report
+    else:
+        yield _Lines()
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda what, share: bar.update(task, description=what, completed=share)
+
+
+class _Lines:
+    """One line whenever something new begins."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def __call__(self, what: str, share: float) -> None:
+        if what != self._last:
+            click.echo(what, err=True)
+            self._last = what
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.2f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,108 @@
+"""`spectune validate`: does the plan keep its promise?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import PlanError
+from . import options
+from .report import facts_of, print_json, print_table, progress, tell
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..planner.validation import Validation
+    from ..profiler.prompts import Prompt
+
+
+@click.command()
+@options.target
+@click.option("--prompts", metavar="FILE", type=click.Path(path_type=Path), help="Text or .jsonl; else the demo's.")
+@options.device
+@options.planned_dtype
+@options.workload
+@options.temperature
+@click.option("--batch", "batches", default="", callback=options.counts, help="Batch sizes; else all of the plan's.")
+@options.max_new_tokens
+@options.max_prompt_tokens
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Interleaved repetitions.")
+@options.seed
+@options.store
+@click.option("--fail-above", type=click.FloatRange(0.0), metavar="PERCENT", help="Exit 1 if a prediction is off more.")
+@options.as_json
+@click.pass_obj
+def validate(
+    settings: Settings,
+    target: Path,
+    prompts: Path | None,
+    store: str | None,
+    fail_above: float | None,
+    as_json: bool,
+    **measured: Any,  # the other fields of a ValidateRequest, which checks them
+) -> None:
+    """Measure the plan against plain decoding.
+
+    Both decode the same prompts in turns, so that whatever disturbs the device disturbs them alike.
+    Predicted and measured speed are kept beside the plan.
+
+    \b
+        spectune validate --target path/to/target --fail-above 15
+    """
+    from ..db.store import open_store
+    from ..tuning.validate import ValidateRequest, validate_stored
+
+    request = ValidateRequest(target=target, prompts=_prompts(prompts), **measured)
+    with open_store(store) as opened, progress(settings) as report:
+        done = validate_stored(request, opened, progress=report)
+        url = opened.url
+    if as_json:
+        rows = [facts_of(row) | {"error": row.error, "speedup": row.speedup} for row in done.rows]
+        print_json({"plan": done.plan_id, "rows": rows, "store": url})
+    else:
+        print_validation(done)
+    tell(settings, f"kept in {url} beside plan {done.plan_id}")
+    _require_kept(done, fail_above)
+
+
+def print_validation(done: Validation) -> None:
+    """Print predicted and measured tokens/s of each cell."""
+    columns = ("batch", "context", "policy", "drafter", "predicted", "90 %", "measured", "error", "plain", "x plain")
+    rows = [
+        [
+            row.batch,
+            row.context,
+            row.policy,
+            row.drafter,
+            row.predicted_tokens_per_s,
+            f"{row.interval[0]:,.1f} to {row.interval[1]:,.1f}",
+            row.measured_tokens_per_s,
+            f"{row.error:.1%}",
+            row.plain_tokens_per_s,
+            row.speedup,
+        ]
+        for row in done.rows
+    ]
+    print_table(f"plan {done.plan_id}, tokens/s of all sequences", columns, rows)
+
+
+def _prompts(path: Path | None) -> Sequence[Prompt]:
+    if path is None:
+        from ..demo.prompts import evaluation_prompts
+
+        return evaluation_prompts()
+    from ..profiler.prompts import read_prompts
+
+    return read_prompts(path)
+
+
+def _require_kept(done: Validation, percent: float | None) -> None:
+    worst = max(done.rows, key=lambda row: row.error)
+    if percent is not None and 100.0 * worst.error > percent:
+        raise PlanError(
+            f"the prediction for batch {worst.batch}, context {worst.context} is off by {worst.error:.1%}, more than "
+            f"{percent:g} %; profile and plan again"
+        )

@@ -1,0 +1,37 @@
+"""What became of a plan's promise: predicted and measured speed, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationRow:
+    """One cell: what was promised and what was measured; tokens/s of all sequences together."""
+
+    batch: int
+    context: int
+    policy: str
+    drafter: str | None
+    predicted_tokens_per_s: float
+    interval: tuple[float, float]
+    measured_tokens_per_s: float
+    plain_tokens_per_s: float
+
+    @property
+    def error(self) -> float:
+        """|predicted / measured - 1|."""
+        return abs(self.predicted_tokens_per_s / self.measured_tokens_per_s - 1.0)
+
+    @property
+    def speedup(self) -> float:
+        """Measured, over plain decoding of the same run."""
+        return self.measured_tokens_per_s / self.plain_tokens_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """All measured cells of one plan."""
+
+    plan_id: int
+    rows: tuple[ValidationRow, ...]

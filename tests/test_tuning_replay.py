@@ -1,0 +1,109 @@
+"""Replay of a recorded drafter against the decoder itself, on tiny real models in float64."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import pytest
+import torch
+
+from spectune.planner.acceptance import eagle2_results, lookup_results, rank_results
+from spectune.planner.policy import CastPolicy, ChainPolicy, Eagle2Policy, LookupPolicy, StaticPolicy, TreePolicy
+from spectune.planner.recorded import Recording, recording_of
+from spectune.planner.replay import Replay, replay_grown, replay_results
+from spectune.planner.tree import TokenTree
+from spectune.profiler.records.acceptance import AcceptanceTrace
+from spectune.runtime.decoder import Round
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import RoundSetup, always
+from spectune.tuning.continuations import continuations
+from spectune.tuning.decoding import LOOKUP, Family, decode_timed, room_for
+from spectune.tuning.recording import Beams, Recorder
+
+from .tiny_models import tiny_lean, tiny_llama
+
+BEAMS = Beams(children=10, layers=((1, 4), (3, 3), (10, 5)))
+POLICIES: list[TreePolicy] = [
+    ChainPolicy(length=4),
+    StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1, 1, 3), ranks=(0, 0, 2, 0, 1, 0))),
+    LookupPolicy(length=4),
+    Eagle2Policy(verify_tokens=8, depth=2, top_k=3),
+    Eagle2Policy(verify_tokens=60, depth=4, top_k=10),
+    CastPolicy(
+        breadth=0.0,
+        depth=0.3,
+        rerank=0.4,
+        max_width=10,
+        max_depth=5,
+        max_verify_tokens=30,
+        ratio_window=4,
+        draft_cost_ms=(0.0, *(1.0 + 0.1 * width for width in range(10))),
+        verify_cost_ms=(0.0, *(10.0 + 0.5 * tokens for tokens in range(30))),
+    ),
+]
+
+
+@cache
+def recorded() -> tuple[Family, list[Request], Recording]:
+    """A target and a drafter that often agrees: the target's own weights, a little perturbed."""
+    weights = tiny_llama(layers=2, seed=1)
+    noise = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in weights.parameters():
+            weight.add_(0.02 * torch.randn(weight.shape, generator=noise, dtype=weight.dtype))
+    family = Family(target=tiny_lean(layers=2, seed=1), drafters={"small": LeanModel(weights)})
+    source = random.Random(0)
+    requests = [
+        Request(prompt=tuple(source.randrange(24) for _ in range(4 + i % 5)), max_new_tokens=14 + 3 * (i % 3))
+        for i in range(7)
+    ]
+    recorder = Recorder(family.drafters["small"], BEAMS, longest=40)
+    found = zip(requests, continuations(family.target, requests), strict=True)
+    trace = AcceptanceTrace(
+        target="large",
+        drafter="small",
+        drafter_name="small",
+        workload="random",
+        temperature=0.0,
+        seed=0,
+        children=BEAMS.children,
+        prefix_exact=True,
+        prompts=tuple(recorder.record(request, continuation) for request, continuation in found),
+    )
+    return family, requests, recording_of(trace)
+
+
+def decoded(policy: TreePolicy, batch: int) -> list[Round]:
+    family, requests, _ = recorded()
+    setup = RoundSetup(policy=policy, drafter=LOOKUP if isinstance(policy, LookupPolicy) else "small")
+    room = room_for(requests, [setup])
+    decoder = family.decoder(always(setup), names=[str(setup.drafter)], batch=batch, capacity=room)
+    run = decode_timed(decoder, requests, batch)
+    return [timed.round for timed in run.rounds if len(timed.round.kept) == batch]
+
+
+def replayed(policy: TreePolicy, recording: Recording, batch: int) -> Replay:
+    match policy:
+        case LookupPolicy():
+            found = lookup_results(recording.texts, policy.max_ngram, policy.min_ngram, [policy.length])
+            return replay_results(next(found)[1], recording.rows, batch)
+        case Eagle2Policy():
+            trees = eagle2_results(recording, policy.top_k, [policy.depth], [policy.verify_tokens])
+            return replay_results(next(trees)[1], recording.rows, batch)
+        case ChainPolicy() | StaticPolicy():
+            return replay_results(rank_results(policy, recording), recording.rows, batch)
+    return replay_grown(policy, recording, batch)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.label)
+def test_replay_runs_the_very_rounds_the_decoder_runs(policy: TreePolicy, batch: int) -> None:
+    replay, rounds = replayed(policy, recorded()[2], batch), decoded(policy, batch)
+    assert replay.censored == 0
+    assert replay.kept.tolist() == [one.kept for one in rounds]
+    assert replay.nodes.tolist() == [one.verify_tokens for one in rounds]
+    assert replay.contexts.tolist() == [one.context for one in rounds]
+    assert [tuple(width for width in row if width) for row in replay.widths.tolist()] == [one.widths for one in rounds]
+    assert isinstance(policy, LookupPolicy) or replay.catch_up.tolist() == [one.fresh for one in rounds]
