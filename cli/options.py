@@ -12,11 +12,13 @@ DTYPES = ("bfloat16", "float16", "float32", "float64")
 DEVICE = re.compile(r"auto|cpu|cuda:\d+")
 
 
-def counts(ctx: click.Context, param: click.Parameter, text: str) -> tuple[int, ...]:
+def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int, ...]:
     """Return whole numbers of at least 1 from `1,2,4`; a number given twice counts once, an empty text is none."""
-    number = click.IntRange(1)
     parts = [part.strip() for part in text.split(",")] if text else []
-    return tuple(dict.fromkeys(int(number.convert(part, param, ctx)) for part in parts))
+    wrong = [part for part in parts if not re.fullmatch(r"0*[1-9][0-9]{0,8}", part)]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]!r} is no whole number of at least 1; write for example 1,2,4")
+    return tuple(dict.fromkeys(int(part) for part in parts))
 
 
 def device_name(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
@@ -51,9 +53,16 @@ drafters = click.option(
     "--drafter", "drafters", multiple=True, metavar="NAME=PATH", callback=named_folders, help="A drafter; repeatable."
 )
 device = click.option(
-    "--device", default="auto", show_default=True, callback=device_name, help="auto, cpu or cuda:N (PyTorch's count)."
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="DEVICE",
+    callback=device_name,
+    help="auto, cpu or cuda:N (PyTorch's count).",
 )
-workload = click.option("--workload", default="default", show_default=True, help="What the prompts are called.")
+workload = click.option(
+    "--workload", default="default", metavar="NAME", show_default=True, help="What the prompts are called."
+)
 temperature = click.option(
     "--temperature", default=0.0, show_default=True, type=click.FloatRange(0.0), help="Of sampling; 0 is greedy."
 )

@@ -21,8 +21,22 @@ if TYPE_CHECKING:
 @options.dtype
 @options.workload
 @options.temperature
-@click.option("--batch", "batches", default="", callback=options.counts, help="Batch sizes; else all measured ones.")
-@click.option("--context", "contexts", default="", callback=options.counts, help="Contexts; else all measured ones.")
+@click.option(
+    "--batch",
+    "batches",
+    default="",
+    callback=options.counts,
+    metavar="N,N,...",
+    help="Batch sizes; else all measured ones.",
+)
+@click.option(
+    "--context",
+    "contexts",
+    default="",
+    callback=options.counts,
+    metavar="N,N,...",
+    help="Contexts; else all measured ones.",
+)
 @options.seed
 @options.store
 @click.option("--explain", is_flag=True, help="Say why, cell by cell; with --json on stderr.")
@@ -31,6 +45,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def plan(
     settings: Settings,
+    /,
     target: str,
     device: str,
     store: str | None,
@@ -52,6 +67,7 @@ def plan(
     from ..planner.plan import plan_to_json
     from ..profiler.device import detect
     from ..tuning.plan import PlanRequest, make_plan
+    from .cells import plan_table
     from .model import named_model
     from .output import require_writable, write_whole
 
@@ -66,31 +82,10 @@ def plan(
     if as_json:
         click.echo(plan_to_json(made))
     elif not explain:
-        print_cells(made)
+        print_table(plan_table(made))
     if explain:
         _print_explanation(made, is_aside=as_json)
     tell(settings, f"kept in {url}" + (f", written to {output}" if output else ""))
-
-
-def print_cells(plan: Plan) -> None:
-    """Print what a plan chose for each cell and what that promises."""
-    columns = ("batch", "context", "policy", "drafter", "tokens/s", "90 %", "x plain", "runner-up")
-    rows = []
-    for cell in plan.cells:
-        promise, other = cell.prediction, cell.runner_up
-        rows.append(
-            [
-                cell.batch,
-                cell.context,
-                cell.policy.label,
-                cell.drafter,
-                promise.tokens_per_s,
-                f"{promise.low:,.1f} to {promise.high:,.1f}",
-                promise.speedup_over_plain,
-                other and f"{other.label} {other.drafter or ''}".strip(),
-            ]
-        )
-    print_table(f"{plan.target.name} on {plan.device.label}, {plan.dtype}, {plan.workload}", columns, rows)
 
 
 def _print_explanation(plan: Plan, *, is_aside: bool) -> None:

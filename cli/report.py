@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -14,6 +15,15 @@ from .settings import Settings
 
 Progress = Callable[[str, float], None]  # (what is being done, share of it done)
 PIPE_WIDTH = 160  # columns of a table that no terminal limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows for people; every row has as many values as there are columns."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
 
 
 def print_json(facts: Any) -> None:  # Any: JSON values
@@ -28,19 +38,21 @@ def facts_of(record: object) -> Any:
     return json.loads(to_json(record))
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows under a title; columns of numbers are aligned right, and None is a dash."""
+def print_table(table: Table) -> None:
+    """Print a table; columns of numbers are aligned right, and None is a dash."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as Grid
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for place, column in enumerate(columns):
-        is_number = any(isinstance(row[place], int | float) for row in rows)
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(_shown(value) for value in row))
+    grid = Grid(box=None, pad_edge=False, header_style="dim")
+    for place, column in enumerate(table.columns):
+        is_number = any(isinstance(row[place], int | float) for row in table.rows)
+        grid.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    for row in table.rows:
+        grid.add_row(*(_shown(value) for value in row))
     width = None if sys.stdout.isatty() else PIPE_WIDTH
-    Console(width=width, highlight=False, markup=False, emoji=False).print(table, "")
+    console = Console(width=width, highlight=False, markup=False, emoji=False)
+    console.print(table.title, style="bold")
+    console.print(grid, "")
 
 
 def tell(settings: Settings, line: str) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def run(
     settings: Settings,
+    /,
     target: Path,
     prompt: str,
     drafters: dict[str, Path],
@@ -60,9 +61,9 @@ def run(
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
         raise RequestError("the prompt is empty; write some text")
-    import spectune
+    from ..runtime.loader import load
 
-    generator = spectune.load(
+    generator = load(
         target,
         device=device,
         store=store,

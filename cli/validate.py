@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 @options.planned_dtype
 @options.workload
 @options.temperature
-@click.option("--batch", "batches", default="", callback=options.counts, help="Batch sizes; else all of the plan's.")
+@click.option(
+    "--batch",
+    "batches",
+    default="",
+    callback=options.counts,
+    metavar="N,N,...",
+    help="Batch sizes; else all of the plan's.",
+)
 @options.max_new_tokens
 @options.max_prompt_tokens
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Interleaved repetitions.")
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def validate(
     settings: Settings,
+    /,
     target: Path,
     prompts: Path | None,
     store: str | None,
@@ -54,6 +62,7 @@ def validate(
     """
     from ..db.store import open_store
     from ..tuning.validate import ValidateRequest, validate_stored
+    from .cells import validation_table
 
     request = ValidateRequest(target=target, prompts=_prompts(prompts), **measured)
     with open_store(store) as opened, progress(settings) as report:
@@ -63,30 +72,9 @@ def validate(
         rows = [facts_of(row) | {"error": row.error, "speedup": row.speedup} for row in done.rows]
         print_json({"plan": done.plan_id, "rows": rows, "store": url})
     else:
-        print_validation(done)
+        print_table(validation_table(done))
     tell(settings, f"kept in {url} beside plan {done.plan_id}")
     _require_kept(done, fail_above)
-
-
-def print_validation(done: Validation) -> None:
-    """Print predicted and measured tokens/s of each cell."""
-    columns = ("batch", "context", "policy", "drafter", "predicted", "90 %", "measured", "error", "plain", "x plain")
-    rows = [
-        [
-            row.batch,
-            row.context,
-            row.policy,
-            row.drafter,
-            row.predicted_tokens_per_s,
-            f"{row.interval[0]:,.1f} to {row.interval[1]:,.1f}",
-            row.measured_tokens_per_s,
-            f"{row.error:.1%}",
-            row.plain_tokens_per_s,
-            row.speedup,
-        ]
-        for row in done.rows
-    ]
-    print_table(f"plan {done.plan_id}, tokens/s of all sequences", columns, rows)
 
 
 def _prompts(path: Path | None) -> Sequence[Prompt]:

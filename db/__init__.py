@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .plans import PlanRow
 from .store import Store, open_store
+from .traces import TraceRow
 
-__all__ = ["PlanRow", "Store", "open_store"]
+__all__ = ["PlanRow", "Store", "TraceRow", "open_store"]

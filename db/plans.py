@@ -154,7 +154,7 @@ class Plans(Database):
     def _existing(self, session: Session, plan_id: int) -> PlanTable:
         row = session.get(PlanTable, plan_id)
         if row is None:
-            raise StoreError(f"there is no plan {plan_id} in {self.url}; list them with: spectune plans")
+            raise StoreError(f"there is no plan {plan_id} in {self.url}; list them with: spectune list")
         return row
 
 

@@ -5,14 +5,28 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass, fields
 
 from sqlalchemy import func, select
 
+from ..errors import StoreError
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.wire import to_json
 from .database import Database
 from .documents import record_of
 from .tables import PairwiseTable, TraceTable, is_temperature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRow:
+    """What a store says about one trace."""
+
+    id: int
+    target: str  # ModelIdentity.key
+    drafter: str  # ModelIdentity.key
+    workload: str
+    temperature: float
+    created: str  # UTC, ISO 8601
 
 
 class Traces(Database):
@@ -43,6 +57,24 @@ class Traces(Database):
         with self._reading() as session:
             rows = session.scalars(select(TraceTable).where(TraceTable.id.in_(newest)).order_by(TraceTable.id))
             return [record_of(AcceptanceTrace, row, self.url) for row in rows]
+
+    def trace_rows(self) -> list[TraceRow]:
+        """Return what the store says about every trace, oldest first; the recordings themselves are not read."""
+        columns = [getattr(TraceTable, field.name) for field in fields(TraceRow)]
+        with self._reading() as session:
+            return [TraceRow(**row) for row in session.execute(select(*columns).order_by(TraceTable.id)).mappings()]
+
+    def trace(self, trace_id: int) -> AcceptanceTrace:
+        """Return one trace.
+
+        Raises:
+            StoreError: there is no such trace, or its text is damaged.
+        """
+        with self._reading() as session:
+            row = session.get(TraceTable, trace_id)
+            if row is None:
+                raise StoreError(f"there is no trace {trace_id} in {self.url}; list them with: spectune list")
+            return record_of(AcceptanceTrace, row, self.url)
 
     def add_pairwise(self, pairwise: PairwiseAcceptance) -> None:
         """Keep how often the models of one group agree."""

@@ -118,12 +118,10 @@ def replayed(inputs: PlanInputs, cell: PlanCell, setup: RoundSetup) -> float | N
     return found.tokens_per_round
 
 
-def beams_for(setups: Sequence[RoundSetup], drafter: str) -> Beams:
-    """Return the narrowest recording that replays every one of the setups that uses the drafter."""
+def beams_for(setups: Sequence[RoundSetup]) -> Beams:
+    """Return the narrowest recording that replays every one of the setups, whichever drafter it uses."""
     layers: dict[int, int] = {}
     for setup in setups:
-        if setup.drafter != drafter:
-            continue
         if isinstance(setup.policy, Eagle2Policy):
             layers[setup.policy.top_k] = max(layers.get(setup.policy.top_k, 1), setup.policy.depth + 1)
         if isinstance(setup.policy, CastPolicy):

@@ -132,10 +132,9 @@ def _traced(
 ) -> PlanInputs:
     """Return the plan's inputs with traces of the measured prompts in place of the calibration's."""
     setups = [c.setup for group in found.values() for c in group]
-    beams = {name: beams_for(setups, name) for name in family_models(folder).drafters}
-    widest = max(beams.values(), key=lambda b: b.most_nodes)
-    request = replace(_evaluation(folder, size), workload=WORKLOAD)
-    traces, _ = record_traces(request, chapter.profile.identities, requests, chapter.profile.device, widest, progress)
+    beams = beams_for(setups)  # one for all drafters: a narrow beam is no part of a wide one
+    request, measured = _evaluation(folder, size), chapter.profile
+    traces, _ = record_traces(request, measured.identities, requests, measured.device, beams, progress)
     by_name = {trace.drafter_name: trace for trace in traces}
     drafters = tuple(replace(drafter, trace=by_name[drafter.name]) for drafter in chapter.inputs.drafters)
     return replace(chapter.inputs, drafters=drafters, texts=())

@@ -6,6 +6,7 @@ stage whose result is there is not run again.
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -29,7 +30,7 @@ from .family import drafter_configs, target_config
 from .tokenizer import train_tokenizer
 
 TARGET_SETTINGS = TrainingSettings(steps=1300, batch=8, sequence_tokens=512, matrix_lr=2e-3, other_lr=2e-3)
-DISTILLATION = TrainingSettings(steps=450, batch=8, sequence_tokens=512, matrix_lr=3e-3, other_lr=3e-3)
+DISTILLATION = TrainingSettings(steps=400, batch=8, sequence_tokens=512, matrix_lr=3e-3, other_lr=3e-3)
 OWN_TEXTS, OWN_TOKENS, OWN_PROMPT = 1536, 224, 32  # the target's own continuations of corpus prompts
 OWN_SHARE_SAMPLED = 0.5  # of them at temperature 0.8, the others greedy
 Tokens = NDArray[np.uint16]
@@ -122,8 +123,7 @@ def train_drafters(folder: Path, training: Tokens) -> None:
 
 
 def _save(model: LlamaForCausalLM, folder: Path) -> None:
-    weights = {name: tensor.to(torch.bfloat16) for name, tensor in model.state_dict().items()}
-    model.save_pretrained(folder, state_dict=weights)
+    copy.deepcopy(model).bfloat16().save_pretrained(folder)
 
 
 def _report(name: str, losses: Iterable[float], held_out: Callable[[], float], save: Callable[[], None]) -> None:

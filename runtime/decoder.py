@@ -118,6 +118,7 @@ class Decoder:
         tokens, parents, depths = (_widen(a, nodes, fed) for a in (draft.tokens, draft.parents, draft.depths))
         tokens[:, 0] = [s.tokens[-1] for s in batch]
         contexts = [s.context for s in batch]
+        self._cache.require(max(contexts) + fed)
         step = lay_out(
             np.maximum(tokens, 0),
             depths,

@@ -34,13 +34,12 @@ def draw(logits: Tensor, sequences: Many[Sequence], depths: Ints) -> list[list[i
         sequences: (batch,), whose requests say temperature and seed.
         depths: (batch, n), distance of each node from the last committed token.
     """
-    if not any(s.request.temperature > 0 for s in sequences):
+    rows = [row for row, s in enumerate(sequences) if s.request.temperature > 0]
+    if not rows:
         return best_tokens(logits)
-    rows = [
-        perturbed_row(logits[row].float(), s, depths[row]) if s.request.temperature > 0 else logits[row].float()
-        for row, s in enumerate(sequences)
-    ]
-    return best_tokens(torch.stack(rows))
+    scores = logits.to(torch.float32, copy=True)
+    scores[rows] = perturbed(scores[rows], [sequences[row] for row in rows], depths[rows])
+    return best_tokens(scores)
 
 
 def best_tokens(scores: Tensor) -> list[list[int]]:
@@ -57,18 +56,20 @@ def best_tokens(scores: Tensor) -> list[list[int]]:
     return best
 
 
-def perturbed_row(logits: Tensor, sequence: Sequence, depths: Ints) -> Tensor:
-    """Return the scores (n, vocabulary) whose argmax is drawn behind nodes at those depths."""
-    deepest = int(depths.max())
-    first = len(sequence.tokens)  # place in the text of the token drawn behind the root
-    places = torch.arange(first, first + deepest + 1, device=logits.device)
-    seeds = torch.full_like(places, sequence.request.seed)
-    noise = gumbel(seeds, places, logits.shape[-1])
-    return logits / sequence.request.temperature + noise[torch.from_numpy(depths).to(logits.device)]
+def perturbed(logits: Tensor, sequences: Many[Sequence], depths: Ints) -> Tensor:
+    """Return the scores (rows, n, vocabulary) whose argmax is drawn behind nodes at those depths."""
+    device = logits.device
+    first = torch.tensor([[len(s.tokens)] for s in sequences])  # place in the text of the token behind the root
+    places = (first + torch.arange(int(depths.max()) + 1)).to(device)
+    seeds = torch.tensor([[s.request.seed] for s in sequences], device=device)
+    noise = gumbel(seeds, places, logits.shape[-1])  # one line per depth: nodes of one depth share it
+    rows = torch.arange(len(sequences), device=device).unsqueeze(1)
+    temperatures = torch.tensor([s.request.temperature for s in sequences], device=device).view(-1, 1, 1)
+    return logits / temperatures + noise[rows, torch.from_numpy(depths).to(device)]
 
 
 def gumbel(seeds: Tensor, positions: Tensor, vocabulary: int) -> Tensor:
-    """Return (..., vocabulary) standard Gumbel noise, the same on every device."""
+    """Return (..., vocabulary) standard Gumbel noise, the same on every device; the arguments are broadcast."""
     tokens = torch.arange(vocabulary, device=seeds.device)
     key = _mix(_mix(seeds + _GOLDEN) + positions * _POSITION_STEP)
     bits = _mix(key.unsqueeze(-1) + (tokens + 1) * _GOLDEN)

@@ -51,14 +51,15 @@ def load(
     here = detect(device)
     choice = choose_plan(plan, target=identity, device=here, store=store, workload=workload, temperature=temperature)
     place = "cpu" if here.kind == "cpu" else f"cuda:{here.index}"
+    number_format = dtype or (choice.plan.dtype if choice.plan else "bfloat16")
     models: dict[str, CausalModel] = {}
     if choice.plan is not None:
         try:
-            models = _drafters(choice.plan, Path(target), drafters or {}, dtype, place)
+            models = _drafters(choice.plan, Path(target), drafters or {}, number_format, place)
         except ModelError as error:
             choice = Choice(plan=None, source="none", reason=f"plain decoding, a drafter is missing: {error}")
     return Generator(
-        load_model(str(target), dtype=dtype, device=place),
+        load_model(str(target), dtype=number_format, device=place),
         load_tokenizer(str(target)),
         models,
         _schedule(choice.plan),

@@ -24,6 +24,8 @@ class Request:
             raise RequestError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
         if not 0.0 <= self.temperature < 100.0:
             raise RequestError(f"temperature must be in [0, 100), got {self.temperature}")
+        if not -(2**63) <= self.seed < 2**63:
+            raise RequestError(f"the seed must fit into 64 bits, got {self.seed}; take a smaller one")
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import pytest
 from spectune.cli.commands import COMMANDS
 
 HEAVY = {"torch", "transformers", "scipy", "sqlalchemy", "alembic", "optuna", "pydantic", "rich"}
-LOADED = "import sys; print('\\n'.join(sys.modules))"
+LOADED = "import sys; print('\\n'.join(sys.modules), file=sys.stderr)"  # stdout has the help's words
 HELP = """
 import sys, spectune.cli
 sys.argv = ["spectune", *{arguments}]
@@ -34,7 +34,7 @@ def modules_after(code: str, folder: Path) -> set[str]:
 
 def loaded_by(code: str, folder: Path) -> set[str]:
     command = [sys.executable, "-c", f"{code}\n{LOADED}"]
-    return set(subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.split())
+    return set(subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stderr.split())
 
 
 def packages(modules: set[str]) -> set[str]:

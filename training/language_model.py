@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..errors import TrainingError
 from .settings import TrainingSettings
 
 Loss = Callable[[Tensor], Tensor]  # (batch, sequence_tokens + 1) token ids -> scalar loss
@@ -41,9 +42,15 @@ def train(model: nn.Module, loss: Loss, tokens: NDArray[np.uint16], settings: Tr
 
 
 def batches(tokens: NDArray[np.uint16], settings: TrainingSettings) -> Iterator[Tensor]:
-    """Yield (batch, sequence_tokens + 1) windows; every epoch shifts and shuffles them anew."""
+    """Yield (batch, sequence_tokens + 1) windows; every epoch shifts and shuffles them anew.
+
+    Raises:
+        TrainingError: fewer tokens than two windows, so that some shift leaves none.
+    """
     rng = np.random.default_rng(settings.seed)
     width = settings.sequence_tokens
+    if len(tokens) <= 2 * width:
+        raise TrainingError(f"{len(tokens)} tokens are too few for windows of {width}; give more text or train shorter")
     pending: list[int] = []
     for _ in range(settings.steps):
         while len(pending) < settings.batch:

@@ -43,13 +43,13 @@ class Run:
     @property
     def tokens_per_s(self) -> float:
         """Steady-state throughput of all slots together."""
-        steady = [r for r in self.rounds if len(r.round.kept) == self.batch]
+        steady = steady_rounds(self.rounds, self.batch)
         return 1000.0 * sum(sum(r.round.kept) for r in steady) / sum(r.ms for r in steady)
 
     @property
     def tokens_per_round(self) -> float:
         """Tokens kept per sequence and steady round."""
-        return _kept_per_round([r for r in self.rounds if len(r.round.kept) == self.batch])
+        return _kept_per_round(steady_rounds(self.rounds, self.batch))
 
     @property
     def tokens_per_sequence_round(self) -> float:
@@ -59,7 +59,22 @@ class Run:
     @property
     def median_round_ms(self) -> float:
         """Middle round of the steady state."""
-        return statistics.median(r.ms for r in self.rounds if len(r.round.kept) == self.batch)
+        return statistics.median(r.ms for r in steady_rounds(self.rounds, self.batch))
+
+
+def steady_rounds(rounds: Sequence[TimedRound], batch: int) -> list[TimedRound]:
+    """Return the rounds whose slots were all busy.
+
+    Raises:
+        RequestError: there are none.
+    """
+    steady = [r for r in rounds if len(r.round.kept) == batch]
+    if not steady:
+        raise RequestError(
+            f"never were all {batch} sequences of the batch decoded at once, so there is no speed to tell; "
+            "add prompts or lower the batch"
+        )
+    return steady
 
 
 def _kept_per_round(rounds: Sequence[TimedRound]) -> float:

@@ -15,7 +15,7 @@ from typing import Protocol
 from ..runtime.decoder import Decoder
 from ..runtime.requests import Request
 from ..runtime.requests import Sequence as Decoded
-from .decoding import Run, TimedRound
+from .decoding import Run, TimedRound, steady_rounds
 
 STALL = 5.0  # a round this many times longer than its like is the machine's stall, and cut to that
 
@@ -92,7 +92,7 @@ class DecoderEntrant:
     @property
     def tokens_per_s(self) -> float:
         """Steady-state throughput, stalls of the machine cut."""
-        steady = [r for r in self._rounds if len(r.round.kept) == self._batch]
+        steady = steady_rounds(self._rounds, self._batch)
         return 1000.0 * sum(sum(r.round.kept) for r in steady) / sum(without_stalls(steady))
 
 

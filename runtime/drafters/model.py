@@ -35,12 +35,7 @@ class ModelDrafter:
 
     def admit(self, slot: int, sequence: Sequence) -> None:
         """Read all but the newest committed token of a fresh sequence into the cache."""
-        self._cached[slot] = 0
-        committed = sequence.tokens[:-1]
-        for start in range(0, len(committed), PREFILL_TOKENS):
-            piece = committed[start : start + PREFILL_TOKENS]
-            self._feed(np.array([piece]), [start], take=np.array([len(piece) - 1]), first_slot=slot)
-        self._cached[slot] = len(committed)
+        self._read(slot, sequence.tokens[:-1], 0)
 
     def move(self, source: int, target: int) -> None:
         """Let `target` become the slot of the sequence in `source`."""
@@ -65,6 +60,8 @@ class ModelDrafter:
 
     def catch_up(self, sequences: Many[Sequence]) -> torch.Tensor:
         """Feed what was committed since the last round; return logits (batch, 1, vocabulary) behind it."""
+        if not self._has_room_for_padding(sequences):
+            self._catch_up_alone(sequences)
         fresh = [s.tokens[self._cached[slot] :] for slot, s in enumerate(sequences)]
         counts = np.array([len(f) for f in fresh], dtype=np.int64)
         tokens = np.zeros((len(fresh), int(counts.max())), dtype=np.int64)
@@ -75,9 +72,27 @@ class ModelDrafter:
             self._cached[slot] = len(sequence.tokens)
         return logits
 
+    def _has_room_for_padding(self, sequences: Many[Sequence]) -> bool:
+        """Whether every row could be padded to the longest: rows drift apart in rounds of other drafters."""
+        room = min(self._cache.capacity, self._model.longest_context) - max(self._cached[: len(sequences)])
+        return self.fresh(sequences) <= room
+
+    def _catch_up_alone(self, sequences: Many[Sequence]) -> None:
+        """Feed all but the newest token of every sequence, one sequence at a time."""
+        for slot, sequence in enumerate(sequences):
+            self._read(slot, sequence.tokens[:-1], self._cached[slot])
+
+    def _read(self, slot: int, tokens: Many[int], cached: int) -> None:
+        """Let a slot that holds the first `cached` of these tokens hold all of them."""
+        for start in range(cached, len(tokens), PREFILL_TOKENS):
+            piece = tokens[start : start + PREFILL_TOKENS]
+            self._feed(np.array([piece]), [start], take=np.array([len(piece) - 1]), first_slot=slot)
+        self._cached[slot] = len(tokens)
+
     def feed_layer(self, tokens: Ints, depth: int, visible: Bools, written: int) -> torch.Tensor:
         """Feed draft nodes of one depth; return their logits (batch, width, vocabulary)."""
         contexts = self._cached[: len(tokens)]
+        self._cache.require(max(contexts) + written + tokens.shape[1])
         step = lay_out(
             tokens,
             np.full(tokens.shape[1], depth - 1),

@@ -54,7 +54,7 @@ class GenericModel:
             bias = torch.zeros(batch, count, step.seen, dtype=self.dtype, device=self.device)
         output = self._model(
             input_ids=step.tokens,
-            position_ids=step.positions,
+            position_ids=step.positions.clamp(max=self.longest_context - 1),  # a draft may reach beyond the text
             attention_mask=bias.unsqueeze(1),
             past_key_values=_InPlace(cache, step, self._kv_heads, self._size),
             use_cache=True,

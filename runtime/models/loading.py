@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
@@ -47,7 +48,7 @@ def load_pretrained(location: str, *, dtype: str, device: str = "cpu") -> PreTra
         model = AutoModelForCausalLM.from_pretrained(
             location, dtype=DTYPES[dtype], use_safetensors=True, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"cannot load a causal language model from {location}: {_first_line(error)}") from error
     moved: PreTrainedModel = model.eval().to(device)
     return moved

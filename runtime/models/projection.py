@@ -41,9 +41,10 @@ class Projection:
 
 def _packed(weight: Tensor) -> Tensor | None:
     """Return the weight in oneDNN's layout where that is supported and pays, else None."""
-    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16 or not torch.backends.mkldnn.is_available():
+    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
         return None
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    is_available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    if not is_available or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return None
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 16)
     return packed

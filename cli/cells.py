@@ -1,0 +1,58 @@
+"""Tables of a plan's cells: what they promise, and what they kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .report import Table
+
+if TYPE_CHECKING:
+    from ..planner.plan import Plan
+    from ..planner.validation import Validation
+
+
+def plan_table(plan: Plan) -> Table:
+    """Return what a plan chose for each cell and what that promises."""
+    rows = []
+    for cell in plan.cells:
+        promise, other = cell.prediction, cell.runner_up
+        rows.append(
+            (
+                cell.batch,
+                cell.context,
+                cell.policy.label,
+                cell.drafter,
+                promise.tokens_per_s,
+                _interval(promise.low, promise.high),
+                promise.speedup_over_plain,
+                None if other is None else f"{other.label} {other.drafter or ''}".strip(),
+            )
+        )
+    columns = ("batch", "context", "policy", "drafter", "tokens/s", "90 %", "x plain", "runner-up")
+    title = f"{plan.target.name} on {plan.device.label}, {plan.dtype}, {plan.workload}"
+    return Table(title=title, columns=columns, rows=rows)
+
+
+def validation_table(done: Validation) -> Table:
+    """Return predicted and measured tokens/s of each cell."""
+    columns = ("batch", "context", "policy", "drafter", "predicted", "90 %", "measured", "error", "plain", "x plain")
+    rows = [
+        (
+            row.batch,
+            row.context,
+            row.policy,
+            row.drafter,
+            row.predicted_tokens_per_s,
+            _interval(*row.interval),
+            row.measured_tokens_per_s,
+            f"{row.error:.1%}",
+            row.plain_tokens_per_s,
+            row.speedup,
+        )
+        for row in done.rows
+    ]
+    return Table(title=f"plan {done.plan_id} validated, tokens/s of all sequences", columns=columns, rows=rows)
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{low:,.1f} to {high:,.1f}"

@@ -1,0 +1,61 @@
+"""`spectune list`: what the store remembers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import options
+from .report import Table, facts_of, print_json, print_table
+
+if TYPE_CHECKING:
+    from ..db.store import Store
+
+COLUMNS = {
+    "devices": ("fingerprint", "label"),
+    "models": ("key", "name", "parameters", "location"),
+    "surfaces": ("id", "device", "model", "role", "regime", "dtype", "cells"),
+    "traces": ("id", "target", "drafter", "workload", "temperature", "created"),
+    "plans": ("id", "version", "device", "target", "workload", "temperature", "created"),
+}
+
+
+@click.command(name="list")
+@options.store
+@options.as_json
+def list(store: str | None, as_json: bool) -> None:
+    """List what the store remembers.
+
+    Devices, models, latency surfaces, traces and plans; `spectune show` tells more about one.
+
+    \b
+        spectune list
+        spectune list --store measurements.db --json
+    """
+    from ..db.store import open_store
+
+    with open_store(store) as opened:
+        facts, url = _contents(opened), opened.url
+    if as_json:
+        print_json({"store": url, **facts})
+        return
+    click.echo(f"{url}\n")
+    for name, columns in COLUMNS.items():
+        rows = [[row[column] for column in columns] for row in facts[name]]
+        print_table(Table(title=name, columns=columns, rows=rows))
+
+
+def _contents(store: Store) -> dict[str, Any]:
+    """Return the rows of each kind; models are named where the store knows their names."""
+    from .stored import model_names, named, surface_facts
+
+    names = model_names(store)
+    return {
+        "devices": [{"fingerprint": d.fingerprint, "label": d.label} | facts_of(d) for d in store.devices()],
+        "models": [{"key": model.key} | facts_of(model) for model in store.models()],
+        "surfaces": [surface_facts(number, each, names) for number, each in enumerate(store.surfaces(), start=1)],
+        "traces": [named(asdict(row), names) for row in store.trace_rows()],
+        "plans": [named(asdict(row), names) for row in store.plans()],
+    }

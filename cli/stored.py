@@ -1,0 +1,154 @@
+"""One record of the store in the forms a command prints it in."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..db.store import Store
+from ..errors import NoPlanError, StoreError
+from ..planner.plan import plan_from_json
+from ..planner.validation import Validation
+from ..profiler.records.surface import LatencySurface
+from ..profiler.records.wire import from_json, to_json
+from .cells import plan_table, validation_table
+from .report import Table, facts_of
+
+Json = dict[str, Any]  # JSON values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """One record: as it is kept, as facts for programs and as tables for people."""
+
+    document: str
+    facts: Json
+    tables: tuple[Table, ...]
+
+
+def stored_plan(store: Store, number: int | None) -> Stored:
+    """Return a plan and its validations; the newest where no number is given.
+
+    Raises:
+        NoPlanError: the store holds no plan.
+        StoreError: there is no such plan, or it was changed after it was stored.
+    """
+    rows = {row.id: asdict(row) for row in store.plans()}
+    if not rows:
+        raise NoPlanError("any model", store.url)
+    chosen = number or max(rows)
+    document = store.plan(chosen)
+    validations = [from_json(Validation, text) for text in store.validations(chosen)]
+    about = named(rows[chosen], model_names(store))
+    return Stored(
+        document=document,
+        facts={**about, "plan": json.loads(document), "validations": [facts_of(each) for each in validations]},
+        tables=(
+            _facts_table(f"plan {chosen}", about),
+            plan_table(plan_from_json(document)),
+            *(validation_table(each) for each in validations),
+        ),
+    )
+
+
+def stored_surface(store: Store, number: int | None) -> Stored:
+    """Return a latency surface; the last of the list where no number is given.
+
+    Raises:
+        StoreError: there is no such surface.
+    """
+    surfaces = store.surfaces()
+    chosen = _chosen("surface", number, range(1, len(surfaces) + 1), store.url)
+    surface = surfaces[chosen - 1]
+    about = surface_facts(chosen, surface, model_names(store))
+    return Stored(
+        document=to_json(surface),
+        facts={**about, "measurements": [facts_of(cell) for cell in surface.measurements]},
+        tables=(_facts_table(f"surface {chosen}", about), _latency_table(surface)),
+    )
+
+
+def stored_trace(store: Store, number: int | None) -> Stored:
+    """Return a trace, without its tokens; the newest where no number is given.
+
+    Raises:
+        StoreError: there is no such trace.
+    """
+    rows = {row.id: asdict(row) for row in store.trace_rows()}
+    chosen = _chosen("trace", number, tuple(rows), store.url)
+    trace = store.trace(chosen)
+    about = {
+        **named(rows[chosen], model_names(store)),
+        "drafter_name": trace.drafter_name,
+        "prompts": len(trace.prompts),
+        "positions": trace.positions,
+        "prefix_exact": trace.prefix_exact,
+        "seed": trace.seed,
+    }
+    ranks = trace.rank_acceptance().tolist()
+    return Stored(
+        document=to_json(trace),
+        facts={**about, "acceptance_by_rank": ranks},
+        tables=(
+            _facts_table(f"trace {chosen}", about),
+            Table(title="the target's token is the drafter's", columns=("rank", "share"), rows=[*enumerate(ranks)]),
+        ),
+    )
+
+
+KINDS: Mapping[str, Callable[[Store, int | None], Stored]] = {
+    "plan": stored_plan,
+    "surface": stored_surface,
+    "trace": stored_trace,
+}
+
+
+def surface_facts(number: int, surface: LatencySurface, names: Mapping[str, str]) -> Json:
+    """Return what a surface is about, and how many cells it has; JSON values."""
+    return {
+        "id": number,
+        "device": surface.device,
+        "model": names.get(surface.model, surface.model),
+        "role": surface.role,
+        "regime": surface.regime,
+        "dtype": surface.dtype,
+        "cells": len(surface.measurements),
+    }
+
+
+def model_names(store: Store) -> dict[str, str]:
+    """Return the names of the models a store knows, by key."""
+    return {model.key: model.name for model in store.models()}
+
+
+def named(row: Json, names: Mapping[str, str]) -> Json:
+    """Return a row with its models' names in place of their keys."""
+    keys = [column for column in ("target", "drafter") if column in row]
+    return row | {column: names.get(row[column], row[column]) for column in keys}
+
+
+def _chosen(kind: str, number: int | None, known: Sequence[int], url: str) -> int:
+    if not known:
+        raise StoreError(f"there is no {kind} in {url}; run: spectune profile")
+    chosen = number or known[-1]
+    if chosen not in known:
+        raise StoreError(f"there is no {kind} {chosen} in {url}; list them with: spectune list")
+    return chosen
+
+
+def _facts_table(title: str, facts: Json) -> Table:
+    return Table(title=title, columns=("fact", "value"), rows=[(name, str(value)) for name, value in facts.items()])
+
+
+def _latency_table(surface: LatencySurface) -> Table:
+    rows = []
+    for cell in surface.measurements:
+        ran = cell.failure is None
+        spread = cell.spread_ms if ran else math.nan
+        timing = (cell.median_ms if ran else None, spread if math.isfinite(spread) else None)
+        rows.append((cell.batch, cell.context_tokens, cell.tokens, *timing, len(cell.repeats_ms), cell.failure or ""))
+    columns = ("batch", "context", "tokens", "median ms", "error ms", "repeats", "failure")
+    return Table(title="forwards", columns=columns, rows=rows)

@@ -1,0 +1,185 @@
+"""Whole decoding runs over tiny models, and drafters that propose what a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spectune.planner.growth import Children, DraftBatch, grow
+from spectune.planner.policy import (
+    CastPolicy,
+    ChainPolicy,
+    Eagle2Policy,
+    LookupPolicy,
+    StaticPolicy,
+    TreePolicy,
+)
+from spectune.planner.tree import TokenTree
+from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.drafters.lookup import LookupDrafter
+from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.layout import Ints
+from spectune.runtime.models.forward import CausalModel
+from spectune.runtime.requests import Request, Sequence
+from spectune.runtime.setup import PLAIN, RoundSetup, Schedule, always
+
+CAPACITY = 160
+PLAINLY = always(PLAIN)
+BUSHY = TokenTree(parents=(-1, 0, 0, 1, 1, 2, 3), ranks=(0, 0, 1, 0, 1, 0, 0))
+POLICIES: dict[str, TreePolicy] = {
+    "chain": ChainPolicy(length=3),
+    "static": StaticPolicy(tree=BUSHY),
+    "eagle2": Eagle2Policy(verify_tokens=10, depth=2, top_k=4),
+    "cast": CastPolicy(
+        breadth=0.3,
+        depth=0.2,
+        rerank=0.5,
+        max_width=4,
+        max_depth=3,
+        max_verify_tokens=12,
+        ratio_window=3,
+        draft_cost_ms=(0.0, *(1 + 0.1 * width for width in range(6))),
+        verify_cost_ms=(0.0, *(10 + 0.1 * tokens for tokens in range(14))),
+    ),
+    "lookup": LookupPolicy(length=4),
+}
+PADDED = (0, 2, 2, 5, 5, 5, 9, 9, 9, 9, 12, 12, 12)  # tokens run for a verify of n
+
+
+@dataclass
+class Run:
+    """What came out, and every round on the way."""
+
+    outputs: list[tuple[int, ...]]
+    rounds: list[Round] = field(default_factory=list)
+    target_forwards: int = 0
+
+
+def run(
+    target: CausalModel,
+    requests: Many[Request],
+    schedule: Schedule = PLAINLY,
+    drafters: Mapping[str, Drafter] | None = None,
+    *,
+    slots: int = 3,
+    capacity: int = CAPACITY,
+    watch: Callable[[Decoder], None] = lambda decoder: None,
+) -> Run:
+    """Decode all requests, refilling free slots at once; `watch` sees the decoder after every round."""
+    decoder = Decoder(target, drafters or {}, schedule, slots=slots, capacity=capacity)
+    sequences: list[Sequence] = []
+    rounds = []
+    while len(sequences) < len(requests) or decoder.running:
+        while len(sequences) < len(requests) and decoder.has_room:
+            sequences.append(decoder.admit(requests[len(sequences)], len(sequences)))
+        if decoder.running:
+            rounds.append(decoder.step())
+            watch(decoder)
+    return Run([tuple(s.emitted) for s in sequences], rounds, decoder.forwards)
+
+
+def drafting(kind: str, drafter: Drafter, **setup: tuple[int, ...]) -> tuple[Schedule, dict[str, Drafter]]:
+    """Return the schedule that always runs one kind of policy, and its drafter by name."""
+    return always(RoundSetup(policy=POLICIES[kind], drafter="it", **setup)), {"it": drafter}
+
+
+def drafter_for(kind: str, model: CausalModel, slots: int) -> Drafter:
+    """Return a model drafter, or the text itself for prompt lookup."""
+    return LookupDrafter() if kind == "lookup" else ModelDrafter(model, slots=slots, capacity=CAPACITY)
+
+
+def random_requests(count: int, *, tokens: int, temperature: float = 0.0, vocabulary: int = 24) -> list[Request]:
+    """Return requests with prompts of 1 to 11 tokens; limits vary so that sequences leave one by one."""
+    rng = np.random.default_rng(count)
+    return [
+        Request(
+            prompt=tuple(rng.integers(0, vocabulary, 1 + index % 11).tolist()),
+            max_new_tokens=tokens + index % 4,
+            temperature=temperature,
+            seed=index,
+        )
+        for index in range(count)
+    ]
+
+
+Ranking = Callable[[Sequence, int], Many[int]]  # (sequence, depth from 1) -> tokens, best first
+
+
+class RankedDrafter:
+    """Drafts from a ranking that depends on the sequence and the depth alone; no model, no cache."""
+
+    def __init__(self, ranking: Ranking) -> None:
+        self.forwards = 0
+        self.ranking = ranking
+
+    def admit(self, slot: int, sequence: Sequence) -> None:
+        """Do nothing."""
+
+    def move(self, source: int, target: int) -> None:
+        """Do nothing."""
+
+    def fresh(self, sequences: Many[Sequence]) -> int:
+        return 0
+
+    def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
+        scorer = _RankedScorer(self.ranking, sequences)
+        draft = grow(policy, scorer, len(sequences))
+        self.forwards += scorer.depth
+        return draft
+
+
+class _RankedScorer:
+    """The same children for every node of a layer; rank r has probability 2^-(r+1)."""
+
+    def __init__(self, ranking: Ranking, sequences: Many[Sequence]) -> None:
+        self.ranking, self.sequences, self.depth = ranking, sequences, 0
+
+    def root(self, children: int) -> Children:
+        return self._children(1, children)
+
+    def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
+        return self._children(parents.shape[1], children)
+
+    def _children(self, width: int, children: int) -> Children:
+        self.depth += 1
+        best = np.array([list(self.ranking(s, self.depth))[:children] for s in self.sequences], dtype=np.int64)
+        tokens = np.repeat(best[:, None], width, axis=1)
+        scores = -np.log(2) * (1 + np.arange(tokens.shape[2]))
+        return Children(tokens=tokens, log_probs=np.broadcast_to(scores, tokens.shape).astype(np.float32))
+
+
+class RecordingDrafter:
+    """Another drafter, with the paths it drafted in every round and how many forwards each took."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter, self.forwards = drafter, 0
+        self.rounds: list[list[tuple[int, int, set[tuple[int, ...]]]]] = []  # per sequence: index, text length, paths
+        self.round_forwards: list[int] = []
+
+    def admit(self, slot: int, sequence: Sequence) -> None:
+        self.drafter.admit(slot, sequence)
+
+    def move(self, source: int, target: int) -> None:
+        self.drafter.move(source, target)
+
+    def fresh(self, sequences: Many[Sequence]) -> int:
+        return self.drafter.fresh(sequences)
+
+    def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
+        before = self.drafter.forwards
+        draft = self.drafter.draft(sequences, policy)
+        self.round_forwards.append(self.drafter.forwards - before)
+        self.forwards = self.drafter.forwards
+        self.rounds.append([(s.index, len(s.emitted), _paths(draft, row)) for row, s in enumerate(sequences)])
+        return draft
+
+
+def _paths(draft: DraftBatch, row: int) -> set[tuple[int, ...]]:
+    found: list[tuple[int, ...]] = [()]
+    for node in range(1, int(draft.sizes[row])):
+        found.append((*found[draft.parents[row, node]], int(draft.tokens[row, node])))
+    return set(found)

@@ -1,0 +1,241 @@
+"""The commands one after the other on a tiny family: profile, plan, run, validate, show, list."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from transformers import LlamaForCausalLM
+
+from spectune.cli import main
+from spectune.db import open_store
+from spectune.planner.plan import plan_from_json
+
+from .tiny_family import byte_tokenizer, save_model
+
+TINY = ("--dtype", "float32", "--batch", "1,2", "--budget", "0.2", "--max-new-tokens", "12")
+PROMPT = "def main("
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """A folder with a family, prompts and a store in which a profile and a plan lie."""
+
+    folder: Path
+    profile: Result
+    plan: Result
+
+    def typed(self, *arguments: str) -> Result:
+        return typed(self.folder, *arguments)
+
+    def facts(self, *arguments: str) -> Any:
+        result = self.typed(*arguments, "--json")
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+
+def typed(folder: Path, command: str, *arguments: str) -> Result:
+    """Run a command with everything it reads and writes under one folder."""
+    places = {"SPECTUNE_STORE": str(folder / "store.db"), "XDG_RUNTIME_DIR": str(folder / "run")}
+    target = () if command in ("show", "list") else ("--target", str(folder / "target"))
+    return CliRunner(env=places).invoke(main, [command, *target, *arguments])
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    folder = tmp_path_factory.mktemp("workshop")
+    (folder / "run").mkdir(mode=0o700)
+    save_model(folder / "target", layers=2, seed=1)
+    save_model(folder / "small", layers=1, seed=2)
+    (folder / "prompts.txt").write_text("\n\n".join(f"def f{place}(x): return {place}" for place in range(4)))
+    family = ("--drafter", f"small={folder / 'small'}", "--prompts", str(folder / "prompts.txt"))
+    profile = typed(folder, "profile", *family, *TINY, "--max-prompt-tokens", "8", "--json")
+    plan = typed(folder, "plan", "--dtype", "float32", "-o", str(folder / "plan.json"), "--json")
+    return Workshop(folder=folder, profile=profile, plan=plan)
+
+
+def test_profile_prints_one_object_of_what_it_measured(workshop: Workshop) -> None:
+    assert workshop.profile.exit_code == 0, workshop.profile.output
+    facts = json.loads(workshop.profile.stdout)
+    assert [(s["model"], s["regime"], s["cells"]) for s in facts["surfaces"]] == [
+        ("target", "eager", 2 * 2 * 18),
+        ("small", "eager", 2 * 2 * 10),
+    ]
+    assert [trace["drafter"] for trace in facts["traces"]] == ["small"]
+    assert facts["store"].endswith("store.db")
+
+
+def test_profile_says_null_where_nothing_was_measured(workshop: Workshop) -> None:
+    (target, _) = json.loads(workshop.profile.stdout)["surfaces"]
+    assert (target["held_out_error_median"], target["held_out_error_p95"]) == (None, None)
+    assert 0.0 < target["repeat_noise"] < 1.0
+
+
+def test_progress_goes_to_stderr(workshop: Workshop) -> None:
+    assert "timing forwards" in workshop.profile.stderr
+    assert "timing forwards" not in workshop.profile.stdout
+
+
+def test_a_dry_run_lists_what_the_profile_measures_and_writes_nothing(workshop: Workshop, tmp_path: Path) -> None:
+    family = ("--drafter", f"small={workshop.folder / 'small'}", "--prompts", str(workshop.folder / "prompts.txt"))
+    new_store = ("--store", str(tmp_path / "new.db"))
+    facts = workshop.facts("profile", *family, *TINY, "--max-prompt-tokens", "8", "--dry-run", *new_store)
+    measured = json.loads(workshop.profile.stdout)["surfaces"]
+    assert [(m["model"], len(m["cells"])) for m in facts["models"]] == [(s["model"], s["cells"]) for s in measured]
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_keeps_what_was_timed_and_exits_130(workshop: Workshop, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    places = {"SPECTUNE_STORE": str(tmp_path / "store.db"), "XDG_RUNTIME_DIR": str(tmp_path / "run")}
+    prompts = ("--prompts", str(workshop.folder / "prompts.txt"), "--batch", "1", "--budget", "500")
+    command = [sys.executable, "-m", "spectune", "profile", "--target", str(workshop.folder / "target"), *prompts]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | places) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "timing forwards\n"
+        time.sleep(2.0)  # some rounds
+        process.send_signal(signal.SIGINT)
+        last = process.stderr.read().splitlines()
+    assert process.returncode == 130
+    assert re.fullmatch(r"stopped with \d+ cells measured; they are kept in .*store\.db", last[0])
+    with open_store(str(tmp_path / "store.db")) as store:
+        assert sum(len(each.measurements) for each in store.surfaces()) == int(last[0].split()[2])
+
+
+def test_plan_prints_the_document_it_writes(workshop: Workshop) -> None:
+    assert workshop.plan.exit_code == 0, workshop.plan.output
+    written = (workshop.folder / "plan.json").read_text()
+    assert workshop.plan.stdout == written + "\n"
+    assert sorted({cell.batch for cell in plan_from_json(written).cells}) == [1, 2]
+
+
+def test_plan_names_the_file_it_wrote(workshop: Workshop) -> None:
+    assert f"written to {workshop.folder / 'plan.json'}" in workshop.plan.stderr
+
+
+def test_plan_takes_a_name_the_store_knows_and_explains_each_cell(workshop: Workshop) -> None:
+    store = str(workshop.folder / "store.db")
+    arguments = ["plan", "--target", "target", "--dtype", "float32", "--store", store, "--batch", "1", "--explain"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert "batch 1, context" in result.stdout
+    assert "tokens/s" in result.stdout
+
+
+def test_run_streams_the_target_s_own_text(workshop: Workshop) -> None:
+    result = workshop.typed("run", "--prompt", PROMPT, "--max-new-tokens", "6")
+    assert result.stdout == greedy(workshop.folder / "target", 6) + "\n"
+    assert "plan made on this device" in result.stderr
+
+
+@pytest.mark.parametrize("plan", ["auto", "none", "FILE"])
+def test_run_prints_the_same_tokens_whatever_the_plan(workshop: Workshop, plan: str) -> None:
+    place = str(workshop.folder / "plan.json") if plan == "FILE" else plan
+    facts = workshop.facts("run", "--prompt", PROMPT, "--max-new-tokens", "6", "--plan", place, "--dtype", "float32")
+    sources = {"auto": "this device", "none": "none", "FILE": "file"}
+    assert facts["text"] == greedy(workshop.folder / "target", 6)
+    assert facts["plan"]["source"] == sources[plan]
+
+
+def test_run_reads_the_prompt_from_stdin(workshop: Workshop) -> None:
+    arguments = ["-q", "run", "--target", str(workshop.folder / "target"), "--prompt", "-", "--plan", "none"]
+    result = CliRunner().invoke(main, [*arguments, "--dtype", "float32", "--max-new-tokens", "6"], input=PROMPT)
+    assert (result.stdout, result.stderr) == (greedy(workshop.folder / "target", 6) + "\n", "")
+
+
+def test_validate_keeps_what_it_measured_and_fails_above_the_limit(workshop: Workshop) -> None:
+    prompts = ("--prompts", str(workshop.folder / "prompts.txt"), "--max-new-tokens", "12", "--rounds", "1")
+    result = workshop.typed("validate", *prompts, "--batch", "1", "--fail-above", "0", "--json")
+    (row,) = json.loads(result.stdout)["rows"]
+    assert result.exit_code == 1
+    assert "the prediction for batch 1" in result.stderr.splitlines()[-1]
+    (kept,) = workshop.facts("show", "--id", str(json.loads(result.stdout)["plan"]))["validations"]
+    assert kept["rows"][0]["measured_tokens_per_s"] == row["measured_tokens_per_s"]
+
+
+def test_show_writes_the_plan_byte_for_byte(workshop: Workshop, tmp_path: Path) -> None:
+    result = workshop.typed("show", "plan", "--id", "1", "-o", str(tmp_path / "plan.json"))
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "plan.json").read_bytes() == (workshop.folder / "plan.json").read_bytes()
+
+
+def test_show_tells_the_cells_of_a_surface(workshop: Workshop) -> None:
+    facts = workshop.facts("show", "surface", "--id", "1")
+    assert (facts["model"], facts["role"], len(facts["measurements"])) == ("target", "verify", facts["cells"])
+
+
+def test_show_tells_the_acceptance_of_a_trace(workshop: Workshop) -> None:
+    facts = workshop.facts("show", "trace")
+    (trace,) = json.loads(workshop.profile.stdout)["traces"]
+    assert (facts["drafter"], facts["acceptance_by_rank"]) == ("small", trace["acceptance_by_rank"])
+
+
+def test_list_counts_what_is_there(workshop: Workshop) -> None:
+    facts = workshop.facts("list")
+    counts = {name: len(rows) for name, rows in facts.items() if name not in ("store", "plans")}
+    assert counts == {"devices": 1, "models": 2, "surfaces": 2, "traces": 1}
+    assert {plan["target"] for plan in facts["plans"]} == {"target"}
+
+
+@pytest.mark.parametrize("arguments", [("show",), ("show", "surface"), ("show", "trace"), ("list",)])
+def test_tables_for_people_go_to_stdout(workshop: Workshop, arguments: tuple[str, ...]) -> None:
+    result = workshop.typed(*arguments)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "device" in result.stdout or "drafter" in result.stdout
+
+
+def test_a_plan_for_another_device_is_refused_in_one_line(workshop: Workshop, tmp_path: Path) -> None:
+    document = json.loads((workshop.folder / "plan.json").read_text())
+    document["device"]["name"] = "another processor"
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    result = workshop.typed("run", "--prompt", PROMPT, "--plan", str(tmp_path / "plan.json"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert re.fullmatch("Error: .* is a plan for another device .*\n", result.stderr)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 0.5, 0.99])
+def test_a_corrupt_plan_is_refused_in_one_line(workshop: Workshop, keep: float, tmp_path: Path) -> None:
+    text = (workshop.folder / "plan.json").read_text()
+    (tmp_path / "plan.json").write_text(
+        text[: int(keep * len(text))] if keep != 1 else text.replace("policy", "polity")
+    )
+    result = workshop.typed("run", "--prompt", PROMPT, "--plan", str(tmp_path / "plan.json"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert re.fullmatch("Error: .*\n", result.stderr)
+
+
+def test_a_drafter_the_plan_does_not_know_is_refused(workshop: Workshop) -> None:
+    result = workshop.typed("run", "--prompt", PROMPT, "--drafter", f"tall={workshop.folder / 'small'}")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "the plan knows no drafter called tall; it was made with small" in result.stderr
+
+
+def test_a_plan_changed_in_the_store_is_refused(workshop: Workshop, tmp_path: Path) -> None:
+    shutil.copy(workshop.folder / "store.db", tmp_path / "store.db")
+    with closing(sqlite3.connect(tmp_path / "store.db")) as database, database:
+        database.execute("UPDATE spectune_plan SET document = replace(document, 'default', 'another')")
+    result = CliRunner().invoke(main, ["show", "--store", str(tmp_path / "store.db")])
+    assert result.exit_code == 1
+    assert "was changed after it was stored" in result.stderr
+
+
+def greedy(folder: Path, count: int) -> str:
+    """Return what transformers itself continues the prompt with, in fp32."""
+    tokenizer = byte_tokenizer("def main(): return 1")
+    model = LlamaForCausalLM.from_pretrained(folder).eval()
+    ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+    new = model.generate(ids, max_new_tokens=count, do_sample=False)[0, ids.shape[1] :]
+    return str(tokenizer.decode(new, skip_special_tokens=True))

@@ -1,0 +1,81 @@
+"""Options as people type them: what is read, and what is refused with exit code 2 before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from spectune.cli import main, options
+from spectune.runtime.models.loading import DTYPES
+
+TARGET = ("--target", "nowhere")
+
+
+@click.command()
+@options.drafters
+@options.device
+@click.option("--batch", default="", callback=options.counts)
+def echo(drafters: dict[str, Path], device: str, batch: tuple[int, ...]) -> None:
+    click.echo(repr((drafters, device, batch)))
+
+
+def typed(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def test_numbers_are_read_in_their_order_and_once() -> None:
+    assert CliRunner().invoke(echo, ["--batch", "8, 1,8"]).output == "({}, 'auto', (8, 1))\n"
+
+
+def test_a_drafter_s_path_may_hold_an_equals_sign() -> None:
+    shown = CliRunner().invoke(echo, ["--drafter", "small=a=b"]).output
+    assert shown == repr(({"small": Path("a=b")}, "auto", ())) + "\n"
+
+
+@pytest.mark.parametrize("text", ["small", "=path", "small=", "a=b=", ""])
+def test_a_drafter_without_name_or_path_is_a_usage_error(text: str) -> None:
+    result = typed("profile", *TARGET, "--drafter", text) if text != "a=b=" else typed("profile", "--drafter", "x")
+    assert result.exit_code == 2
+
+
+def test_a_drafter_s_name_stands_once() -> None:
+    result = typed("profile", *TARGET, "--drafter", "a=x", "--drafter", "a=y")
+    assert result.exit_code == 2
+    assert "'a' stands twice" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("profile", "--batch", "0"),
+        ("profile", "--batch", "1,two"),
+        ("profile", "--batch", "1,,2"),
+        ("profile", "--context", "-4"),
+        ("profile", "--device", "gpu"),
+        ("profile", "--dtype", "int3"),
+        ("profile", "--budget", "0"),
+        ("profile", "--temperature", "-1"),
+        ("plan", "--device", "all"),
+        ("plan", "--nonsense"),
+        ("run", "--prompt", "x", "--max-new-tokens", "none"),
+        ("validate", "--rounds", "0"),
+        ("validate", "--fail-above", "much"),
+    ],
+)
+def test_a_wrong_value_is_a_usage_error(wrong: tuple[str, ...]) -> None:
+    command, *rest = wrong
+    result = typed(command, *TARGET, *rest)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("wrong", [("show", "model"), ("show", "--id", "0"), ("list", "--what"), ("run",)])
+def test_a_wrong_word_is_a_usage_error(wrong: tuple[str, ...]) -> None:
+    assert typed(*wrong).exit_code == 2
+
+
+def test_the_number_formats_offered_are_those_that_load() -> None:
+    assert set(options.DTYPES) == set(DTYPES)

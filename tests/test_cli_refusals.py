@@ -1,0 +1,136 @@
+"""Bad input: one clear line on stderr, exit code 1, and nothing lost or half written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spectune.cli import main
+
+from .tiny_family import save_model
+
+COMMANDS = {
+    "profile": ("--batch", "1"),
+    "plan": (),
+    "run": ("--prompt", "def"),
+    "validate": (),
+}
+
+
+def typed(folder: Path, *arguments: str) -> Result:
+    """Run a command quietly; its store would be `folder/store.db`."""
+    places = {"SPECTUNE_STORE": str(folder / "store.db"), "XDG_RUNTIME_DIR": str(folder / "run")}
+    return CliRunner(env=places).invoke(main, ["-q", *arguments])
+
+
+def assert_refused(result: Result, *words: str) -> None:
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert not [word for word in words if word not in result.stderr], result.stderr
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    (tmp_path / "prompts.txt").write_text("def f(x):\n\ndef g(y):")
+    return str(tmp_path / "prompts.txt")
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_model(tmp_path_factory.mktemp("family") / "target", layers=1, seed=1))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_missing_model_is_named(command: str, prompts: str, tmp_path: Path) -> None:
+    given = ("--prompts", prompts) if command in ("profile", "validate") else ()
+    assert_refused(typed(tmp_path, command, "--target", "nowhere", *COMMANDS[command], *given), "no", "nowhere")
+
+
+@pytest.mark.parametrize("text", ["while True: pass", "def main(): return 2 + 2"])
+def test_a_drafter_with_another_tokenizer_is_refused_before_anything_is_stored(
+    text: str, target: str, prompts: str, tmp_path: Path
+) -> None:
+    other = save_model(tmp_path / "other", layers=1, seed=2, text=text)
+    family = ("--target", target, "--drafter", f"other={other}", "--prompts", prompts, "--batch", "1")
+    assert_refused(typed(tmp_path, "profile", *family), "a drafter must share its target's tokenizer")
+    listed = CliRunner().invoke(main, ["list", "--json", "--store", str(tmp_path / "store.db")])
+    assert '"models": []' in listed.stdout
+
+
+@pytest.mark.parametrize("content", ["", "\n \n\n", None])
+def test_a_file_without_prompts_is_refused_and_no_store_is_made(
+    content: str | None, target: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "empty.txt").write_text(content)
+    given = ("--target", target, "--prompts", str(tmp_path / "empty.txt"))
+    assert_refused(typed(tmp_path, "profile", *given), "empty.txt", "prompt")
+    assert not (tmp_path / "store.db").exists()
+
+
+def test_an_empty_prompt_is_refused(target: str, tmp_path: Path) -> None:
+    assert_refused(typed(tmp_path, "run", "--target", target, "--prompt", " \n"), "the prompt is empty")
+
+
+def test_a_plan_file_that_is_not_there_is_refused(target: str, tmp_path: Path) -> None:
+    given = ("--target", target, "--prompt", "def", "--plan", str(tmp_path / "absent.json"))
+    assert_refused(typed(tmp_path, "run", *given), "absent.json", "spectune plan -o")
+
+
+@pytest.mark.parametrize("command", [("list",), ("show",), ("plan", "--target", "any")])
+def test_a_corrupt_database_is_refused_and_left_as_it_was(command: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_text("this is no database")
+    assert_refused(typed(tmp_path, *command), "store.db", "not an SQLite file")
+    assert (tmp_path / "store.db").read_text() == "this is no database"
+
+
+def test_run_decodes_plainly_without_a_readable_store_and_says_so(target: str, tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_text("this is no database")
+    arguments = ["run", "--target", target, "--prompt", "def", "--max-new-tokens", "2", "--dtype", "float32"]
+    result = CliRunner().invoke(main, [*arguments, "--store", str(tmp_path / "store.db")])
+    assert result.exit_code == 0
+    assert "plain decoding, the stored plan is of no use" in result.stderr
+
+
+@pytest.mark.parametrize("command", [("list",), ("show",), ("plan", "--target", "any")])
+def test_a_store_below_a_file_is_refused(command: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    assert_refused(typed(tmp_path, *command, "--store", str(tmp_path / "file" / "store.db")), "file")
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("command", [("show",), ("plan", "--target", "any")])
+def test_an_output_below_a_file_is_refused_before_any_work(command: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    assert_refused(typed(tmp_path, *command, "-o", str(tmp_path / "file" / "plan.json")), "there is no folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_lock_that_cannot_be_written_is_refused(target: str, prompts: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)  # others are passed over
+    (tmp_path / "run" / "spectune").write_text("no folder")
+    given = ("--target", target, "--prompts", prompts, "--batch", "1")
+    assert_refused(typed(tmp_path, "profile", *given), "cannot write the lock")
+
+
+@pytest.mark.parametrize("kind", ["plan", "surface", "trace"])
+def test_an_empty_store_has_nothing_to_show(kind: str, tmp_path: Path) -> None:
+    assert_refused(typed(tmp_path, "show", kind), kind, "run: spectune")
+
+
+def test_a_plan_without_a_profile_says_what_to_run(target: str, tmp_path: Path) -> None:
+    assert_refused(typed(tmp_path, "plan", "--target", target), "run: spectune profile --target")
+
+
+def test_a_validation_without_a_plan_says_what_to_run(target: str, prompts: str, tmp_path: Path) -> None:
+    given = ("--target", target, "--prompts", prompts)
+    assert_refused(typed(tmp_path, "validate", *given), "no plan for", "run: spectune plan")
+
+
+def test_a_batch_larger_than_the_prompts_is_refused(target: str, prompts: str, tmp_path: Path) -> None:
+    given = ("--target", target, "--prompts", prompts, "--batch", "3")
+    assert_refused(typed(tmp_path, "profile", *given), "batch 3 needs as many prompts")

@@ -1,0 +1,156 @@
+"""The demo at tiny scale: what was replayed is what was counted, and the output is the target's own."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import pytest
+from rich.console import Console
+
+from spectune.db import Store, open_store
+from spectune.demo.contest import CHAIN, GENERATE, PLAIN, PLAN, TREE
+from spectune.demo.pages import acceptance_page, device_page, latency_page, outcome_page, plan_page
+from spectune.demo.prompts import calibration_prompts, evaluation_prompts
+from spectune.demo.records import DemoOutcome
+from spectune.demo.story import BATCHES, WORKLOAD, Chapter, DemoSize, compare, learn
+from spectune.planner.plan import plan_from_json
+from spectune.tuning.plan import PlanRequest, inputs_from_store, inputs_of
+
+from .tiny_family import byte_tokenizer
+from .tiny_models import perturbed, tiny_llama
+
+SIZE = DemoSize(calibration_prompts=8, evaluation_prompts=10, calibration_tokens=12, evaluation_tokens=12, budget_s=1.0)
+
+
+@dataclass(frozen=True)
+class Told:
+    """One demo told to its end."""
+
+    store: Store
+    chapter: Chapter
+    outcome: DemoOutcome
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    folder = tmp_path_factory.mktemp("demo")
+    save_family(folder)
+    with pytest.MonkeyPatch.context() as patch, open_store(str(folder / "store.db")) as store:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))  # another profile may hold the device
+        chapter = learn(store, folder, SIZE, _quiet)
+        yield Told(store, chapter, compare(chapter, folder, SIZE, _quiet, time.monotonic()))
+
+
+def _quiet(what: str, share: float) -> None:
+    """Say nothing."""
+
+
+def save_family(folder: Path) -> None:
+    """Write a target and two drafters that often agree with it."""
+    tokenizer = byte_tokenizer("\n".join(prompt.text for prompt in calibration_prompts()))
+    target = tiny_llama(layers=2, seed=1, vocabulary=len(tokenizer)).float()
+    family = {"target": target, "small": perturbed(target, 0.1, seed=1), "medium": perturbed(target, 0.03, seed=2)}
+    for name, model in family.items():
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+
+
+def test_every_row_replays_to_exactly_the_tokens_counted(told: Told) -> None:
+    ours = [row for row in told.outcome.rows if row.name != GENERATE]
+    assert len(ours) == 8
+    assert [row.replayed_tokens_per_round for row in ours] == [row.tokens_per_round for row in ours]
+
+
+def test_drafting_saves_rounds(told: Told) -> None:
+    counted = {(row.batch, row.name): row.tokens_per_round or 0.0 for row in told.outcome.rows}
+    for batch in BATCHES:
+        assert counted[batch, PLAIN] == 1.0
+        assert counted[batch, CHAIN] > 1.2 and counted[batch, TREE] > counted[batch, CHAIN]
+
+
+def test_whatever_decodes_the_output_is_the_targets_own(told: Told) -> None:
+    assert told.outcome.greedy_identical
+
+
+def test_every_batch_has_a_row_of_each_way_of_decoding_and_a_cell(told: Told) -> None:
+    for batch in BATCHES:
+        names = [row.name for row in told.outcome.rows if row.batch == batch]
+        assert names == [PLAIN, CHAIN, TREE, PLAN, GENERATE]
+    assert [cell.batch for cell in told.outcome.cells] == list(BATCHES)
+    assert all(row.measured_tokens_per_s > 0 for row in told.outcome.rows)
+
+
+def test_rows_predict_what_the_plan_promised(told: Told) -> None:
+    rows = {(row.batch, row.name): row for row in told.outcome.rows}
+    for cell in told.chapter.plan.cells:
+        assert rows[cell.batch, PLAN].policy == cell.policy.label
+        assert rows[cell.batch, PLAN].predicted_tokens_per_s == cell.prediction.tokens_per_s
+        assert rows[cell.batch, PLAIN].predicted_tokens_per_s == cell.plain.tokens_per_s
+
+
+def test_the_hand_set_defaults_are_a_chain_of_four_and_eagle2s_published_tree(told: Told) -> None:
+    policies = {row.name: row.policy for row in told.outcome.rows}
+    assert (policies[CHAIN], policies[TREE]) == ("chain of 4", "EAGLE-2 60/7/10")
+
+
+def test_a_cells_figures_are_those_of_its_rows(told: Told) -> None:
+    rows = {(row.batch, row.name): row for row in told.outcome.rows}
+    for cell in told.outcome.cells:
+        plan = rows[cell.batch, PLAN]
+        assert plan.predicted_tokens_per_s is not None
+        assert cell.speedup_over_plain == plan.measured_tokens_per_s / rows[cell.batch, PLAIN].measured_tokens_per_s
+        error = abs(plan.predicted_tokens_per_s / plan.measured_tokens_per_s - 1.0)
+        assert cell.prediction_error == pytest.approx(error)
+
+
+def test_the_outcome_is_one_json_object(told: Told) -> None:
+    document = json.loads(json.dumps(asdict(told.outcome)))
+    assert document["greedy_identical"] is True
+    assert document["device"] == told.chapter.profile.device.label
+
+
+def test_the_plan_is_for_the_middle_of_the_calibration_texts_and_lies_in_the_store(told: Told) -> None:
+    plan, target = told.chapter.plan, told.chapter.profile.identities.target
+    stored = told.store.newest_plan(
+        device=plan.device.fingerprint, target=target.key, workload=WORKLOAD, temperature=0.0
+    )
+    assert plan_from_json(stored) == plan
+    traced = told.chapter.profile.traces[0].prompts
+    middle = int(median(len(text.prompt) + len(text.continuation) // 2 for text in traced))
+    assert [(cell.batch, cell.context) for cell in plan.cells] == [(batch, middle) for batch in BATCHES]
+
+
+def test_the_plan_never_saw_the_prompts_it_is_judged_on(told: Told) -> None:
+    seen = {prompt.prompt for trace in told.chapter.profile.traces for prompt in trace.prompts}
+    tokenizer = byte_tokenizer("\n".join(prompt.text for prompt in calibration_prompts()))
+    asked = {tuple(tokenizer(prompt.text)["input_ids"][-64:]) for prompt in evaluation_prompts()}
+    assert seen and not seen & asked
+
+
+def test_the_store_gives_the_planner_what_the_profile_measured(told: Told) -> None:
+    profile = told.chapter.profile
+    request = PlanRequest(target=profile.identities.target, device=profile.device, workload=WORKLOAD)
+    found, fresh = inputs_from_store(request, told.store), inputs_of(profile, dtype="bfloat16")
+    assert found.drafters == fresh.drafters
+    assert (found.texts, found.overhead) == (fresh.texts, fresh.overhead)
+    assert set(found.verify.measurements) == set(fresh.verify.measurements)
+
+
+def test_the_pages_name_the_device_every_drafter_the_choice_and_every_row(told: Told) -> None:
+    screen = Console(file=io.StringIO(), width=200)
+    chapter = told.chapter
+    for page in (device_page, latency_page, acceptance_page):
+        screen.print(page(chapter.profile))
+    screen.print(plan_page(chapter.plan))
+    screen.print(outcome_page(told.outcome))
+    assert isinstance(screen.file, io.StringIO)
+    shown = screen.file.getvalue()
+    for word in (chapter.profile.device.label, "small", "medium", PLAIN, CHAIN, TREE, PLAN, GENERATE):
+        assert word in shown
+    assert "output is the target's own in fp32: yes" in shown

@@ -1,0 +1,180 @@
+"""T2: over random seeds the emitted tokens follow the target's own law; biased verifiers do not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from spectune.planner.policy import ChainPolicy, StaticPolicy, TreePolicy
+from spectune.runtime import decoder as decoder_module
+from spectune.runtime import draws as draws_module
+from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.layout import Ints
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request, Sequence
+from spectune.runtime.setup import RoundSetup, always
+from spectune.runtime.walk import Acceptance, accept
+
+from .decoded_runs import BUSHY
+from .tiny_models import perturbed, tiny_llama
+
+pytestmark = pytest.mark.lossless
+
+VOCABULARY, TOKENS, TEMPERATURE = 8, 3, 1.3
+PROMPT = (3, 1, 4)
+SLOTS = 1000
+LLAMA = tiny_llama(layers=1, seed=5, vocabulary=VOCABULARY, hidden=16)
+TARGET, DRAFTER = LeanModel(LLAMA), LeanModel(perturbed(LLAMA, 0.3))
+TREES: dict[str, TreePolicy] = {"chain": ChainPolicy(length=2), "tree": StaticPolicy(tree=BUSHY)}
+
+Text = tuple[int, ...]
+
+
+class Crowd(Decoder):
+    """A decoder whose whole batch starts behind one shared prompt, so that many seeds share its forwards."""
+
+    def start(self, drafter: ModelDrafter, seeds: Many[int]) -> list[Sequence]:
+        self._prefill(PROMPT[:-1], 0)
+        self._cache.spread(len(seeds), len(PROMPT) - 1)
+        drafter.read_prefixes(PROMPT[:-1], [len(PROMPT) - 1] * len(seeds))
+        requests = [Request(prompt=PROMPT, max_new_tokens=TOKENS, temperature=TEMPERATURE, seed=seed) for seed in seeds]
+        self.running = [Sequence(request, index) for index, request in enumerate(requests)]
+        return list(self.running)
+
+
+def sampled(policy: TreePolicy, first_seed: int, samples: int) -> Counter[Text]:
+    """Count the texts that `samples` consecutive seeds emit."""
+    counts: Counter[Text] = Counter()
+    for start in range(first_seed, first_seed + samples, SLOTS):
+        drafter = ModelDrafter(DRAFTER, slots=SLOTS, capacity=24)
+        schedule = always(RoundSetup(policy=policy, drafter="it"))
+        crowd = Crowd(TARGET, {"it": drafter}, schedule, slots=SLOTS, capacity=24)
+        sequences = crowd.start(drafter, range(start, start + SLOTS))
+        while crowd.running:
+            crowd.step()
+        counts.update(tuple(s.emitted) for s in sequences)
+    return counts
+
+
+def exact_law() -> dict[Text, float]:
+    """Return the probability of every text: the product of the target's conditionals, by transformers."""
+    law: dict[Text, float] = {(): 1.0}
+    for _ in range(TOKENS):
+        texts = list(law)
+        with torch.no_grad():
+            logits = LLAMA(torch.tensor([PROMPT + text for text in texts])).logits[:, -1]
+        conditionals = torch.softmax(logits / TEMPERATURE, dim=-1).tolist()
+        rows = zip(texts, conditionals, strict=True)
+        law = {(*text, token): law[text] * share for text, row in rows for token, share in enumerate(row)}
+    return law
+
+
+def p_value(counts: Counter[Text], law: dict[Text, float]) -> float:
+    """Return Pearson's chi-square p; texts expected fewer than five times share one bin."""
+    samples = counts.total()
+    common = [text for text, share in law.items() if share * samples >= 5]
+    seen = np.array([*(counts[text] for text in common), 0.0])
+    expected = np.array([*(law[text] * samples for text in common), 0.0])
+    seen[-1], expected[-1] = samples - seen.sum(), samples - expected.sum()
+    if expected[-1] < 5:
+        seen, expected = np.append(seen[:-2], seen[-2:].sum()), np.append(expected[:-2], expected[-2:].sum())
+    return float(chi2.sf(((seen - expected) ** 2 / expected).sum(), len(seen) - 1))
+
+
+@pytest.mark.parametrize("first_seed", [0, 10**6, -(2**62)])
+@pytest.mark.parametrize("kind", TREES)
+def test_sampled_texts_follow_the_targets_law(kind: str, first_seed: int) -> None:
+    assert p_value(sampled(TREES[kind], first_seed, 40_000), exact_law()) > 1e-3
+
+
+def test_the_law_is_spread_over_many_texts() -> None:
+    assert sum(share * 40_000 >= 5 for share in exact_law().values()) > 100
+
+
+def noise_of_the_seed_only(seeds: Tensor, positions: Tensor, vocabulary: int) -> Tensor:
+    """Give every position of a text the same noise."""
+    return ORIGINAL_GUMBEL(seeds, torch.zeros_like(positions), vocabulary)
+
+
+ORIGINAL_GUMBEL, ORIGINAL_DRAW = draws_module.gumbel, draws_module.draw
+
+
+class SecondChance:
+    """A verifier that redraws with fresh noise when the first draw was not drafted."""
+
+    def draw(self, logits: Tensor, sequences: Many[Sequence], depths: Ints) -> list[list[tuple[int, int]]]:
+        first, second = (ORIGINAL_DRAW(logits, _reseeded(sequences, again), depths) for again in (0, 1))
+        return [list(zip(*rows, strict=True)) for rows in zip(first, second, strict=True)]
+
+    def accept(self, tokens: Many[int], parents: Many[int], size: int, draws: Many[tuple[int, int]]) -> Acceptance:
+        drafted = {(parents[child], tokens[child]) for child in range(1, size)}
+        chosen = [b if (node, a) not in drafted and (node, b) in drafted else a for node, (a, b) in enumerate(draws)]
+        return accept(tokens, parents, size, chosen)
+
+
+class FreshNoise:
+    """A verifier that draws with other noise in every round: no bias, the noise is still independent."""
+
+    def __init__(self) -> None:
+        self.round = 0
+
+    def draw(self, logits: Tensor, sequences: Many[Sequence], depths: Ints) -> list[list[int]]:
+        self.round += 1
+        return ORIGINAL_DRAW(logits, _reseeded(sequences, self.round), depths)
+
+    def accept(self, tokens: Many[int], parents: Many[int], size: int, draws: Many[int]) -> Acceptance:
+        return accept(tokens, parents, size, draws)
+
+
+class DroppedCorrection(FreshNoise):
+    """The same, but it throws away the target's token where the drafts end, and draws it anew next round."""
+
+    def accept(self, tokens: Many[int], parents: Many[int], size: int, draws: Many[int]) -> Acceptance:
+        path = accept(tokens, parents, size, draws)
+        is_rejection = path.nodes[-1] in parents[1:size]
+        if is_rejection and len(path.drawn) > 1:
+            return Acceptance(nodes=path.nodes, drawn=path.drawn[:-1])
+        return path
+
+
+def _reseeded(sequences: Many[Sequence], times: int) -> list[Sequence]:
+    """Return the sequences as other seeds would see them."""
+    others = [Sequence(replace(s.request, seed=s.request.seed + times * 10**9), s.index) for s in sequences]
+    for other, sequence in zip(others, sequences, strict=True):
+        other.tokens = sequence.tokens
+    return others
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_one_noise_for_all_positions_is_caught(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draws_module, "gumbel", noise_of_the_seed_only)
+    assert p_value(sampled(TREES[kind], 0, 5000), exact_law()) < 1e-6
+
+
+@pytest.mark.parametrize("verifier", [SecondChance, DroppedCorrection])
+@pytest.mark.parametrize("kind", TREES)
+def test_a_verifier_that_favours_drafts_is_caught(
+    kind: str, verifier: Callable[[], SecondChance | FreshNoise], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(verifier(), monkeypatch)
+    assert p_value(sampled(TREES[kind], 0, 5000), exact_law()) < 1e-6
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_other_noise_in_every_round_is_no_bias(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(FreshNoise(), monkeypatch)
+    assert p_value(sampled(TREES[kind], 0, 5000), exact_law()) > 1e-3
+
+
+def install(verifier: SecondChance | FreshNoise, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder_module, "draw", verifier.draw)
+    monkeypatch.setattr(decoder_module, "accept", verifier.accept)

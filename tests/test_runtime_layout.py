@@ -1,0 +1,82 @@
+"""Laying tokens out for one forward: positions, cache columns and what each token sees."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from spectune.runtime.layout import Bools, ancestors, lay_out
+from spectune.runtime.models.forward import ForwardInput
+
+PARENTS = np.array([[-1, 0, 0, 1], [-1, 0, 1, 2]])
+DEPTHS = np.array([[0, 1, 1, 2], [0, 1, 2, 3]])
+TOKENS = np.array([[4, 5, 6, 7], [8, 9, 10, 11]])
+CPU = torch.device("cpu")
+
+
+def laid_out(contexts: list[int], visible: Bools, *, written: int = 0) -> ForwardInput:
+    return lay_out(TOKENS, DEPTHS, contexts, visible, dtype=torch.float32, device=CPU, written=written)
+
+
+def test_a_position_is_context_plus_depth() -> None:
+    assert laid_out([3, 5], ancestors(PARENTS)).positions.tolist() == [[3, 4, 4, 5], [5, 6, 7, 8]]
+
+
+def test_columns_lie_side_by_side_behind_the_context() -> None:
+    assert laid_out([3, 5], ancestors(PARENTS)).columns.tolist() == [[3, 4, 5, 6], [5, 6, 7, 8]]
+
+
+def test_nodes_written_before_push_columns_but_not_positions() -> None:
+    visible = np.concatenate((np.ones((2, 4, 2), dtype=np.bool_), ancestors(PARENTS)), axis=2)
+    step = laid_out([3, 5], visible, written=2)
+    assert step.columns.tolist() == [[5, 6, 7, 8], [7, 8, 9, 10]]
+    assert step.positions.tolist() == [[3, 4, 4, 5], [5, 6, 7, 8]]
+
+
+def test_the_longest_context_and_its_nodes_are_in_sight() -> None:
+    assert laid_out([3, 5], ancestors(PARENTS)).seen == 9
+
+
+def test_a_node_sees_its_context_its_ancestors_and_itself() -> None:
+    bias = laid_out([3, 5], ancestors(PARENTS)).bias
+    assert bias is not None
+    open_columns = [[torch.nonzero(node == 0).flatten().tolist() for node in row] for row in bias]
+    assert open_columns[0] == [[0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 5], [0, 1, 2, 3, 4, 6]]
+    assert open_columns[1][3] == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_what_a_node_does_not_see_is_minus_infinity() -> None:
+    bias = laid_out([3, 5], ancestors(PARENTS)).bias
+    assert bias is not None and set(bias.flatten().tolist()) == {0.0, -math.inf}
+
+
+def test_one_sight_may_be_shared_by_all_rows() -> None:
+    causal = np.tri(4, dtype=np.bool_)
+    shared, each = laid_out([3, 5], causal[None]).bias, laid_out([3, 5], np.stack([causal] * 2)).bias
+    assert shared is not None and each is not None and torch.equal(shared, each)
+
+
+@pytest.mark.parametrize(("contexts", "is_open"), [([3, 3], True), ([3, 4], False)])
+def test_tokens_that_all_see_everything_need_no_bias(contexts: list[int], is_open: bool) -> None:
+    step = lay_out(
+        TOKENS[:, :1],
+        DEPTHS[:, :1],
+        contexts,
+        np.ones((1, 1, 1), dtype=np.bool_),
+        dtype=torch.float32,
+        device=CPU,
+    )
+    assert (step.bias is None) == is_open
+
+
+def test_ancestors_of_a_node_are_found_by_walking_up() -> None:
+    sees = ancestors(PARENTS)
+    for row, parents in enumerate(PARENTS.tolist()):
+        for node in range(4):
+            walk = [node]
+            while parents[walk[-1]] >= 0:
+                walk.append(parents[walk[-1]])
+            assert np.flatnonzero(sees[row, node]).tolist() == sorted(walk)

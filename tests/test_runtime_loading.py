@@ -1,0 +1,110 @@
+"""Loading: the right form for every family, and one clear line where it cannot be done."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
+
+from spectune.errors import ModelError
+from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.models.loading import load_model, load_tokenizer, require_one_vocabulary
+
+from .tiny_models import tiny_llama, tiny_neox
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a saved Llama."""
+    folder = tmp_path_factory.mktemp("llama")
+    tiny_llama(layers=1, seed=0).save_pretrained(folder)
+    return folder
+
+
+def refusal(location: Path, dtype: str = "float32") -> str:
+    """Return the message with which loading is refused; it must be one line."""
+    with pytest.raises(ModelError) as caught:
+        load_model(str(location), dtype=dtype)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_a_llama_loads_lean_in_the_dtype_asked_for(llama: Path, dtype: str) -> None:
+    model = load_model(str(llama), dtype=dtype)
+    assert isinstance(model, LeanModel) and str(model.dtype) == f"torch.{dtype}"
+
+
+def test_an_unknown_family_loads_generic(tmp_path: Path) -> None:
+    tiny_neox(layers=1, seed=0).save_pretrained(tmp_path)
+    assert isinstance(load_model(str(tmp_path), dtype="float32"), GenericModel)
+
+
+def test_an_unknown_dtype_is_refused_with_the_choice(llama: Path) -> None:
+    assert refusal(llama, "int3").startswith("unknown dtype 'int3'; choose one of float32,")
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    assert str(tmp_path / "nowhere") in refusal(tmp_path / "nowhere")
+
+
+def test_pickled_weights_are_not_loaded(llama: Path, tmp_path: Path) -> None:
+    shutil.copy(llama / "config.json", tmp_path)
+    torch.save(tiny_llama(layers=1, seed=0).state_dict(), tmp_path / "pytorch_model.bin")
+    assert "safetensors" in refusal(tmp_path)
+
+
+def test_a_damaged_weight_file_is_refused(llama: Path, tmp_path: Path) -> None:
+    shutil.copy(llama / "config.json", tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"not weights")
+    assert str(tmp_path) in refusal(tmp_path)
+
+
+def test_a_sliding_window_is_refused(tmp_path: Path) -> None:
+    config = MistralConfig(
+        vocab_size=24, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, sliding_window=8,
+    )  # fmt: skip
+    MistralForCausalLM(config).save_pretrained(tmp_path)
+    assert "sliding window" in refusal(tmp_path)
+
+
+def test_a_missing_tokenizer_is_one_line(llama: Path) -> None:
+    with pytest.raises(ModelError, match=r"^no tokenizer at [^\n]*$"):
+        load_tokenizer(str(llama))
+
+
+def with_tokenizer(folder: Path, words: str, vocabulary: int = 24) -> Path:
+    """Return a folder with a model and a tokenizer that numbers the letters in this order."""
+    tiny_llama(layers=1, seed=0, vocabulary=vocabulary).save_pretrained(folder)
+    tokenizer = Tokenizer(WordLevel({word: place for place, word in enumerate(words)}, unk_token=words[0]))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    return folder
+
+
+def test_a_drafter_with_another_vocabulary_size_is_refused(llama: Path, tmp_path: Path) -> None:
+    other = with_tokenizer(tmp_path, "abc", vocabulary=30)
+    with pytest.raises(ModelError, match=r"vocabulary of 30 tokens and the target .* of 24"):
+        require_one_vocabulary(str(llama), str(other))
+
+
+def test_a_drafter_that_numbers_its_tokens_otherwise_is_refused(tmp_path: Path) -> None:
+    target, drafter = with_tokenizer(tmp_path / "t", "abcd"), with_tokenizer(tmp_path / "d", "abdc")
+    with pytest.raises(ModelError, match="number their tokens differently"):
+        require_one_vocabulary(str(target), str(drafter))
+
+
+def test_a_drafter_with_the_targets_tokenizer_is_accepted(tmp_path: Path) -> None:
+    target, drafter = with_tokenizer(tmp_path / "t", "abcd"), with_tokenizer(tmp_path / "d", "abcd")
+    require_one_vocabulary(str(target), str(drafter))
+
+
+def test_a_drafter_without_a_tokenizer_is_compared_by_size(llama: Path, tmp_path: Path) -> None:
+    require_one_vocabulary(str(with_tokenizer(tmp_path, "abcd")), str(llama))

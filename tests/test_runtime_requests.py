@@ -1,0 +1,58 @@
+"""Requests and the sequences they become."""
+
+from __future__ import annotations
+
+import pytest
+
+from spectune.errors import RequestError
+from spectune.runtime.requests import Request, Sequence
+
+
+def fresh(limit: int = 4, stop: frozenset[int] = frozenset()) -> Sequence:
+    return Sequence(Request(prompt=(7, 8), max_new_tokens=limit, stop=stop), 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"prompt": ()}, "no token"),
+        ({"max_new_tokens": 0}, "at least 1, got 0"),
+        ({"temperature": -0.1}, r"got -0\.1"),
+        ({"temperature": float("nan")}, "got nan"),
+        ({"seed": 2**63}, "64 bits, got 9223372036854775808"),
+    ],
+)
+def test_an_impossible_request_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        Request(**{"prompt": (1,), "max_new_tokens": 1, **fields})  # type: ignore[arg-type]
+
+
+def test_everything_drawn_is_kept_below_the_limit() -> None:
+    sequence = fresh()
+    assert (sequence.commit([1, 2]), sequence.tokens, sequence.is_finished) == (2, [7, 8, 1, 2], False)
+
+
+def test_the_limit_cuts_what_was_drawn() -> None:
+    sequence = fresh(limit=3)
+    assert (sequence.commit([1, 2, 3, 4]), sequence.emitted, sequence.is_finished) == (3, [1, 2, 3], True)
+
+
+def test_a_stop_token_is_kept_and_nothing_behind_it() -> None:
+    sequence = fresh(stop=frozenset([2]))
+    assert (sequence.commit([1, 2, 3]), sequence.emitted, sequence.is_finished) == (2, [1, 2], True)
+
+
+def test_a_finished_sequence_takes_no_more() -> None:
+    sequence = fresh(limit=1)
+    sequence.commit([1])
+    assert sequence.commit([2]) == 0 and sequence.emitted == [1]
+
+
+def test_a_prompt_that_ends_with_a_stop_token_is_not_finished() -> None:
+    assert not fresh(stop=frozenset([8])).is_finished
+
+
+def test_the_newest_token_is_not_in_the_context() -> None:
+    sequence = fresh()
+    sequence.commit([1])
+    assert sequence.context == 2

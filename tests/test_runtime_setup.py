@@ -1,0 +1,29 @@
+"""Round setups: how many tokens a verify really feeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from spectune.planner.policy import ChainPolicy
+from spectune.runtime.setup import PLAIN, RoundSetup, always
+
+PADDED = RoundSetup(policy=ChainPolicy(length=3), drafter="d", run_tokens=(0, 2, 2, 8))
+
+
+@pytest.mark.parametrize(("tokens", "fed"), [(1, 2), (2, 2), (3, 8), (4, 4), (9, 9)])
+def test_a_verify_is_padded_as_far_as_the_table_reaches(tokens: int, fed: int) -> None:
+    assert PADDED.padded(tokens) == fed
+
+
+def test_nothing_is_padded_without_a_table() -> None:
+    assert [PLAIN.padded(tokens) for tokens in range(1, 5)] == [1, 2, 3, 4]
+
+
+def test_the_most_tokens_are_those_of_the_policy_or_of_its_padding() -> None:
+    assert PADDED.most_tokens == 8
+    assert RoundSetup(policy=ChainPolicy(length=3)).most_tokens == 4
+    assert PLAIN.most_tokens == 1
+
+
+def test_always_is_the_same_setup_everywhere() -> None:
+    assert always(PADDED)(1, 0) is always(PADDED)(8, 4000) is PADDED

@@ -1,0 +1,41 @@
+"""The target's own continuations, against transformers decoding without a cache."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spectune.runtime.draws import gumbel
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request
+from spectune.tuning.continuations import continuations
+
+from .tiny_models import plain_logits, tiny_llama
+
+MODEL = tiny_llama(layers=2, seed=9)
+PROMPTS = [(1,), (4, 2, 7, 7), (9, 3), (0, 0, 0), (11, 5, 2, 8, 1, 6)]
+
+
+def requests(temperature: float) -> list[Request]:
+    return [
+        Request(prompt=prompt, max_new_tokens=6 + place, temperature=temperature, seed=70 + place)
+        for place, prompt in enumerate(PROMPTS)
+    ]
+
+
+def slowly(request: Request) -> tuple[int, ...]:
+    tokens = list(request.prompt)
+    for place in range(len(tokens), len(tokens) + request.max_new_tokens):
+        scores = plain_logits(MODEL, tokens)[-1].float()
+        if request.temperature:
+            noise = gumbel(torch.tensor([request.seed]), torch.tensor([place]), len(scores))[0]
+            scores = scores / request.temperature + noise
+        tokens.append(int(scores.argmax()))
+    return tuple(tokens[len(request.prompt) :])
+
+
+@pytest.mark.parametrize("slots", [1, 2, 16])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_continuations_are_the_targets_own_however_many_run_at_once(temperature: float, slots: int) -> None:
+    found = continuations(LeanModel(MODEL), requests(temperature), slots=slots)
+    assert found == [slowly(request) for request in requests(temperature)]

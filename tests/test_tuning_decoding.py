@@ -1,0 +1,86 @@
+"""The ruler: what is counted as steady, how much room a run needs, and what a run emits."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from spectune.errors import RequestError
+from spectune.runtime.decoder import Round
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import PLAIN, RoundSetup, always
+from spectune.tuning.decoding import LOOKUP, Family, Run, TimedRound, decode_timed, room_for
+
+from .decoded_runs import POLICIES, random_requests
+from .tiny_models import perturbed, tiny_llama
+
+TARGET = tiny_llama(layers=2, seed=1)
+FAMILY = Family(target=LeanModel(TARGET), drafters={"small": LeanModel(perturbed(TARGET, 0.02))})
+
+
+def timed(ms: float, *kept: int) -> TimedRound:
+    done = Round(setup=PLAIN, context=9, kept=list(kept), verify_tokens=1, widths=(), fresh=0, finished=[])
+    return TimedRound(ms=ms, round=done)
+
+
+@cache
+def own_texts(tokens: int) -> list[tuple[int, ...]]:
+    return [own_text(TARGET, request) for request in random_requests(5, tokens=tokens)]
+
+
+def own_text(model: LlamaForCausalLM, request: Request) -> tuple[int, ...]:
+    """Ask transformers for the greedy continuation, token by token and without a cache."""
+    tokens = list(request.prompt)
+    for _ in range(request.max_new_tokens):
+        with torch.no_grad():
+            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+        if tokens[-1] in request.stop:
+            break
+    return tuple(tokens[len(request.prompt) :])
+
+
+def test_speed_counts_the_rounds_whose_slots_are_all_busy() -> None:
+    run = Run(batch=2, rounds=(timed(2.0, 1, 3), timed(3.0, 2, 4), timed(50.0, 1)), texts=())
+    assert run.tokens_per_s == pytest.approx(1000.0 * 10 / 5.0)
+    assert run.tokens_per_round == pytest.approx(10 / 4)
+    assert run.median_round_ms == pytest.approx(2.5)
+
+
+def test_tokens_per_sequence_and_round_count_every_round() -> None:
+    run = Run(batch=2, rounds=(timed(2.0, 1, 3), timed(50.0, 4)), texts=())
+    assert run.tokens_per_sequence_round == pytest.approx(8 / 3)
+
+
+def test_a_run_without_a_steady_round_has_no_speed() -> None:
+    with pytest.raises(RequestError, match="never were all 3 sequences of the batch decoded at once"):
+        Run(batch=3, rounds=(timed(2.0, 1, 3),), texts=()).tokens_per_s  # noqa: B018
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("kind", ["plain", *POLICIES])
+def test_every_setup_emits_the_targets_own_text_within_its_room(kind: str, batch: int) -> None:
+    setup = (
+        PLAIN if kind == "plain" else RoundSetup(policy=POLICIES[kind], drafter=LOOKUP if kind == "lookup" else "small")
+    )
+    requests = random_requests(5, tokens=9)
+    names = [setup.drafter] if setup.drafter else []
+    decoder = FAMILY.decoder(always(setup), names=names, batch=batch, capacity=room_for(requests, [setup]))
+    run = decode_timed(decoder, requests, batch)
+    assert list(run.texts) == own_texts(9)
+
+
+def test_every_token_but_each_sequences_first_belongs_to_a_timed_round() -> None:
+    requests = random_requests(5, tokens=9)
+    decoder = FAMILY.decoder(always(PLAIN), names=(), batch=2, capacity=room_for(requests, [PLAIN]))
+    run = decode_timed(decoder, requests, 2)
+    assert sum(sum(r.round.kept) for r in run.rounds) == sum(len(text) - 1 for text in run.texts)
+    assert all(r.ms > 0.0 for r in run.rounds)
+
+
+def test_a_drafter_the_family_has_not_is_named_with_those_it_has() -> None:
+    with pytest.raises(RequestError, match="no drafter called 'huge'; this family has small, lookup"):
+        FAMILY.decoder(always(PLAIN), names=["huge"], batch=1, capacity=32)

@@ -1,0 +1,83 @@
+"""From text to requests: chat templates, cuts at the front, seeds and stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from spectune.errors import RequestError
+from spectune.profiler.prompts import Message, Prompt
+from spectune.tuning.prompts import encode_prompt, requests_of
+from spectune.tuning.request import Models, ProfileRequest
+
+from .tiny_family import END, byte_tokenizer
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<it>{% endif %}"
+)
+CHAT = Prompt(
+    text="hello\n\nthere", messages=(Message(role="me", content="hello"), Message(role="you", content="there"))
+)
+
+
+def tokenizer(template: str | None = None) -> PreTrainedTokenizerFast:
+    made = byte_tokenizer("hello there")
+    made.chat_template = template
+    return made
+
+
+def request(*texts: str, longest: int = 64, seed: int = 0) -> ProfileRequest:
+    return ProfileRequest(
+        models=Models(target=Path("target")),
+        prompts=[Prompt(text=text) for text in texts],
+        batches=(1,),
+        max_new_tokens=9,
+        max_prompt_tokens=longest,
+        temperature=0.5,
+        seed=seed,
+    )
+
+
+def test_a_conversation_goes_through_the_chat_template() -> None:
+    made = tokenizer(TEMPLATE)
+    assert made.decode(encode_prompt(CHAT, made)) == "<me>hello<you>there<it>"
+
+
+def test_a_conversation_without_a_template_is_its_contents() -> None:
+    made = tokenizer()
+    assert made.decode(encode_prompt(CHAT, made)) == "hello\n\nthere"
+
+
+def test_plain_text_never_meets_the_chat_template() -> None:
+    made = tokenizer(TEMPLATE)
+    assert made.decode(encode_prompt(Prompt(text="hello"), made)) == "hello"
+
+
+def test_a_prompt_without_tokens_is_refused_by_its_words() -> None:
+    deaf = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE(vocab={"a": 0}, merges=[])))
+    with pytest.raises(RequestError, match=r"the prompt 'zzz' has no tokens under this tokenizer"):
+        encode_prompt(Prompt(text="zzz"), deaf)
+
+
+def test_a_long_prompt_keeps_its_end() -> None:
+    made = tokenizer()
+    whole = encode_prompt(Prompt(text="abcdefghij"), made)
+    cut, short = requests_of(request("abcdefghij", "xy", longest=4), made)
+    assert cut.prompt == whole[-4:] and made.decode(cut.prompt) == "ghij"
+    assert made.decode(short.prompt) == "xy"
+
+
+def test_requests_draw_with_seeds_of_their_own_and_stop_at_the_tokenizers_end() -> None:
+    made = tokenizer()
+    found = requests_of(request("a", "b", "c", seed=40), made)
+    assert [one.seed for one in found] == [40, 41, 42]
+    assert {one.stop for one in found} == {frozenset([made.convert_tokens_to_ids(END)])}
+    assert {(one.max_new_tokens, one.temperature) for one in found} == {(9, 0.5)}
+
+
+def test_a_tokenizer_without_an_end_stops_at_nothing() -> None:
+    endless = PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer("hello").backend_tokenizer)
+    assert requests_of(request("a", "b"), endless)[0].stop == frozenset()

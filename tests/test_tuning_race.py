@@ -1,0 +1,130 @@
+"""Several ways of decoding in turns: everybody does all of the work, in equal shares, and stalls are cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from spectune.errors import RequestError
+from spectune.planner.policy import ChainPolicy
+from spectune.runtime.decoder import Round
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import PLAIN, RoundSetup
+from spectune.tuning.continuations import continuations
+from spectune.tuning.decoding import Family, TimedRound
+from spectune.tuning.race import STALL, DecoderEntrant, race, without_stalls
+from spectune.tuning.validate import entrant
+
+from .decoded_runs import random_requests
+from .tiny_models import perturbed, tiny_llama
+
+TARGET = tiny_llama(layers=2, seed=1)
+FAMILY = Family(target=LeanModel(TARGET), drafters={"small": LeanModel(perturbed(TARGET, 0.02))})
+CHAIN = RoundSetup(policy=ChainPolicy(length=3), drafter="small")
+
+
+class Diary:
+    """An entrant that decodes nothing and writes down its turns."""
+
+    tokens_per_s = 1.0
+
+    def __init__(self, name: str, pages: list[tuple[str, float]]) -> None:
+        self.name, self.pages = name, pages
+
+    def advance(self, share: float) -> None:
+        self.pages.append((self.name, share))
+
+
+def diary(*, turns: int, seed: int) -> list[tuple[str, float]]:
+    pages: list[tuple[str, float]] = []
+    race([Diary(name, pages) for name in "abc"], turns=turns, seed=seed)
+    return pages
+
+
+def entered(setup: RoundSetup, requests: list[Request], batch: int) -> DecoderEntrant:
+    return entrant("it", setup, FAMILY, requests, batch)
+
+
+def emitted(one: DecoderEntrant) -> int:
+    return sum(len(text) for text in one.run.texts)
+
+
+def rounds(*ms: float, verify_tokens: int = 4, widths: tuple[int, ...] = (1,)) -> list[TimedRound]:
+    shape = Round(setup=PLAIN, context=9, kept=[1], verify_tokens=verify_tokens, widths=widths, fresh=1, finished=[])
+    return [TimedRound(ms=one, round=shape) for one in ms]
+
+
+def test_every_turn_lets_everybody_do_one_equal_share() -> None:
+    pages = diary(turns=4, seed=0)
+    turns = [pages[start : start + 3] for start in range(0, 12, 3)]
+    assert [sorted(turn) for turn in turns] == [[(name, turn / 4) for name in "abc"] for turn in (1, 2, 3, 4)]
+
+
+def test_the_order_within_turns_follows_the_seed_and_is_not_always_the_same() -> None:
+    pages = diary(turns=20, seed=5)
+    assert pages == diary(turns=20, seed=5) != diary(turns=20, seed=6)
+    assert len({tuple(name for name, _ in pages[start : start + 3]) for start in range(0, 60, 3)}) > 1
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_race_ends_when_everybody_has_emitted_everything(batch: int) -> None:
+    requests = random_requests(5, tokens=9)
+    field = [entered(PLAIN, requests, batch), entered(CHAIN, requests, batch)]
+    race(field, turns=3)
+    own = tuple(continuations(FAMILY.target, requests))
+    assert [one.run.texts for one in field] == [own, own]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_a_share_is_exceeded_by_less_than_one_round(share: float) -> None:
+    requests = [Request(prompt=(place,), max_new_tokens=20) for place in range(6)]
+    one = entered(CHAIN, requests, 3)
+    one.advance(share)
+    most = 3 * 4 + 3  # three chains kept whole, and the first tokens of three new sequences
+    assert share * 120 <= emitted(one) < share * 120 + most
+
+
+def test_a_share_already_done_asks_for_no_further_round() -> None:
+    one = entered(PLAIN, random_requests(4, tokens=9), 2)
+    one.advance(0.5)
+    before = len(one.run.rounds)
+    one.advance(0.5)
+    assert len(one.run.rounds) == before
+
+
+def test_a_sequence_that_ends_early_counts_with_all_it_might_have_emitted() -> None:
+    own = continuations(FAMILY.target, [Request(prompt=(3,), max_new_tokens=20)])[0]
+    short = Request(prompt=(3,), max_new_tokens=20, stop=frozenset(own[1:2]))
+    one = entered(PLAIN, [short, Request(prompt=(5,), max_new_tokens=20)], 1)
+    one.advance(0.5)
+    assert [len(text) for text in one.run.texts] == [own.index(own[1]) + 1]
+
+
+def test_a_race_of_sequences_that_all_end_at_their_first_token_comes_to_its_end() -> None:
+    requests = [Request(prompt=(place,), max_new_tokens=5, stop=frozenset(range(24))) for place in range(3)]
+    one = entered(PLAIN, requests, 2)
+    race([one], turns=4)
+    assert [len(text) for text in one.run.texts] == [1, 1, 1]
+    with pytest.raises(RequestError, match="add prompts"):
+        one.tokens_per_s  # noqa: B018
+
+
+def test_speed_is_that_of_the_run_where_nothing_stalled() -> None:
+    one = entered(PLAIN, random_requests(4, tokens=9), 2)
+    one.advance(1.0)
+    steady = [r for r in one.run.rounds if len(r.round.kept) == 2]
+    kept, ms = sum(sum(r.round.kept) for r in steady), sum(without_stalls(steady))
+    assert one.tokens_per_s == pytest.approx(1000.0 * kept / ms)
+
+
+def test_a_stall_is_cut_to_five_times_the_median_of_its_shape() -> None:
+    assert without_stalls(rounds(1.0, 1.2, 0.8, 70.0)) == [1.0, 1.2, 0.8, pytest.approx(STALL * 1.1)]
+
+
+def test_a_round_that_is_slow_but_no_stall_is_kept_as_it_is() -> None:
+    assert without_stalls(rounds(1.0, 1.0, 1.0, 4.9)) == [1.0, 1.0, 1.0, 4.9]
+
+
+@pytest.mark.parametrize("other", [rounds(70.0, verify_tokens=60), rounds(70.0, widths=(1, 10, 10))])
+def test_a_round_of_another_shape_is_no_stall(other: list[TimedRound]) -> None:
+    assert without_stalls([*rounds(1.0, 1.0, 1.0), *other]) == [1.0, 1.0, 1.0, 70.0]

@@ -1,0 +1,39 @@
+"""A profile request that cannot be carried out is refused before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spectune.errors import RequestError
+from spectune.profiler.prompts import Prompt
+from spectune.tuning.request import Models, ProfileRequest
+
+PROMPTS = [Prompt(text="a"), Prompt(text="b")]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"prompts": PROMPTS[:1]}, "needs at least 2 prompts, got 1"),
+        ({"batches": ()}, "batch sizes must be at least 1"),
+        ({"batches": (1, 0)}, "batch sizes must be at least 1"),
+        ({"batches": (1, 3)}, "batch 3 needs as many prompts, got 2"),
+        ({"contexts": (0, 5)}, "at least 1"),
+        ({"max_prompt_tokens": 0}, "at least 1"),
+        ({"max_new_tokens": 1}, "new tokens at least 2"),
+        ({"budget_s": 0.0}, "budget must be positive"),
+        ({"budget_s": float("nan")}, "budget must be positive"),
+    ],
+)
+def test_what_cannot_be_profiled_is_refused(wrong: dict[str, Any], complaint: str) -> None:
+    asked: dict[str, Any] = {"models": Models(target=Path("t")), "prompts": PROMPTS, "batches": (1,), **wrong}
+    with pytest.raises(RequestError, match=complaint):
+        ProfileRequest(**asked)
+
+
+def test_no_drafter_may_be_called_what_the_text_itself_is_called() -> None:
+    with pytest.raises(RequestError, match="give it another name"):
+        Models(target=Path("t"), drafters={"lookup": Path("d")})

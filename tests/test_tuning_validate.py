@@ -1,0 +1,134 @@
+"""The validate job: the plan's cell against padded plain decoding, measured and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from spectune.db import Store, open_store
+from spectune.errors import ModelError, NoPlanError, RequestError
+from spectune.planner.cost import cells_of
+from spectune.planner.plan import Plan, plan_to_json
+from spectune.planner.policy import ChainPolicy, PlainPolicy
+from spectune.planner.search import solve
+from spectune.planner.validation import Validation, ValidationRow
+from spectune.profiler.device import detect
+from spectune.profiler.identity import identify
+from spectune.profiler.prompts import Prompt
+from spectune.profiler.records.wire import from_json
+from spectune.tuning.validate import ValidateRequest, plain_setup, setup_of, validate_stored
+
+from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
+from .tiny_family import save_model
+
+PROMPTS = [Prompt(text=f"def f{place}(x): return") for place in range(4)]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A stored plan for two tiny models."""
+
+    folder: Path
+    store: Store
+    plan: Plan
+
+    def request(self, **other: object) -> ValidateRequest:
+        asked = ValidateRequest(
+            target=self.folder / "target", prompts=PROMPTS, device="cpu", workload="made up", batches=(1,),
+            max_new_tokens=6, rounds=1,
+        )  # fmt: skip
+        return replace(asked, **other)  # type: ignore[arg-type]
+
+    def validated(self, **other: object) -> Validation:
+        return validate_stored(self.request(**other), self.store, progress=lambda what, share: None)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    save_model(tmp_path / "target", layers=2, seed=1)
+    save_model(tmp_path / "small", layers=1, seed=2)
+    plan = planned(tmp_path)
+    with open_store(str(tmp_path / "store.db")) as store:
+        store.add_plan(
+            plan_to_json(plan), device=plan.device.fingerprint, device_kind=plan.device.kind_key,
+            target=plan.target.key, workload=plan.workload, temperature=plan.temperature,
+        )  # fmt: skip
+        yield Bench(tmp_path, store, plan)
+
+
+def planned(folder: Path) -> Plan:
+    """Solve a made-up plan and let it be about the models in the folder, on this device."""
+    language = Language(3)
+    trace = record(SkilledDrafter(language, 0.95), texts(language, 6, lambda text: 16), every_node(2, 3))
+    plan = solve(inputs(trace), cells_of([1, 3], [10, 90]), created="2026-01-01T00:00:00Z", spectune="0.1")
+    drafter = identify(folder / "small", "small")
+    return replace(plan, device=detect("cpu"), target=identify(folder / "target"), drafters=(("small", drafter),))
+
+
+def test_a_row_sets_the_promise_beside_what_was_measured(bench: Bench) -> None:
+    (row,) = bench.validated().rows
+    cell = bench.plan.cell(1, 10)
+    assert (row.batch, row.context, row.policy, row.drafter) == (1, 10, cell.policy.label, "small")
+    assert row.predicted_tokens_per_s == cell.prediction.tokens_per_s
+    assert row.interval == (cell.prediction.low, cell.prediction.high)
+    assert row.measured_tokens_per_s > 0 and row.plain_tokens_per_s > 0
+
+
+def test_what_was_measured_lies_beside_the_plan(bench: Bench) -> None:
+    validation = bench.validated()
+    assert [from_json(Validation, text) for text in bench.store.validations(validation.plan_id)] == [validation]
+
+
+def test_without_a_wish_every_batch_of_the_plan_is_measured(bench: Bench) -> None:
+    assert [row.batch for row in bench.validated(batches=()).rows] == [1, 3]
+
+
+def test_the_cell_is_the_one_the_middle_of_the_texts_falls_into(bench: Bench) -> None:
+    (row,) = bench.validated(max_new_tokens=140).rows
+    assert row.context == 90
+
+
+def test_a_batch_without_a_cell_is_refused_with_those_that_have_one(bench: Bench) -> None:
+    with pytest.raises(RequestError, match=r"no cell for batch 2, only for \[1, 3\]"):
+        bench.validated(batches=(1, 2))
+
+
+def test_fewer_prompts_than_sequences_are_refused(bench: Bench) -> None:
+    with pytest.raises(RequestError, match="batch 3 needs as many prompts, got 2"):
+        bench.validated(batches=(3,), prompts=PROMPTS[:2])
+
+
+def test_a_drafter_with_other_weights_than_the_plans_is_refused(bench: Bench) -> None:
+    save_model(bench.folder / "small", layers=1, seed=99)
+    with pytest.raises(ModelError, match="has other weights"):
+        bench.validated()
+
+
+def test_a_setup_without_a_plan_is_refused(bench: Bench) -> None:
+    with pytest.raises(NoPlanError, match="spectune plan"):
+        bench.validated(workload="chat")
+
+
+def test_at_least_one_round_is_measured(bench: Bench) -> None:
+    with pytest.raises(RequestError, match="rounds must be at least 1, got 0"):
+        bench.request(rounds=0)
+
+
+def test_a_cell_becomes_the_setup_of_its_rounds_and_of_padded_plain_decoding(bench: Bench) -> None:
+    cell = replace(bench.plan.cells[0], policy=ChainPolicy(length=3), drafter="small", run_tokens=(0, 2, 2, 4, 4))
+    assert (setup_of(cell).policy, setup_of(cell).drafter) == (ChainPolicy(length=3), "small")
+    assert [setup_of(cell).padded(tokens) for tokens in (1, 3, 4)] == [2, 4, 4]
+    assert (plain_setup(cell).policy, plain_setup(cell).drafter) == (PlainPolicy(), None)
+    assert plain_setup(cell).padded(1) == 2
+
+
+def test_a_rows_error_and_speed_up_are_ratios_of_what_it_measured() -> None:
+    row = ValidationRow(
+        batch=1, context=10, policy="plain", drafter=None, predicted_tokens_per_s=90.0, interval=(80.0, 95.0),
+        measured_tokens_per_s=120.0, plain_tokens_per_s=60.0,
+    )  # fmt: skip
+    assert row.error == pytest.approx(0.25)
+    assert row.speedup == pytest.approx(2.0)
