@@ -18,11 +18,14 @@ from ..runtime.setup import RoundSetup, always
 from ..tuning.baseline import GenerateEntrant
 from ..tuning.decoding import Family, Run, decode_timed, room_for
 from ..tuning.exact import Judgement, judge
+from ..tuning.profile import record_prompts, trace_of
 from ..tuning.race import Entrant, race
 from ..tuning.recording import ROOTS_ONLY, Beams
+from ..tuning.request import Identities, ProfileRequest
 from ..tuning.validate import entrant, plain_setup, setup_of
 from .records import CellOutcome, Row
 
+SLOTS = 32  # sequences decoded at once where they do not influence each other
 DEFAULT_CHAIN = ChainPolicy(length=4)
 DEFAULT_TREE = Eagle2Policy()  # 60 tokens, depth 7, top 10
 PLAIN, CHAIN, TREE, PLAN, GENERATE = "plain", "chain of 4", "EAGLE-2 default", "spectune plan", "transformers.generate"
@@ -68,30 +71,30 @@ def measure_speeds(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """What fp32 decoding of one contestant gave: tokens per round and the judge's word."""
+    """What fp32 decoding of one contestant gave: tokens per round, decoded and replayed, and the judge's word."""
 
     tokens_per_round: float
+    replayed_tokens_per_round: float | None
     judgement: Judgement
 
 
 class Counter:
-    """Counts tokens per round in fp32; a policy that does not couple its sequences is decoded once for all batches."""
+    """Decodes contestants in fp32, and replays a recording of the very same prompts.
 
-    def __init__(self, family: Family, judge_model: PreTrainedModel, requests: Sequence[Request], slots: int) -> None:
-        """Take the fp32 models and the widest batch."""
-        self._family, self._judge, self._requests, self._slots = family, judge_model, requests, slots
+    Sequences of an uncoupled policy do not influence each other, so one decoding at many slots, over
+    all rounds, tells for every batch. A coupled one is decoded in the batch's own slots and counted
+    in the steady state, as its replay is.
+    """
+
+    def __init__(self, family: Family, judge_model: PreTrainedModel, requests: Sequence[Request]) -> None:
+        """Take the fp32 models."""
+        self._family, self._judge, self._requests = family, judge_model, requests
         self._runs: dict[tuple[TreePolicy, str | None, int], Run] = {}
         self._judged: dict[tuple[tuple[int, ...], ...], Judgement] = {}
 
-    def count(self, setup: RoundSetup, batch: int) -> Count:
-        """Return what a setup does in fp32 at a batch size."""
-        is_coupled = setup.policy.is_coupled(batch)
-        slots = batch if is_coupled or isinstance(setup.policy, CastPolicy) else self._slots
-        run = self._run(setup, slots)
-        steady = run.tokens_per_round if slots == batch else run.tokens_per_sequence_round
-        return Count(tokens_per_round=steady, judgement=self._judgement(run))
-
-    def _run(self, setup: RoundSetup, slots: int) -> Run:
+    def run(self, setup: RoundSetup, batch: int) -> Run:
+        """Return the fp32 decoding that tells about a setup at a batch size."""
+        slots = self._slots(setup, batch)
         key = (setup.policy, setup.drafter, slots)
         if key not in self._runs:
             unpadded = replace(setup, run_tokens=())
@@ -101,38 +104,66 @@ class Counter:
             self._runs[key] = decode_timed(decoder, self._requests, slots)
         return self._runs[key]
 
+    def traced(self, inputs: PlanInputs, request: ProfileRequest) -> PlanInputs:
+        """Return the inputs with recordings of the measured prompts, made where the decoded rounds began."""
+        identities = Identities(target=inputs.target, drafters={d.name: d.model for d in inputs.drafters})
+        texts = list(zip(self._requests, self.run(RoundSetup(policy=PlainPolicy()), 1).texts, strict=True))
+        drafters = []
+        for drafter in inputs.drafters:
+            grown = {policy: run for (policy, name, _), run in self._runs.items() if name == drafter.name}
+            visited = [run.visited() for policy, run in grown.items() if isinstance(policy, Eagle2Policy | CastPolicy)]
+            places = [sorted({t for run in visited for t in run[text]}) for text in range(len(texts))]
+            model = self._family.drafters[drafter.name]
+            prompts = record_prompts(model, texts, beams_for(list(grown)), places)
+            drafters.append(replace(drafter, trace=trace_of(request, identities, drafter.name, prompts)))
+        return replace(inputs, drafters=tuple(drafters), texts=())
+
+    def count(self, setup: RoundSetup, cell: PlanCell, traced: PlanInputs) -> Count:
+        """Return what a setup does in fp32 in a cell, and what the recording says it does."""
+        run = self.run(setup, cell.batch)
+        is_coupled = setup.policy.is_coupled(cell.batch)
+        place = Cell(batch=cell.batch if is_coupled else 1, context=cell.context)
+        return Count(
+            tokens_per_round=run.tokens_per_round if is_coupled else run.tokens_per_sequence_round,
+            replayed_tokens_per_round=replayed(traced, place, setup),
+            judgement=self._judgement(run),
+        )
+
+    def _slots(self, setup: RoundSetup, batch: int) -> int:
+        if isinstance(setup.policy, CastPolicy):
+            return batch
+        return min(SLOTS, len(self._requests))
+
     def _judgement(self, run: Run) -> Judgement:
         if run.texts not in self._judged:
             self._judged[run.texts] = judge(self._judge, self._requests, run.texts)
         return self._judged[run.texts]
 
 
-def replayed(inputs: PlanInputs, cell: PlanCell, setup: RoundSetup) -> float | None:
+def replayed(inputs: PlanInputs, cell: Cell, setup: RoundSetup) -> float | None:
     """Return tokens per round replayed from the inputs' traces, None where they do not hold enough."""
     if isinstance(setup.policy, PlainPolicy):
         return 1.0
     try:
-        found = price(inputs, Cell(batch=cell.batch, context=cell.context), setup.policy, setup.drafter)
+        return price(inputs, cell, setup.policy, setup.drafter).tokens_per_round
     except PlanError:
         return None
-    return found.tokens_per_round
 
 
-def beams_for(setups: Sequence[RoundSetup]) -> Beams:
-    """Return the narrowest recording that replays every one of the setups, whichever drafter it uses."""
+def beams_for(policies: Sequence[TreePolicy]) -> Beams:
+    """Return the narrowest recording that replays every one of the policies."""
+    if any(isinstance(policy, CastPolicy) for policy in policies):
+        return Beams()
     layers: dict[int, int] = {}
-    for setup in setups:
-        if isinstance(setup.policy, Eagle2Policy):
-            layers[setup.policy.top_k] = max(layers.get(setup.policy.top_k, 1), setup.policy.depth + 1)
-        if isinstance(setup.policy, CastPolicy):
-            return Beams()
+    for policy in policies:
+        if isinstance(policy, Eagle2Policy):
+            layers[policy.top_k] = max(layers.get(policy.top_k, 1), policy.depth + 1)
     return Beams(layers=tuple(sorted(layers.items()))) if layers else ROOTS_ONLY
 
 
 def rows_of_cell(
-    found: Sequence[Contestant], speeds: dict[str, float], counts: dict[str, Count], replays: dict[str, float | None],
-    batch: int,
-) -> list[Row]:  # fmt: skip
+    found: Sequence[Contestant], speeds: dict[str, float], counts: dict[str, Count], batch: int
+) -> list[Row]:
     """Return one row per contestant and one for transformers."""
     rows = [
         Row(
@@ -144,7 +175,7 @@ def rows_of_cell(
             measured_tokens_per_s=speeds[c.name],
             tokens_per_round=counts[c.name].tokens_per_round,
             near_ties=counts[c.name].judgement.near_ties,
-            replayed_tokens_per_round=replays[c.name],
+            replayed_tokens_per_round=counts[c.name].replayed_tokens_per_round,
         )
         for c in found
     ]

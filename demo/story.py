@@ -11,19 +11,15 @@ from ..db.store import Store
 from ..planner.inputs import PlanInputs
 from ..planner.plan import Plan
 from ..runtime.models.loading import load_pretrained, load_tokenizer
-from ..runtime.requests import Request
 from ..tuning.plan import PlanRequest, inputs_of, solve_and_store
-from ..tuning.profile import EXACT_DTYPE, Profile, Progress, load_family, profile, record_traces, torch_device
+from ..tuning.profile import EXACT_DTYPE, Profile, Progress, load_family, profile, torch_device
 from ..tuning.prompts import requests_of
 from ..tuning.request import Models, ProfileRequest
 from .contest import (
-    Contestant,
     Counter,
-    beams_for,
     contestants,
     measure_speeds,
     outcome_of_cell,
-    replayed,
     rows_of_cell,
 )
 from .prompts import calibration_prompts, evaluation_prompts
@@ -102,16 +98,18 @@ def compare(chapter: Chapter, folder: Path, size: DemoSize, progress: Progress, 
         speeds[cell.batch] = {name: median(run[name] for run in repeated) for name in repeated[0]}
     exact = load_family(models, dtype=EXACT_DTYPE, device=device)
     judge_model = load_pretrained(str(models.target), dtype=EXACT_DTYPE, device=device)
-    counter = Counter(exact, judge_model, requests, max(BATCHES))
+    counter = Counter(exact, judge_model, requests)
+    for cell in chapter.plan.cells:
+        progress(f"counting in fp32, batch {cell.batch}", 0.0)
+        for contestant in found[cell.batch]:
+            counter.run(contestant.setup, cell.batch)
     progress("replaying the measured prompts", 0.0)
-    traced = _traced(chapter, folder, size, requests, found, progress)
+    traced = counter.traced(chapter.inputs, _evaluation(folder, size))
     rows: list[Row] = []
     is_identical = True
     for cell in chapter.plan.cells:
-        progress(f"counting in fp32, batch {cell.batch}", 0.0)
-        counts = {c.name: counter.count(c.setup, cell.batch) for c in found[cell.batch]}
-        replays = {c.name: replayed(traced, cell, c.setup) for c in found[cell.batch]}
-        rows.extend(rows_of_cell(found[cell.batch], speeds[cell.batch], counts, replays, cell.batch))
+        counts = {c.name: counter.count(c.setup, cell, traced) for c in found[cell.batch]}
+        rows.extend(rows_of_cell(found[cell.batch], speeds[cell.batch], counts, cell.batch))
         is_identical &= all(count.judgement.is_identical for count in counts.values())
     return DemoOutcome(
         device=chapter.profile.device.label,
@@ -120,24 +118,6 @@ def compare(chapter: Chapter, folder: Path, size: DemoSize, progress: Progress, 
         greedy_identical=is_identical,
         seconds=time.monotonic() - started,
     )
-
-
-def _traced(
-    chapter: Chapter,
-    folder: Path,
-    size: DemoSize,
-    requests: list[Request],
-    found: dict[int, list[Contestant]],
-    progress: Progress,
-) -> PlanInputs:
-    """Return the plan's inputs with traces of the measured prompts in place of the calibration's."""
-    setups = [c.setup for group in found.values() for c in group]
-    beams = beams_for(setups)  # one for all drafters: a narrow beam is no part of a wide one
-    request, measured = _evaluation(folder, size), chapter.profile
-    traces, _ = record_traces(request, measured.identities, requests, measured.device, beams, progress)
-    by_name = {trace.drafter_name: trace for trace in traces}
-    drafters = tuple(replace(drafter, trace=by_name[drafter.name]) for drafter in chapter.inputs.drafters)
-    return replace(chapter.inputs, drafters=drafters, texts=())
 
 
 def _request(folder: Path, size: DemoSize) -> ProfileRequest:

@@ -26,7 +26,8 @@ class Rounds:
 
     minimum: int = 5  # rounds, also where the budget is spent before
     warmup_calls: int = 2  # per cell, untimed
-    untimed_calls: int = 1  # before every timed one
+    untimed_calls: int = 1  # before every timed one that is shorter than `long_ms`
+    long_ms: float = 20.0  # a call this long fills the caches itself
     clock: Clock | None = None  # the device's own where None
 
     def __post_init__(self) -> None:
@@ -92,6 +93,7 @@ class _Visit:
     runner: ShapeRunner
     shape: Shape
     call: Call | None = None
+    warm_ms: float = 0.0  # the last warm-up call
     repeats_ms: list[float] = field(default_factory=list)
     failure: str | None = None
 
@@ -152,13 +154,14 @@ class _Session:
     def _warm(self, visit: _Visit) -> None:
         visit.call = visit.runner.prepare(*visit.shape)
         for _ in range(self.settings.warmup_calls):
-            self.clock.time_ms(visit.call)
+            visit.warm_ms = self.clock.time_ms(visit.call)
 
     def _time(self, visit: _Visit) -> None:
         """Time one call right after an untimed one: a decoder's forward finds its weights in the caches too."""
         assert visit.call is not None
-        for _ in range(self.settings.untimed_calls):
-            visit.call()
+        if visit.warm_ms < self.settings.long_ms:
+            for _ in range(self.settings.untimed_calls):
+                visit.call()
         visit.repeats_ms.append(self.clock.time_ms(visit.call))
 
     def _spent_s(self) -> float:

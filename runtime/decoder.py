@@ -32,6 +32,7 @@ class Round:
 
     setup: RoundSetup
     context: int  # most cached tokens of any sequence, before the round
+    sequences: list[int]  # index of each sequence
     kept: list[int]  # tokens emitted per sequence
     verify_tokens: int  # tokens per sequence fed to the target, padding included
     widths: tuple[int, ...]  # draft nodes per sequence of each drafter forward, the root's own first
@@ -100,6 +101,7 @@ class Decoder:
         return Round(
             setup=setup,
             context=context,
+            sequences=[s.index for s in batch],
             kept=kept,
             verify_tokens=fed,
             widths=draft.widths,

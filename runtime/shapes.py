@@ -10,19 +10,12 @@ import torch
 from ..errors import MeasurementError
 from ..profiler.records.surface import Role
 from .cache import KeyValueCache
-from .drafters.model import best_children
-from .draws import best_tokens
 from .layout import lay_out
 from .models.forward import CausalModel, ForwardInput
 
-CHILDREN = 10  # what a tree policy asks of each drafted node
-
 
 class ForwardShapes:
-    """One model in one role; all shapes share one cache filled with noise.
-
-    A verify ends with the target's draws on the host, a draft with the best children on the host.
-    """
+    """One model in one role; all shapes share one cache filled with noise."""
 
     def __init__(self, model: CausalModel, *, identity: str, dtype: str, role: Role, slots: int, capacity: int) -> None:
         """Allocate a cache for the largest batch and context to be timed."""
@@ -30,7 +23,6 @@ class ForwardShapes:
         self._model = model
         self._cache: KeyValueCache = model.new_cache(slots, capacity)
         self._cache.states.normal_()
-        self._finish: Callable[[torch.Tensor], object] = _drawn if role == "verify" else _proposed
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
         """Return a call that runs one forward of the shape; the cache is left as it was.
@@ -46,9 +38,14 @@ class ForwardShapes:
         step = self._step(batch, context_tokens, tokens)
 
         def run() -> None:
-            self._finish(self._model.forward(step, self._cache))
+            self._model.forward(step, self._cache)
 
         return run
+
+    def wait(self) -> None:
+        """Return when the device has finished what it was given."""
+        if self._model.device.type == "cuda":
+            torch.cuda.synchronize(self._model.device)
 
     def _step(self, batch: int, context_tokens: int, tokens: int) -> ForwardInput:
         rng = np.random.default_rng(0)
@@ -60,11 +57,3 @@ class ForwardShapes:
             dtype=self._model.dtype,
             device=self._model.device,
         )
-
-
-def _drawn(logits: torch.Tensor) -> object:
-    return best_tokens(logits)
-
-
-def _proposed(logits: torch.Tensor) -> object:
-    return best_children(logits, CHILDREN, [0.0])

@@ -78,7 +78,12 @@ def test_what_the_trace_does_not_hold_has_no_replay() -> None:
 
 
 def field() -> list[Contestant]:
-    policies = {PLAIN: PlainPolicy(), CHAIN: ChainPolicy(length=4), TREE: Eagle2Policy(), PLAN: ChainPolicy(length=2)}
+    policies: dict[str, TreePolicy] = {
+        PLAIN: PlainPolicy(),
+        CHAIN: ChainPolicy(length=4),
+        TREE: Eagle2Policy(),
+        PLAN: ChainPolicy(length=2),
+    }
     return [
         Contestant(
             name=name,

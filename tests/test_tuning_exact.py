@@ -10,7 +10,7 @@ from spectune.runtime.draws import gumbel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.tuning.continuations import continuations
-from spectune.tuning.exact import NEAR_TIE, Judgement, judge
+from spectune.tuning.exact import Judgement, judge
 
 from .tiny_models import tiny_llama
 
@@ -18,7 +18,8 @@ TEMPERATURES = [0.0, 0.8]
 
 
 def model() -> LlamaForCausalLM:
-    return tiny_llama(layers=2, seed=3).float()
+    found: LlamaForCausalLM = tiny_llama(layers=2, seed=3).float()
+    return found
 
 
 def requests(temperature: float) -> list[Request]:
@@ -69,7 +70,7 @@ def test_one_wrong_token_counts_once_when_what_follows_is_the_targets_own(temper
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_a_token_just_below_the_best_is_a_near_tie(temperature: float) -> None:
     request = requests(temperature)[2]
-    planted, rival = with_rival(request, 0.3 * NEAR_TIE)
+    planted, rival = with_rival(request, 3e-5)
     judgement = judge(planted, [request], [(rival,)])
     assert judgement == Judgement(near_ties=1, wrong=0)
     assert judgement.is_identical
@@ -78,7 +79,7 @@ def test_a_token_just_below_the_best_is_a_near_tie(temperature: float) -> None:
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_a_token_a_little_further_below_the_best_is_wrong(temperature: float) -> None:
     request = requests(temperature)[2]
-    planted, rival = with_rival(request, 3 * NEAR_TIE)
+    planted, rival = with_rival(request, 3e-4)
     assert judge(planted, [request], [(rival,)]) == Judgement(near_ties=0, wrong=1)
 
 

@@ -3,44 +3,52 @@
 from __future__ import annotations
 
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from spectune.planner.policy import CastPolicy, Eagle2Policy, LookupPolicy
-from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.overhead import OverheadSample
-from spectune.profiler.records.surface import LatencySurface, Role
+from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.models import timed
+from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
+from spectune.tuning import overhead
 from spectune.tuning.decoding import Family
 from spectune.tuning.overhead import ROUNDS, measure_overhead, probes
 
-from .tiny_models import tiny_lean
+from .tiny_models import tiny_lean, tiny_llama
 
 FAMILY = Family(target=tiny_lean(layers=2, seed=1), drafters={"small": tiny_lean(layers=1, seed=2)})
 REQUESTS = [Request(prompt=(1, 2, 1, 2, place), max_new_tokens=40) for place in range(4)]
 
 
-def surface(role: Role, ms: float) -> LatencySurface:
-    """Every forward of the range costs the same."""
-    cells = [
-        Measurement(batch=batch, context_tokens=context, tokens=tokens, repeats_ms=(ms,))
-        for batch in (1, 2)
-        for context in (5, 8)
-        for tokens in (1, 64)
-    ]
-    return LatencySurface(
-        device="here", model="it", role=role, regime="eager", dtype="float64", measurements=tuple(cells)
-    )
+class Clock:
+    """A clock that moves on by one millisecond whenever it is read, and otherwise only when told."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def read(self) -> int:
+        self.now_ns += 1_000_000
+        return self.now_ns
 
 
-def measured(batch: int, drafter: str | None, verify_ms: float, draft_ms: float) -> list[OverheadSample]:
-    surfaces = surface("verify", verify_ms), {"small": surface("draft", draft_ms)}
-    return measure_overhead(FAMILY, REQUESTS, surfaces, batch=batch, drafter=drafter)
+class SlowModel(LeanModel):
+    """A model whose forwards take a second each."""
+
+    clock: Clock
+
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> torch.Tensor:
+        self.clock.now_ns += 10**9
+        return super().forward(step, cache)
 
 
 @cache
 def samples(batch: int = 2) -> tuple[OverheadSample, ...]:
-    return tuple(measured(batch, "small", 1e9, 1e6))
+    return tuple(measure_overhead(FAMILY, REQUESTS, batch=batch, drafter="small"))
 
 
 def shapes(kind: str) -> list[tuple[int, int]]:
@@ -54,7 +62,8 @@ def test_every_kind_of_policy_has_samples_and_every_sample_its_rounds() -> None:
 
 
 def test_a_family_without_drafters_is_sampled_with_what_needs_none() -> None:
-    assert {sample.kind for sample in measured(1, None, 1.0, 1.0)} == {"plain", "lookup"}
+    found = measure_overhead(FAMILY, REQUESTS, batch=1, drafter=None)
+    assert {sample.kind for sample in found} == {"plain", "lookup"}
 
 
 @pytest.mark.parametrize("kind", ["plain", "chain", "static", "eagle2", "cast"])
@@ -75,14 +84,18 @@ def test_the_probes_of_a_kind_differ_in_shape() -> None:
         assert len(sizes) == 2
 
 
-def test_a_rounds_verify_and_all_its_drafts_are_taken_off() -> None:
-    for sample in samples():
-        taken = 1e9 + 1e6 * sample.draft_forwards
-        assert all(-taken < ms < -taken + 1e5 for ms in sample.host_ms)  # what is left is far below a forward
+def test_what_forwards_take_is_no_host_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SlowModel.clock = Clock()
+    for module in (overhead, timed):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter_ns=clock.read))
+    target, drafter = SlowModel(tiny_llama(layers=1, seed=1)), SlowModel(tiny_llama(layers=1, seed=2))
+    slow = Family(target=target, drafters={"small": drafter})
+    for sample in measure_overhead(slow, REQUESTS, batch=2, drafter="small"):
+        verify_and_drafts = 1 + sample.draft_forwards  # before each of them the clock is read, and once at the end
+        assert sample.host_ms == pytest.approx([verify_and_drafts + 1.0] * ROUNDS)
 
 
 def test_texts_that_end_at_once_are_sampled_all_the_same() -> None:
     ending = [Request(prompt=(place,), max_new_tokens=40, stop=frozenset(range(24))) for place in range(2)]
-    surfaces = surface("verify", 1.0), {"small": surface("draft", 1.0)}
-    found = measure_overhead(FAMILY, ending, surfaces, batch=2, drafter="small")
+    found = measure_overhead(FAMILY, ending, batch=2, drafter="small")
     assert all(sample.batch == 2 and len(sample.host_ms) == ROUNDS for sample in found)

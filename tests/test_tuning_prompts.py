@@ -18,9 +18,8 @@ from .tiny_family import END, byte_tokenizer
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<it>{% endif %}"
 )
-CHAT = Prompt(
-    text="hello\n\nthere", messages=(Message(role="me", content="hello"), Message(role="you", content="there"))
-)
+TURNS = (Message(role="me", content="hello"), Message(role="you", content="there"))
+CHAT = Prompt(text="hello\n\nthere", messages=TURNS)
 
 
 def tokenizer(template: str | None = None) -> PreTrainedTokenizerFast:
@@ -43,17 +42,17 @@ def request(*texts: str, longest: int = 64, seed: int = 0) -> ProfileRequest:
 
 def test_a_conversation_goes_through_the_chat_template() -> None:
     made = tokenizer(TEMPLATE)
-    assert made.decode(encode_prompt(CHAT, made)) == "<me>hello<you>there<it>"
+    assert made.decode(list(encode_prompt(CHAT, made))) == "<me>hello<you>there<it>"
 
 
 def test_a_conversation_without_a_template_is_its_contents() -> None:
     made = tokenizer()
-    assert made.decode(encode_prompt(CHAT, made)) == "hello\n\nthere"
+    assert made.decode(list(encode_prompt(CHAT, made))) == "hello\n\nthere"
 
 
 def test_plain_text_never_meets_the_chat_template() -> None:
     made = tokenizer(TEMPLATE)
-    assert made.decode(encode_prompt(Prompt(text="hello"), made)) == "hello"
+    assert made.decode(list(encode_prompt(Prompt(text="hello"), made))) == "hello"
 
 
 def test_a_prompt_without_tokens_is_refused_by_its_words() -> None:
@@ -66,8 +65,8 @@ def test_a_long_prompt_keeps_its_end() -> None:
     made = tokenizer()
     whole = encode_prompt(Prompt(text="abcdefghij"), made)
     cut, short = requests_of(request("abcdefghij", "xy", longest=4), made)
-    assert cut.prompt == whole[-4:] and made.decode(cut.prompt) == "ghij"
-    assert made.decode(short.prompt) == "xy"
+    assert cut.prompt == whole[-4:] and made.decode(list(cut.prompt)) == "ghij"
+    assert made.decode(list(short.prompt)) == "xy"
 
 
 def test_requests_draw_with_seeds_of_their_own_and_stop_at_the_tokenizers_end() -> None:

@@ -50,7 +50,16 @@ def emitted(one: DecoderEntrant) -> int:
 
 
 def rounds(*ms: float, verify_tokens: int = 4, widths: tuple[int, ...] = (1,)) -> list[TimedRound]:
-    shape = Round(setup=PLAIN, context=9, kept=[1], verify_tokens=verify_tokens, widths=widths, fresh=1, finished=[])
+    shape = Round(
+        setup=PLAIN,
+        context=9,
+        sequences=[0],
+        kept=[1],
+        verify_tokens=verify_tokens,
+        widths=widths,
+        fresh=1,
+        finished=[],
+    )
     return [TimedRound(ms=one, round=shape) for one in ms]
 
 

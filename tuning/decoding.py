@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,10 +55,15 @@ class Run:
         """Tokens kept per sequence and round, over all rounds: the same at every batch size for uncoupled policies."""
         return _kept_per_round(self.rounds)
 
-    @property
-    def median_round_ms(self) -> float:
-        """Middle round of the steady state."""
-        return statistics.median(r.ms for r in steady_rounds(self.rounds, self.batch))
+    def visited(self) -> list[list[int]]:
+        """Return the positions each text's rounds began at: tokens emitted by then, less the first."""
+        places: list[list[int]] = [[] for _ in self.texts]
+        emitted = [0] * len(self.texts)
+        for r in self.rounds:
+            for index, kept in zip(r.round.sequences, r.round.kept, strict=True):
+                places[index].append(emitted[index])
+                emitted[index] += kept
+        return places
 
 
 def steady_rounds(rounds: Sequence[TimedRound], batch: int) -> list[TimedRound]:

@@ -1,25 +1,29 @@
-"""Measure what a round takes beyond its forwards: short real rounds of every kind of policy."""
+"""Measure what a round takes beyond its forwards timed alone: short real rounds of every kind of policy.
+
+It is the host's own work, and what a forward loses by running between others: the target pushes the
+drafter's weights out of the caches, and the other way round.
+"""
 
 from __future__ import annotations
 
 import random
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-
-import numpy as np
+from collections import Counter
+from collections.abc import Sequence
 
 from ..planner.policy import CastPolicy, ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
 from ..planner.tree import TokenTree
 from ..profiler.records.overhead import OverheadSample
-from ..profiler.records.surface import LatencySurface
+from ..profiler.records.surface import Role
 from ..runtime.decoder import Decoder, Round
+from ..runtime.models.forward import CausalModel
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always
+from ..runtime.shapes import ForwardShapes
 from .decoding import LOOKUP, Family, room_for
 
-ROUNDS = 12  # timed, per policy
+ROUNDS = 14  # timed, per policy
 WARM_UP = 2  # rounds before, untimed
 
 
@@ -46,32 +50,56 @@ def probes(drafter: str | None) -> list[RoundSetup]:
 
 
 def measure_overhead(
-    family: Family,
-    requests: Sequence[Request],
-    surfaces: tuple[LatencySurface, Mapping[str, LatencySurface]],
-    *,
-    batch: int,
-    drafter: str | None,
-    seed: int = 0,
+    family: Family, requests: Sequence[Request], *, batch: int, drafter: str | None, seed: int = 0
 ) -> list[OverheadSample]:
     """Return the samples of one batch size; rounds of all policies are interleaved in random order.
 
+    Right after each round its forwards are timed alone, so that both meet the same mood of the machine.
+
     Args:
-        family: the models, in the dtype of the surfaces.
+        family: the models, in the dtype that is to be planned.
         requests: at least `batch`, long enough for the rounds.
-        surfaces: the target's verify surface, and the drafters' by name.
         batch: sequences.
         drafter: the one the probes draft with; None where the family has none.
         seed: of the order.
     """
-    endless = [replace(request, stop=frozenset()) for request in requests]  # what is decoded is of no matter here
-    running = [_Probe(family, endless, setup, batch) for setup in probes(drafter)]
+    alone = _Alone(family, drafter, batch, room_for(requests, probes(drafter)))
+    running = [_Probe(family, requests, setup, batch) for setup in probes(drafter)]
     order = random.Random(seed)
     for turn in range(WARM_UP + ROUNDS):
         order.shuffle(running)
         for probe in running:
-            probe.step(keep=turn >= WARM_UP)
-    return [probe.sample(surfaces) for probe in running]
+            probe.step(alone, keep=turn >= WARM_UP)
+    return [probe.sample() for probe in running]
+
+
+class _Alone:
+    """Times a round's forwards outside the round, the way the profiler times them."""
+
+    def __init__(self, family: Family, drafter: str | None, batch: int, room: int) -> None:
+        self._batch = batch
+        self._verify = _shapes(family.target, "verify", batch, room)
+        self._draft = None if drafter is None else _shapes(family.drafters[drafter], "draft", batch, room)
+
+    def forwards_ms(self, done: Round) -> float:
+        """Return what the forwards of a round take one by one."""
+        total = self._ms(self._verify, done.context, done.verify_tokens)
+        if done.widths and self._draft is not None:
+            for tokens, times in Counter((done.fresh, *done.widths[1:])).items():
+                total += times * self._ms(self._draft, done.context, tokens)
+        return total
+
+    def _ms(self, shapes: ForwardShapes, context: int, tokens: int) -> float:
+        call = shapes.prepare(self._batch, context, tokens)
+        call()
+        start = time.perf_counter_ns()
+        call()
+        shapes.wait()
+        return (time.perf_counter_ns() - start) / 1e6
+
+
+def _shapes(model: CausalModel, role: Role, batch: int, room: int) -> ForwardShapes:
+    return ForwardShapes(model, identity=role, dtype=str(model.dtype), role=role, slots=batch, capacity=room)
 
 
 class _Probe:
@@ -80,35 +108,29 @@ class _Probe:
     def __init__(self, family: Family, requests: Sequence[Request], setup: RoundSetup, batch: int) -> None:
         self._family, self._requests, self._setup, self._batch = family, requests, setup, batch
         self._decoder: Decoder = self._fresh()
-        self._rounds: list[tuple[float, Round]] = []
+        self._host_ms: list[float] = []
+        self._rounds: list[Round] = []
 
-    def step(self, *, keep: bool) -> None:
-        """Run and time one round of the full batch."""
+    def step(self, alone: _Alone, *, keep: bool) -> None:
+        """Run one round of the full batch; keep what it took beyond its forwards."""
         if self._decoder.has_room:
             self._decoder = self._fresh()
         start = time.perf_counter_ns()
         done = self._decoder.step()
+        round_ms = (time.perf_counter_ns() - start) / 1e6
         if keep:
-            self._rounds.append(((time.perf_counter_ns() - start) / 1e6, done))
+            self._host_ms.append(max(round_ms - alone.forwards_ms(done), 0.0))
+            self._rounds.append(done)
 
-    def sample(self, surfaces: tuple[LatencySurface, Mapping[str, LatencySurface]]) -> OverheadSample:
-        """Return the rounds' time beyond their forwards."""
-        policy = self._setup.policy
+    def sample(self) -> OverheadSample:
+        """Return the host time of the rounds, and their mean shape."""
         return OverheadSample(
-            kind=policy.kind,
+            kind=self._setup.policy.kind,
             batch=self._batch,
-            draft_forwards=round(statistics.mean(len(r.widths) for _, r in self._rounds)),
-            nodes=round(statistics.mean(r.verify_tokens for _, r in self._rounds)),
-            host_ms=tuple(ms - self._forwards_ms(r, surfaces) for ms, r in self._rounds),
+            draft_forwards=round(statistics.mean(len(r.widths) for r in self._rounds)),
+            nodes=round(statistics.mean(r.verify_tokens for r in self._rounds)),
+            host_ms=tuple(self._host_ms),
         )
-
-    def _forwards_ms(self, done: Round, surfaces: tuple[LatencySurface, Mapping[str, LatencySurface]]) -> float:
-        verify, drafts = surfaces
-        total = _at(verify, self._batch, done.context, done.verify_tokens)
-        if done.widths:
-            draft = drafts[str(self._setup.drafter)]
-            total += sum(_at(draft, self._batch, done.context, fed) for fed in (done.fresh, *done.widths[1:]))
-        return total
 
     def _fresh(self) -> Decoder:
         names = [self._setup.drafter] if self._setup.drafter else []
@@ -118,11 +140,6 @@ class _Probe:
             if decoder.has_room:
                 decoder.admit(request)
         return decoder
-
-
-def _at(surface: LatencySurface, batch: int, context: int, tokens: int) -> float:
-    known = surface.contexts(batch)
-    return surface.latency(batch, int(np.clip(context, known[0], known[-1])), tokens).ms
 
 
 def _bush(width: int, depth: int) -> TokenTree:

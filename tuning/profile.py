@@ -15,10 +15,11 @@ from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.latency import Shape, measure
 from ..profiler.lock import device_lock
-from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
+from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance, PromptTrace
 from ..profiler.records.device import Device
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface
+from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_model, load_tokenizer, require_one_vocabulary
 from ..runtime.requests import Request
 from ..runtime.shapes import ForwardShapes
@@ -67,7 +68,7 @@ def profile(request: ProfileRequest, store: Store, *, beams: Beams | None = None
             store.add_model(identity)
         family = load_family(request.models, dtype=request.dtype, device=torch_device(device))
         verify, drafts = _surfaces(request, family, identities, cells, device, store, progress)
-        overhead = _overhead(request, family, identities, requests, (verify, drafts), device, progress)
+        overhead = _overhead(request, family, identities, requests, device, progress)
         store.add_overhead(overhead)
         traces, pairwise = record_traces(request, identities, requests, device, beams or Beams(), progress)
     for trace in traces:
@@ -158,7 +159,6 @@ def _overhead(
     family: Family,
     identities: Identities,
     requests: Sequence[Request],
-    surfaces: tuple[LatencySurface, dict[str, LatencySurface]],
     device: Device,
     progress: Progress,
 ) -> RoundOverhead:
@@ -166,7 +166,7 @@ def _overhead(
     samples = []
     for done, batch in enumerate(request.batches):
         progress("timing whole rounds", done / len(request.batches))
-        samples.extend(measure_overhead(family, requests, surfaces, batch=batch, drafter=drafter, seed=request.seed))
+        samples.extend(measure_overhead(family, requests, batch=batch, drafter=drafter, seed=request.seed))
     return RoundOverhead(
         device=device.fingerprint, target=identities.target.key, dtype=request.dtype, samples=tuple(samples)
     )
@@ -183,32 +183,45 @@ def record_traces(
     """Return every drafter's trace along the target's own continuations, and how all models agree."""
     family = load_family(request.models, dtype=EXACT_DTYPE, device=torch_device(device))
     progress("decoding the target's own text", 0.0)
-    texts = continuations(family.target, requests)
-    usable = [(r, text) for r, text in zip(requests, texts, strict=True) if len(text) >= 2]
-    if len(usable) < 2:
+    decoded = continuations(family.target, requests)
+    texts = [(asked, text) for asked, text in zip(requests, decoded, strict=True) if len(text) >= 2]
+    if len(texts) < 2:
         raise RequestError("the target ends nearly every prompt at once, so there is nothing to record; add prompts")
-    longest = max(len(r.prompt) + len(text) for r, text in usable)
     traces = []
     for name, model in family.drafters.items():
-        recorder = Recorder(model, beams, longest=longest)
-        prompts = []
-        for done, (asked, text) in enumerate(usable):
-            progress(f"recording {name}", done / len(usable))
-            prompts.append(recorder.record(asked, text))
-        traces.append(
-            AcceptanceTrace(
-                target=identities.target.key,
-                drafter=identities.drafters[name].key,
-                drafter_name=name,
-                workload=request.workload,
-                temperature=request.temperature,
-                seed=request.seed,
-                children=beams.children,
-                prefix_exact=True,
-                prompts=tuple(prompts),
-            )
-        )
+        progress(f"recording {name}", 0.0)
+        prompts = record_prompts(model, texts, beams)
+        traces.append(trace_of(request, identities, name, prompts))
     progress("comparing the models", 0.0)
     models = {"target": family.target, **family.drafters}
-    along = [(asked.prompt, text) for asked, text in usable]
+    along = [(asked.prompt, text) for asked, text in texts]
     return tuple(traces), pairwise_acceptance(models, along, request.temperature)
+
+
+def record_prompts(
+    drafter: CausalModel,
+    texts: Sequence[tuple[Request, Sequence[int]]],
+    beams: Beams,
+    positions: Sequence[Sequence[int]] | None = None,
+) -> tuple[PromptTrace, ...]:
+    """Return a drafter's recording along the target's texts, everywhere or at some positions of each."""
+    recorder = Recorder(drafter, beams, longest=max(len(asked.prompt) + len(text) for asked, text in texts))
+    places: Sequence[Sequence[int] | None] = positions or [None] * len(texts)
+    return tuple(recorder.record(asked, text, at) for (asked, text), at in zip(texts, places, strict=True))
+
+
+def trace_of(
+    request: ProfileRequest, identities: Identities, name: str, prompts: tuple[PromptTrace, ...]
+) -> AcceptanceTrace:
+    """Return one drafter's recorded prompts as a trace of the request's workload."""
+    return AcceptanceTrace(
+        target=identities.target.key,
+        drafter=identities.drafters[name].key,
+        drafter_name=name,
+        workload=request.workload,
+        temperature=request.temperature,
+        seed=request.seed,
+        children=prompts[0].children,
+        prefix_exact=True,
+        prompts=prompts,
+    )

@@ -58,28 +58,41 @@ class Recorder:
         self._beams, self._rows = beams, rows
         self._drafter = ModelDrafter(drafter, slots=rows, capacity=longest + beams.most_nodes + 1)
 
-    def record(self, request: Request, continuation: Sequence[int]) -> PromptTrace:
-        """Return the trace of one prompt and the target's own continuation of it."""
-        text = [*request.prompt, *continuation]
-        positions = len(continuation) - 1
+    def record(
+        self, request: Request, continuation: Sequence[int], positions: Sequence[int] | None = None
+    ) -> PromptTrace:
+        """Return the trace of one prompt and the target's own continuation of it.
+
+        Args:
+            request: the prompt, and the temperature of the continuation.
+            continuation: the target's own tokens, at least 2.
+            positions: where trees are recorded, ascending; elsewhere only the root's children are. All where None.
+        """
+        everywhere = range(len(continuation) - 1)
+        wanted = list(everywhere if positions is None else positions)
+        roots = sorted(set(everywhere) - set(wanted))
         layers: list[_Layer] = []
-        for start in range(0, positions, self._rows):
-            ends = [len(request.prompt) + t + 1 for t in range(start, min(start + self._rows, positions))]
-            layers.extend(self._record_rows(request, text, ends, start))
+        for chosen, beams in ((wanted, self._beams), (roots, Beams(children=self._beams.children, layers=((1, 1),)))):
+            for start in range(0, len(chosen), self._rows):
+                layers.extend(self._record_rows(request, continuation, chosen[start : start + self._rows], beams))
         return _assembled(request.prompt, tuple(continuation), layers)
 
-    def _record_rows(self, request: Request, text: list[int], ends: list[int], first_row: int) -> list[_Layer]:
-        """Expand the trees behind text[:end] for each end."""
+    def _record_rows(
+        self, request: Request, continuation: Sequence[int], positions: list[int], beams: Beams
+    ) -> list[_Layer]:
+        """Expand the trees at some positions of one text."""
+        text = [*request.prompt, *continuation]
+        ends = [len(request.prompt) + t + 1 for t in positions]
         self._drafter.read_prefixes(text[: ends[-1]], [end - 1 for end in ends])
         sequences = [Decoded(request, 0) for _ in ends]
         for sequence, end in zip(sequences, ends, strict=True):
             sequence.tokens = text[:end]
-        depths = self._beams.most_layers
+        depths = beams.most_layers
         truth = np.full((len(ends), depths), -1, dtype=np.int64)
         for row, end in enumerate(ends):
             known = text[end : end + depths]
             truth[row, : len(known)] = known
-        return record_union(DraftPass(self._drafter, sequences), truth, self._beams, first_row)
+        return record_union(DraftPass(self._drafter, sequences), truth, beams, np.array(positions, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,18 +128,18 @@ class _Beam:
         return chosen
 
 
-def record_union(scorer: LayerScorer, truth: Ints, beams: Beams, first_row: int) -> list[_Layer]:
+def record_union(scorer: LayerScorer, truth: Ints, beams: Beams, positions: Ints) -> list[_Layer]:
     """Expand the union of the beams; return its layers, the roots first.
 
     Args:
         scorer: a fresh round of the drafter, one row per position.
         truth: (rows, depths), the target's tokens behind each position, -1 beyond the end.
         beams: what to expand.
-        first_row: number of row 0 among the prompt's positions.
+        positions: (rows,), the position each row stands at.
     """
     rows = len(truth)
     below = scorer.root(beams.children)
-    union = _Union(rows, first_row, truth)
+    union = _Union(positions, truth)
     layers = [union.enter_roots(below)]
     zeros = np.zeros((rows, 1), dtype=np.int64)
     active = [_Beam(width, depth, zeros, np.zeros((rows, 1), dtype=np.float32)) for width, depth in beams.layers]
@@ -166,8 +179,9 @@ def _united(choices: list[Ints], candidates: int, children: int) -> tuple[_Chose
 class _Union:
     """Numbers the expanded nodes of every row and follows the target's own path down."""
 
-    def __init__(self, rows: int, first_row: int, truth: Ints) -> None:
-        self._first_row, self._truth = first_row, truth
+    def __init__(self, positions: Ints, truth: Ints) -> None:
+        self._positions, self._truth = positions, truth
+        rows = len(positions)
         self._depth = 0
         self._entered = np.zeros((rows, 1), dtype=np.int64)  # nodes so far
         self._index = np.zeros((rows, 0), dtype=np.int64)  # of the last layer's slots
@@ -193,7 +207,7 @@ class _Union:
         self._hits = np.where(is_real, hits, MISS)
         self._entered = self._entered + is_real.sum(axis=1, keepdims=True)
         self._depth += 1
-        rows = np.broadcast_to(np.arange(len(ranks))[:, None] + self._first_row, ranks.shape)
+        rows = np.broadcast_to(self._positions[:, None], ranks.shape)
         return _Layer(
             rows=rows[is_real],
             parents=parents[is_real],

@@ -10,8 +10,8 @@ from ..errors import RequestError
 from ..profiler.prompts import Prompt
 from ..profiler.records.model import ModelIdentity
 
-CHAIN_GRID = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16)
-TREE_GRID = (20, 24, 32, 40, 48, 60)
+CHAIN_GRID = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16)
+TREE_GRID = (24, 32, 48, 60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a round of speculation takes beyond its forwards, per kind of policy."""
+"""What the host adds to one round of speculation, per kind of policy."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadSample:
-    """Rounds of one policy shape: round time minus its forwards as timed alone; raw repeats are kept.
+    """Rounds of one policy shape: round time minus its forwards timed alone; raw repeats are kept.
 
-    It is the host's own work, and the difference between a forward among others and the same forward
-    repeated; so it may be negative where a round finds its weights warmer than the lone forward did.
+    It is the host's own work and what a forward loses by running between others.
     """
 
     kind: str  # the policy's kind, e.g. "chain"
@@ -32,8 +31,8 @@ class OverheadSample:
     def __post_init__(self) -> None:
         if not self.kind or self.batch < 1 or self.draft_forwards < 0 or self.nodes < 0:
             raise MeasurementError(f"{self}: need a kind, batch >= 1, draft_forwards >= 0 and nodes >= 0")
-        if not self.host_ms or not all(math.isfinite(repeat) for repeat in self.host_ms):
-            raise MeasurementError(f"{self}: host_ms needs at least one repeat, each finite")
+        if not self.host_ms or not all(0.0 <= repeat < math.inf for repeat in self.host_ms):
+            raise MeasurementError(f"{self}: host_ms needs at least one repeat, each finite and not negative")
 
     @property
     def median_ms(self) -> float:
@@ -55,7 +54,7 @@ class RoundOverhead:
             raise MeasurementError("a round overhead needs device, target, dtype and at least one sample")
 
     def host_ms(self, kind: str, batch: int, draft_forwards: int, nodes: int) -> float:
-        """Return the host milliseconds of one round; b and c are at least 0, a may have either sign.
+        """Return the host milliseconds of one round; a, b, c >= 0, so never negative.
 
         One sample is that constant. Shapes beyond the samples follow the fitted line.
 
@@ -66,9 +65,9 @@ class RoundOverhead:
         if not samples:
             known = sorted({(sample.kind, sample.batch) for sample in self.samples})
             raise MeasurementError(f"no host time for {kind!r} at batch {batch}; measured (kind, batch): {known}")
-        shapes = np.array([[1.0, -1.0, sample.draft_forwards, sample.nodes] for sample in samples])
+        shapes = np.array([[1.0, sample.draft_forwards, sample.nodes] for sample in samples])
         weights = non_negative_least_squares(shapes, np.array([sample.median_ms for sample in samples]))
-        return float(weights @ np.array([1.0, -1.0, draft_forwards, nodes]))
+        return float(weights @ np.array([1.0, draft_forwards, nodes]))
 
 
 def non_negative_least_squares(rows: Floats, values: Floats) -> Floats:
