@@ -2,7 +2,7 @@
 
     draft  = t_draft(catch_up) + sum over further forwards of t_draft(width)
     verify = t_verify(run_tokens[nodes])      the padded shape that will really run
-    host   = a + b * forwards + c * nodes     fitted per kind of policy, at least its cheapest sample
+    host   = a + b * forwards + c * nodes     fitted per kind of policy
 
 A round whose own context lies in the cell's span is priced there, clipped to the contexts that
 were measured; any other round is priced at the cell's own context.
@@ -114,14 +114,14 @@ class CellCosts:
         verify: by tokens in the tree; the shape that runs is already chosen.
         run_tokens: index = tokens in the tree, value = tokens fed.
         drafts: by drafter name.
-        host: by kind of policy, milliseconds of a round, of each drafter forward, of each node, and at least.
+        host: by kind of policy, milliseconds of a round, of each drafter forward and of each node.
     """
 
     cell: Cell
     verify: CostTable
     run_tokens: tuple[int, ...]
     drafts: dict[str, CostTable]
-    host: dict[str, tuple[float, float, float, float]]
+    host: dict[str, tuple[float, float, float]]
 
     def times(self, replay: Replay, kind: str, drafter: str | None) -> RoundTimes:
         """Return what every round of a replay costs here.
@@ -160,8 +160,8 @@ class CellCosts:
         if kind not in self.host:
             known = ", ".join(sorted(self.host)) or "none"
             raise PlanError(f"no host time for {kind!r} at batch {self.cell.batch}, measured: {known}; profile it")
-        base, per_forward, per_node, least = self.host[kind]
-        return np.maximum(base + per_forward * forwards + per_node * nodes, least)
+        base, per_forward, per_node = self.host[kind]
+        return base + per_forward * forwards + per_node * nodes
 
 
 def cell_costs(
@@ -202,17 +202,12 @@ def _table(surface: LatencySurface, cell: Cell, fed: Sequence[int]) -> CostTable
     return CostTable(contexts=np.array(knots), ms=np.array(rows))
 
 
-def _host_lines(overhead: RoundOverhead, batch: int) -> dict[str, tuple[float, float, float, float]]:
-    """Return base, per forward, per node and least of each kind's fit; it is linear: three of its values say it all.
-
-    Shapes smaller than every sample cost what the cheapest sample costs: a line through noisy samples would
-    soon be below zero there.
-    """
+def _host_lines(overhead: RoundOverhead, batch: int) -> dict[str, tuple[float, float, float]]:
+    """Return the fit per kind; it is linear in forwards and nodes, so three of its values say it all."""
     lines = {}
     for kind in {sample.kind for sample in overhead.samples if sample.batch == batch}:
-        seen = [sample.median_ms for sample in overhead.samples if (sample.kind, sample.batch) == (kind, batch)]
         base, forward, node = (overhead.host_ms(kind, batch, *shape) for shape in ((0, 0), (1, 0), (0, 1)))
-        lines[kind] = (base, forward - base, node - base, min(seen))
+        lines[kind] = (base, forward - base, node - base)
     return lines
 
 

@@ -49,7 +49,7 @@ class Workshop:
 
 def typed(folder: Path, command: str, *arguments: str) -> Result:
     """Run a command with everything it reads and writes under one folder."""
-    places = {"SPECTUNE_STORE": str(folder / "store.db"), "XDG_RUNTIME_DIR": str(folder / "run")}
+    places = {"SPECTUNE_STORE": str(folder / "store.db"), "XDG_CACHE_HOME": str(folder / "run")}
     target = () if command in ("show", "list") else ("--target", str(folder / "target"))
     return CliRunner(env=places).invoke(main, [command, *target, *arguments])
 
@@ -71,7 +71,7 @@ def test_profile_prints_one_object_of_what_it_measured(workshop: Workshop) -> No
     assert workshop.profile.exit_code == 0, workshop.profile.output
     facts = json.loads(workshop.profile.stdout)
     assert [(s["model"], s["regime"], s["cells"]) for s in facts["surfaces"]] == [
-        ("target", "eager", 2 * 2 * 18),
+        ("target", "eager", 2 * 2 * 17),
         ("small", "eager", 2 * 2 * 10),
     ]
     assert [trace["drafter"] for trace in facts["traces"]] == ["small"]
@@ -100,7 +100,7 @@ def test_a_dry_run_lists_what_the_profile_measures_and_writes_nothing(workshop: 
 
 def test_ctrl_c_keeps_what_was_timed_and_exits_130(workshop: Workshop, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
-    places = {"SPECTUNE_STORE": str(tmp_path / "store.db"), "XDG_RUNTIME_DIR": str(tmp_path / "run")}
+    places = {"SPECTUNE_STORE": str(tmp_path / "store.db"), "XDG_CACHE_HOME": str(tmp_path / "run")}
     prompts = ("--prompts", str(workshop.folder / "prompts.txt"), "--batch", "1", "--budget", "500")
     command = [sys.executable, "-m", "spectune", "profile", "--target", str(workshop.folder / "target"), *prompts]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | places) as process:

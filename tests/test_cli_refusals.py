@@ -21,7 +21,7 @@ COMMANDS = {
 
 def typed(folder: Path, *arguments: str) -> Result:
     """Run a command quietly; its store would be `folder/store.db`."""
-    places = {"SPECTUNE_STORE": str(folder / "store.db"), "XDG_RUNTIME_DIR": str(folder / "run")}
+    places = {"SPECTUNE_STORE": str(folder / "store.db"), "XDG_CACHE_HOME": str(folder / "run")}
     return CliRunner(env=places).invoke(main, ["-q", *arguments])
 
 

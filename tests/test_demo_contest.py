@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -15,24 +16,30 @@ from spectune.demo.contest import (
     TREE,
     Contestant,
     Count,
+    Counter,
     beams_for,
     outcome_of_cell,
     replayed,
     rows_of_cell,
 )
 from spectune.demo.records import DemoOutcome
-from spectune.planner.cost import cells_of
-from spectune.planner.inputs import PlanInputs
+from spectune.planner.cost import Cell, cells_of
+from spectune.planner.inputs import LOOKUP, PlanInputs
 from spectune.planner.plan import Plan
 from spectune.planner.policy import CastPolicy, ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TreePolicy
 from spectune.planner.search import solve
+from spectune.profiler.prompts import Prompt
+from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.setup import PLAIN as PLAINLY
 from spectune.runtime.setup import RoundSetup
+from spectune.tuning.decoding import Family
 from spectune.tuning.exact import Judgement
 from spectune.tuning.recording import ROOTS_ONLY, Beams
+from spectune.tuning.request import Models, ProfileRequest
 
-from .decoded_runs import POLICIES
+from .decoded_runs import POLICIES, random_requests
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
+from .tiny_models import perturbed, tiny_llama
 
 SPEEDS = {PLAIN: 100.0, CHAIN: 120.0, TREE: 50.0, PLAN: 160.0, GENERATE: 80.0}
 
@@ -48,33 +55,56 @@ def solved() -> Plan:
     return solve(measured(), cells_of([1, 3], [50]), created="2026-01-01T00:00:00Z", spectune="0.1")
 
 
-def setups(*policies: TreePolicy, drafter: str = "small") -> list[RoundSetup]:
-    return [RoundSetup(policy=policy, drafter=drafter) for policy in policies]
+def setup_of(kind: str) -> RoundSetup:
+    drafter = LOOKUP if kind == "lookup" else "small"
+    return PLAINLY if kind == "plain" else RoundSetup(policy=POLICIES[kind], drafter=drafter)
+
+
+@cache
+def counted() -> dict[tuple[str, int], Count]:
+    """Count every kind of policy on tiny models, in fp32, at batch 1 and 3."""
+    target = tiny_llama(layers=2, seed=1).float()
+    family = Family(target=LeanModel(target), drafters={"small": LeanModel(perturbed(target, 0.05))})
+    counter = Counter(family, target, random_requests(7, tokens=20))
+    places = [(kind, batch) for kind in ("plain", *POLICIES) for batch in (1, 3)]
+    for kind, batch in places:
+        counter.run(setup_of(kind), batch)
+    prompts = [Prompt(text="not read"), Prompt(text="either")]
+    request = ProfileRequest(models=Models(target=Path("it")), prompts=prompts, workload="made up", batches=(1,))
+    traced = counter.traced(measured(), request)
+    return {(kind, batch): counter.count(setup_of(kind), solved().cell(batch, 50), traced) for kind, batch in places}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("kind", ["plain", *POLICIES])
+def test_whatever_the_policy_its_replay_is_what_was_counted(kind: str, batch: int) -> None:
+    count = counted()[kind, batch]
+    assert count.replayed_tokens_per_round == count.tokens_per_round
+    assert count.judgement == Judgement(near_ties=0, wrong=0)
+
+
+def test_drafting_keeps_more_than_one_token_a_round() -> None:
+    assert counted()["plain", 3].tokens_per_round == 1.0
+    assert all(counted()[kind, 3].tokens_per_round > 1.1 for kind in ("chain", "static", "eagle2", "cast"))
 
 
 def test_chains_lookups_and_static_trees_need_only_the_roots() -> None:
-    found = beams_for([PLAINLY, *setups(ChainPolicy(length=8), LookupPolicy(length=4), POLICIES["static"])])
-    assert found == ROOTS_ONLY
+    assert beams_for([PlainPolicy(), ChainPolicy(length=8), LookupPolicy(length=4), POLICIES["static"]]) == ROOTS_ONLY
 
 
 def test_every_width_of_an_eagle2_tree_is_a_beam_as_deep_as_its_deepest() -> None:
-    small = setups(Eagle2Policy(top_k=4, depth=2), Eagle2Policy(top_k=4, depth=5), Eagle2Policy(top_k=10, depth=7))
-    medium = setups(Eagle2Policy(top_k=2, depth=3), drafter="medium")
-    assert beams_for([*small, *medium]).layers == ((2, 4), (4, 6), (10, 8))
+    policies = [Eagle2Policy(top_k=4, depth=2), Eagle2Policy(top_k=4, depth=5), Eagle2Policy(top_k=10, depth=7)]
+    assert beams_for([*policies, Eagle2Policy(top_k=2, depth=3)]).layers == ((2, 4), (4, 6), (10, 8))
 
 
 def test_a_cast_policy_needs_the_whole_recording() -> None:
     assert isinstance(POLICIES["cast"], CastPolicy)
-    assert beams_for(setups(Eagle2Policy(), POLICIES["cast"])) == Beams()
-
-
-def test_plain_decoding_replays_to_one_token_a_round() -> None:
-    assert replayed(measured(), solved().cells[0], PLAINLY) == 1.0
+    assert beams_for([Eagle2Policy(), POLICIES["cast"]]) == Beams()
 
 
 def test_what_the_trace_does_not_hold_has_no_replay() -> None:
-    (wide,) = setups(Eagle2Policy())  # ten children; the trace has three
-    assert replayed(measured(), solved().cells[0], wide) is None
+    wide = RoundSetup(policy=Eagle2Policy(), drafter="small")  # ten children; the trace has three
+    assert replayed(measured(), Cell(batch=1, context=50), wide) is None
 
 
 def field() -> list[Contestant]:
@@ -95,10 +125,11 @@ def field() -> list[Contestant]:
 
 
 def test_a_cell_has_a_row_per_contestant_and_one_for_transformers_without_what_it_has_not() -> None:
-    count = Count(tokens_per_round=1.5, judgement=Judgement(near_ties=2, wrong=0))
-    rows = rows_of_cell(field(), SPEEDS, dict.fromkeys(SPEEDS, count), dict.fromkeys(SPEEDS, 1.5), 8)
+    count = Count(tokens_per_round=1.5, replayed_tokens_per_round=1.25, judgement=Judgement(near_ties=2, wrong=0))
+    rows = rows_of_cell(field(), SPEEDS, dict.fromkeys(SPEEDS, count), 8)
     assert {row.name: row.measured_tokens_per_s for row in rows} == SPEEDS
     assert rows[1].drafters == ("small",) and rows[1].policy == "chain of 4" and rows[1].near_ties == 2
+    assert (rows[1].tokens_per_round, rows[1].replayed_tokens_per_round) == (1.5, 1.25)
     last = asdict(rows[-1])
     missing = {name for name, value in last.items() if value is None}
     assert missing == {
@@ -117,8 +148,8 @@ def test_an_outcome_says_how_the_plan_fared_against_plain_and_transformers() -> 
 
 
 def test_the_demos_json_has_the_keys_people_were_promised() -> None:
-    count = Count(tokens_per_round=1.5, judgement=Judgement(near_ties=2, wrong=0))
-    rows = rows_of_cell(field(), SPEEDS, dict.fromkeys(SPEEDS, count), dict.fromkeys(SPEEDS, 1.5), 1)
+    count = Count(tokens_per_round=1.5, replayed_tokens_per_round=1.25, judgement=Judgement(near_ties=2, wrong=0))
+    rows = rows_of_cell(field(), SPEEDS, dict.fromkeys(SPEEDS, count), 1)
     cell = outcome_of_cell(solved().cells[0], SPEEDS)
     outcome = asdict(DemoOutcome(device="here", rows=tuple(rows), cells=(cell,), greedy_identical=True, seconds=1.0))
     assert {"device", "rows", "cells", "greedy_identical"} <= set(outcome)

@@ -42,7 +42,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     folder = tmp_path_factory.mktemp("demo")
     save_family(folder)
     with pytest.MonkeyPatch.context() as patch, open_store(str(folder / "store.db")) as store:
-        patch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))  # another profile may hold the device
+        patch.setenv("XDG_CACHE_HOME", str(folder / "run"))  # another profile may hold the device
         chapter = learn(store, folder, SIZE, _quiet)
         yield Told(store, chapter, compare(chapter, folder, SIZE, _quiet, time.monotonic()))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -82,17 +81,6 @@ def test_a_forward_that_did_not_run_costs_nothing() -> None:
 def test_host_time_follows_forwards_and_nodes() -> None:
     times = costs(Cell(batch=2, context=150)).times(one_round(125, nodes=4), "chain", "small")
     assert times.host_ms == pytest.approx([0.5 + 0.25 * 2 + 0.125 * 4])
-
-
-def test_a_round_smaller_than_every_sample_costs_its_host_what_the_cheapest_sample_did() -> None:
-    noisy = [
-        OverheadSample(kind="chain", batch=2, draft_forwards=1, nodes=nodes, host_ms=(ms,))
-        for nodes, ms in ((4, 0.5), (8, 5.0))  # their line is below zero at 2 nodes
-    ]
-    line = replace(overhead(), samples=tuple(noisy))
-    cell = Cell(batch=2, context=150)
-    priced = cell_costs(cell, surface("verify", VERIFY_MS), {"small": surface("draft", DRAFT_MS)}, line)
-    assert priced.times(one_round(100, nodes=2), "chain", "small").host_ms.tolist() == [0.5]
 
 
 def test_a_round_costs_the_sum_of_its_parts() -> None:

@@ -102,7 +102,7 @@ def profile(
         sink=sink or ListSink(),
         seed=seed,
         progress=progress,
-        rounds=Rounds(warmup_calls=1, clock=runner.machine),
+        rounds=Rounds(warmup_calls=1, untimed_calls=0, clock=runner.machine),
     )
     return surface
 
@@ -147,7 +147,9 @@ def test_rounds_mix_the_cells_of_all_runners() -> None:
     machine, sink = FakeMachine(), ListSink()
     runners = [FakeRunner(machine), FakeRunner(machine, identity="other", role="draft")]
     cells: list[list[Shape]] = [[(1, 0, 1), (1, 0, 2)], [(1, 0, 3), (1, 0, 4)]]
-    surfaces = measure(runners, cells, device=DEVICE, budget_s=1.0, sink=sink, rounds=Rounds(clock=machine))
+    surfaces = measure(
+        runners, cells, device=DEVICE, budget_s=1.0, sink=sink, rounds=Rounds(untimed_calls=0, clock=machine)
+    )
     halves = [{shape[2] > 2 for shape in machine.log[start : start + 2]} for start in range(8, len(machine.log), 4)]
     assert {True, False} in halves  # some round opens with one cell of each
     assert [(surface.model, surface.role) for surface in surfaces] == [("model", "verify"), ("other", "draft")]

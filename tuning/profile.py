@@ -62,7 +62,7 @@ def profile(request: ProfileRequest, store: Store, *, beams: Beams | None = None
     identities = identify_all(request.models)
     requests = requests_of(request, load_tokenizer(str(request.models.target)))
     cells = cells_of_request(request, requests)
-    with device_lock(device, Path(platformdirs.user_runtime_dir("spectune"))):
+    with device_lock(device, Path(platformdirs.user_cache_dir("spectune"))):
         store.add_device(device)
         for identity in (identities.target, *identities.drafters.values()):
             store.add_model(identity)
