@@ -32,7 +32,7 @@ def demo(settings: Settings, store: str | None, as_json: bool, train: bool, outp
     """Run all of it on small real models.
 
     Profiles a 14 M target and two drafters on this device, plans, and measures the plan beside plain
-    decoding, two hand-set defaults and transformers. About three minutes on two cores.
+    decoding, two hand-set defaults and transformers. Three to four minutes on two cores.
 
     \b
         spectune demo

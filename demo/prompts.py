@@ -1,7 +1,8 @@
 """The demo's prompts: pieces of standard-library sources that no demo model was trained on.
 
 They lie with the models, so that every Python version decodes the same text. The calibration
-prompts choose a plan, the evaluation prompts judge it, and the two share no source file.
+prompts choose a plan, the evaluation prompts judge it, and the two share no source file. One calibration
+piece also stands in a training file, word for word; no evaluation piece does.
 """
 
 from __future__ import annotations

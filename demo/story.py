@@ -32,7 +32,7 @@ DTYPE = "bfloat16"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSize:
-    """How much the demo measures; the defaults take about three minutes on two cores."""
+    """How much the demo measures; the defaults take three to four minutes on two cores."""
 
     calibration_prompts: int = 16
     evaluation_prompts: int = 32

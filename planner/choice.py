@@ -108,9 +108,10 @@ class Promise:
     def of(self, place: int, flattery: float) -> Prediction:
         """Return a candidate's prediction after taking the relative flattery off its tokens."""
         chosen, plain = self.candidates[place], self.candidates[self.plain]
-        parts = self._parts(chosen, self.rates[place], flattery)
-        ratios = self.rates[place] / np.maximum(self.rates[self.plain], np.finfo(np.float64).tiny)
-        relative = self._parts(chosen, ratios, flattery)
+        own, plainly = self.rates[place], self.rates[self.plain]
+        usable = (own > 0.0) & (plainly > 0.0)  # with few texts a resample may hold none of a steady round
+        parts = self._parts(chosen, own[usable], flattery)
+        relative = self._parts(chosen, own[usable] / plainly[usable], flattery)
         speed = chosen.tokens_per_s * (1.0 - flattery)
         speedup = speed / plain.tokens_per_s
         margin, speedup_margin = _margin(parts), 0.0 if place == self.plain else _margin(relative)

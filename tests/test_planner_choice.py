@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spectune.planner.candidate import Candidate
-from spectune.planner.choice import alternatives, simplest_of_the_fastest
+from spectune.planner.choice import Promise, SurfaceErrors, alternatives, simplest_of_the_fastest
 from spectune.planner.estimate import optimism, relative_error, resampled_rates, resampling_weights
 from spectune.planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
 from spectune.planner.tree import TokenTree
@@ -115,3 +115,11 @@ def test_candidates_that_win_on_their_own_half_only_are_flattered() -> None:
     even.ms[::2] *= 0.8
     odd.ms[1::2] *= 0.8
     assert optimism([even, odd]) == pytest.approx(2 * (1.25 - 1.0) / (1.25 + 1.0))
+
+
+def test_a_resample_without_plain_rounds_says_nothing_about_the_speedup() -> None:
+    pair = [candidate(PlainPolicy(), 1.0, drafter=None), candidate(ChainPolicy(length=2), 2.0)]
+    rates = np.array([[1.0, 1.1, 0.0], [2.0, 2.1, 2.0]])  # the third resample holds no text that plain decoding ran
+    errors = SurfaceErrors(verify=0.0, drafts={})
+    promise = Promise(candidates=pair, rates=rates, plain=0, errors=errors, texts=3).of(1, 0.0)
+    assert promise.speedup_low > 1.5 and promise.speedup_high < 2.5

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
-from spectune.errors import ModelError
+from spectune.errors import DeviceError, ModelError
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model, load_tokenizer, require_one_vocabulary
@@ -65,6 +66,19 @@ def test_a_damaged_weight_file_is_refused(llama: Path, tmp_path: Path) -> None:
     shutil.copy(llama / "config.json", tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not weights")
     assert str(tmp_path) in refusal(tmp_path)
+
+
+def test_missing_weights_are_refused_not_made_up(llama: Path, tmp_path: Path) -> None:
+    shutil.copytree(llama, tmp_path, dirs_exist_ok=True)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file({k: v for k, v in weights.items() if "q_proj" not in k}, tmp_path / "model.safetensors", {"format": "pt"})
+    assert "lacks weights (model.layers.0.self_attn.q_proj.weight" in refusal(tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this torch can use a GPU")
+def test_a_device_torch_cannot_use_is_named(llama: Path) -> None:
+    with pytest.raises(DeviceError, match="to cuda:0"):
+        load_model(str(llama), dtype="float32", device="cuda:0")
 
 
 def test_a_sliding_window_is_refused(tmp_path: Path) -> None:

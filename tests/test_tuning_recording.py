@@ -42,9 +42,13 @@ def trace_of(prompt: PromptTrace, temperature: float = 0.0) -> AcceptanceTrace:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize(
     "policy",
-    [ChainPolicy(length=5), Eagle2Policy(verify_tokens=12, depth=3, top_k=4), Eagle2Policy(verify_tokens=9, depth=4, top_k=2)],
+    [
+        ChainPolicy(length=5),
+        Eagle2Policy(verify_tokens=12, depth=3, top_k=4),
+        Eagle2Policy(verify_tokens=9, depth=4, top_k=2),
+    ],
     ids=lambda policy: policy.label,
-)  # fmt: skip
+)
 def test_a_recorded_policy_draws_the_tree_the_drafter_draws(policy: TreePolicy, temperature: float) -> None:
     for request in requests(temperature):
         prompt = recorded(request)

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from ...errors import ModelError
+from ...errors import DeviceError, ModelError
 from .forward import CausalModel
 from .generic import GenericModel
 from .lean import FAMILIES, LeanModel
@@ -45,12 +45,20 @@ def load_pretrained(location: str, *, dtype: str, device: str = "cpu") -> PreTra
     """Return the transformers model itself, in evaluation mode."""
     disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            location, dtype=DTYPES[dtype], use_safetensors=True, trust_remote_code=False
+        model, found = AutoModelForCausalLM.from_pretrained(
+            location, dtype=DTYPES[dtype], use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"cannot load a causal language model from {location}: {_first_line(error)}") from error
-    moved: PreTrainedModel = model.eval().to(device)
+    if found["missing_keys"]:
+        missing = ", ".join(sorted(found["missing_keys"])[:3])
+        raise ModelError(f"{location} lacks weights ({missing}, ...); finish the download or save the model again")
+    try:
+        moved: PreTrainedModel = model.eval().to(device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
+        raise DeviceError(
+            f"cannot move {location} to {device}: {_first_line(error)}; choose another --device, or install torch for it"
+        ) from error
     return moved
 
 
