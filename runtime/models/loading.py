@@ -57,7 +57,8 @@ def load_pretrained(location: str, *, dtype: str, device: str = "cpu") -> PreTra
         moved: PreTrainedModel = model.eval().to(device)
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
         raise DeviceError(
-            f"cannot move {location} to {device}: {_first_line(error)}; choose another --device, or install torch for it"
+            f"cannot move {location} to {device}: {_first_line(error)}; "
+            "choose another --device, or install torch for it"
         ) from error
     return moved
 
