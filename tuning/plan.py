@@ -127,5 +127,5 @@ def _surface(store: Store, request: PlanRequest, model: ModelIdentity, role: Rol
 def _missing(what: str, request: PlanRequest) -> StoreError:
     return StoreError(
         f"the store holds no {what} for {request.target.name} on {request.device.label}; "
-        f"run: spectune profile --target {request.target.location}"
+        f"run: spectune profile --target {request.target.location} --drafter NAME=PATH"
     )

@@ -58,8 +58,6 @@ def profile(request: ProfileRequest, store: Store, *, beams: Beams | None = None
         Interrupted: Ctrl-C; the finished cells are in the store.
     """
     start = time.monotonic()
-    if not request.models.drafters:
-        raise RequestError("a profile needs at least one drafter; give one with --drafter NAME=PATH")
     device = detect(request.device)
     identities = identify_all(request.models)
     requests = requests_of(request, load_tokenizer(str(request.models.target)))

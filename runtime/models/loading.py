@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -45,11 +46,12 @@ def load_pretrained(location: str, *, dtype: str, device: str = "cpu") -> PreTra
     """Return the transformers model itself, in evaluation mode."""
     disable_progress_bar()
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(  # Any: a pair, which its types do not tell
             location, dtype=DTYPES[dtype], use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"cannot load a causal language model from {location}: {_first_line(error)}") from error
+    model, found = loaded
     if found["missing_keys"]:
         missing = ", ".join(sorted(found["missing_keys"])[:3])
         raise ModelError(f"{location} lacks weights ({missing}, ...); finish the download or save the model again")
