@@ -27,6 +27,7 @@ from ..training.language_model import train
 from ..training.settings import TrainingSettings
 from .corpus import held_out_texts, training_texts
 from .family import drafter_configs, target_config
+from .prompts import write_prompts
 from .tokenizer import train_tokenizer
 
 TARGET_SETTINGS = TrainingSettings(steps=1300, batch=8, sequence_tokens=512, matrix_lr=2e-3, other_lr=2e-3)
@@ -118,7 +119,7 @@ def train_drafters(folder: Path, training: Tokens) -> None:
         for name, drafter in drafters.items():
             _save(drafter, folder / name)
 
-    _report("drafters", losses, lambda: float("nan"), lambda: None)
+    _report("drafters", losses, None, lambda: None)
     save()
 
 
@@ -126,15 +127,17 @@ def _save(model: LlamaForCausalLM, folder: Path) -> None:
     copy.deepcopy(model).bfloat16().save_pretrained(folder)
 
 
-def _report(name: str, losses: Iterable[float], held_out: Callable[[], float], save: Callable[[], None]) -> None:
+def _report(name: str, losses: Iterable[float], held_out: Callable[[], float] | None, save: Callable[[], None]) -> None:
     start = time.monotonic()
     for step, loss in enumerate(losses):
         if step % 20 == 0:
             _say(f"{name} step {step:5d}  loss {loss:.3f}  {time.monotonic() - start:.0f} s")
         if step and step % 200 == 0:
-            _say(f"{name} step {step:5d}  held-out loss {held_out():.3f}")
+            if held_out is not None:
+                _say(f"{name} step {step:5d}  held-out loss {held_out():.3f}")
             save()
-    _say(f"{name} done  held-out loss {held_out():.3f}  {time.monotonic() - start:.0f} s")
+    final = "" if held_out is None else f"  held-out loss {held_out():.3f}"
+    _say(f"{name} done{final}  {time.monotonic() - start:.0f} s")
 
 
 def _say(line: str) -> None:
@@ -150,6 +153,9 @@ def main(folder: Path) -> None:
         train_target(folder / "target", training, held_out)
     if not all((folder / name / "model.safetensors").exists() for name in drafter_configs()):
         train_drafters(folder, training)
+    for name in ("target", *drafter_configs()):
+        tokenizer.save_pretrained(folder / name)
+    write_prompts(folder, tokenizer)
 
 
 if __name__ == "__main__":

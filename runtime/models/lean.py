@@ -2,7 +2,7 @@
 
 Query, key and value share one projection, gate and up another; the cache is preallocated; the
 query heads of one key-value head are folded into the token dimension, so that even one token
-meets attention as several rows (one row is 2-3 times dearer than two in bf16 on a CPU).
+meets attention as several rows (one row alone can be dearer than two in bf16 on a CPU).
 """
 
 from __future__ import annotations
