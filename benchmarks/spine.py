@@ -31,7 +31,7 @@ from spectune.demo.story import DemoSize, compare, family_folder, family_models,
 from spectune.demo.variety import distinct_share
 from spectune.profiler.device import detect
 from spectune.tuning.continuations import continuations
-from spectune.tuning.profile import EXACT_DTYPE, load_family
+from spectune.tuning.family import EXACT_DTYPE, load_family
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import ProfileRequest
 

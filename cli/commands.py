@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "validate": LazyCommand(target=".validate:validate", help="Measure the plan against plain decoding."),
     "show": LazyCommand(target=".show:show", help="Show a plan and how it was checked."),
     "list": LazyCommand(target=".list:list", help="List what the store remembers."),
+    "import": LazyCommand(target=".import_:import_", help="Add measurements made elsewhere."),
     "doctor": LazyCommand(target=".doctor:doctor", help="Check this device, versions and store."),
     "demo": LazyCommand(target=".demo:demo", help="Run all of it on small real models."),
 }

@@ -1,38 +1,84 @@
-"""`spectune doctor`: is everything there that spectune needs?"""
+"""`spectune doctor`: is everything there that spectune needs, and what is this device?"""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import options
-from .report import Table, print_json, print_table
+from .report import Table, facts_of, print_json, print_table
+
+if TYPE_CHECKING:
+    from .findings import Examination
+    from .inspection import Inspection
+    from .kept_devices import KeptDevice
+
+Json = dict[str, Any]  # JSON values
 
 
 @click.command()
 @options.store
+@click.option("--no-measure", is_flag=True, help="Measure no memory bandwidth, even where it is not known yet.")
+@click.option("--commands", is_flag=True, help="Name the vendor's command that shows each reading.")
 @options.as_json
 @click.pass_context
-def doctor(ctx: click.Context, store: str | None, as_json: bool) -> None:
+def doctor(ctx: click.Context, store: str | None, no_measure: bool, commands: bool, as_json: bool) -> None:
     """Check this device, versions and store.
 
-    Says what is missing and what to do about it; exits 1 only where something is broken. Nothing is
-    created or changed.
+    Says what this machine is and how it is doing, what is missing and what to do about it, and which of
+    the store's devices it matches. The first time it measures the memory bandwidth, about a second, and
+    remembers it in the user's cache folder (or SPECTUNE_CACHE); nothing else is created or changed.
+    Exits 1 only where something is broken.
 
     \b
         spectune doctor
-        spectune doctor --json
+        spectune doctor --commands
+        spectune doctor --no-measure --json
     """
     from .findings import examine
 
-    found = examine(store)
-    broken = [finding.name for finding in found if finding.verdict == "broken"]
+    found = examine(store, measure=not no_measure)
+    broken = [finding.name for finding in found.findings if finding.verdict == "broken"]
     if as_json:
-        print_json({"is_sound": not broken, "findings": [asdict(finding) for finding in found]})
+        print_json({"is_sound": not broken} | _facts(found))
     else:
-        rows = [(finding.verdict, finding.name, finding.seen, finding.advice) for finding in found]
-        print_table(Table(title="spectune doctor", columns=("", "what", "seen", "do"), rows=rows))
+        _print_findings(found, commands)
     if broken:
         click.echo(f"Error: broken: {', '.join(broken)}; see what to do about each above", err=True)
         ctx.exit(1)
+
+
+def _print_findings(found: Examination, commands: bool) -> None:
+    columns = ("", "what", "seen", "do", *(["the same from"] if commands else []))
+    rows = [
+        (each.verdict, each.name, each.seen, each.advice, *([each.command] if commands else []))
+        for each in found.findings
+    ]
+    print_table(Table(title="spectune doctor", columns=columns, rows=rows))
+
+
+def _facts(found: Examination) -> Json:
+    return {
+        "findings": [asdict(finding) for finding in found.findings],
+        "devices": [_device_facts(each) for each in found.devices],
+        "kept_devices": [_kept_facts(each) for each in found.kept],
+    }
+
+
+def _device_facts(found: Inspection) -> Json:
+    bandwidth = found.bandwidth
+    rates = None if bandwidth is None else {"bytes_per_s": bandwidth.bytes_per_s} | facts_of(bandwidth)
+    identity = {"label": found.device.label, "fingerprint": found.device.fingerprint} | facts_of(found.device)
+    return {"device": identity, "state": facts_of(found.state), "bandwidth": rates}
+
+
+def _kept_facts(kept: KeptDevice) -> Json:
+    return {
+        "device": kept.device.fingerprint,
+        "label": kept.device.label,
+        "nearest_here": kept.here.fingerprint,
+        "grade": kept.match.grade,
+        "differences": [facts_of(difference) for difference in kept.match.differences],
+    }

@@ -1,46 +1,48 @@
-"""What `spectune doctor` looks at: this device, the libraries and the store."""
+"""What `spectune doctor` looks at: the devices, the libraries and the store."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Literal
 
 from ..errors import SpectuneError
+from .finding import Finding
+from .inspection import Inspection, inspect_devices
+from .kept_devices import KeptDevice, compare
+from .kept_devices import findings_of as kept_findings
+from .readings import findings_of as device_findings
 
-Verdict = Literal["ok", "note", "broken"]
 MINIMUM = re.compile(r"([A-Za-z0-9_.-]+)\s*>=\s*([0-9.]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at; a note is worth knowing, what is broken keeps spectune from working."""
+class Examination:
+    """Everything that was found; a part that could not be looked at is a finding that says why."""
 
-    name: str
-    seen: str
-    verdict: Verdict = "ok"
-    advice: str = ""
+    findings: tuple[Finding, ...]
+    devices: tuple[Inspection, ...] = ()
+    kept: tuple[KeptDevice, ...] = ()
 
 
-def examine(store: str | None) -> tuple[Finding, ...]:
-    """Return what was found about everything; nothing is created or changed.
+def examine(store: str | None, *, measure: bool) -> Examination:
+    """Return what was found about everything; at most a measured bandwidth is written down.
 
     Args:
         store: where plans are kept, as `open_store` takes it.
+        measure: whether to measure a memory bandwidth that is not known yet.
     """
-    libraries = list(library_findings(requires("spectune") or []))
-    looks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
-        ("devices", _devices),
-        ("torch", _torch),
-        ("store", lambda: _store(store)),
-    ]
     system = Finding(name="spectune", seen=f"{version('spectune')}, Python {platform.python_version()}")
-    return (system, *libraries, *(found for name, look in looks for found in _guarded(name, look)))
+    libraries = library_findings(requires("spectune") or [])
+    here = _guarded("devices", lambda: _devices(measure))
+    software = _guarded("torch", lambda: _torch(here.devices))
+    kept = _guarded("store", lambda: _store(store, here.devices))
+    findings = (system, *libraries, *here.findings, *software.findings, *kept.findings)
+    return Examination(findings=findings, devices=here.devices, kept=kept.kept)
 
 
 def library_findings(requirements: list[str]) -> Iterator[Finding]:
@@ -59,6 +61,7 @@ def library_findings(requirements: list[str]) -> Iterator[Finding]:
             seen=f"{seen or 'missing'} (at least {minimum})",
             verdict="ok" if is_enough else "broken",
             advice="" if is_enough else f"pip install '{name}>={minimum}'",
+            command=f"pip show {name}",
         )
 
 
@@ -70,66 +73,73 @@ def _release(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _guarded(name: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Yield what a look finds; what stops it is a finding too."""
+def _guarded(name: str, look: Callable[[], Examination]) -> Examination:
+    """Return what a look finds; what stops it is a finding too."""
     try:
-        yield from look()
+        return look()
     except SpectuneError as error:
-        yield Finding(name=name, seen=" ".join(str(error).split()), verdict="broken", advice="see the message")
+        fault = Finding(name=name, seen=" ".join(str(error).split()), verdict="broken", advice="see the message")
     except (ImportError, OSError) as error:
-        yield Finding(name=name, seen=str(error), verdict="broken", advice="install spectune anew")
+        fault = Finding(name=name, seen=str(error), verdict="broken", advice="install spectune anew")
+    return Examination(findings=(fault,))
 
 
-def _devices() -> Iterator[Finding]:
-    from ..profiler.device import detect_all
+def _devices(measure: bool) -> Examination:
+    devices = inspect_devices(measure)
+    findings = [finding for found in devices for finding in device_findings(found)]
+    if not any(found.device.kind == "cuda" for found in devices):
+        seen, advice = "no NVIDIA driver or no visible GPU", "nothing, on a CPU"
+        findings.append(Finding(name="NVML", seen=seen, verdict="note", advice=advice, command="nvidia-smi"))
+    findings.extend(_order(devices))
+    return Examination(findings=tuple(findings), devices=devices)
 
-    devices = detect_all()
-    for device in devices:
-        facts = [device.label, *device.isa]
-        if device.kind == "cuda":
-            power = None if device.power_limit_w is None else f"{device.power_limit_w:.0f} W"
-            known = (f"driver {device.driver}", f"CUDA up to {device.cuda}", f"sm {device.compute_capability}", power)
-            facts.extend(fact for fact in known if fact)
-        yield Finding(name=f"{device.kind} {device.fingerprint}", seen=", ".join(facts))
-    if not any(device.kind == "cuda" for device in devices):
-        yield Finding(
-            name="NVML", seen="no NVIDIA driver or no visible GPU", verdict="note", advice="nothing, on a CPU"
+
+def _order(devices: Sequence[Inspection]) -> Iterator[Finding]:
+    """Yield a note where CUDA may count GPUs in another order than the driver: it puts the fastest model first."""
+    models = {found.device.name for found in devices if found.device.kind == "cuda"}
+    if len(models) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        seen, advice = (
+            f"GPUs of {len(models)} models",
+            "set CUDA_DEVICE_ORDER=PCI_BUS_ID, so that cuda:N is the one shown",
         )
+        yield Finding(name="GPU order", seen=seen, verdict="note", advice=advice, command="nvidia-smi -L")
 
 
-def _torch() -> Iterator[Finding]:
+def _torch(devices: Sequence[Inspection]) -> Examination:
     import torch
 
-    from ..profiler.device import detect_all
-
-    devices = detect_all()
-    build, threads, cores = torch.version.cuda, torch.get_num_threads(), devices[-1].cores or 1  # the CPU comes last
-    has_gpu = any(device.kind == "cuda" for device in devices)
-    yield Finding(
+    build, threads = torch.version.cuda, torch.get_num_threads()
+    cores = min((found.device.cores or threads for found in devices if found.device.kind == "cpu"), default=threads)
+    is_blind = any(found.device.kind == "cuda" for found in devices) and not torch.cuda.is_available()
+    built = Finding(
         name="torch build",
         seen=f"CUDA {build}" if build else "CPU only",
-        verdict="note" if has_gpu and not torch.cuda.is_available() else "ok",
-        advice="install a torch for CUDA to use the GPU" if has_gpu and not torch.cuda.is_available() else "",
+        verdict="note" if is_blind else "ok",
+        advice="install a torch for CUDA to use the GPU" if is_blind else "",
+        command="python -m torch.utils.collect_env",
     )
-    yield Finding(
+    threaded = Finding(
         name="torch threads",
         seen=f"{threads} of {cores} cores",
         verdict="note" if threads > cores else "ok",
         advice=f"set OMP_NUM_THREADS={cores} or less" if threads > cores else "",
+        command='python -c "import torch; print(torch.get_num_threads())"',
     )
+    return Examination(findings=(built, threaded))
 
 
-def _store(url: str | None) -> Iterator[Finding]:
+def _store(url: str | None, devices: Sequence[Inspection]) -> Examination:
     from ..db.store import open_store
     from ..db.url import resolve_url, shown, sqlite_file
 
     place = resolve_url(url)
     file = sqlite_file(place)
     if file is not None and not file.exists():
-        yield _absent_store(file)
-        return
+        return Examination(findings=(_absent_store(file),))
     with open_store(url) as store:
-        yield Finding(name="store", seen=f"{shown(place)}, {len(store.plans())} plans")
+        kept = compare(store.devices(), [found.device for found in devices])
+        found = Finding(name="store", seen=f"{shown(place)}, {len(store.plans())} plans", command="spectune list")
+    return Examination(findings=(found, *kept_findings(kept)), kept=kept)
 
 
 def _absent_store(file: Path) -> Finding:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 COLUMNS = {
     "devices": ("fingerprint", "label"),
     "models": ("key", "name", "parameters", "location"),
-    "surfaces": ("id", "device", "model", "role", "regime", "dtype", "cells"),
+    "surfaces": ("id", "device", "model", "role", "regime", "dtype", "attention", "cells"),
     "traces": ("id", "target", "drafter", "workload", "temperature", "created"),
     "plans": ("id", "version", "device", "target", "workload", "temperature", "created"),
 }

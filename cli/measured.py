@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import statistics
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +10,10 @@ import click
 from .report import Table, facts_of, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..profiler.records.surface import LatencySurface
+    from ..tuning.latency_profile import LatencyProfile
     from ..tuning.preview import Preview
     from ..tuning.profile import Profile
 
@@ -23,12 +26,20 @@ def preview_facts(found: Preview) -> Json:
     return {
         "device": found.device,
         "models": [
-            {"model": model.name, "role": model.role, "cells": [list(shape) for shape in model.shapes]}
+            {
+                "model": model.name,
+                "role": model.role,
+                "first_cells": [list(shape) for shape in model.first],
+                "batches": list(model.domain.batches),
+                "contexts": list(model.domain.contexts),
+                "most_tokens": model.domain.most_tokens,
+            }
             for model in found.models
         ],
+        "held_out": found.held_out,
         "texts": found.texts,
         "tokens_per_text": found.tokens_per_text,
-        "seconds_at_least": found.seconds_at_least,
+        "timing_s": found.timing_s,
     }
 
 
@@ -36,26 +47,23 @@ def print_preview(facts: Json) -> None:
     """Print what a profile would measure, for people."""
     rows = []
     for model in facts["models"]:
-        for place in sorted({(batch, context) for batch, context, _ in model["cells"]}):
-            tokens = ",".join(str(n) for batch, context, n in model["cells"] if (batch, context) == place)
+        for place in sorted({(batch, context) for batch, context, _ in model["first_cells"]}):
+            tokens = ",".join(str(n) for batch, context, n in model["first_cells"] if (batch, context) == place)
             rows.append((model["model"], model["role"], *place, tokens))
     columns = ("model", "role", "batch", "context", "tokens")
-    print_table(Table(title=f"would be timed on {facts['device']}", columns=columns, rows=rows))
+    print_table(Table(title=f"would be timed first on {facts['device']}", columns=columns, rows=rows))
+    first = sum(len(model["first_cells"]) for model in facts["models"])
     click.echo(
-        f"{sum(len(model['cells']) for model in facts['models'])} cells, at least {facts['seconds_at_least']:.0f} s; "
-        f"then {facts['texts']} texts of up to {facts['tokens_per_text']} tokens are decoded, and every drafter is "
-        "recorded along them"
+        f"{first} cells first, {facts['held_out']} random ones to judge by, then wherever the surface is least "
+        f"certain, all within {facts['timing_s']:.0f} s. Besides, {facts['texts']} texts of up to "
+        f"{facts['tokens_per_text']} tokens are decoded and every drafter is recorded along them; that takes what the models take"
     )
 
 
 def profile_facts(done: Profile, store_url: str) -> Json:
     """Return what a profile measured; JSON values, None where nothing is known yet."""
-    names = {model.key: name for name, model in done.identities.drafters.items()}
-    names[done.identities.target.key] = done.identities.target.name
-    surfaces = [done.verify, *done.drafts.values()]
     return {
-        "device": {"label": done.device.label, "fingerprint": done.device.fingerprint} | facts_of(done.device),
-        "surfaces": [_surface_facts(surface, names[surface.model]) for surface in surfaces],
+        **_shared_facts(done, [done.verify, *done.drafts.values()], store_url),
         "traces": [
             {
                 "drafter": trace.drafter_name,
@@ -65,38 +73,81 @@ def profile_facts(done: Profile, store_url: str) -> Json:
             for trace in done.traces
         ],
         "pairwise_acceptance": facts_of(done.pairwise),
+    }
+
+
+def latency_facts(done: LatencyProfile, store_url: str) -> Json:
+    """Return what was timed where nothing was recorded; JSON values."""
+    return {**_shared_facts(done, done.surfaces, store_url), "traces": [], "pairwise_acceptance": None}
+
+
+def _shared_facts(done: Profile | LatencyProfile, surfaces: Sequence[LatencySurface], store_url: str) -> Json:
+    names = {model.key: name for name, model in done.identities.drafters.items()}
+    names[done.identities.target.key] = done.identities.target.name
+    return {
+        "device": {"label": done.device.label, "fingerprint": done.device.fingerprint} | facts_of(done.device),
+        "surfaces": [_surface_facts(surface, names[surface.model]) for surface in surfaces],
+        "disturbances": list(done.disturbances),
+        "is_resumed": done.is_resumed,
         "seconds": done.seconds,
         "store": store_url,
     }
 
 
 def _surface_facts(surface: LatencySurface, name: str) -> Json:
-    noise = surface.relative_error()
+    from ..profiler.records.surface import quantile
+
+    errors = [held.error for held in surface.held_out()]
+    noise = surface.repeat_noise()
     return {
         "model": name,
         "role": surface.role,
         "regime": surface.regime,
         "dtype": surface.dtype,
-        "cells": len(surface.measurements),
-        "held_out_error_median": None,  # nothing is held out yet
-        "held_out_error_p95": None,
-        "repeat_noise": noise if math.isfinite(noise) else None,
+        "attention": surface.attention,
+        "cells": len(surface.measurements) - len(errors),
+        "held_out": len(errors),
+        "held_out_error_median": statistics.median(errors) if errors else None,
+        "held_out_error_p95": quantile(errors, 0.95) if errors else None,
+        "repeat_noise": statistics.median(noise) if noise else None,
+        "failures": sum(cell.failure is not None for cell in surface.measurements),
     }
 
 
 def print_profile(facts: Json) -> None:
     """Print what a profile measured, for people."""
-    columns = ("model", "role", "regime", "dtype", "cells", "repeat noise")
-    rows = [
-        (*(surface[name] for name in columns[:5]), _percent(surface["repeat_noise"])) for surface in facts["surfaces"]
-    ]
-    print_table(Table(title=f"forwards on {facts['device']['label']}", columns=columns, rows=rows))
+    _print_surfaces(facts)
     ranks = ("drafter", "positions", *(f"rank {rank}" for rank in range(SHOWN_RANKS)))
-    shares = [
+    acceptance = [
         (trace["drafter"], trace["positions"], *trace["acceptance_by_rank"][:SHOWN_RANKS]) for trace in facts["traces"]
     ]
-    print_table(Table(title="how often the target's token is the drafter's", columns=ranks, rows=shares))
-    click.echo(f"took {facts['seconds']:.0f} s")
+    if acceptance:
+        print_table(Table(title="how often the target's token is the drafter's", columns=ranks, rows=acceptance))
+    _print_end(facts)
+
+
+def print_latency(facts: Json) -> None:
+    """Print what was timed where nothing was recorded, for people."""
+    _print_surfaces(facts)
+    _print_end(facts)
+
+
+def _print_surfaces(facts: Json) -> None:
+    columns = ("model", "role", "regime", "dtype", "cells")
+    shares = ("held_out_error_median", "held_out_error_p95", "repeat_noise")
+    rows = [
+        (*(surface[name] for name in columns), surface["held_out"], *(_percent(surface[share]) for share in shares))
+        for surface in facts["surfaces"]
+    ]
+    shown = (*columns, "held out", "error there", "95th percentile", "noise of a call")
+    print_table(Table(title=f"forwards on {facts['device']['label']}", columns=shown, rows=rows))
+
+
+def _print_end(facts: Json) -> None:
+    for sentence in facts["disturbances"]:
+        click.echo(f"disturbed: {sentence}")
+    went_on = ", going on from an earlier run" if facts["is_resumed"] else ""
+    click.echo(f"took {facts['seconds']:.0f} s{went_on}")
 
 
 def _percent(share: float | None) -> str | None:

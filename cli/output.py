@@ -1,55 +1,15 @@
-"""The file behind `-o`: all of it is there or none."""
+"""The file behind `-o`."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 import click
 
-from ..errors import RequestError
+from ..report.file import require_writable, write_whole
+
+__all__ = ["option", "require_writable", "write_whole"]
 
 option = click.option(
     "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the JSON document to this file."
 )
-
-
-def require_writable(path: Path | None) -> None:
-    """Check before the work that a file can be written after it.
-
-    Raises:
-        RequestError: the path is a folder, or its own folder is missing or may not be written.
-    """
-    if path is None:
-        return
-    folder = path.absolute().parent
-    if path.is_dir():
-        raise RequestError(f"cannot write {path}, which is a folder; name a file in it")
-    if not folder.is_dir():
-        raise RequestError(f"cannot write {path}, there is no folder {folder}; make it or choose another")
-    if not os.access(folder, os.W_OK):
-        raise RequestError(f"cannot write {path}, its folder may not be written; choose another")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text to a new file beside the path and move it there, so that no reader sees half of it.
-
-    Raises:
-        RequestError: it cannot be written; what was there before is still there.
-    """
-    require_writable(path)
-    try:
-        descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise RequestError(f"cannot write {path} ({error.strerror}); choose another folder") from error
-    draft = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        draft.chmod(0o644)
-        draft.replace(path)
-    except OSError as error:
-        raise RequestError(f"cannot write {path} ({error.strerror}); free some space or choose another") from error
-    finally:
-        draft.unlink(missing_ok=True)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import options
-from .report import Progress, print_json, progress, tell
+from .fleet import ray_address
+from .report import print_json, progress, tell
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from ..db.store import Store
     from ..profiler.prompts import Prompt
-    from ..tuning.profile import Profile
-    from ..tuning.request import ProfileRequest
+    from ..tuning.request import Models, ProfileRequest
 
 
 @click.command()
-@options.target
+@click.option("--target", metavar="PATH", type=click.Path(path_type=Path), help="Folder of the target model.")
 @options.drafters
 @click.option("--prompts", metavar="FILE", type=click.Path(path_type=Path), help="Text or .jsonl; else the demo's.")
 @options.workload
@@ -64,50 +62,188 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="For timing forwards; the recording comes on top.",
 )
+@click.option(
+    "--held-out",
+    default=30,
+    show_default=True,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Random shapes timed only to judge the surfaces.",
+)
+@click.option(
+    "--record",
+    default="standard",
+    show_default=True,
+    type=click.Choice(["quick", "standard", "full"]),
+    help="How many kinds of trees are recorded.",
+)
+@click.option(
+    "--regime",
+    default="eager",
+    show_default=True,
+    type=click.Choice(["eager", "cuda-graph", "compiled"]),
+    help="How forwards are run while they are timed.",
+)
+@click.option(
+    "--config-only",
+    metavar="CONFIG.json",
+    type=click.Path(path_type=Path),
+    help="Time a target of random weights instead; drafters too may be config.json files.",
+)
+@click.option(
+    "--latency-only",
+    "roles",
+    is_flag=False,
+    flag_value="verify,draft",
+    metavar="[ROLE,ROLE,...]",
+    help="Time forwards and record nothing: verify, draft, prefill, exit:LAYERS, loop:DEPTH.",
+)
+@click.option("--tokens", "most_tokens", type=click.IntRange(1), metavar="N", help="Most per forward, timing alone.")
+@click.option(
+    "--tensor-parallel",
+    "ranks",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Time a target spread over N devices; start it with torchrun.",
+)
 @options.seed
 @options.store
+@ray_address
+@click.option("--estimate", "estimated", metavar="DEVICE", help="Compute surfaces of a catalogued device instead.")
+@click.option("--fresh", is_flag=True, help="Begin anew what an earlier run left unfinished.")
 @click.option("--dry-run", is_flag=True, help="Print what would be measured, and measure nothing.")
 @options.as_json
 @click.pass_obj
 def profile(
     settings: Settings,
     /,
-    target: Path,
+    target: Path | None,
     drafters: dict[str, Path],
     prompts: Path | None,
     store: str | None,
+    ray_address: str | None,
+    estimated: str | None,
+    config_only: Path | None,
+    roles: str | None,
+    most_tokens: int | None,
+    ranks: int | None,
+    fresh: bool,
     dry_run: bool,
     as_json: bool,
     **measured: Any,  # the other fields of a ProfileRequest, which checks them
 ) -> None:
     """Measure this device and a set of drafters.
 
-    Times forwards and whole rounds, and records what each drafter would have proposed along the
-    target's own text. Ctrl-C keeps the forwards timed so far.
+    Records what each drafter would have proposed along the target's own text, and times forwards and
+    whole rounds. Every timed call is kept at once: after Ctrl-C, or worse, the same command goes on
+    where it stopped.
 
     \b
         spectune profile --target path/to/target --drafter small=path/to/small
         spectune profile --target path/to/target --drafter small=path/to/small --dry-run
+        spectune profile --config-only config.json --context 128,2048 --regime cuda-graph
+        spectune profile --target path/to/target --estimate H200
     """
     from ..tuning.request import Models, ProfileRequest
-    from .measured import preview_facts, print_preview, print_profile, profile_facts
 
-    models = Models(target=target, drafters=drafters)
-    wanted = list(_per_device(ProfileRequest(models=models, prompts=_prompts(prompts), **measured)))
-    if dry_run:
-        from ..tuning.preview import preview
-
-        for request in wanted:
-            (print_json if as_json else print_preview)(preview_facts(preview(request)))
+    place = target or config_only
+    if place is None or (target and config_only):
+        raise click.UsageError("Give --target PATH, or --config-only CONFIG.json for random weights.")
+    models = Models(target=place, drafters=drafters)
+    if estimated is not None:
+        _estimate(settings, models, estimated, store, measured, as_json)
         return
+    if config_only is not None or roles is not None or ranks is not None:
+        alone = {"roles": tuple((roles or "verify,draft").split(",")), "ranks": ranks or 1}
+        alone |= {"most_tokens": most_tokens} if most_tokens else {}
+        _time_alone(settings, models, alone | measured, store, fresh, as_json)
+        return
+    if most_tokens is not None:
+        raise click.UsageError("--tokens is for timing alone; add --latency-only.")
+    request = ProfileRequest(models=models, prompts=_prompts(prompts), **measured)
+    if dry_run:
+        _dry_run(request, ray_address, as_json)
+    elif request.device == "all" or ray_address is not None:
+        _profile_fleet(settings, request, store, ray_address, fresh, as_json)
+    else:
+        _profile_one(settings, request, store, fresh, as_json)
+
+
+def _profile_one(settings: Settings, request: ProfileRequest, store: str | None, fresh: bool, as_json: bool) -> None:
     from ..db.store import open_store
+    from ..tuning.profile import profile as measure
+    from .measured import print_profile, profile_facts
 
     with open_store(store) as opened:
-        for request in wanted:
+        try:
             with progress(settings) as report:
-                done = _measured(request, opened, report)
-            (print_json if as_json else print_profile)(profile_facts(done, opened.url))
-        tell(settings, f"kept in {opened.url}; next: spectune plan --target {target}")
+                done = measure(request, opened, fresh=fresh, progress=report)
+        except KeyboardInterrupt:
+            click.echo(
+                f"stopped; what was done is kept in {opened.url}, and the same command goes on from there", err=True
+            )
+            raise
+        (print_json if as_json else print_profile)(profile_facts(done, opened.url))
+        tell(settings, f"kept in {opened.url}; next: spectune plan --target {request.models.target}")
+
+
+def _time_alone(
+    settings: Settings, models: Models, asked: dict[str, Any], store: str | None, fresh: bool, as_json: bool
+) -> None:
+    from ..db.store import open_store
+    from ..tuning.latency_profile import LatencyRequest, follow_rank, is_leader, profile_latency
+    from .measured import latency_facts, print_latency
+
+    wanted = {field: value for field, value in asked.items() if field in LatencyRequest.__dataclass_fields__}
+    request = LatencyRequest(models=models, **wanted)
+    if not is_leader():
+        follow_rank(request)
+        return
+    with open_store(store) as opened, progress(settings) as report:
+        done = profile_latency(request, opened, fresh=fresh, progress=report)
+        (print_json if as_json else print_latency)(latency_facts(done, opened.url))
+        tell(settings, f"kept in {opened.url}")
+
+
+def _profile_fleet(
+    settings: Settings, request: ProfileRequest, store: str | None, address: str | None, fresh: bool, as_json: bool
+) -> None:
+    from ..tuning.fleet import FleetJob
+    from .fleet import profile_fleet
+    from .measured import profile_facts
+
+    job = FleetJob(request=request, facts=profile_facts, store_url=store, fresh=fresh)
+    profile_fleet(settings, job, address, as_json=as_json)
+
+
+def _dry_run(request: ProfileRequest, address: str | None, as_json: bool) -> None:
+    if address is not None:
+        from ..tuning.turns import turns_of_cluster
+        from .fleet import print_turns
+
+        print_turns(turns_of_cluster(address), as_json=as_json)
+        return
+    from ..tuning.fleet import requests_of_devices
+    from ..tuning.preview import preview
+    from .measured import preview_facts, print_preview
+
+    for each in requests_of_devices(request):
+        (print_json if as_json else print_preview)(preview_facts(preview(each)))
+
+
+def _estimate(
+    settings: Settings, models: Models, device: str, store: str | None, measured: dict[str, Any], as_json: bool
+) -> None:
+    from ..db.store import open_store
+    from ..tuning.estimate import EstimateRequest, estimate
+    from .estimated import estimate_facts, print_estimate
+
+    asked = {name: measured[name] for name in ("batches", "contexts") if measured[name]}
+    request = EstimateRequest(models=models, device=device, dtype=measured["dtype"], **asked)
+    with open_store(store) as opened:
+        facts = estimate_facts(estimate(request, opened), opened.url)
+        (print_json if as_json else print_estimate)(facts)
+        tell(settings, f"kept in {opened.url}, apart from everything measured")
 
 
 def _prompts(path: Path | None) -> Sequence[Prompt]:
@@ -118,26 +254,3 @@ def _prompts(path: Path | None) -> Sequence[Prompt]:
     from ..profiler.prompts import read_prompts
 
     return read_prompts(path)
-
-
-def _per_device(request: ProfileRequest) -> Iterator[ProfileRequest]:
-    """Yield the request for each device it is for."""
-    if request.device != "all":
-        yield request
-        return
-    from ..profiler.device import detect_all
-    from ..tuning.profile import torch_device
-
-    for device in detect_all():
-        yield replace(request, device=torch_device(device))
-
-
-def _measured(request: ProfileRequest, store: Store, report: Progress) -> Profile:
-    from ..profiler.latency import Interrupted
-    from ..tuning.profile import profile as measure
-
-    try:
-        return measure(request, store, progress=report)
-    except Interrupted as stopped:
-        click.echo(f"{stopped}; they are kept in {store.url}", err=True)
-        raise

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from . import options, output
 from .report import print_json, print_table, tell
 from .settings import Settings
+
+if TYPE_CHECKING:
+    from .stored import Stored
 
 
 @click.command()
@@ -17,17 +21,26 @@ from .settings import Settings
 @options.store
 @options.as_json
 @output.option
+@click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: .png, or .html to look into.")
 @click.pass_obj
 def show(
-    settings: Settings, /, kind: str, number: int | None, store: str | None, as_json: bool, output: Path | None
+    settings: Settings,
+    /,
+    kind: str,
+    number: int | None,
+    store: str | None,
+    as_json: bool,
+    output: Path | None,
+    plot: Path | None,
 ) -> None:
     """Show a plan and how it was checked.
 
-    KIND is plan (with its cells and every time it was validated), surface or trace.
+    KIND is plan (with its cells and every time it was validated), surface or trace. --plot draws a
+    surface, latency against tokens with its held-out errors, or a trace, acceptance by depth and rank.
 
     \b
         spectune show
-        spectune show surface --id 2
+        spectune show surface --id 2 --plot surface.html
         spectune show plan --id 3 -o plan.json
     """
     from ..db.store import open_store
@@ -35,14 +48,35 @@ def show(
     from .stored import KINDS
 
     require_writable(output)
+    if plot is not None:
+        _require_drawable(kind, plot)
     with open_store(store) as opened:
         found = KINDS[kind](opened, number)
     if output is not None:
         write_whole(output, found.document)
+    if plot is not None:
+        _draw(found, plot)
     if as_json:
         print_json(found.facts)
     else:
         for table in found.tables:
             print_table(table)
-    if output is not None:
-        tell(settings, f"written to {output}")
+    for path in (output, plot):
+        if path is not None:
+            tell(settings, f"written to {path}")
+
+
+def _require_drawable(kind: str, plot: Path) -> None:
+    from ..errors import RequestError
+    from ..report.picture import require_picture
+
+    if kind == "plan":
+        raise RequestError(f"cannot draw {plot}: a plan has no picture; show a surface or a trace with --plot")
+    require_picture(plot)
+
+
+def _draw(found: Stored, plot: Path) -> None:
+    from ..report.picture import write_picture
+
+    assert found.draw is not None  # a plan was refused
+    write_picture(plot, found.draw())

@@ -6,27 +6,34 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..db.store import Store
 from ..errors import NoPlanError, StoreError
 from ..planner.plan import plan_from_json
 from ..planner.validation import Validation
+from ..profiler.records.document import SurfaceDocument, TraceDocument
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json, to_json
+from ..report.surface import surface_figure
+from ..report.trace import trace_figure
 from .cells import plan_table, validation_table
 from .report import Table, facts_of
+
+if TYPE_CHECKING:
+    from ..report.figure import Figure
 
 Json = dict[str, Any]  # JSON values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """One record: as it is kept, as facts for programs and as tables for people."""
+    """One record: as it is kept, as facts for programs, as tables and perhaps a picture for people."""
 
     document: str
     facts: Json
     tables: tuple[Table, ...]
+    draw: Callable[[], Figure] | None = None
 
 
 def stored_plan(store: Store, number: int | None) -> Stored:
@@ -64,10 +71,16 @@ def stored_surface(store: Store, number: int | None) -> Stored:
     chosen = _chosen("surface", number, range(1, len(surfaces) + 1), store.url)
     surface = surfaces[chosen - 1]
     about = surface_facts(chosen, surface, model_names(store))
+    devices = {device.fingerprint: device for device in store.devices()}
+    document = SurfaceDocument(
+        surface=surface, device=devices.get(surface.device), model=store.find_model(surface.model)
+    )
+    device = surface.device if document.device is None else document.device.label
     return Stored(
-        document=to_json(surface),
+        document=to_json(document),
         facts={**about, "measurements": [facts_of(cell) for cell in surface.measurements]},
         tables=(_facts_table(f"surface {chosen}", about), _latency_table(surface)),
+        draw=lambda: surface_figure(surface, device=device, model=about["model"]),
     )
 
 
@@ -89,13 +102,15 @@ def stored_trace(store: Store, number: int | None) -> Stored:
         "seed": trace.seed,
     }
     ranks = trace.rank_acceptance().tolist()
+    target, drafter = store.find_model(trace.target), store.find_model(trace.drafter)
     return Stored(
-        document=to_json(trace),
+        document=to_json(TraceDocument(trace=trace, target=target, drafter=drafter)),
         facts={**about, "acceptance_by_rank": ranks},
         tables=(
             _facts_table(f"trace {chosen}", about),
             Table(title="the target's token is the drafter's", columns=("rank", "share"), rows=[*enumerate(ranks)]),
         ),
+        draw=lambda: trace_figure(trace, target=about["target"]),
     )
 
 
@@ -115,6 +130,7 @@ def surface_facts(number: int, surface: LatencySurface, names: Mapping[str, str]
         "role": surface.role,
         "regime": surface.regime,
         "dtype": surface.dtype,
+        "attention": surface.attention,
         "cells": len(surface.measurements),
     }
 
@@ -149,6 +165,7 @@ def _latency_table(surface: LatencySurface) -> Table:
         ran = cell.failure is None
         spread = cell.spread_ms if ran else math.nan
         timing = (cell.median_ms if ran else None, spread if math.isfinite(spread) else None)
-        rows.append((cell.batch, cell.context_tokens, cell.tokens, *timing, len(cell.repeats_ms), cell.failure or ""))
-    columns = ("batch", "context", "tokens", "median ms", "error ms", "repeats", "failure")
+        shape = (cell.batch, cell.context_tokens, cell.tokens)
+        rows.append((*shape, *timing, len(cell.repeats_ms), cell.purpose, cell.failure or ""))
+    columns = ("batch", "context", "tokens", "median ms", "error ms", "repeats", "purpose", "failure")
     return Table(title="forwards", columns=columns, rows=rows)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .plans import PlanRow
+from .profiles import ProfileJournal
 from .store import Store, open_store
 from .traces import TraceRow
 
-__all__ = ["PlanRow", "Store", "TraceRow", "open_store"]
+__all__ = ["PlanRow", "ProfileJournal", "Store", "TraceRow", "open_store"]

@@ -19,7 +19,7 @@ class Identities(Database):
         """Keep a device; what its fingerprint leaves out (its index, say) is updated."""
         with self._writing() as session:
             known = session.scalar(select(DeviceTable).where(DeviceTable.fingerprint == device.fingerprint))
-            row = known or DeviceTable(fingerprint=device.fingerprint, kind_key=device.kind_key)
+            row = known or device_row(device)
             row.document = to_json(device)
             insert_once(session, row)
 
@@ -33,7 +33,7 @@ class Identities(Database):
         """Keep a model; what its key leaves out (its name and location, say) is updated."""
         with self._writing() as session:
             known = session.scalar(select(ModelTable).where(ModelTable.key == model.key))
-            row = known or ModelTable(key=model.key)
+            row = known or model_row(model)
             row.document = to_json(model)
             insert_once(session, row)
 
@@ -48,3 +48,13 @@ class Identities(Database):
         with self._reading() as session:
             row = session.scalar(select(ModelTable).where(ModelTable.key == key))
             return None if row is None else record_of(ModelIdentity, row, self.url)
+
+
+def device_row(device: Device) -> DeviceTable:
+    """Return the row of a device that the store does not know yet."""
+    return DeviceTable(fingerprint=device.fingerprint, kind_key=device.kind_key, document=to_json(device))
+
+
+def model_row(model: ModelIdentity) -> ModelTable:
+    """Return the row of a model that the store does not know yet."""
+    return ModelTable(key=model.key, document=to_json(model))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from itertools import groupby
-from typing import cast
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, Subquery, func, select
 from sqlalchemy.orm import Session
 
 from ..profiler.protocols import SurfaceKey
 from ..profiler.records.measurement import Measurement
 from ..profiler.records.overhead import RoundOverhead
-from ..profiler.records.surface import LatencySurface, Role
+from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import to_json
 from .database import Database, insert_once
 from .documents import record_of
@@ -21,31 +20,46 @@ from .tables import MeasurementTable, OverheadTable, SurfaceTable
 
 
 class Measurements(Database):
-    """Timings, only ever added; a `profiler.protocols.MeasurementSink`."""
-
-    def add(self, surface: SurfaceKey, measurement: Measurement) -> None:
-        """Keep one cell of a surface, raw repeats or failure included."""
-        self.add_measurements(surface, [measurement])
+    """Timings, only ever added."""
 
     def add_measurements(self, surface: SurfaceKey, measurements: Sequence[Measurement]) -> None:
-        """Keep cells of one surface, all of them or, after an error, none."""
+        """Keep cells of one surface, raw repeats and failures included; all of them or, after an error, none."""
         with self._writing() as session:
-            surface_id = _surface_id(session, surface)
-            session.add_all(_row(surface_id, measurement) for measurement in measurements)
+            keep_cells(session, surface, measurements)
 
     def surfaces(
-        self, device: str | None = None, model: str | None = None, dtype: str | None = None
+        self,
+        device: str | None = None,
+        model: str | None = None,
+        dtype: str | None = None,
+        *,
+        role: str | None = None,
+        regime: str | None = None,
+        attention: str | None = None,
     ) -> list[LatencySurface]:
-        """Return one surface per key, made of the newest measurement of every (batch, context, tokens).
+        """Return one surface per key, of each batch the cells that the newest profile timed.
 
-        A failure that is newer than a timing hides it. Cells are sorted by (batch, context, tokens).
+        Two profiles may have met the device at different speeds, so the cells of one are never laid between those of
+        the other. Cells that no profile timed, but were added, count one by one: of equal (batch, context, tokens) the
+        newest, a failure likewise, and none that is older than a profile of its batch. Cells are sorted by (batch,
+        context, tokens).
 
         Args:
             device: only this Device.fingerprint.
             model: only this ModelIdentity.key.
             dtype: only this number format.
+            role: only forwards for this.
+            regime: only forwards that ran like this.
+            attention: only this attention kernel; "" is one that is not known.
         """
-        wanted = {SurfaceTable.device: device, SurfaceTable.model: model, SurfaceTable.dtype: dtype}
+        wanted = {
+            SurfaceTable.device: device,
+            SurfaceTable.model: model,
+            SurfaceTable.dtype: dtype,
+            SurfaceTable.role: role,
+            SurfaceTable.regime: regime,
+            SurfaceTable.attention: attention,
+        }
         filters = [column == value for column, value in wanted.items() if value is not None]
         with self._reading() as session:
             cells = _newest_cells(session, filters)
@@ -54,9 +68,8 @@ class Measurements(Database):
 
     def add_overhead(self, overhead: RoundOverhead) -> None:
         """Keep the host time per round of one target on one device."""
-        keys = {"device": overhead.device, "target": overhead.target, "dtype": overhead.dtype}
         with self._writing() as session:
-            session.add(OverheadTable(**keys, document=to_json(overhead)))
+            session.add(overhead_row(overhead))
 
     def overhead(self, device: str, target: str, dtype: str) -> RoundOverhead | None:
         """Return the newest host times of a target on a device, None where they were never measured."""
@@ -69,23 +82,43 @@ class Measurements(Database):
         return LatencySurface(
             device=key.device,
             model=key.model,
-            role=cast(Role, key.role),  # the surface checks it
+            role=key.role,
             regime=key.regime,
             dtype=key.dtype,
+            attention=key.attention,
             measurements=tuple(record_of(Measurement, row, self.url) for row in rows),
         )
 
 
-def _surface_id(session: Session, key: SurfaceKey) -> int:
-    found = select(SurfaceTable.id).filter_by(**asdict(key))
+def keep_cells(
+    session: Session,
+    surface: SurfaceKey | LatencySurface,
+    measurements: Sequence[Measurement],
+    profile_id: int | None = None,
+) -> None:
+    """Write cells of one surface, and which profile timed them, as part of a transaction."""
+    surface_id = _surface_id(session, surface)
+    session.add_all(_row(surface_id, profile_id, measurement) for measurement in measurements)
+
+
+def overhead_row(overhead: RoundOverhead) -> OverheadTable:
+    """Return the row of host times."""
+    keys = {"device": overhead.device, "target": overhead.target, "dtype": overhead.dtype}
+    return OverheadTable(**keys, document=to_json(overhead))
+
+
+def _surface_id(session: Session, surface: SurfaceKey | LatencySurface) -> int:
+    key = {field.name: getattr(surface, field.name) for field in fields(SurfaceKey)}
+    found = select(SurfaceTable.id).filter_by(**key)
     if session.scalar(found) is None:
-        insert_once(session, SurfaceTable(**asdict(key)))
+        insert_once(session, SurfaceTable(**key))
     return session.scalars(found).one()
 
 
-def _row(surface_id: int, measurement: Measurement) -> MeasurementTable:
+def _row(surface_id: int, profile_id: int | None, measurement: Measurement) -> MeasurementTable:
     return MeasurementTable(
         surface_id=surface_id,
+        profile_id=profile_id,
         batch=measurement.batch,
         context_tokens=measurement.context_tokens,
         tokens=measurement.tokens,
@@ -96,10 +129,29 @@ def _row(surface_id: int, measurement: Measurement) -> MeasurementTable:
 def _newest_cells(
     session: Session, filters: Sequence[ColumnElement[bool]]
 ) -> Iterator[tuple[SurfaceTable, MeasurementTable]]:
-    """Yield the newest row of every cell, those of one surface together."""
+    """Yield the newest row of every cell that belongs to its batch's newest profile, those of one surface together."""
     cell = (MeasurementTable.batch, MeasurementTable.context_tokens, MeasurementTable.tokens)
-    newest = select(func.max(MeasurementTable.id)).group_by(MeasurementTable.surface_id, *cell)
+    profiled = _last_profiled()
+    of_batch = (profiled.c.surface_id == MeasurementTable.surface_id) & (profiled.c.batch == MeasurementTable.batch)
+    is_added_since = profiled.c.id.is_(None) | (MeasurementTable.id > profiled.c.id)
+    counts = (MeasurementTable.profile_id == profiled.c.profile_id) | (
+        MeasurementTable.profile_id.is_(None) & is_added_since
+    )
+    newest = (
+        select(func.max(MeasurementTable.id))
+        .join(profiled, of_batch, isouter=True)
+        .where(counts)
+        .group_by(MeasurementTable.surface_id, *cell)
+    )
     rows = (
         select(SurfaceTable, MeasurementTable).join(MeasurementTable).where(MeasurementTable.id.in_(newest), *filters)
     )
     yield from session.execute(rows.order_by(SurfaceTable.id, *cell))
+
+
+def _last_profiled() -> Subquery:
+    """Return the last row that a profile wrote, for every surface and batch that one has timed."""
+    keys = (MeasurementTable.surface_id, MeasurementTable.batch)
+    last = select(func.max(MeasurementTable.id)).where(MeasurementTable.profile_id.is_not(None)).group_by(*keys)
+    columns = (MeasurementTable.id, MeasurementTable.profile_id, *keys)
+    return select(*columns).where(MeasurementTable.id.in_(last)).subquery()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from .identities import Identities
+from .imports import Imports
 from .measurements import Measurements
 from .plans import Plans
+from .profiles import Profiles
 from .traces import Traces
 from .url import resolve_url
 
 
-class Store(Identities, Measurements, Traces, Plans):
+class Store(Identities, Imports, Measurements, Profiles, Traces, Plans):
     """Everything spectune remembers, in one database; open it with `open_store`, use it as a context manager."""
 
 

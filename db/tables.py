@@ -1,14 +1,15 @@
 """The tables of a store: JSON documents beside the columns they are found by.
 
 Every table's name starts with `spectune_`, because other programs' tables (Optuna's) may share the database.
-Devices and models are replaced by their key; every other row is only ever added, so the newest is the highest id.
+Devices and models are replaced by their key; visits and parts are dropped when their profile no longer needs them;
+every other row is only ever added, so the newest is the highest id.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sqlalchemy import ColumnElement, Double, ForeignKey, Index, MetaData, String, Text
+from sqlalchemy import ColumnElement, Double, ForeignKey, Index, MetaData, String, Text, text
 from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 
@@ -64,13 +65,14 @@ class SurfaceTable(Base):
     """What a group of measurements has in common; the measurements point here."""
 
     __tablename__ = f"{TABLE_PREFIX}surface"
-    __table_args__ = (Index(None, "device", "model", "role", "regime", "dtype", unique=True),)
+    __table_args__ = (Index(None, "device", "model", "role", "regime", "dtype", "attention", unique=True),)
 
     device: Mapped[str] = mapped_column(KEY)
     model: Mapped[str] = mapped_column(KEY)
     role: Mapped[str] = mapped_column(NAME)
     regime: Mapped[str] = mapped_column(NAME)
     dtype: Mapped[str] = mapped_column(NAME)
+    attention: Mapped[str] = mapped_column(NAME, server_default=text("''"))  # "" where it is not known
 
 
 class MeasurementTable(Base):
@@ -80,6 +82,7 @@ class MeasurementTable(Base):
     __table_args__ = (Index(None, "surface_id", "batch", "context_tokens", "tokens"),)
 
     surface_id: Mapped[int] = mapped_column(ForeignKey(SurfaceTable.id))
+    profile_id: Mapped[int | None] = mapped_column(ForeignKey(f"{TABLE_PREFIX}profile.id"))  # None: not timed by one
     batch: Mapped[int]
     context_tokens: Mapped[int]
     tokens: Mapped[int]
@@ -118,6 +121,46 @@ class PairwiseTable(Base):
     __table_args__ = (Index(None, "names_hash"),)
 
     names_hash: Mapped[str] = mapped_column(KEY)
+    document: Mapped[str] = mapped_column(DOCUMENT)
+
+
+class ProfileTable(Base):
+    """One profile, begun and perhaps not finished; its key is the caller's hash of what is profiled."""
+
+    __tablename__ = f"{TABLE_PREFIX}profile"
+    __table_args__ = (Index(None, "key"),)
+
+    key: Mapped[str] = mapped_column(KEY)
+    state: Mapped[str] = mapped_column(NAME)  # "open", "finished" or "abandoned"
+
+
+class VisitTable(Base):
+    """One timed call of an open profile; the columns are the fields of `profiler.records.visit.Visit`."""
+
+    __tablename__ = f"{TABLE_PREFIX}visit"
+    __table_args__ = (Index(None, "profile_id", "ordinal", unique=True),)
+
+    profile_id: Mapped[int] = mapped_column(ForeignKey(ProfileTable.id))
+    ordinal: Mapped[int]
+    surface: Mapped[int]
+    batch: Mapped[int]
+    context_tokens: Mapped[int]
+    tokens: Mapped[int]
+    purpose: Mapped[str] = mapped_column(NAME)
+    round: Mapped[int]
+    spent_s: Mapped[float] = mapped_column(Double())
+    ms: Mapped[float | None] = mapped_column(Double())
+    failure: Mapped[str | None] = mapped_column(DOCUMENT)
+
+
+class PartTable(Base):
+    """One finished part of an open profile, found by its name."""
+
+    __tablename__ = f"{TABLE_PREFIX}part"
+    __table_args__ = (Index(None, "profile_id", "name", unique=True),)
+
+    profile_id: Mapped[int] = mapped_column(ForeignKey(ProfileTable.id))
+    name: Mapped[str] = mapped_column(NAME)
     document: Mapped[str] = mapped_column(DOCUMENT)
 
 

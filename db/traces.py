@@ -34,13 +34,7 @@ class Traces(Database):
 
     def add_trace(self, trace: AcceptanceTrace) -> None:
         """Keep one drafter's recording."""
-        row = TraceTable(
-            target=trace.target,
-            drafter=trace.drafter,
-            workload=trace.workload,
-            temperature=trace.temperature,
-            document=to_json(trace),
-        )
+        row = trace_row(trace)
         with self._writing() as session:
             session.add(row)
 
@@ -78,9 +72,8 @@ class Traces(Database):
 
     def add_pairwise(self, pairwise: PairwiseAcceptance) -> None:
         """Keep how often the models of one group agree."""
-        row = PairwiseTable(names_hash=_names_hash(pairwise.models), document=to_json(pairwise))
         with self._writing() as session:
-            session.add(row)
+            session.add(pairwise_row(pairwise))
 
     def pairwise(self, models: Iterable[str]) -> PairwiseAcceptance | None:
         """Return the newest agreement of exactly these models, in its own order; None where there is none.
@@ -92,6 +85,22 @@ class Traces(Database):
         with self._reading() as session:
             row = session.scalar(found.order_by(PairwiseTable.id.desc()).limit(1))
             return None if row is None else record_of(PairwiseAcceptance, row, self.url)
+
+
+def trace_row(trace: AcceptanceTrace) -> TraceTable:
+    """Return the row of a recording."""
+    return TraceTable(
+        target=trace.target,
+        drafter=trace.drafter,
+        workload=trace.workload,
+        temperature=trace.temperature,
+        document=to_json(trace),
+    )
+
+
+def pairwise_row(pairwise: PairwiseAcceptance) -> PairwiseTable:
+    """Return the row of how often some models agree."""
+    return PairwiseTable(names_hash=_names_hash(pairwise.models), document=to_json(pairwise))
 
 
 def _names_hash(models: Iterable[str]) -> str:

@@ -18,10 +18,12 @@ from ..runtime.setup import RoundSetup, always
 from ..tuning.baseline import GenerateEntrant
 from ..tuning.decoding import Family, Run, decode_timed, room_for
 from ..tuning.exact import Judgement, judge
-from ..tuning.profile import record_prompts, trace_of
+from ..tuning.growth_rules import Beam
 from ..tuning.race import Entrant, race
-from ..tuning.recording import ROOTS_ONLY, Beams
+from ..tuning.recipe import Recipe, recipe_of
+from ..tuning.recording import record_prompts
 from ..tuning.request import Identities, ProfileRequest
+from ..tuning.traces import trace_of
 from ..tuning.validate import entrant, plain_setup, setup_of
 from .records import CellOutcome, Row
 
@@ -114,7 +116,7 @@ class Counter:
             visited = [run.visited() for policy, run in grown.items() if isinstance(policy, Eagle2Policy | CastPolicy)]
             places = [sorted({t for run in visited for t in run[text]}) for text in range(len(texts))]
             model = self._family.drafters[drafter.name]
-            prompts = record_prompts(model, texts, beams_for(list(grown)), places)
+            prompts = record_prompts(model, texts, recipe_for(list(grown)), places)
             drafters.append(replace(drafter, trace=trace_of(request, identities, drafter.name, prompts)))
         return replace(inputs, drafters=tuple(drafters), texts=())
 
@@ -150,15 +152,19 @@ def replayed(inputs: PlanInputs, cell: Cell, setup: RoundSetup) -> float | None:
         return None
 
 
-def beams_for(policies: Sequence[TreePolicy]) -> Beams:
-    """Return the narrowest recording that replays every one of the policies."""
-    if any(isinstance(policy, CastPolicy) for policy in policies):
-        return Beams()
-    layers: dict[int, int] = {}
+def recipe_for(policies: Sequence[TreePolicy]) -> Recipe:
+    """Return a small recording that replays every one of the policies; chains and static trees need roots only.
+
+    What CAST expands in a batch depends on who runs together, so all beams are recorded beside its own tree.
+    """
+    casts = tuple(policy for policy in policies if isinstance(policy, CastPolicy))
+    forwards: dict[int, int] = {}
     for policy in policies:
         if isinstance(policy, Eagle2Policy):
-            layers[policy.top_k] = max(layers.get(policy.top_k, 1), policy.depth + 1)
-    return Beams(layers=tuple(sorted(layers.items()))) if layers else ROOTS_ONLY
+            forwards[policy.top_k] = max(forwards.get(policy.top_k, 1), policy.draft_forwards)
+    beams = tuple(Beam(width=width, forwards=layers) for width, layers in sorted(forwards.items()))
+    known = recipe_of("standard", casts).rules if casts else ()
+    return Recipe(rules=(*known, *(beam for beam in beams if beam not in known)))
 
 
 def rows_of_cell(

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ..profiler.records.acceptance import AcceptanceTrace
-from ..profiler.records.surface import LatencySurface, Role
+from ..profiler.records.surface import LatencySurface
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,7 @@ class SurfaceSource:
     """One latency surface that priced the plan."""
 
     model: str  # ModelIdentity.key
-    role: Role
+    role: str
     regime: str
     dtype: str
     measurements: int

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..errors import PlanError
+from ..profiler.records.measurement import NORMAL_FROM_MAD
 from ..profiler.records.surface import LatencySurface
 from .acceptance import PositionResults, eagle2_results, lookup_results, plain_results, rank_results
 from .candidate import Candidate, candidate_of
@@ -22,6 +24,7 @@ from .recorded import Recording, Rows, recording_of, rows_of
 from .replay import Replay, replay_grown, replay_results
 
 MOST_CENSORED = 0.02  # share of visited positions that may lack an expansion before a policy is left out
+FEWEST_JUDGED = 5  # held-out shapes from which a surface's error is taken
 UNKNOWN_ERROR = 0.10  # taken as a surface's relative error where single repeats leave it open
 
 
@@ -180,6 +183,10 @@ def _drafted_replay(
 
 
 def _known_error(surface: LatencySurface) -> float:
+    """Return a surface's relative standard error: at shapes it never saw where those were timed, else at its own."""
+    judged = [held.error for held in surface.held_out()]
+    if len(judged) >= FEWEST_JUDGED:
+        return NORMAL_FROM_MAD * statistics.median(judged)
     error = surface.relative_error()
     return error if math.isfinite(error) else UNKNOWN_ERROR
 

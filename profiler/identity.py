@@ -1,4 +1,4 @@
-"""Which model lies in a folder: hashes of its files and a parameter count, without loading a tensor."""
+"""Which model is meant: hashes of a folder's files and a parameter count, without loading a tensor."""
 
 from __future__ import annotations
 
@@ -41,6 +41,35 @@ def identify(path: Path, name: str | None = None) -> ModelIdentity:
         config_hash=_sha256([config]),
         tokenizer_hash=_sha256([tokenizer]) if tokenizer.is_file() else "",
         location=str(folder),
+    )
+
+
+def identify_config(config: Path, parameters: int, name: str | None = None) -> ModelIdentity:
+    """Return the identity of a model that is a config.json and random weights, measured for its latency alone.
+
+    Equal configurations are one model whatever their random weights, which do not change a latency. Its key is
+    never that of real weights: the hash runs over the word "random" and the configuration.
+
+    Args:
+        config: a config.json by itself.
+        parameters: of the model it describes.
+        name: what to call it; the file's name where absent, or its folder's where the file is called config.json.
+
+    Raises:
+        ModelError: there is no such file.
+    """
+    path = config.resolve()
+    if not path.is_file():
+        raise ModelError(f"no model configuration at {config}; give the path of a config.json")
+    written = path.read_bytes()
+    called = name or (path.parent.name if path.name == "config.json" else path.stem)
+    return ModelIdentity(
+        name=f"{called} (random weights)",
+        weights_hash=hashlib.sha256(b"random:" + written).hexdigest(),
+        parameters=parameters,
+        config_hash=hashlib.sha256(written).hexdigest(),
+        tokenizer_hash="",
+        location=str(path),
     )
 
 

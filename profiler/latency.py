@@ -1,209 +1,286 @@
-"""Time every shape of every model in shuffled rounds, so that what disturbs the machine disturbs all alike."""
+"""Time forwards in shuffled rounds, so that what disturbs the machine disturbs all alike, and write each call down."""
 
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 
 from ..errors import MeasurementError
 from .clock import Call, Clock, clock_of
-from .drift import round_drift
-from .protocols import MeasurementSink, ShapeRunner, SurfaceKey
+from .design import AdaptiveDesign, Design
+from .domain import Domain
+from .protocols import CellValue, MeasurementSink, ShapeRunner, SurfaceKey
 from .records.device import Device
-from .records.measurement import Measurement
 from .records.surface import LatencySurface
+from .records.visit import Visit
+from .tally import Cell, Tally
 
-Shape = tuple[int, int, int]  # (batch, context_tokens, tokens)
-Progress = Callable[[float], None]  # called with the share done, in [0, 1]
-KEPT_WHEN_INTERRUPTED = 3  # repeats a cell needs to be kept
+Progress = Callable[[float], None]  # called with the share of the budget spent, in [0, 1]
+ROUNDS = 45  # of a whole session, so that 30 revisits of a sentinel are far apart
+SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.25, 2.0
+STABLE = 0.05  # relative change between two medians below which a warm-up is over
+LONGEST_WARM_UP = 0.05  # share of the budget, over all runners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rounds:
+class Session:
     """How a session is run, whatever its budget."""
 
-    minimum: int = 5  # rounds, also where the budget is spent before
-    warmup_calls: int = 2  # per cell, untimed
+    warmup_calls: int = 2  # before a cell's first timed call
     untimed_calls: int = 1  # before every timed one that is shorter than `long_ms`
     long_ms: float = 20.0  # a call this long fills the caches itself
+    burst_ms: float = 4.0  # calls shorter than this are timed several times in a row, and their median is the repeat
+    most_calls: int = 9  # of one visit
+    own_ms: float = 0.5  # of ours, around every visit
+    prepared: int = 512  # calls kept ready at once
     clock: Clock | None = None  # the device's own where None
 
     def __post_init__(self) -> None:
-        if self.minimum < 1 or self.warmup_calls < 0 or self.untimed_calls < 0:
-            raise MeasurementError(f"need minimum >= 1 and no negative calls, got {self}")
+        if self.warmup_calls < 0 or self.untimed_calls < 0 or min(self.prepared, self.most_calls) < 1:
+            raise MeasurementError(f"need no negative calls, and prepared and most_calls >= 1, got {self}")
+
+    def timed_calls(self, call_ms: float) -> int:
+        """Return how many calls one visit times; 1 where it is not known how long they take."""
+        return min(max(int(self.burst_ms / call_ms), 1), self.most_calls) if call_ms > 0.0 else 1
+
+    def visit_ms(self, call_ms: float) -> float:
+        """Return what timing one call takes altogether."""
+        untimed = self.untimed_calls if call_ms < self.long_ms else 0
+        return call_ms * (self.timed_calls(call_ms) + untimed) + self.own_ms
 
 
 class Interrupted(KeyboardInterrupt):
-    """The session was stopped by hand; what was finished is here and in the sink."""
+    """The session was stopped by hand; every call timed so far is in the sink."""
 
-    def __init__(self, surfaces: tuple[LatencySurface, ...]) -> None:
-        super().__init__(f"stopped with {sum(len(surface.measurements) for surface in surfaces)} cells measured")
-        self.surfaces = surfaces
+    def __init__(self, calls: int) -> None:
+        super().__init__(f"stopped; {calls} timed calls are kept, and the same command goes on from there")
+        self.calls = calls
 
 
 def measure(
     runners: Sequence[ShapeRunner],
-    cells: Sequence[Sequence[Shape]],
+    domains: Sequence[Domain],
     *,
     device: Device,
     budget_s: float,
     sink: MeasurementSink,
     seed: int = 0,
+    held_out: int = 30,
+    value: CellValue | None = None,
+    design: Design | None = None,
     progress: Progress | None = None,
-    rounds: Rounds | None = None,
+    session: Session | None = None,
 ) -> tuple[LatencySurface, ...]:
-    """Return the measured surface of each runner, in their order; a runner without cells has none.
+    """Return the measured surface of each runner, in their order.
 
-    Every cell is prepared and warmed up once. Then whole rounds visit all cells in a fresh random order until the
-    next one would overrun the budget. A cell that raises becomes a failure and the others go on. Raw repeats are kept
-    beside the drift of their rounds, which Measurement.median_ms divides out.
+    Rounds visit a few cells each, in random order, between visits of the sentinels that every round shares. Each call
+    is in the sink before the next one. Between rounds the design chooses where to look next. A cell that raises becomes
+    a failure and the others go on. Raw repeats are kept beside the drift of their rounds.
 
     Args:
         runners: what can be run.
-        cells: (batch, context_tokens, tokens) to run, one sequence of them per runner.
+        domains: what each runner's surface is to answer.
         device: where; the caller holds its lock.
-        budget_s: seconds for warm-up and rounds together.
-        sink: receives every cell once, at the end or on interruption.
-        seed: of the visiting order.
-        progress: told the share done after every call.
-        rounds: minimum rounds, warm-up and clock; defaults where absent.
+        budget_s: seconds for warm-up and rounds together, those of an earlier, stopped run included.
+        sink: receives every call when it was timed, and the surfaces at the end; gives back what a stopped run timed.
+        seed: of the held-out cells and the visiting order.
+        held_out: random shapes timed only to judge the surfaces, over all runners.
+        value: what a shape is worth to a decision.
+        design: chooses the cells; adaptive where absent.
+        progress: told the share of the budget spent after every call.
+        session: calls per visit and clock; defaults where absent.
 
     Raises:
-        Interrupted: a KeyboardInterrupt came; cells with 3 repeats or more, and failures, are saved.
-        MeasurementError: runners and cells do not match.
+        Interrupted: a KeyboardInterrupt came.
+        MeasurementError: runners and domains do not match, no shape of a runner can run, or the first points of all
+            surfaces do not fit into the budget.
     """
-    settings = rounds or Rounds()
-    visits = _visits(runners, cells, device)
-    session = _Session(visits, settings, settings.clock or clock_of(device), budget_s, progress)
+    if len(runners) != len(domains):
+        raise MeasurementError(f"{len(runners)} runners but {len(domains)} domains; give one domain per runner")
+    chosen = design or AdaptiveDesign(domains, held_out=held_out, value=value)
+    settings = session or Session()
+    run = _Run(
+        runners=list(runners),
+        design=chosen,
+        settings=settings,
+        clock=settings.clock or clock_of(device),
+        sink=sink,
+        budget_s=budget_s,
+        progress=progress,
+        seed=seed,
+    )
+    keys = _keys(runners, device)
     try:
-        session.warm_up()
-        session.run(random.Random(seed))
+        run.whole()
     except KeyboardInterrupt as interrupt:
-        raise Interrupted(_save(visits, sink, KEPT_WHEN_INTERRUPTED)) from interrupt
-    return _save(visits, sink, 1)
+        raise Interrupted(run.ordinal) from interrupt
+    surfaces = tuple(_surface(key, run.tally, number) for number, key in enumerate(keys))
+    sink.finish_surfaces(surfaces)
+    return surfaces
 
 
-@dataclass(slots=True)
-class _Visit:
-    """One cell while it is being measured."""
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """One session on its way."""
 
-    surface: SurfaceKey
-    runner: ShapeRunner
-    shape: Shape
-    call: Call | None = None
-    warm_ms: float = 0.0  # the last warm-up call
-    repeats_ms: list[float] = field(default_factory=list)
-    failure: str | None = None
-
-    def attempt(self, step: Callable[[], None]) -> None:
-        """Run one step of the cell; whatever it raises becomes the cell's failure."""
-        try:
-            step()
-        except Exception as error:  # whatever keeps a shape from running is data; the reasons are not ours to list
-            first_line = str(error).strip().partition("\n")[0]
-            self.failure = f"{type(error).__name__}: {first_line}".removesuffix(": ")
-            self.call = None
-
-    def measurement(self, drift: Sequence[float]) -> Measurement:
-        """Return what was seen: the failure, or the repeats and the drift of their rounds."""
-        batch, context_tokens, tokens = self.shape
-        return Measurement(
-            batch=batch,
-            context_tokens=context_tokens,
-            tokens=tokens,
-            repeats_ms=() if self.failure else tuple(self.repeats_ms),
-            drift=() if self.failure else tuple(drift[: len(self.repeats_ms)]),
-            failure=self.failure,
-        )
-
-
-@dataclass(slots=True)
-class _Session:
-    """The rounds of one measurement."""
-
-    visits: list[_Visit]
-    settings: Rounds
+    runners: list[ShapeRunner]
+    design: Design
+    settings: Session
     clock: Clock
+    sink: MeasurementSink
     budget_s: float
     progress: Progress | None
+    seed: int
+    tally: Tally = field(default_factory=Tally)
+    first: list[Cell] = field(default_factory=list)  # without which a surface has holes
+    calls: dict[int, Call] = field(default_factory=dict)  # prepared, by cell number
+    ordinal: int = 0
+    round: int = 0
+    before_s: float = 0.0  # spent by an earlier, stopped run
     start_s: float = 0.0
 
-    def warm_up(self) -> None:
-        """Prepare each cell and call it untimed."""
+    def whole(self) -> None:
+        """Go on from what the sink holds until the budget is spent or nothing is left to learn."""
         self.start_s = self.clock.now_s()
-        for visit in self.visits:
-            visit.attempt(partial(self._warm, visit))
+        self.design.begin(self.tally, random.Random(self.seed))
+        self.first = [cell for cell in self.tally.cells if cell.purpose != "held-out"]
+        self._resume()
+        self._warm_up()
+        longest_s = 0.0
+        while (left_s := self.budget_s - self._spent_s()) > longest_s / 2:
+            begun_s = self.clock.now_s()
+            if not self._round(min(self._round_s(), left_s)):
+                break
+            longest_s = min(max(longest_s, self.clock.now_s() - begun_s), LONGEST_ROUND_S)
+        self._require_first_points()
 
-    def run(self, order: random.Random) -> None:
-        """Time all cells round by round."""
-        done, longest_s = 0, 0.0
-        while done < self.settings.minimum or self._spent_s() + longest_s <= self.budget_s:
-            left = [visit for visit in self.visits if visit.failure is None]
-            if not left:
+    def _resume(self) -> None:
+        for visit in self.sink.visits():
+            self.tally.note(visit)
+            self.ordinal, self.round = max(self.ordinal, visit.ordinal + 1), max(self.round, visit.round + 1)
+            self.before_s = max(self.before_s, visit.spent_s)
+        self.tally.settle()
+
+    def _warm_up(self) -> None:
+        """Call each runner's sentinels untimed until two medians in a row agree."""
+        sentinels = [cell for cell in self.tally.cells if cell.purpose == "sentinel" and cell.failure is None]
+        share_s = LONGEST_WARM_UP * self.budget_s / max(len(sentinels), 1)
+        for cell in sentinels:
+            try:
+                self._warm_until_stable(cell, share_s)
+            except Exception:  # the cell's first visit meets it again and keeps it as the cell's failure
+                self.calls.pop(cell.number, None)
+
+    def _warm_until_stable(self, cell: Cell, longest_s: float) -> None:
+        call, begun_s, last = self._call(cell), self.clock.now_s(), 0.0
+        while self.clock.now_s() - begun_s < longest_s:
+            middle = statistics.median(self.clock.time_ms(call) for _ in range(3))
+            if not cell.visits:
+                cell.ms = middle  # a first guess, so that the first round can be planned
+            if abs(middle - last) <= STABLE * middle:
                 return
-            round_start_s = self.clock.now_s()
-            order.shuffle(left)
-            for place, visit in enumerate(left, start=1):
-                visit.attempt(partial(self._time, visit))
-                self._tell(done + place / len(left))
-            longest_s = max(longest_s, self.clock.now_s() - round_start_s)
-            done += 1
+            last = middle
 
-    def _warm(self, visit: _Visit) -> None:
-        visit.call = visit.runner.prepare(*visit.shape)
-        for _ in range(self.settings.warmup_calls):
-            visit.warm_ms = self.clock.time_ms(visit.call)
+    def _round(self, seconds: float) -> bool:
+        """Time one round; False where nothing is left to learn."""
+        sentinels = [cell for cell in self.tally.cells if cell.purpose == "sentinel" and cell.failure is None]
+        around_s = 2 * sum(self.settings.visit_ms(cell.ms) for cell in sentinels if cell.visits) / 1000.0
+        share = self._spent_s() / self.budget_s
+        chosen = self.design.choose(self.tally, seconds - around_s, share, self.settings.visit_ms)
+        chosen = [cell for cell in chosen if cell.purpose != "sentinel"]
+        if not chosen and all(cell.visits for cell in sentinels):
+            return False
+        order = random.Random(f"{self.seed} {self.round}")
+        order.shuffle(chosen)
+        for cell in (*sentinels, *chosen, *reversed(sentinels)):
+            if cell.failure is None:
+                self._visit(cell)
+        self.round += 1
+        self.tally.settle()
+        return True
 
-    def _time(self, visit: _Visit) -> None:
-        """Time one call right after an untimed one: a decoder's forward finds its weights in the caches too."""
-        assert visit.call is not None
-        if visit.warm_ms < self.settings.long_ms:
+    def _visit(self, cell: Cell) -> None:
+        """Time one call and write it down; whatever it raises becomes the cell's failure."""
+        ms, failure = None, None
+        try:
+            ms = self._timed_ms(cell)
+        except Exception as error:  # whatever keeps a shape from running is data; the reasons are not ours to list
+            first_line = str(error).strip().partition("\n")[0]
+            failure = f"{type(error).__name__}: {first_line}".removesuffix(": ")
+            self.calls.pop(cell.number, None)
+        batch, context, tokens = cell.shape
+        visit = Visit(
+            ordinal=self.ordinal,
+            surface=cell.surface,
+            batch=batch,
+            context_tokens=context,
+            tokens=tokens,
+            purpose=cell.purpose,
+            round=self.round,
+            spent_s=self._spent_s(),
+            ms=ms,
+            failure=failure,
+        )
+        self.sink.add_visit(visit)
+        self.tally.note(visit)
+        self.ordinal += 1
+        if self.progress is not None:
+            self.progress(min(1.0, self._spent_s() / self.budget_s))
+
+    def _timed_ms(self, cell: Cell) -> float:
+        """Time a call right after an untimed one: a decoder's forward finds its weights in the caches too."""
+        is_new = cell.number not in self.calls
+        call = self._call(cell)
+        if is_new:
+            for _ in range(self.settings.warmup_calls):
+                call()
+        elif not cell.ms >= self.settings.long_ms:
             for _ in range(self.settings.untimed_calls):
-                visit.call()
-        visit.repeats_ms.append(self.clock.time_ms(visit.call))
+                call()
+        return statistics.median(self.clock.time_ms(call) for _ in range(self.settings.timed_calls(cell.ms)))
+
+    def _call(self, cell: Cell) -> Call:
+        call = self.calls.pop(cell.number, None) or self.runners[cell.surface].prepare(*cell.shape)
+        self.calls[cell.number] = call  # the last one is the one used last
+        if len(self.calls) > self.settings.prepared:
+            del self.calls[next(iter(self.calls))]
+        return call
+
+    def _round_s(self) -> float:
+        return min(max(self.budget_s / ROUNDS, SHORTEST_ROUND_S), LONGEST_ROUND_S)
 
     def _spent_s(self) -> float:
-        return self.clock.now_s() - self.start_s
+        return self.before_s + self.clock.now_s() - self.start_s
 
-    def _tell(self, rounds_done: float) -> None:
-        if self.progress is not None:
-            of_budget = self._spent_s() / self.budget_s if self.budget_s > 0 else 1.0
-            self.progress(min(1.0, of_budget, rounds_done / self.settings.minimum))
+    def _require_first_points(self) -> None:
+        """Refuse a surface that could not be looked up everywhere it is asked for."""
+        done = [cell for cell in self.first if cell.visits or cell.failure]
+        if len(done) < len(self.first):
+            needed = 2.0 * self.budget_s * len(self.first) / max(len(done), 1)
+            raise MeasurementError(
+                f"{self.budget_s:g} s were enough for {len(done)} of the first {len(self.first)} cells; they are kept: "
+                f"run the same with a budget of {needed:.0f} s or more, or ask for fewer batches or contexts"
+            )
 
 
-def _visits(runners: Sequence[ShapeRunner], cells: Sequence[Sequence[Shape]], device: Device) -> list[_Visit]:
-    if len(runners) != len(cells):
-        raise MeasurementError(f"{len(runners)} runners but {len(cells)} lists of cells; give one list per runner")
-    keys = [_key(runner, device) for runner in runners]
-    if len(set(keys)) < len(keys):
-        raise MeasurementError("two runners measure the same surface; join their cells in one")
-    return [
-        _Visit(key, runner, shape)
-        for key, runner, shapes in zip(keys, runners, cells, strict=True)
-        for shape in dict.fromkeys(shapes)
+def _keys(runners: Sequence[ShapeRunner], device: Device) -> list[SurfaceKey]:
+    keys = [
+        SurfaceKey(
+            device=device.fingerprint,
+            model=runner.identity,
+            role=runner.role,
+            regime=runner.regime,
+            dtype=runner.dtype,
+            attention=runner.attention,
+        )
+        for runner in runners
     ]
+    if len(set(keys)) < len(keys):
+        raise MeasurementError("two runners measure the same surface; join them in one")
+    return keys
 
 
-def _key(runner: ShapeRunner, device: Device) -> SurfaceKey:
-    return SurfaceKey(
-        device=device.fingerprint,
-        model=runner.identity,
-        role=runner.role,
-        regime=runner.regime,
-        dtype=runner.dtype,
-    )
-
-
-def _save(visits: list[_Visit], sink: MeasurementSink, least_repeats: int) -> tuple[LatencySurface, ...]:
-    """Hand the finished cells to the sink and return them as surfaces."""
-    drift = round_drift([visit.repeats_ms for visit in visits if visit.repeats_ms]).tolist()
-    surfaces: dict[SurfaceKey, list[Measurement]] = {}
-    for visit in visits:
-        if visit.failure or len(visit.repeats_ms) >= least_repeats:
-            surfaces.setdefault(visit.surface, []).append(visit.measurement(drift))
-    for surface, measurements in surfaces.items():
-        for measurement in measurements:
-            sink.add(surface, measurement)
-    return tuple(LatencySurface(**asdict(surface), measurements=tuple(seen)) for surface, seen in surfaces.items())
+def _surface(key: SurfaceKey, tally: Tally, number: int) -> LatencySurface:
+    return LatencySurface(**asdict(key), measurements=tally.measurements(number))

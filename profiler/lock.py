@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,34 +13,50 @@ from typing import IO
 from ..errors import DeviceError
 from .records.device import Device
 
+POLL_S = 0.05  # between two looks at a lock that another profile holds
+
 
 @contextmanager
-def device_lock(device: Device, folder: Path) -> Iterator[Path]:
+def device_lock(device: Device, folder: Path, wait_s: float = 0.0) -> Iterator[Path]:
     """Hold a device for one block; the lock ends with the block or the process, whichever comes first.
 
     Args:
         device: what is held: the processor itself, under whatever software it was detected.
         folder: where the lock file lies; created where absent.
+        wait_s: seconds to wait for another holder to end; 0 is one look.
 
     Yields:
         The lock file, which holds the process id of its holder.
 
     Raises:
-        DeviceError: another process, or another block of this one, holds the device; or the folder cannot be written.
+        DeviceError: another process, or another block of this one, still holds the device; or the folder cannot be
+            written.
     """
     path = folder / f"{device.kind}-{device.uuid or device.index}.lock"
     with _opened(path) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not _is_acquired(file, wait_s):
             holder = path.read_text().strip() or "unknown"
             raise DeviceError(
                 f"{device.label} is being measured by process {holder} ({path}); wait for it to end or stop it"
-            ) from error
+            )
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield path
+
+
+def _is_acquired(file: IO[str], wait_s: float) -> bool:
+    """Take the lock as soon as it is free; False where it was not in time."""
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                return False
+            time.sleep(POLL_S)
+        else:
+            return True
 
 
 def _opened(path: Path) -> IO[str]:

@@ -1,9 +1,16 @@
-"""The prompts a profile is taken on, read from a file people can write."""
+"""The prompts a profile is taken on, read from a file people can write.
+
+A .jsonl file has one object per line: {"prompt": text}, {"text": text} or {"messages": [{"role": text, "content":
+text}, ...]}. A message's content may also be a list of parts {"type": "text", "text": text}, which are joined.
+"workload": text says what kind of prompt a line is, where a file mixes several. Other keys are left alone. Any other
+file is plain text, one prompt per block, blocks separated by blank lines.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +31,7 @@ class Prompt:
 
     text: str  # of a conversation: its contents, joined by blank lines, for models without a template
     messages: tuple[Message, ...] = ()
+    workload: str = ""  # what kind of prompt it is; "" is that of the whole file
 
     def __post_init__(self) -> None:
         if not self.text.strip():
@@ -34,8 +42,7 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     """Return the prompts of a file.
 
     Args:
-        path: .jsonl with {"prompt": str}, {"text": str} or {"messages": [{"role": str, "content": str}, ...]} per
-            line; any other name is plain text with one prompt per block, blocks separated by blank lines.
+        path: named .jsonl, or plain text; see the head of this file.
 
     Raises:
         RequestError: the file is missing, is not text, holds no prompt, or has a malformed line, which is named.
@@ -49,6 +56,19 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
         lines = len(text.splitlines())
         raise RequestError(f"{path} ends at line {lines} without a prompt; write one per block or JSON line")
     return prompts
+
+
+def by_workload(prompts: Iterable[Prompt], default: str) -> dict[str, tuple[Prompt, ...]]:
+    """Return the prompts of every workload, in the order in which the workloads first come.
+
+    Args:
+        prompts: of one file.
+        default: the workload of prompts that do not name theirs.
+    """
+    found: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        found.setdefault(prompt.workload or default, []).append(prompt)
+    return {workload: tuple(own) for workload, own in found.items()}
 
 
 def _from_blocks(text: str) -> tuple[Prompt, ...]:
@@ -70,20 +90,41 @@ def _from_lines(path: Path, text: str) -> tuple[Prompt, ...]:
 
 
 def _from_entry(entry: object) -> Prompt:
-    if isinstance(entry, dict) and "messages" in entry:
+    if not isinstance(entry, dict):
+        raise RequestError(f"need a JSON object per line, got {str(entry)[:40]!r}")
+    workload = entry.get("workload", "")
+    if not isinstance(workload, str) or ("workload" in entry and not workload.strip()):
+        raise RequestError(f"the workload must be a name, got {workload!r}; write one or leave it out")
+    if "messages" in entry:
         messages = _messages(entry["messages"])
-        return Prompt(text="\n\n".join(message.content for message in messages), messages=messages)
-    text = entry.get("prompt", entry.get("text")) if isinstance(entry, dict) else None
+        joined = "\n\n".join(message.content for message in messages)
+        return Prompt(text=joined, messages=messages, workload=workload)
+    text = entry.get("prompt", entry.get("text"))
     if not isinstance(text, str):
         raise RequestError('need {"prompt": text}, {"text": text} or {"messages": [...]}')
-    return Prompt(text=text)
+    return Prompt(text=text, workload=workload)
 
 
 def _messages(entries: object) -> tuple[Message, ...]:
-    if not isinstance(entries, list) or not all(_is_message(entry) for entry in entries):
+    if not isinstance(entries, list):
         raise RequestError('messages must be a list of {"role": text, "content": text}')
-    return tuple(Message(role=entry["role"], content=entry["content"]) for entry in entries)
+    return tuple(_message(entry) for entry in entries)
 
 
-def _is_message(entry: object) -> bool:
-    return isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("role", "content"))
+def _message(entry: object) -> Message:
+    role = entry.get("role") if isinstance(entry, dict) else None
+    content = _content(entry.get("content")) if isinstance(entry, dict) else None
+    if not isinstance(role, str) or content is None:
+        raise RequestError('a message must be {"role": text, "content": text}')
+    return Message(role=role, content=content)
+
+
+def _content(content: object) -> str | None:
+    """Return the text of a message, None where it is none."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return None
+    parts = [part["text"] for part in content if isinstance(part, dict) and part.keys() >= {"type", "text"}]
+    is_text = len(parts) == len(content) and all(isinstance(part, str) for part in parts)
+    return "".join(parts) if is_text else None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import MeasurementError
 from .clock import Call
-from .records.measurement import Measurement
-from .records.surface import Role
+from .domain import Shape
+from .records.role import require_regime, require_role
+from .records.surface import LatencySurface
+from .records.visit import Visit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,15 +20,16 @@ class SurfaceKey:
 
     device: str  # Device.fingerprint
     model: str  # ModelIdentity.key
-    role: Role
+    role: str
     regime: str
     dtype: str
+    attention: str = ""  # the attention kernel, e.g. "sdpa"; "" where it is not known
 
     def __post_init__(self) -> None:
-        if self.role not in ("verify", "draft"):
-            raise MeasurementError(f"surface role is {self.role!r}; use 'verify' or 'draft'")
-        if not (self.device and self.model and self.regime and self.dtype):
-            raise MeasurementError(f"{self}: device, model, regime and dtype must not be empty")
+        require_role(self.role)
+        require_regime(self.regime)
+        if not (self.device and self.model and self.dtype):
+            raise MeasurementError(f"{self}: device, model and dtype must not be empty")
 
 
 class ShapeRunner(Protocol):
@@ -37,7 +41,7 @@ class ShapeRunner(Protocol):
         ...
 
     @property
-    def role(self) -> Role:
+    def role(self) -> str:
         """What the forwards are for."""
         ...
 
@@ -49,6 +53,11 @@ class ShapeRunner(Protocol):
     @property
     def dtype(self) -> str:
         """Number format of the weights, e.g. "float32"."""
+        ...
+
+    @property
+    def attention(self) -> str:
+        """Which kernel computes attention, e.g. "sdpa"."""
         ...
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Call:
@@ -67,9 +76,45 @@ class ShapeRunner(Protocol):
         ...
 
 
-class MeasurementSink(Protocol):
-    """Where finished cells go."""
+class CellValue(Protocol):
+    """What knowing a cell is worth to a decision; the floor above brings it."""
 
-    def add(self, surface: SurfaceKey, measurement: Measurement) -> None:
-        """Keep one cell of a surface."""
+    def worths(self, cost: Callable[[int, Shape], float | None]) -> Callable[[int, Shape], float]:
+        """Return the worth of a shape of a surface, both by number, relative to others; above 0.
+
+        Args:
+            cost: milliseconds of a shape of a surface as far as they are known, None where they are not.
+        """
         ...
+
+
+class Parts(Protocol):
+    """Where a job puts what it has finished, so that a killed one can go on."""
+
+    def part(self, name: str) -> str | None:
+        """Return the document kept under a name, None where there is none yet."""
+        ...
+
+    def add_part(self, name: str, document: str) -> None:
+        """Keep a document under a new name; it outlives the process once this returns."""
+        ...
+
+
+class MeasurementSink(Protocol):
+    """Where timed calls go as they happen, and finished surfaces at the end."""
+
+    def visits(self) -> Sequence[Visit]:
+        """Return what an earlier, killed run of the same session has timed, by ordinal."""
+        ...
+
+    def add_visit(self, visit: Visit) -> None:
+        """Keep one timed call; it outlives the process once this returns."""
+        ...
+
+    def finish_surfaces(self, surfaces: Sequence[LatencySurface]) -> None:
+        """Keep every cell of the surfaces and drop the visits they were made of: all of it or nothing, once."""
+        ...
+
+
+class Journal(Parts, MeasurementSink, Protocol):
+    """What a profile writes down as it goes."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from ..db.store import open_store
+from ..db.store import Store, open_store
 from ..errors import NoPlanError, PlanError, RequestError, StoreError
 from ..planner.plan import Plan, plan_from_json
 from ..profiler.records.device import Device
+from ..profiler.records.match import DeviceMatch, match_devices, nearest
 from ..profiler.records.model import ModelIdentity
 
 Source = Literal["this device", "same kind of device", "file", "none"]
@@ -23,6 +26,7 @@ class Choice:
     plan: Plan | None
     source: Source
     reason: str
+    match: DeviceMatch | None = None  # of the plan's device with this one; None without a plan
 
 
 def choose_plan(
@@ -30,9 +34,10 @@ def choose_plan(
 ) -> Choice:
     """Return the plan to decode with.
 
-    "auto" takes the newest plan of the store for exactly this device, else for the same kind of device
-    under other versions, else none; a store that cannot be read means none. "none" is plain decoding.
-    Anything else is a plan file, which must be for this target and this kind of device.
+    "auto" takes the newest plan of the store for exactly this device, else that of the nearest device of the
+    same kind under other settings or versions, else none; a store that cannot be read means none. "none" is
+    plain decoding. Anything else is a plan file, which must be for this target and this kind of device.
+    Whatever differs between the plan's device and this one is named.
 
     Raises:
         RequestError: the file cannot be read.
@@ -58,24 +63,49 @@ def _from_file(path: Path, target: ModelIdentity, device: Device) -> Choice:
     plan = plan_from_json(text)
     if plan.target.key != target.key:
         raise PlanError(f"{path} is a plan for the model {plan.target.name}, not for {target.name}; plan this model")
-    if plan.device.kind_key != device.kind_key:
+    match = match_devices(wanted=device, have=plan.device)
+    if match.grade == "other":
         raise PlanError(
-            f"{path} is a plan for another device ({plan.device.label}), this is {device.label}; "
+            f"{path} is a plan for another device ({plan.device.label}), this is {device.label}: {match}; "
             "profile and plan on this one"
         )
-    return Choice(plan=plan, source="file", reason=f"plan from {path}")
+    return Choice(plan=plan, source="file", reason=f"plan from {path}{_caution(match)}", match=match)
 
 
 def _from_store(target: ModelIdentity, device: Device, store: str | None, workload: str, temperature: float) -> Choice:
     with open_store(store) as opened:
         find = partial(opened.newest_plan, target=target.key, workload=workload, temperature=temperature)
         try:
-            text = find(device=device.fingerprint)
+            plan = plan_from_json(find(device=device.fingerprint))
             source: Source = "this device"
         except NoPlanError:
-            text = find(device_kind=device.kind_key)
+            plan = _nearest_plan(device, opened, find)
             source = "same kind of device"
-    reason = f"plan made on {source}"
-    if source != "this device":
-        reason += ", under other versions or settings; its prediction may be off"
-    return Choice(plan=plan_from_json(text), source=source, reason=reason)
+    match = match_devices(wanted=device, have=plan.device)
+    if match.grade == "other":
+        raise PlanError(f"it is filed under this kind of device, but was made on another: {match}; plan again")
+    return Choice(plan=plan, source=source, reason=f"plan made on {source}{_caution(match)}", match=match)
+
+
+def _nearest_plan(device: Device, store: Store, find: Callable[..., str]) -> Plan:
+    """Return the newest plan of the device that is nearest among those of this kind; the newest among equals.
+
+    Raises:
+        NoPlanError: no device of this kind has one.
+    """
+    find(device_kind=device.kind_key)  # raises where there is none
+    plans = list(_plans_of_kind(device.kind_key, store, find))
+    best = nearest(device, [plan.device for plan in plans])
+    return next(plan for plan in plans if plan.device is best)
+
+
+def _plans_of_kind(kind_key: str, store: Store, find: Callable[..., str]) -> Iterator[Plan]:
+    """Yield the newest plan of every device of a kind, the newest first."""
+    fingerprints = dict.fromkeys(row.device for row in reversed(store.plans()) if row.device_kind == kind_key)
+    for fingerprint in fingerprints:
+        with suppress(NoPlanError):  # its plans are for other requests
+            yield plan_from_json(find(device=fingerprint))
+
+
+def _caution(match: DeviceMatch) -> str:
+    return "" if match.grade == "same" else f" with {match}; its prediction may be off"

@@ -15,7 +15,7 @@ from spectune.profiler.records.device import Device
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.model import ModelIdentity
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
-from spectune.profiler.records.surface import LatencySurface, Role
+from spectune.profiler.records.surface import LatencySurface
 
 VOCABULARY = 8
 KINDS = ("plain", "chain", "lookup", "static", "eagle2", "cast")
@@ -155,7 +155,7 @@ TARGET = model("large")
 
 def surface(
     name: str,
-    role: Role,
+    role: str,
     ms: Milliseconds,
     *,
     batches: Sequence[int] = (1, 3),

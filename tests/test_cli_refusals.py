@@ -21,7 +21,7 @@ COMMANDS = {
 
 def typed(folder: Path, *arguments: str) -> Result:
     """Run a command quietly; its store would be `folder/store.db`."""
-    places = {"SPECTUNE_STORE": str(folder / "store.db"), "XDG_CACHE_HOME": str(folder / "run")}
+    places = {"SPECTUNE_STORE": str(folder / "store.db"), "SPECTUNE_CACHE": str(folder / "run")}
     return CliRunner(env=places).invoke(main, ["-q", *arguments])
 
 
@@ -111,8 +111,7 @@ def test_an_output_below_a_file_is_refused_before_any_work(command: tuple[str, .
 
 
 def test_a_lock_that_cannot_be_written_is_refused(target: str, prompts: str, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir(mode=0o700)  # others are passed over
-    (tmp_path / "run" / "spectune").write_text("no folder")
+    (tmp_path / "run").write_text("no folder")
     given = ("--target", target, "--prompts", prompts, "--batch", "1")
     assert_refused(typed(tmp_path, "profile", *given), "cannot write the lock")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -20,6 +21,8 @@ from spectune.db.sqlite import sqlite_engine
 from spectune.db.tables import TABLE_PREFIX, Base
 from spectune.db.url import resolve_url
 from spectune.errors import StoreError
+from spectune.profiler.protocols import SurfaceKey
+from spectune.profiler.records.measurement import Measurement
 
 
 @pytest.fixture
@@ -40,6 +43,37 @@ def set_version(file: Path, version: str) -> None:
     with sqlite3.connect(file) as connection:
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = ?", (version,))
     connection.close()
+
+
+def read(file: Path, query: str) -> list[tuple[object, ...]]:
+    with sqlite3.connect(file) as connection:
+        rows = connection.execute(query).fetchall()
+    connection.close()
+    return rows
+
+
+def store_of_schema_1(file: Path) -> None:
+    """Write a store as the first version of spectune left it: two surfaces, three measurements."""
+    engine = sqlite_engine(resolve_url(str(file)))
+    with engine.execution_options(spectune_writes=True).begin() as connection:
+        command.upgrade(migration_config(connection), "0001")
+        for number, regime in ((1, "eager"), (2, "compiled")):
+            surface = f"{number}, 'device', 'model', 'verify', '{regime}', 'float32', '2025'"
+            connection.exec_driver_sql(f"INSERT INTO spectune_surface VALUES ({surface})")
+        for surface_id, tokens, ms in ((1, 1, 1.5), (1, 2, 2.5), (2, 1, 0.5)):
+            document = f'{{"batch":1,"context_tokens":0,"tokens":{tokens},"repeats_ms":[{ms}]}}'
+            values = (surface_id, 1, 0, tokens, document, "2025")
+            columns = "surface_id, batch, context_tokens, tokens, document, created"
+            statement = f"INSERT INTO spectune_measurement ({columns}) VALUES (?, ?, ?, ?, ?, ?)"
+            connection.exec_driver_sql(statement, values)
+    engine.dispose()
+
+
+def downgrade(file: Path, version: str) -> None:
+    engine = sqlite_engine(resolve_url(str(file)))
+    with engine.execution_options(spectune_writes=True).begin() as connection:
+        command.downgrade(migration_config(connection), version)
+    engine.dispose()
 
 
 def differences(connection: Connection) -> list[object]:
@@ -87,7 +121,7 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     open_store(str(file)).close()
     set_version(file, "9999")
     before = file.read_bytes()
-    with pytest.raises(StoreError, match=r"schema 9999, newer than this spectune's 0001; update spectune"):
+    with pytest.raises(StoreError, match=rf"schema 9999, newer than this spectune's {HEAD}; update spectune"):
         open_store(str(file))
     assert file.read_bytes() == before
 
@@ -100,6 +134,60 @@ def test_a_migration_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="already exists; the schema was changed by hand"):
         open_store(str(file))
     assert tables_of(file) == {"spectune_validation"}
+
+
+def test_an_upgrade_keeps_what_the_first_version_measured(tmp_path: Path) -> None:
+    store_of_schema_1(tmp_path / "store.db")
+    with open_store(str(tmp_path / "store.db")) as store:
+        eager, compiled = store.surfaces()
+    assert [cell.repeats_ms for cell in eager.measurements] == [(1.5,), (2.5,)]
+    assert (compiled.regime, compiled.latency(1, 0, 1).ms) == ("compiled", 0.5)
+
+
+def test_a_surface_of_the_first_version_has_an_unknown_attention_kernel(tmp_path: Path) -> None:
+    store_of_schema_1(tmp_path / "store.db")
+    with open_store(str(tmp_path / "store.db")) as store:
+        assert [surface.attention for surface in store.surfaces()] == ["", ""]
+
+
+def test_an_upgraded_schema_equals_the_models(tmp_path: Path) -> None:
+    store_of_schema_1(tmp_path / "store.db")
+    open_store(str(tmp_path / "store.db")).close()
+    engine = sqlite_engine(resolve_url(str(tmp_path / "store.db")))
+    with engine.connect() as connection:
+        assert differences(connection) == []
+    engine.dispose()
+
+
+def test_up_and_down_again_leaves_the_first_version_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    store_of_schema_1(file)
+    queries = [f"SELECT * FROM {table} ORDER BY id" for table in ("spectune_surface", "spectune_measurement")]
+    queries.append("SELECT name, tbl_name FROM sqlite_master ORDER BY name")
+    before = [read(file, query) for query in queries]
+    open_store(str(file)).close()
+    downgrade(file, "0001")
+    assert [read(file, query) for query in queries] == before
+
+
+def test_a_downgrade_joins_surfaces_that_differ_in_attention_alone(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    key = SurfaceKey(device="device", model="model", role="verify", regime="eager", dtype="float32")
+    with open_store(str(file)) as store:
+        for attention, tokens in (("", 1), ("sdpa", 2), ("eager", 3)):
+            cell = Measurement(batch=1, context_tokens=0, tokens=tokens, repeats_ms=(1.0,))
+            store.add_measurements(replace(key, attention=attention), [cell])
+    downgrade(file, "0001")
+    assert read(file, "SELECT id FROM spectune_surface") == [(1,)]
+    assert read(file, "SELECT surface_id, tokens FROM spectune_measurement ORDER BY id") == [(1, 1), (1, 2), (1, 3)]
+
+
+def test_a_downgrade_with_a_profile_under_way_succeeds(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    with open_store(str(file)) as store:
+        store.open_profile("key").add_part("name", "document")
+    downgrade(file, "0001")
+    assert not {"spectune_profile", "spectune_visit", "spectune_part"} & tables_of(file)
 
 
 def test_every_table_is_marked_as_ours() -> None:

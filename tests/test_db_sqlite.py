@@ -33,7 +33,8 @@ surface = SurfaceKey(device="device", model="model", role="verify", regime="eage
 with open_store(sys.argv[1]) as store:
     for tokens in range(1, 101):
         batch = int(sys.argv[2])
-        store.add(surface, Measurement(batch=batch, context_tokens=0, tokens=tokens, repeats_ms=(1.0,)))
+        cell = Measurement(batch=batch, context_tokens=0, tokens=tokens, repeats_ms=(1.0,))
+        store.add_measurements(surface, [cell])
 """
 
 
@@ -168,7 +169,7 @@ def test_foreign_keys_are_enforced(tmp_path: Path) -> None:
 
 def test_what_was_added_is_there_after_reopening(tmp_path: Path) -> None:
     with open_store(str(tmp_path / "store.db")) as store:
-        store.add(SURFACE, cell(1, 2.5))
+        store.add_measurements(SURFACE, [cell(1, 2.5)])
     with open_store(str(tmp_path / "store.db")) as store:
         assert store.surfaces()[0].latency(1, 0, 1).ms == 2.5
 
@@ -192,7 +193,7 @@ def test_a_changed_plan_is_refused_by_its_number(tmp_path: Path) -> None:
 
 def test_a_damaged_record_is_refused_by_its_row(tmp_path: Path) -> None:
     with open_store(str(tmp_path / "store.db")) as store:
-        store.add(SURFACE, cell(1, 1.0))
+        store.add_measurements(SURFACE, [cell(1, 1.0)])
         read(tmp_path / "store.db", "UPDATE spectune_measurement SET document = '{}'")
         with pytest.raises(StoreError, match=r"row 1 of spectune_measurement .* was damaged"):
             store.surfaces()
@@ -226,7 +227,7 @@ def test_two_processes_that_create_and_fill_one_store_lose_nothing(tmp_path: Pat
 def test_threads_that_share_one_store_lose_nothing(tmp_path: Path, kind: str) -> None:
     with open_store(str(tmp_path / "store.db") if kind == "file" else ":memory:") as store:
         with ThreadPoolExecutor(4) as threads:
-            list(threads.map(lambda tokens: store.add(SURFACE, cell(tokens)), range(1, 41)))
+            list(threads.map(lambda tokens: store.add_measurements(SURFACE, [cell(tokens)]), range(1, 41)))
         assert tokens_in(store) == list(range(1, 41))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from spectune.db import Store, open_store
 from spectune.errors import NoPlanError, StoreError
-from spectune.profiler.protocols import MeasurementSink, SurfaceKey
+from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance, PromptTrace
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.measurement import Measurement
@@ -35,8 +35,18 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
+OTHER = {  # values of a key's fields that SURFACE does not have
+    "device": "other",
+    "model": "other",
+    "role": "draft",
+    "regime": "cuda-graph",
+    "dtype": "bfloat16",
+    "attention": "sdpa",
+}
+
+
 def other_surface(field: str) -> SurfaceKey:
-    different: dict[str, Any] = {field: "other"}
+    different: dict[str, Any] = {field: OTHER[field]}
     return replace(SURFACE, **different)
 
 
@@ -114,43 +124,50 @@ class TestIdentities:
 
 
 class TestMeasurements:
-    def test_a_store_is_a_measurement_sink(self, store: Store) -> None:
-        sink: MeasurementSink = store
-        sink.add(SURFACE, cell(1, 2.0))
-        assert len(store.surfaces()) == 1
-
     def test_raw_repeats_come_back_bit_for_bit_and_in_order(self, store: Store) -> None:
         repeats_ms = (1 / 3, 0.1 + 0.2, 1e-9)
-        store.add(SURFACE, cell(1, *repeats_ms))
+        store.add_measurements(SURFACE, [cell(1, *repeats_ms)])
         assert store.surfaces()[0].measurements[0].repeats_ms == repeats_ms
 
     def test_a_failure_comes_back(self, store: Store) -> None:
         failed = Measurement(batch=8, context_tokens=0, tokens=64, failure="out of memory\non 'cuda:0'")
-        store.add(SURFACE, failed)
+        store.add_measurements(SURFACE, [failed])
         assert store.surfaces()[0].measurements == (failed,)
 
     def test_cells_of_one_key_form_one_sorted_surface(self, store: Store) -> None:
         store.add_measurements(SURFACE, [cell(4, 4.0), cell(1, 1.0)])
-        store.add(SURFACE, cell(2, 2.0))
+        store.add_measurements(SURFACE, [cell(2, 2.0)])
         (surface,) = store.surfaces()
         assert [measurement.tokens for measurement in surface.measurements] == [1, 2, 4]
 
-    @pytest.mark.parametrize("field", ["device", "model", "regime", "dtype"])
+    @pytest.mark.parametrize("field", OTHER)
     def test_another_key_is_another_surface(self, store: Store, field: str) -> None:
-        store.add(SURFACE, cell(1, 1.0))
-        store.add(other_surface(field), cell(1, 9.0))
+        store.add_measurements(SURFACE, [cell(1, 1.0)])
+        store.add_measurements(other_surface(field), [cell(1, 9.0)])
         assert [surface.latency(1, 128, 1).ms for surface in store.surfaces()] == [1.0, 9.0]
 
-    def test_a_draft_surface_stays_one(self, store: Store) -> None:
-        store.add(replace(SURFACE, role="draft"), cell(1, 1.0))
-        assert [surface.role for surface in store.surfaces()] == ["draft"]
+    @pytest.mark.parametrize("field", OTHER)
+    def test_a_surface_keeps_every_field_of_its_key(self, store: Store, field: str) -> None:
+        store.add_measurements(other_surface(field), [cell(1, 1.0)])
+        assert getattr(store.surfaces()[0], field) == OTHER[field]
 
-    @pytest.mark.parametrize("field", ["device", "model", "dtype"])
+    @pytest.mark.parametrize("field", OTHER)
     def test_surfaces_are_chosen_by(self, store: Store, field: str) -> None:
-        store.add(SURFACE, cell(1, 1.0))
-        store.add(other_surface(field), cell(1, 9.0))
-        (surface,) = store.surfaces(**{field: "other"})
+        store.add_measurements(SURFACE, [cell(1, 1.0)])
+        store.add_measurements(other_surface(field), [cell(1, 9.0)])
+        wanted: dict[str, Any] = {field: OTHER[field]}
+        (surface,) = store.surfaces(**wanted)
         assert surface.latency(1, 128, 1).ms == 9.0
+
+    def test_an_empty_attention_chooses_the_surfaces_whose_kernel_is_unknown(self, store: Store) -> None:
+        store.add_measurements(other_surface("attention"), [cell(1, 9.0)])
+        store.add_measurements(SURFACE, [cell(1, 1.0)])
+        assert [surface.attention for surface in store.surfaces(attention="")] == [""]
+
+    def test_a_held_out_cell_comes_back_as_one(self, store: Store) -> None:
+        held_out = replace(cell(1, 1.0, 2.0), purpose="held-out", disturbed=(False, True))
+        store.add_measurements(SURFACE, [cell(2, 2.0), held_out])
+        assert store.surfaces()[0].measurements[0] == held_out
 
     def test_the_newest_timing_of_a_cell_wins_and_other_cells_stay(self, store: Store) -> None:
         store.add_measurements(SURFACE, [cell(1, 1.0), cell(2, 2.0)])
@@ -158,8 +175,8 @@ class TestMeasurements:
         assert store.surfaces()[0].table(1, 128, 2).tolist() == [0.0, 7.0, 2.0]
 
     def test_the_newest_wins_even_when_it_is_a_failure(self, store: Store) -> None:
-        store.add(SURFACE, cell(1, 1.0))
-        store.add(SURFACE, Measurement(batch=1, context_tokens=128, tokens=1, failure="out of memory"))
+        store.add_measurements(SURFACE, [cell(1, 1.0)])
+        store.add_measurements(SURFACE, [Measurement(batch=1, context_tokens=128, tokens=1, failure="out of memory")])
         assert [measurement.failure for measurement in store.surfaces()[0].measurements] == ["out of memory"]
 
     def test_an_unfinished_batch_leaves_nothing(self, store: Store) -> None:

@@ -17,8 +17,8 @@ from spectune.demo.contest import (
     Contestant,
     Count,
     Counter,
-    beams_for,
     outcome_of_cell,
+    recipe_for,
     replayed,
     rows_of_cell,
 )
@@ -32,9 +32,11 @@ from spectune.profiler.prompts import Prompt
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.setup import PLAIN as PLAINLY
 from spectune.runtime.setup import RoundSetup
+from spectune.tuning.cast_rule import Cast
 from spectune.tuning.decoding import Family
 from spectune.tuning.exact import Judgement
-from spectune.tuning.recording import ROOTS_ONLY, Beams
+from spectune.tuning.growth_rules import Beam
+from spectune.tuning.recipe import STANDARD, Recipe
 from spectune.tuning.request import Models, ProfileRequest
 
 from .decoded_runs import POLICIES, random_requests
@@ -89,17 +91,20 @@ def test_drafting_keeps_more_than_one_token_a_round() -> None:
 
 
 def test_chains_lookups_and_static_trees_need_only_the_roots() -> None:
-    assert beams_for([PlainPolicy(), ChainPolicy(length=8), LookupPolicy(length=4), POLICIES["static"]]) == ROOTS_ONLY
+    policies = [PlainPolicy(), ChainPolicy(length=8), LookupPolicy(length=4), POLICIES["static"]]
+    assert recipe_for(policies) == Recipe(rules=())
 
 
 def test_every_width_of_an_eagle2_tree_is_a_beam_as_deep_as_its_deepest() -> None:
     policies = [Eagle2Policy(top_k=4, depth=2), Eagle2Policy(top_k=4, depth=5), Eagle2Policy(top_k=10, depth=7)]
-    assert beams_for([*policies, Eagle2Policy(top_k=2, depth=3)]).layers == ((2, 4), (4, 6), (10, 8))
+    rules = recipe_for([*policies, Eagle2Policy(top_k=2, depth=3)]).rules
+    assert [(rule.width, rule.forwards) for rule in rules if isinstance(rule, Beam)] == [(2, 4), (4, 6), (10, 8)]
 
 
-def test_a_cast_policy_needs_the_whole_recording() -> None:
-    assert isinstance(POLICIES["cast"], CastPolicy)
-    assert beams_for([Eagle2Policy(), POLICIES["cast"]]) == Beams()
+def test_a_cast_policy_needs_the_standard_recording_and_its_own_tree() -> None:
+    cast = POLICIES["cast"]
+    assert isinstance(cast, CastPolicy)
+    assert recipe_for([Eagle2Policy(), cast]).rules == (*STANDARD, Cast(policy=cast))
 
 
 def test_what_the_trace_does_not_hold_has_no_replay() -> None:

@@ -14,7 +14,7 @@ from spectune.cli import main
 from spectune.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "docs/commands.md")
+DOCUMENTS = ("README.md", "docs/commands.md", "docs/import.md")
 
 
 def examples(text: str) -> list[list[str]]:

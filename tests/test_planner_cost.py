@@ -12,7 +12,7 @@ from spectune.planner.cost import Cell, CellCosts, cell_costs, cells_of
 from spectune.planner.replay import Replay
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
-from spectune.profiler.records.surface import LatencySurface, Role
+from spectune.profiler.records.surface import LatencySurface
 
 from .synthetic import DEVICE, TARGET
 
@@ -20,7 +20,7 @@ VERIFY_MS = {(100, 1): 10.0, (100, 2): 12.0, (100, 4): 11.0, (200, 1): 20.0, (20
 DRAFT_MS = {(context, tokens): context / 100.0 * tokens for context in (100, 200) for tokens in (1, 2, 3)}
 
 
-def surface(role: Role, ms: dict[tuple[int, int], float], batch: int = 2) -> LatencySurface:
+def surface(role: str, ms: dict[tuple[int, int], float], batch: int = 2) -> LatencySurface:
     cells = [
         Measurement(batch=batch, context_tokens=context, tokens=tokens, repeats_ms=(cost,) * 2)
         for (context, tokens), cost in ms.items()

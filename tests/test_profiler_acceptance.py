@@ -9,6 +9,7 @@ import pytest
 
 from spectune.errors import MeasurementError
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PairwiseAcceptance, PromptTrace
+from spectune.profiler.records.wire import from_json
 
 PROMPT = PromptTrace(
     prompt=(1, 2),
@@ -36,6 +37,18 @@ TRACE = AcceptanceTrace(
 def test_the_share_of_each_rank_is_counted_over_all_positions() -> None:
     assert TRACE.positions == 4
     assert TRACE.rank_acceptance().tolist() == [0.0, 0.5]
+
+
+def test_bytes_count_every_array_and_nodes_every_scored_child() -> None:
+    by_hand = 2 * 1 + 3 * 4 + 4 * 2 + 4 * 1 + 4 * 2 * 4 + 4 * 1  # next_rank, offsets, parent, rank, log_probs, hit_rank
+    assert TRACE.bytes_per_node == by_hand / 8
+    assert TRACE.bytes_per_position == by_hand / 2
+
+
+def test_an_agreement_written_before_it_named_its_text_can_still_be_read() -> None:
+    old = '{"models":["a"],"greedy":[[1.0]],"overlap":[[1.0]],"positions":3}'
+    found = from_json(PairwiseAcceptance, old)
+    assert (found.target, found.workload, found.temperature) == ("", "", None)
 
 
 def test_two_traces_are_equal_only_bit_for_bit() -> None:
@@ -94,7 +107,13 @@ def test_an_impossible_trace_is_refused(change: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"models": ("a", "a")}, {"greedy": ((1.0,),)}, {"overlap": ((1.0, 1.2), (1.2, 1.0))}, {"positions": 0}],
+    [
+        {"models": ("a", "a")},
+        {"greedy": ((1.0,),)},
+        {"overlap": ((1.0, 1.2), (1.2, 1.0))},
+        {"positions": 0},
+        {"temperature": -1.0},
+    ],
 )
 def test_an_impossible_pairwise_acceptance_is_refused(change: dict[str, object]) -> None:
     half = ((1.0, 0.5), (0.5, 1.0))

@@ -1,4 +1,4 @@
-"""Detection, the lock and the clock of a device; the GPU is NVML's answers written down by hand."""
+"""Detection, the lock and the clock of a device; GPUs are NVML's answers written down by hand."""
 
 from __future__ import annotations
 
@@ -7,53 +7,27 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
+import pynvml
 import pytest
 import torch
 
-import spectune.profiler.device
 from spectune.errors import DeviceError
 from spectune.profiler.clock import CudaClock, HostClock, clock_of
-from spectune.profiler.device import detect, detect_all, read_cpuinfo
+from spectune.profiler.device import detect, detect_all
 from spectune.profiler.lock import device_lock
 from spectune.profiler.records.device import Device
+
+from .fake_nvml import Gpu, Slice, error, install
 
 CPU = Device(kind="cpu", name="Test", index=0, memory_bytes=1, cores=1, threads=1)
 GPU = Device(kind="cuda", name="Test", index=2, memory_bytes=1, uuid="GPU-1")
 HOLD = "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); "
 
 
-class NVMLError(Exception):
-    """NVML's base error, and all of its errors here."""
-
-
-def fake_nvml(names: list[str]) -> SimpleNamespace:
-    """Return a stand-in for the third-party module `pynvml` on a machine with these GPUs."""
-    return SimpleNamespace(
-        NVMLError=NVMLError,
-        NVMLError_LibraryNotFound=type("NVMLError_LibraryNotFound", (NVMLError,), {}),
-        NVMLError_DriverNotLoaded=type("NVMLError_DriverNotLoaded", (NVMLError,), {}),
-        NVMLError_NotSupported=NVMLError,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: len(names),
-        nvmlDeviceGetHandleByIndex=lambda index: names[index],
-        nvmlDeviceGetHandleByUUID=lambda uuid: uuid.removeprefix("GPU-"),
-        nvmlDeviceGetName=lambda handle: f"Test {handle}",
-        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}",
-        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=80 * 2**30),
-        nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0),
-        nvmlSystemGetDriverVersion=lambda: "999.1",
-        nvmlSystemGetCudaDriverVersion=lambda: 12080,
-        nvmlDeviceGetEnforcedPowerLimit=lambda _: 700_000,
-    )
-
-
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spectune.profiler.device, "pynvml", fake_nvml(["a", "b"]))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    install(monkeypatch, Gpu(letter="a"), Gpu(letter="b", power_limit_w=None, clocks_mhz=None))
 
 
 def test_this_cpu_is_described_by_what_the_process_may_use() -> None:
@@ -85,9 +59,51 @@ def test_an_absent_gpu_is_refused_with_those_that_are_here() -> None:
 
 @pytest.mark.usefixtures("two_gpus")
 def test_a_gpu_is_described_by_its_driver() -> None:
-    gpu = detect("cuda:1")
-    assert (gpu.name, gpu.uuid, gpu.memory_bytes, gpu.compute_capability) == ("Test b", "GPU-b", 80 * 2**30, "9.0")
+    gpu = detect("cuda:0")
+    assert (gpu.name, gpu.uuid, gpu.memory_bytes, gpu.compute_capability) == ("Test a", "GPU-a", 80 * 2**30, "9.0")
     assert (gpu.driver, gpu.cuda, gpu.power_limit_w) == ("999.1", "12.8", 700.0)
+    assert (gpu.max_sm_clock_mhz, gpu.max_memory_clock_mhz, gpu.mig_profile) == (1980, 2619, None)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_reading_that_a_gpu_does_not_support_is_none() -> None:
+    gpu = detect("cuda:1")
+    assert (gpu.name, gpu.power_limit_w, gpu.max_sm_clock_mhz) == ("Test b", None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "profile"),
+    [("Test a MIG 1g.10gb", "1g.10gb"), ("Test a", "1 of 2 slices, 16 SMs, 9984 MiB")],
+)
+def test_a_divided_gpu_is_its_slices_under_the_limits_of_their_board(
+    monkeypatch: pytest.MonkeyPatch, name: str, profile: str
+) -> None:
+    slices = [Slice(uuid="MIG-1", name=name), Slice(uuid="MIG-2", name=name)]
+    install(monkeypatch, Gpu(letter="a", slices=slices), Gpu(letter="b"))
+    first, second, whole = detect_all()[:-1]
+    assert (first.uuid, second.uuid, whole.uuid) == ("MIG-1", "MIG-2", "GPU-b")
+    assert (first.mig_profile, first.memory_bytes, first.power_limit_w) == (profile, 10 * 2**30, 700.0)
+
+
+def test_one_slice_can_be_named_as_the_visible_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Gpu(letter="a", slices=[Slice(uuid="MIG-1"), Slice(uuid="MIG-2")]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-2")
+    assert [device.uuid for device in detect_all()[:-1]] == ["MIG-2"]
+
+
+def test_a_divided_gpu_without_slices_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Gpu(letter="a", slices=[]))
+    assert [device.kind for device in detect_all()] == ["cpu"]
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_lost_gpu_is_our_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(handle: object) -> str:
+        raise error(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lost)
+    with pytest.raises(DeviceError, match="GPU is lost"):
+        detect_all()
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -113,16 +129,6 @@ def test_auto_takes_a_gpu_only_where_torch_can_use_it(
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", cuda)
     assert detect("auto").kind == kind
-
-
-def test_an_x86_processor_is_read_from_its_flags() -> None:
-    text = "model name\t: Test CPU\nflags\t\t: sse avx512_bf16 avx2\n\nmodel name\t: Second\nflags\t\t: sse\n"
-    assert read_cpuinfo(text) == ("Test CPU", ("avx2", "avx512_bf16"))
-
-
-def test_an_arm_processor_is_read_from_its_features() -> None:
-    text = "processor\t: 0\nFeatures\t: fp asimd bf16 sve\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
-    assert read_cpuinfo(text) == ("CPU implementer 0x41 CPU part 0xd40", ("asimd", "bf16", "sve"))
 
 
 def test_a_held_device_names_the_process_that_holds_it(tmp_path: Path) -> None:

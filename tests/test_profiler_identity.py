@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from spectune.errors import ModelError
-from spectune.profiler.identity import identify
+from spectune.profiler.identity import identify, identify_config
 
 
 @pytest.fixture
@@ -110,3 +110,27 @@ def test_a_broken_weights_file_is_refused(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"broken")
     with pytest.raises(ModelError, match="not a safetensors file"):
         identify(folder)
+
+
+def test_random_weights_are_named_by_their_configuration_alone(tmp_path: Path) -> None:
+    config = tmp_path / "llama-8b" / "config.json"
+    config.parent.mkdir()
+    config.write_bytes(b"{}")
+    model = identify_config(config, 8)
+    assert (model.name, model.parameters) == ("llama-8b (random weights)", 8)
+    assert model.weights_hash == hashlib.sha256(b"random:{}").hexdigest()
+    assert model.config_hash == hashlib.sha256(b"{}").hexdigest()
+
+
+def test_random_weights_are_never_taken_for_real_ones(folder: Path) -> None:
+    assert identify_config(folder / "config.json", 10).key != identify(folder).key
+
+
+def test_a_configuration_file_of_another_name_gives_its_own(tmp_path: Path) -> None:
+    (tmp_path / "wide.json").write_text("{}")
+    assert identify_config(tmp_path / "wide.json", 1).name == "wide (random weights)"
+
+
+def test_a_missing_configuration_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"give the path of a config\.json"):
+        identify_config(tmp_path / "config.json", 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spectune.errors import RequestError
-from spectune.profiler.prompts import Message, read_prompts
+from spectune.profiler.prompts import Message, Prompt, by_workload, read_prompts
 
 
 def write(path: Path, text: str) -> Path:
@@ -25,6 +25,27 @@ def test_a_conversation_keeps_its_turns(tmp_path: Path) -> None:
     (prompt,) = read_prompts(write(tmp_path / "p.jsonl", f'{{"messages": {turns}}}'))
     assert prompt.messages == (Message(role="system", content="Be brief."), Message(role="user", content="Hi"))
     assert prompt.text == "Be brief.\n\nHi"
+
+
+def test_a_messages_text_parts_are_joined(tmp_path: Path) -> None:
+    parts = '[{"type": "text", "text": "Read "}, {"type": "text", "text": "this."}]'
+    (prompt,) = read_prompts(write(tmp_path / "p.jsonl", f'{{"messages": [{{"role": "user", "content": {parts}}}]}}'))
+    assert prompt.messages == (Message(role="user", content="Read this."),)
+
+
+def test_a_line_may_name_its_workload(tmp_path: Path) -> None:
+    lines = (
+        '{"prompt": "a", "workload": "code"}\n{"messages": [{"role": "user", "content": "b"}], "workload": "chat"}\n'
+    )
+    assert [prompt.workload for prompt in read_prompts(write(tmp_path / "p.jsonl", lines))] == ["code", "chat"]
+
+
+def test_prompts_are_parted_by_workload_and_the_untagged_belong_to_the_default() -> None:
+    tags = ["code", "", "chat", "code", "plain", ""]
+    prompts = [Prompt(text=str(place), workload=tag) for place, tag in enumerate(tags)]
+    parted = {workload: [prompt.text for prompt in own] for workload, own in by_workload(prompts, "plain").items()}
+    assert parted == {"code": ["0", "3"], "plain": ["1", "4", "5"], "chat": ["2"]}
+    assert list(parted) == ["code", "plain", "chat"]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -51,6 +72,10 @@ def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path: Path) -> None:
         '{"messages": [{}]}',
         '{"messages": "Hi"}',
         '{"messages": [{"role": "user", "content": null}]}',
+        '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}',
+        '{"messages": [{"content": "Hi"}]}',
+        '{"prompt": "good", "workload": 3}',
+        '{"prompt": "good", "workload": " "}',
     ],
 )
 def test_a_malformed_line_is_named_by_its_number(tmp_path: Path, line: str) -> None:

@@ -79,7 +79,7 @@ def test_a_model_is_keyed_by_its_weights_and_not_by_its_place() -> None:
     assert replace(MODEL, name="other", location="/elsewhere").key == MODEL.key == "a" * 16
 
 
-@pytest.mark.parametrize("change", [{"weights_hash": "xyz"}, {"parameters": 0}, {"name": ""}, {"config_hash": ""}])
+@pytest.mark.parametrize("change", [{"weights_hash": "xyz"}, {"parameters": 0}, {"name": ""}, {"config_hash": "xyz"}])
 def test_an_impossible_model_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ModelError):
         replace(MODEL, **change)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from spectune.errors import MeasurementError
 from spectune.profiler.records.measurement import Measurement
-from spectune.profiler.records.surface import LatencySurface, Role
+from spectune.profiler.records.surface import LatencySurface
 
 Cost = Callable[[int, int, int], float]
 BATCHES, CONTEXTS, TOKENS = (1, 4), (0, 512, 2048), (1, 2, 4, 8, 16)
@@ -21,7 +21,7 @@ def cell(batch: int, context: int, tokens: int, *repeats_ms: float) -> Measureme
     return Measurement(batch=batch, context_tokens=context, tokens=tokens, repeats_ms=repeats_ms)
 
 
-def surface(cells: Iterable[Measurement], role: Role = "verify") -> LatencySurface:
+def surface(cells: Iterable[Measurement], role: str = "verify") -> LatencySurface:
     return LatencySurface(device="d", model="m", role=role, regime="eager", dtype="float32", measurements=tuple(cells))
 
 
@@ -80,22 +80,71 @@ def test_a_table_beyond_the_range_raises() -> None:
         of_cost(bilinear).table(1, 0, 17)
 
 
-def test_a_count_runs_padded_where_a_larger_shape_is_cheaper() -> None:
+def test_a_count_runs_padded_where_a_larger_measured_shape_is_cheaper() -> None:
     padded = stepped({1: 3.0, 2: 1.0, 4: 5.0, 8: 4.0}).padded(1, 0, 8)
-    assert padded.run_tokens.tolist() == [0, 2, 2, 8, 8, 8, 8, 8, 8]
-    assert padded.ms.tolist() == [0.0, 1.0, 1.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0]
+    assert padded.run_tokens.tolist() == [0, 2, 2, 3, 8, 8, 8, 8, 8]
+    assert padded.ms.tolist() == [0.0, 1.0, 1.0, 3.0, 4.0, 4.0, 4.0, 4.0, 4.0]
 
 
 @given(some.dictionaries(some.integers(1, 20), some.floats(0.1, 9.0), min_size=1))
-def test_padded_costs_equal_the_minimum_over_larger_measured_shapes(costs: dict[int, float]) -> None:
-    padded = stepped(costs).padded(1, 0, max(costs))
-    for tokens in range(1, max(costs) + 1):
-        assert padded.ms[tokens] == min(ms for shape, ms in costs.items() if shape >= tokens)
-        assert costs[int(padded.run_tokens[tokens])] == padded.ms[tokens]
+def test_padded_costs_equal_the_minimum_of_the_own_shape_and_larger_measured_ones(costs: dict[int, float]) -> None:
+    surface = stepped(costs)
+    padded = surface.padded(1, 0, max(costs))
+    for tokens in range(min(costs), max(costs) + 1):
+        own, larger = surface.latency(1, 0, tokens).ms, [ms for shape, ms in costs.items() if shape > tokens]
+        assert padded.ms[tokens] == min([own, *larger])
+        assert surface.latency(1, 0, int(padded.run_tokens[tokens])).ms == padded.ms[tokens]
 
 
 def test_equal_costs_run_the_smaller_shape() -> None:
-    assert stepped({1: 2.0, 2: 2.0, 4: 2.0}).padded(1, 0, 3).run_tokens.tolist() == [0, 1, 2, 4]
+    assert stepped({1: 2.0, 2: 2.0, 4: 2.0}).padded(1, 0, 3).run_tokens.tolist() == [0, 1, 2, 3]
+
+
+def test_a_larger_shape_that_is_cheaper_by_noise_alone_is_not_run() -> None:
+    cells = [cell(1, 0, 1, 0.9, 1.0, 1.1), cell(1, 0, 2, 0.88, 0.98, 1.08)]
+    assert surface(cells).padded(1, 0, 1).run_tokens.tolist() == [0, 1]
+
+
+def test_tokens_below_the_fewest_measured_run_padded() -> None:
+    assert stepped({4: 2.0, 8: 3.0}).padded(1, 0, 2).run_tokens.tolist() == [0, 4, 4]
+
+
+def test_the_steps_of_the_densest_row_stand_at_every_context() -> None:
+    dense = [cell(1, 0, n, 1.0 if n < 5 else 2.0) for n in range(1, 9)]
+    steps = surface([*dense, cell(1, 100, 1, 2.0), cell(1, 100, 8, 4.0)])  # 1 more at 1 token, 2 more at 8
+    assert steps.latency(1, 100, 5).ms - steps.latency(1, 100, 4).ms == pytest.approx(1.0 + 1.0 / 7)
+    assert steps.latency(1, 50, 4).ms == pytest.approx(1.0 + (1.0 + 3 / 7) / 2)
+
+
+def test_a_held_out_cell_judges_the_surface_and_is_no_part_of_it() -> None:
+    judge = Measurement(batch=1, context_tokens=0, tokens=3, repeats_ms=(4.0,), purpose="held-out")
+    judged = surface([cell(1, 0, 1, 1.0), cell(1, 0, 5, 5.0), judge])
+    assert [(held.predicted_ms, held.error) for held in judged.held_out()] == [(3.0, 0.25)]
+    assert judged.latency(1, 0, 3).source == "interpolated"
+
+
+def test_a_shape_beyond_one_that_failed_is_refused_where_nothing_as_large_ran() -> None:
+    failed = Measurement(batch=1, context_tokens=0, tokens=8, failure="out of memory")
+    grid = [cell(1, c, n, 1.0) for c, n in ((0, 1), (0, 4), (100, 1), (100, 4))]
+    with pytest.raises(MeasurementError, match="out of memory"):
+        surface([*grid, failed]).latency(1, 50, 8)
+
+
+def test_repeat_noise_is_that_of_the_sentinels_with_drift_taken_out() -> None:
+    sentinel = Measurement(
+        batch=1, context_tokens=0, tokens=1, repeats_ms=(2.0, 1.0, 1.1), drift=(2.0, 1.0, 1.0), purpose="sentinel"
+    )
+    assert surface([sentinel, cell(1, 0, 2, 1.0, 5.0, 9.0)]).repeat_noise() == pytest.approx((0.0, 0.0, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("regime", "source"), [("estimated:eager", "estimated"), ("bound:eager", "bound"), ("imported:x", "imported")]
+)
+def test_what_was_not_measured_here_says_so_at_every_point(regime: str, source: str) -> None:
+    made = LatencySurface(
+        device="d", model="m", role="verify", regime=regime, dtype="float32", measurements=(cell(1, 0, 1, 1.0),)
+    )
+    assert made.latency(1, 0, 1).source == source
 
 
 def test_padding_beyond_the_largest_measured_shape_raises() -> None:

@@ -122,3 +122,10 @@ def test_a_drafter_with_the_targets_tokenizer_is_accepted(tmp_path: Path) -> Non
 
 def test_a_drafter_without_a_tokenizer_is_compared_by_size(llama: Path, tmp_path: Path) -> None:
     require_one_vocabulary(str(with_tokenizer(tmp_path, "abcd")), str(llama))
+
+
+def test_a_configuration_by_itself_is_compared_by_size(llama: Path, tmp_path: Path) -> None:
+    target, larger = with_tokenizer(tmp_path / "t", "abcd"), with_tokenizer(tmp_path / "d", "abcd", vocabulary=30)
+    require_one_vocabulary(str(target), str(llama / "config.json"))
+    with pytest.raises(ModelError, match="vocabulary of 30 tokens"):
+        require_one_vocabulary(str(llama / "config.json"), str(larger / "config.json"))

@@ -11,6 +11,7 @@ from spectune.profiler.records.acceptance import PairwiseAcceptance
 from spectune.runtime.models.lean import LeanModel
 from spectune.tuning.agreement import pairwise_acceptance
 
+from .shelf import Shelf, StoppedError
 from .tiny_models import perturbed, plain_logits, tiny_llama
 
 MODELS = {
@@ -21,9 +22,12 @@ MODELS = {
 TEXTS = [((1, 2, 3), (4, 5, 6, 7)), ((9,), (0, 23)), ((8, 8, 1, 0), (3,))]
 
 
+LEAN = {name: LeanModel(model) for name, model in MODELS.items()}
+
+
 @cache
 def measured(temperature: float) -> PairwiseAcceptance:
-    return pairwise_acceptance({name: LeanModel(model) for name, model in MODELS.items()}, TEXTS, temperature)
+    return pairwise_acceptance(LEAN, TEXTS, temperature, target="hash", workload="prose")
 
 
 def distributions(name: str, temperature: float) -> list[list[float]]:
@@ -66,3 +70,28 @@ def test_agreement_is_the_same_both_ways() -> None:
 def test_the_nearer_drafter_overlaps_more() -> None:
     target = measured(0.0).overlap[measured(0.0).models.index("target")]
     assert target[1] > target[2]
+
+
+def test_an_agreement_says_what_it_was_measured_on() -> None:
+    found = measured(0.6)
+    assert (found.target, found.workload, found.temperature) == ("hash", "prose", 0.6)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3])
+def test_texts_read_in_pieces_agree_as_texts_read_whole(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spectune.tuning.agreement.PIECE_TOKENS", tokens)
+    found = pairwise_acceptance(LEAN, TEXTS, 0.6)
+    assert found.greedy == measured(0.6).greedy
+    for row, whole in zip(found.overlap, measured(0.6).overlap, strict=True):
+        assert row == pytest.approx(whole, abs=1e-6)
+
+
+@pytest.mark.parametrize("finished", [0, 1, 2])
+def test_a_stopped_comparison_reads_only_the_texts_it_lacks_and_ends_the_same(finished: int) -> None:
+    shelf = Shelf(stop_after=finished)
+    with pytest.raises(StoppedError):
+        pairwise_acceptance(LEAN, TEXTS, 0.6, parts=shelf)
+    again = Shelf(shelf.documents)
+    found = pairwise_acceptance(LEAN, TEXTS, 0.6, target="hash", workload="prose", parts=again)
+    assert found == measured(0.6)
+    assert again.added == [f"agreement {text}" for text in range(finished, 3)]

@@ -10,6 +10,7 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.tuning.continuations import continuations
 
+from .shelf import Shelf, StoppedError
 from .tiny_models import plain_logits, tiny_llama
 
 MODEL = tiny_llama(layers=2, seed=9)
@@ -39,3 +40,13 @@ def slowly(request: Request) -> tuple[int, ...]:
 def test_continuations_are_the_targets_own_however_many_run_at_once(temperature: float, slots: int) -> None:
     found = continuations(LeanModel(MODEL), requests(temperature), slots=slots)
     assert found == [slowly(request) for request in requests(temperature)]
+
+
+@pytest.mark.parametrize("finished", [0, 1, 2])
+def test_a_stopped_run_decodes_only_the_groups_it_lacks_and_ends_the_same(finished: int) -> None:
+    asked, shelf = requests(0.8), Shelf(stop_after=finished)
+    with pytest.raises(StoppedError):
+        continuations(LeanModel(MODEL), asked, slots=2, parts=shelf)
+    again = Shelf(shelf.documents)
+    assert continuations(LeanModel(MODEL), asked, slots=2, parts=again) == continuations(LeanModel(MODEL), asked)
+    assert again.added == [f"continuation {group}" for group in range(finished, 3)]

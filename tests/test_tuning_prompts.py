@@ -50,6 +50,18 @@ def test_a_conversation_without_a_template_is_its_contents() -> None:
     assert made.decode(list(encode_prompt(CHAT, made))) == "hello\n\nthere"
 
 
+def test_a_conversation_the_template_refuses_is_reported_with_its_roles() -> None:
+    picky = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    prompt = Prompt(text="Be brief.", messages=(Message(role="system", content="Be brief."),))
+    with pytest.raises(RequestError, match=r"refuses a conversation of the roles system \(no system role\)"):
+        encode_prompt(prompt, tokenizer(picky))
+
+
+def test_a_templates_own_special_tokens_are_not_doubled() -> None:
+    made = tokenizer(END + "{{ messages[0].content }}")
+    assert made.decode(list(encode_prompt(CHAT, made))) == END + "hello"
+
+
 def test_plain_text_never_meets_the_chat_template() -> None:
     made = tokenizer(TEMPLATE)
     assert made.decode(list(encode_prompt(Prompt(text="hello"), made))) == "hello"

@@ -1,24 +1,35 @@
-"""What is recorded is what the drafter would have drawn."""
+"""What is recorded is what the drafter would have drawn; a recording that was stopped goes on where it stopped."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
 
+from spectune.errors import MeasurementError
 from spectune.planner.growth import grow
 from spectune.planner.policy import ChainPolicy, Eagle2Policy, TreePolicy
 from spectune.planner.recorded import RecordedScorer, recording_of
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.tuning.continuations import continuations
-from spectune.tuning.recording import ROOTS_ONLY, Beams, Recorder
+from spectune.tuning.growth_rules import Beam, Talon
+from spectune.tuning.recipe import Recipe
+from spectune.tuning.recording import Recorder, record_prompts
 
-from .tiny_models import tiny_lean
+from .shelf import Shelf, StoppedError
+from .tiny_models import perturbed, tiny_llama
 
-BEAMS = Beams(children=5, layers=((1, 6), (2, 5), (4, 4), (5, 3)))
-TARGET, DRAFTER = tiny_lean(layers=3, seed=0), tiny_lean(layers=1, seed=1)
+BEAMS = tuple(Beam(width=width, forwards=forwards) for width, forwards in ((1, 6), (2, 5), (4, 4), (5, 3)))
+RECIPE = Recipe(children=5, rules=(*BEAMS, Talon(nodes=12, gate=0.1, top_k=3, children=5)))
+ROOTS_ONLY = Recipe(rules=())
+WEIGHTS = tiny_llama(layers=2, seed=0)
+TARGET, DRAFTER = LeanModel(WEIGHTS), LeanModel(perturbed(WEIGHTS, 0.1))
 
 
 def requests(temperature: float = 0.0) -> list[Request]:
@@ -27,15 +38,20 @@ def requests(temperature: float = 0.0) -> list[Request]:
     return [Request(prompt=p, max_new_tokens=25, seed=i, temperature=temperature) for i, p in enumerate(prompts)]
 
 
-def recorded(request: Request, beams: Beams = BEAMS, rows: int = 7) -> PromptTrace:
-    truth = continuations(TARGET, [request])[0]
-    return Recorder(DRAFTER, beams, longest=80, rows=rows).record(request, truth)
+@cache
+def texts(temperature: float = 0.0) -> list[tuple[Request, tuple[int, ...]]]:
+    asked = requests(temperature)
+    return list(zip(asked, continuations(TARGET, asked), strict=True))
 
 
-def trace_of(prompt: PromptTrace, temperature: float = 0.0) -> AcceptanceTrace:
+def recorded(place: int = 1, recipe: Recipe = RECIPE, *, rows: int = 64, slots: int = 4) -> PromptTrace:
+    return Recorder(DRAFTER, recipe, longest=80, rows=rows, slots=slots).record(*texts()[place])
+
+
+def trace_of(prompts: tuple[PromptTrace, ...], temperature: float = 0.0) -> AcceptanceTrace:
     return AcceptanceTrace(
         target="t", drafter="d", drafter_name="d", workload="w", temperature=temperature, seed=0,
-        children=prompt.children, prefix_exact=True, prompts=(prompt,),
+        children=prompts[0].children, prefix_exact=True, prompts=prompts,
     )  # fmt: skip
 
 
@@ -50,16 +66,20 @@ def trace_of(prompt: PromptTrace, temperature: float = 0.0) -> AcceptanceTrace:
     ids=lambda policy: policy.label,
 )
 def test_a_recorded_policy_draws_the_tree_the_drafter_draws(policy: TreePolicy, temperature: float) -> None:
-    for request in requests(temperature):
-        prompt = recorded(request)
+    for (request, _), prompt in zip(
+        texts(temperature), record_prompts(DRAFTER, texts(temperature), RECIPE), strict=True
+    ):
+        recording = recording_of(trace_of((prompt,), temperature))
         for t in range(prompt.positions):
             sequence = Sequence(request, 0)
             sequence.tokens = [*request.prompt, *prompt.continuation[: t + 1]]
             drafter = ModelDrafter(DRAFTER, slots=1, capacity=120)
             drafter.admit(0, sequence)
             live = drafter.draft([sequence], policy)
-            replayed = grow(policy, RecordedScorer(recording_of(trace_of(prompt, temperature)), np.array([t])), 1)
+            scorer = RecordedScorer(recording, np.array([t]))
+            replayed = grow(policy, scorer, 1)
             truth = [*prompt.continuation[t + 1 :], *([-2] * 10)]
+            assert not scorer.censored.any()
             assert replayed.parents.tolist() == live.parents.tolist()
             assert replayed.tokens[0, 1:].sum() == accepted(live.tokens[0], live.parents[0], truth)
 
@@ -74,17 +94,62 @@ def accepted(tokens: np.ndarray, parents: np.ndarray, truth: list[int]) -> int:
         node, count = below[0], count + 1
 
 
-def test_pieces_of_any_size_record_the_same() -> None:
-    request = requests()[1]
-    small, large = recorded(request, rows=3), recorded(request, rows=40)
+@pytest.mark.parametrize(("rows", "slots"), [(3, 4), (64, 1), (64, 30), (7, 2)])
+def test_pieces_of_any_size_record_the_same(rows: int, slots: int) -> None:
+    small, large = recorded(rows=rows, slots=slots), recorded()
     assert np.array_equal(small.offsets, large.offsets)
+    assert np.array_equal(small.parent, large.parent)
     assert np.array_equal(small.hit_rank, large.hit_rank)
     np.testing.assert_allclose(small.log_probs, large.log_probs, atol=1e-5)
 
 
+def test_a_cache_too_small_for_the_trees_grows() -> None:
+    deep = Recipe(children=10, rules=(Beam(width=10, forwards=8),))
+    prompt = recorded(recipe=deep, slots=1)
+    assert len(prompt.parent) > 400  # all in one slot
+    assert np.array_equal(prompt.hit_rank, recorded(recipe=deep, slots=30).hit_rank)
+
+
+def test_a_text_longer_than_what_is_read_at_once_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = recorded(2)
+    monkeypatch.setattr("spectune.tuning.text_pass.PIECE_TOKENS", 7)
+    assert np.array_equal(recorded(2).hit_rank, whole.hit_rank)
+
+
+def test_below_the_targets_own_token_the_trees_of_neighbours_hold_the_very_same_scores() -> None:
+    prompt = recorded()
+    starts, shared = prompt.offsets[:-1], 0
+    for t in np.flatnonzero(prompt.next_rank[:-1] != MISS):
+        own = slice(prompt.offsets[t], prompt.offsets[t + 1])
+        (child,) = np.flatnonzero((prompt.parent[own] == 0) & (prompt.rank[own] == prompt.next_rank[t])) or (None,)
+        if child is not None:
+            shared += 1
+            assert np.array_equal(prompt.log_probs[own][child], prompt.log_probs[starts[t + 1]])
+    assert shared > 5
+
+
+def nodes_of(prompt: PromptTrace) -> list[set[tuple[int, ...]]]:
+    """Return, per position, the expanded nodes as ranks from the root down."""
+    found: list[list[tuple[int, ...]]] = []
+    for parent, rank in zip(prompt.parent.tolist(), prompt.rank.tolist(), strict=True):
+        if parent < 0:
+            found.append([()])
+        else:
+            found[-1].append((*found[-1][parent], rank))
+    return [set(nodes) for nodes in found]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_models_recording_holds_exactly_what_its_rules_alone_would_expand(place: int) -> None:
+    rules = (Beam(width=1, forwards=6), Beam(width=4, forwards=3), Talon(nodes=12, gate=0.1, top_k=3, children=5))
+    alone = [nodes_of(recorded(place, Recipe(children=5, rules=(rule,)))) for rule in rules]
+    together = nodes_of(recorded(place, Recipe(children=5, rules=rules)))
+    assert together == [set().union(*sets) for sets in zip(*alone, strict=True)]
+
+
 def test_the_next_rank_is_the_rank_of_the_targets_token() -> None:
+    prompt = recorded(2, ROOTS_ONLY)
     request = requests()[2]
-    prompt = recorded(request, ROOTS_ONLY)
     text = [*request.prompt, *prompt.continuation]
     model = ModelDrafter(DRAFTER, slots=1, capacity=120)
     sequence = Sequence(request, 0)
@@ -95,7 +160,51 @@ def test_the_next_rank_is_the_rank_of_the_targets_token() -> None:
     assert prompt.next_rank[3] == (rank if rank < 10 else MISS)
 
 
-def test_no_node_is_recorded_twice_and_the_union_is_no_larger_than_its_beams() -> None:
-    prompt = recorded(requests()[1])
-    sizes = np.diff(prompt.offsets)
-    assert sizes.max() <= BEAMS.most_nodes
+def test_elsewhere_than_at_the_wanted_positions_only_the_roots_are_recorded() -> None:
+    everywhere = recorded()
+    some = Recorder(DRAFTER, RECIPE, longest=80).record(*texts()[1], [2, 3, 9])
+    sizes = np.diff(some.offsets)
+    assert set(np.flatnonzero(sizes > 1)) == {2, 3, 9}
+    assert np.array_equal(some.next_rank, everywhere.next_rank)
+    assert sizes[9] == np.diff(everywhere.offsets)[9]
+
+
+def test_a_recorded_tree_node_takes_at_most_eight_bytes() -> None:
+    standard = trace_of(record_prompts(DRAFTER, texts(), Recipe()))
+    assert standard.bytes_per_node <= 8.0
+    nodes = sum(prompt.log_probs.size for prompt in standard.prompts)
+    assert standard.bytes_per_position == pytest.approx(standard.bytes_per_node * nodes / standard.positions)
+
+
+@pytest.mark.parametrize("finished", [0, 1, 2])
+def test_a_stopped_recording_goes_on_and_ends_the_same(finished: int) -> None:
+    whole = record_prompts(DRAFTER, texts(), RECIPE)
+    shelf = Shelf(stop_after=finished)
+    with pytest.raises(StoppedError):
+        record_prompts(DRAFTER, texts(), RECIPE, parts=shelf)
+    kept = dict(shelf.documents)
+    assert len(kept) == finished
+    again = Shelf(kept)
+    assert record_prompts(DRAFTER, texts(), RECIPE, parts=again) == whole
+    assert again.added == [f"trace drafter {place}" for place in range(finished, 3)]
+
+
+def test_drafters_keep_their_parts_apart() -> None:
+    shelf = Shelf()
+    for name in ("small", "medium"):
+        record_prompts(DRAFTER, texts()[:1], ROOTS_ONLY, parts=shelf, name=name)
+    assert shelf.added == ["trace small 0", "trace medium 0"]
+
+
+def test_a_part_of_another_text_is_refused() -> None:
+    shelf = Shelf()
+    record_prompts(DRAFTER, texts()[:1], ROOTS_ONLY, parts=shelf)
+    with pytest.raises(MeasurementError, match="another text"):
+        record_prompts(DRAFTER, texts()[1:], ROOTS_ONLY, parts=shelf)
+
+
+def test_progress_tells_the_share_of_prompts_done() -> None:
+    told: list[float] = []
+    watch: Callable[[float], None] = told.append
+    record_prompts(DRAFTER, texts(), ROOTS_ONLY, progress=watch)
+    assert told == [1 / 3, 2 / 3, 1.0]

@@ -20,11 +20,13 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.continuations import continuations
 from spectune.tuning.decoding import LOOKUP, Family, decode_timed, room_for
-from spectune.tuning.recording import Beams, Recorder
+from spectune.tuning.growth_rules import Beam
+from spectune.tuning.recipe import Recipe
+from spectune.tuning.recording import Recorder
 
 from .tiny_models import tiny_lean, tiny_llama
 
-BEAMS = Beams(children=10, layers=((1, 4), (3, 3), (10, 5)))
+BEAMS = Recipe(rules=tuple(Beam(width=width, forwards=forwards) for width, forwards in ((1, 4), (3, 3), (10, 5))))
 POLICIES: list[TreePolicy] = [
     ChainPolicy(length=4),
     StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1, 1, 3), ranks=(0, 0, 2, 0, 1, 0))),

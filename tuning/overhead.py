@@ -16,7 +16,6 @@ from dataclasses import replace
 from ..planner.policy import CastPolicy, ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
 from ..planner.tree import TokenTree
 from ..profiler.records.overhead import OverheadSample
-from ..profiler.records.surface import Role
 from ..runtime.decoder import Decoder, Round
 from ..runtime.models.forward import CausalModel
 from ..runtime.requests import Request
@@ -99,7 +98,7 @@ class _Alone:
         return (time.perf_counter_ns() - start) / 1e6
 
 
-def _shapes(model: CausalModel, role: Role, batch: int, room: int) -> ForwardShapes:
+def _shapes(model: CausalModel, role: str, batch: int, room: int) -> ForwardShapes:
     return ForwardShapes(model, identity=role, dtype=str(model.dtype), role=role, slots=batch, capacity=room)
 
 

@@ -13,9 +13,12 @@ from ..planner.inputs import DrafterInputs, PlanInputs
 from ..planner.plan import Plan, plan_to_json
 from ..planner.search import solve
 from ..profiler.records.device import Device
+from ..profiler.records.match import match_devices, nearest
 from ..profiler.records.model import ModelIdentity
-from ..profiler.records.surface import LatencySurface, Role
+from ..profiler.records.surface import LatencySurface
 from .profile import Profile
+
+RUNTIME_REGIMES = ("eager", "eager-transformers")  # how the decoder runs; preferred where several were measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,7 @@ class PlanRequest:
     temperature: float = 0.0
     batches: tuple[int, ...] = ()
     contexts: tuple[int, ...] = ()
+    regime: str = ""  # of the surfaces; the target's newest measured one where empty
     seed: int = 0
 
 
@@ -90,14 +94,14 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
     verify = _surface(store, request, request.target, "verify")
     if overhead is None or not traces:
         what = "host time per round" if overhead is None else f"trace of the workload {request.workload!r}"
-        raise _missing(what, request)
+        raise _missing(what, request, store)
     texts = traces[-1].prompts
     newest = [t for t in traces if [p.prompt for p in t.prompts] == [p.prompt for p in texts]]
     drafters = []
     for trace in newest:
         model = store.find_model(trace.drafter)
         if model is None:
-            raise _missing(f"model {trace.drafter_name}", request)
+            raise _missing(f"model {trace.drafter_name}", request, store)
         surface = _surface(store, request, model, "draft")
         drafters.append(DrafterInputs(name=trace.drafter_name, model=model, surface=surface, trace=trace))
     return PlanInputs(
@@ -112,20 +116,33 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
 
 def _cells(verify: LatencySurface, request: PlanRequest) -> tuple[Cell, ...]:
     batches = request.batches or verify.batches
-    contexts = request.contexts or verify.contexts(batches[0])
+    contexts = request.contexts or verify.full_contexts
     return cells_of(batches, contexts)
 
 
-def _surface(store: Store, request: PlanRequest, model: ModelIdentity, role: Role) -> LatencySurface:
-    found = store.surfaces(request.device.fingerprint, model.key, request.dtype)
-    for surface in found:
-        if surface.role == role:
-            return surface
-    raise _missing(f"{role} surface of {model.name} in {request.dtype}", request)
+def _surface(store: Store, request: PlanRequest, model: ModelIdentity, role: str) -> LatencySurface:
+    """Return the measured surface of one regime; estimates and imports are never taken for measurements."""
+    found = store.surfaces(request.device.fingerprint, model.key, request.dtype, role=role)
+    wanted = [s for s in found if s.origin == "measured" and (not request.regime or s.regime == request.regime)]
+    if not wanted:
+        raise _missing(f"{role} surface of {model.name} in {request.dtype}", request, store)
+    runtime = [surface for surface in wanted if surface.regime in RUNTIME_REGIMES]
+    return (runtime or wanted)[-1]
 
 
-def _missing(what: str, request: PlanRequest) -> StoreError:
+def _missing(what: str, request: PlanRequest, store: Store) -> StoreError:
     return StoreError(
-        f"the store holds no {what} for {request.target.name} on {request.device.label}; "
+        f"the store holds no {what} for {request.target.name} on {request.device.label}{_nearest(request, store)}; "
         f"run: spectune profile --target {request.target.location} --drafter NAME=PATH"
     )
+
+
+def _nearest(request: PlanRequest, store: Store) -> str:
+    """Say which measured device comes nearest, and how it differs."""
+    measured = {surface.device for surface in store.surfaces(model=request.target.key)}
+    others = [d for d in store.devices() if d.fingerprint in measured and d.fingerprint != request.device.fingerprint]
+    near = nearest(request.device, others)
+    if near is None:
+        return ""
+    seen = ", ".join(str(each) for each in match_devices(request.device, near).differences)
+    return f" (the nearest it was measured on is {near.label}, with {seen})"

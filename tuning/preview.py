@@ -1,36 +1,38 @@
-"""What a profile would measure, before it does."""
+"""What a profile would do, found out without measuring anything."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ..profiler.device import detect
-from ..profiler.latency import Shape
-from ..profiler.records.surface import Role
+from ..profiler.domain import Domain, Shape
 from ..runtime.models.loading import load_tokenizer
-from .profile import cells_of_request, draft_shapes, identify_all, verify_shapes
+from .family import identify_all
 from .prompts import requests_of
 from .request import ProfileRequest
+from .timing import domains_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPreview:
-    """The shapes one model would be timed at: (batch, context, tokens), tokens per sequence."""
+    """Which forwards of one model would be timed."""
 
     name: str
-    role: Role
-    shapes: tuple[Shape, ...]
+    role: str
+    first: tuple[Shape, ...]  # (batch, context_tokens, tokens) timed in any case; the budget decides on more
+    domain: Domain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What one profile would measure and record."""
+    """A profile before it happens."""
 
     device: str  # label
-    models: tuple[ModelPreview, ...]  # the target first
-    texts: int
+    models: tuple[ModelPreview, ...]
+    held_out: int  # random shapes, over all models
+    texts: int  # to be decoded and recorded along
     tokens_per_text: int  # at most
-    seconds_at_least: float  # for timing forwards; what the recording takes depends on the models
+    timing_s: float  # for forwards; what the recording takes depends on the models
 
 
 def preview(request: ProfileRequest) -> Preview:
@@ -41,13 +43,16 @@ def preview(request: ProfileRequest) -> Preview:
     """
     device, identities = detect(request.device), identify_all(request.models)
     requests = requests_of(request, load_tokenizer(str(request.models.target)))
-    cells = cells_of_request(request, requests)
-    target = ModelPreview(name=identities.target.name, role="verify", shapes=tuple(verify_shapes(cells)))
-    drafters = [ModelPreview(name=n, role="draft", shapes=tuple(draft_shapes(cells))) for n in identities.drafters]
+    names = [identities.target.name, *identities.drafters]
+    roles = ["verify", *(["draft"] * len(identities.drafters))]
     return Preview(
         device=device.label,
-        models=(target, *drafters),
+        models=tuple(
+            ModelPreview(name=name, role=role, first=tuple(domain.coarse()), domain=domain)
+            for name, role, domain in zip(names, roles, domains_of(request, requests), strict=True)
+        ),
+        held_out=request.held_out,
         texts=len(requests),
         tokens_per_text=request.max_new_tokens,
-        seconds_at_least=request.budget_s,
+        timing_s=request.budget_s,
     )

@@ -1,62 +1,79 @@
 """Record what a drafter would draw at every position of the target's own text.
 
-At each position the union of several beams is expanded: every node that any of them would feed to
-the drafter. A policy whose tree only expands recorded nodes then replays exactly. The drafter's
-own code answers, so recording and decoding compute the same thing.
+At each position every node is expanded that any rule of a recipe would expand. A policy whose tree only expands
+recorded nodes then replays exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import MeasurementError
-from ..planner.draft import Children, Ints, LayerScorer, Scores
-from ..profiler.records.acceptance import MISS, PromptTrace
-from ..runtime.drafters.model import DraftPass, ModelDrafter
+from ..planner.draft import Children, Ints
+from ..profiler.protocols import Parts
+from ..profiler.records.acceptance import PromptTrace
 from ..runtime.models.forward import CausalModel
 from ..runtime.requests import Request
-from ..runtime.requests import Sequence as Decoded
+from .forest import Forest
+from .parts import kept_or_made
+from .recipe import Recipe
+from .text_pass import SLOTS, TextPass
+from .union import Layer, grow_union
 
 ROWS = 64  # positions recorded at once
-Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beams:
-    """Which beams are recorded: layers[w] is how many drafter forwards the beam of width w may run."""
+def record_prompts(
+    drafter: CausalModel,
+    texts: Sequence[tuple[Request, Sequence[int]]],
+    recipe: Recipe,
+    positions: Sequence[Sequence[int]] | None = None,
+    *,
+    parts: Parts | None = None,
+    name: str = "drafter",
+    progress: Callable[[float], None] | None = None,
+) -> tuple[PromptTrace, ...]:
+    """Return a drafter's recording along the target's texts.
 
-    children: int = 10
-    layers: tuple[tuple[int, int], ...] = ((1, 8), (2, 5), (3, 4), (4, 4), (6, 3), (8, 3), (10, 8))
+    Args:
+        drafter: in float32 for a trace that replays exactly.
+        texts: requests and the target's own continuations of them, at least 2 tokens each.
+        recipe: what is recorded.
+        positions: per text, where trees are recorded; at the other positions only the root's children. All where None.
+        parts: keeps every finished prompt as "trace NAME 0", "trace NAME 1", ...; what it holds is not recorded again.
+        name: of the drafter, which tells its parts from those of others.
+        progress: told the share of prompts done.
 
-    def __post_init__(self) -> None:
-        if not self.layers or any(not 1 <= width <= self.children or depth < 1 for width, depth in self.layers):
-            raise MeasurementError(f"beams need widths in 1..{self.children} and layers >= 1, got {self.layers}")
-
-    @property
-    def most_layers(self) -> int:
-        """Drafter forwards of the deepest beam, the root's own included."""
-        return max(depth for _, depth in self.layers)
-
-    @property
-    def most_nodes(self) -> int:
-        """Upper bound of nodes expanded at one position, root included."""
-        return 1 + sum(width * (depth - 1) for width, depth in self.layers)
-
-
-ROOTS_ONLY = Beams(layers=((1, 1),))
+    Raises:
+        MeasurementError: a kept part is of another text or another recipe.
+    """
+    recorder = Recorder(drafter, recipe, longest=max(len(asked.prompt) + len(text) for asked, text in texts))
+    found = []
+    for place, (asked, text) in enumerate(texts):
+        at = None if positions is None else positions[place]
+        made = kept_or_made(parts, f"trace {name} {place}", PromptTrace, partial(recorder.record, asked, text, at))
+        if (made.prompt, made.continuation) != (asked.prompt, tuple(text)):
+            raise MeasurementError(f"the kept trace {name} {place} is of another text; start over with --fresh")
+        found.append(made)
+        if progress is not None:
+            progress((place + 1) / len(texts))
+    return tuple(found)
 
 
 class Recorder:
     """Records one drafter, prompt by prompt."""
 
-    def __init__(self, drafter: CausalModel, beams: Beams, *, longest: int, rows: int = ROWS) -> None:
-        """Allocate for texts of up to `longest` tokens."""
-        self._beams, self._rows = beams, rows
-        self._drafter = ModelDrafter(drafter, slots=rows, capacity=longest + beams.most_nodes + 1)
+    def __init__(
+        self, drafter: CausalModel, recipe: Recipe, *, longest: int, rows: int = ROWS, slots: int = SLOTS
+    ) -> None:
+        """Allocate for texts of up to `longest` tokens, recorded `rows` positions at a time in `slots` of a cache."""
+        self._recipe, self._rows = recipe, rows
+        self._pass = TextPass(drafter, longest=longest, children=recipe.children, slots=slots)
 
     def record(
         self, request: Request, continuation: Sequence[int], positions: Sequence[int] | None = None
@@ -68,164 +85,37 @@ class Recorder:
             continuation: the target's own tokens, at least 2.
             positions: where trees are recorded, ascending; elsewhere only the root's children are. All where None.
         """
-        everywhere = range(len(continuation) - 1)
-        wanted = list(everywhere if positions is None else positions)
-        roots = sorted(set(everywhere) - set(wanted))
-        layers: list[_Layer] = []
-        for chosen, beams in ((wanted, self._beams), (roots, Beams(children=self._beams.children, layers=((1, 1),)))):
-            for start in range(0, len(chosen), self._rows):
-                layers.extend(self._record_rows(request, continuation, chosen[start : start + self._rows], beams))
+        first, own = len(request.prompt), np.array(continuation, dtype=np.int64)
+        roots = self._pass.read([*request.prompt, *continuation[:-1]], first, request.temperature)
+        everywhere = np.arange(len(own) - 1)
+        wanted = everywhere if positions is None else np.array(positions, dtype=np.int64)
+        bare = np.setdiff1d(everywhere, wanted)
+        layers = grow_union(_forest(self._pass, roots, own, bare), (), own, bare)
+        for start in range(0, len(wanted), self._rows):
+            rows = wanted[start : start + self._rows]
+            self._pass.stand((first + rows + 1).tolist())
+            layers += grow_union(_forest(self._pass, roots, own, rows), self._recipe.rules, own, rows)
         return _assembled(request.prompt, tuple(continuation), layers)
 
-    def _record_rows(
-        self, request: Request, continuation: Sequence[int], positions: list[int], beams: Beams
-    ) -> list[_Layer]:
-        """Expand the trees at some positions of one text."""
-        text = [*request.prompt, *continuation]
-        ends = [len(request.prompt) + t + 1 for t in positions]
-        self._drafter.read_prefixes(text[: ends[-1]], [end - 1 for end in ends])
-        sequences = [Decoded(request, 0) for _ in ends]
-        for sequence, end in zip(sequences, ends, strict=True):
-            sequence.tokens = text[:end]
-        depths = beams.most_layers
-        truth = np.full((len(ends), depths), -1, dtype=np.int64)
-        for row, end in enumerate(ends):
-            known = text[end : end + depths]
-            truth[row, : len(known)] = known
-        return record_union(DraftPass(self._drafter, sequences), truth, beams, np.array(positions, dtype=np.int64))
+
+def _forest(drafter: TextPass, roots: Children, continuation: Ints, positions: Ints) -> Forest:
+    """Return the roots at some positions, each joined to the next position's where that is among them."""
+    tokens = roots.tokens[:, positions]
+    is_next = tokens[0] == continuation[positions + 1][:, None]
+    joined = np.flatnonzero(is_next[:-1].any(axis=1) & (np.diff(positions) == 1))
+    own = Children(tokens=tokens, log_probs=roots.log_probs[:, positions])
+    return Forest(drafter, own, joined, is_next[joined].argmax(axis=1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    """Expanded nodes of one depth, row after row: all fields (nodes,) but log_probs (nodes, children)."""
+def _assembled(prompt: tuple[int, ...], continuation: tuple[int, ...], layers: list[Layer]) -> PromptTrace:
+    positions = np.concatenate([layer.positions for layer in layers])
+    order = np.argsort(positions, kind="stable")  # position by position, layers top down
 
-    rows: Ints
-    parents: Ints  # index within the row's position
-    ranks: Ints
-    log_probs: Scores
-    hit_ranks: Ints
-
-
-@dataclass(slots=True)
-class _Beam:
-    """One beam on its way down: its nodes as slots of the union's layer, best first."""
-
-    width: int
-    layers: int
-    slots: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))  # (rows, nodes)
-    scores: Scores = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))  # (rows, nodes)
-
-    def choose(self, below: Children) -> Ints:
-        """Return (rows, nodes): the next layer's nodes as slot * children + rank, and keep their scores."""
-        count = below.tokens.shape[2]
-        wide = min(self.width, count)
-        rows = np.arange(len(self.slots))[:, None]
-        scores = self.scores[:, :, None] + below.log_probs[rows, self.slots, :wide]
-        flat = scores.reshape(len(scores), -1)
-        best = np.argsort(-flat, axis=1, kind="stable")[:, : self.width]
-        self.scores = flat[rows, best]
-        chosen: Ints = self.slots[rows, best // wide] * count + best % wide
-        return chosen
-
-
-def record_union(scorer: LayerScorer, truth: Ints, beams: Beams, positions: Ints) -> list[_Layer]:
-    """Expand the union of the beams; return its layers, the roots first.
-
-    Args:
-        scorer: a fresh round of the drafter, one row per position.
-        truth: (rows, depths), the target's tokens behind each position, -1 beyond the end.
-        beams: what to expand.
-        positions: (rows,), the position each row stands at.
-    """
-    rows = len(truth)
-    below = scorer.root(beams.children)
-    union = _Union(positions, truth)
-    layers = [union.enter_roots(below)]
-    zeros = np.zeros((rows, 1), dtype=np.int64)
-    active = [_Beam(width, depth, zeros, np.zeros((rows, 1), dtype=np.float32)) for width, depth in beams.layers]
-    for depth in range(1, beams.most_layers):
-        active = [beam for beam in active if beam.layers > depth]
-        choices = [beam.choose(below) for beam in active]
-        parents, ranks, places = _united(choices, below.tokens.shape[1] * below.tokens.shape[2], below.tokens.shape[2])
-        below = scorer.expand(parents.slots, ranks, beams.children)
-        layers.append(union.enter(below, parents, ranks))
-        for beam, chosen in zip(active, choices, strict=True):
-            beam.slots = places[np.arange(rows)[:, None], chosen]
-    return layers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chosen:
-    """Slots of parents (rows, width), and which of them are real (the others repeat a real one)."""
-
-    slots: Ints
-    is_real: Bools
-
-
-def _united(choices: list[Ints], candidates: int, children: int) -> tuple[_Chosen, Ints, Ints]:
-    """Return parents and ranks (rows, width) of all chosen candidates, and each candidate's new slot."""
-    rows = np.arange(len(choices[0]))[:, None]
-    wanted = np.zeros((len(rows), candidates), dtype=np.bool_)
-    for chosen in choices:
-        wanted[rows, chosen] = True
-    counts = wanted.sum(axis=1, keepdims=True)
-    order = np.argsort(~wanted, axis=1, kind="stable")[:, : int(counts.max())]
-    is_real = np.arange(order.shape[1]) < counts
-    order = np.where(is_real, order, order[:, :1])
-    places = np.cumsum(wanted, axis=1) - 1
-    return _Chosen(slots=order // children, is_real=is_real), order % children, places
-
-
-class _Union:
-    """Numbers the expanded nodes of every row and follows the target's own path down."""
-
-    def __init__(self, positions: Ints, truth: Ints) -> None:
-        self._positions, self._truth = positions, truth
-        rows = len(positions)
-        self._depth = 0
-        self._entered = np.zeros((rows, 1), dtype=np.int64)  # nodes so far
-        self._index = np.zeros((rows, 0), dtype=np.int64)  # of the last layer's slots
-        self._hits = np.zeros((rows, 0), dtype=np.int64)  # hit ranks of the last layer's slots
-
-    def enter_roots(self, below: Children) -> _Layer:
-        """Take the roots' own expansions."""
-        rows = len(below.tokens)
-        minus = np.full((rows, 1), -1, dtype=np.int64)
-        real, on_path = np.ones((rows, 1), dtype=np.bool_), np.ones((rows, 1), dtype=np.bool_)
-        return self._enter(below, minus, np.zeros((rows, 1), dtype=np.int64), real, on_path)
-
-    def enter(self, below: Children, parents: _Chosen, ranks: Ints) -> _Layer:
-        """Take the next layer's expansions."""
-        rows = np.arange(len(ranks))[:, None]
-        on_path = self._hits[rows, parents.slots] == ranks
-        return self._enter(below, self._index[rows, parents.slots], ranks, parents.is_real, on_path)
-
-    def _enter(self, below: Children, parents: Ints, ranks: Ints, is_real: Bools, on_path: Bools) -> _Layer:
-        matches = below.tokens == self._truth[:, self._depth][:, None, None]
-        hits = np.where(on_path & matches.any(axis=2), matches.argmax(axis=2), MISS)
-        self._index = self._entered + np.arange(ranks.shape[1])
-        self._hits = np.where(is_real, hits, MISS)
-        self._entered = self._entered + is_real.sum(axis=1, keepdims=True)
-        self._depth += 1
-        rows = np.broadcast_to(self._positions[:, None], ranks.shape)
-        return _Layer(
-            rows=rows[is_real],
-            parents=parents[is_real],
-            ranks=ranks[is_real],
-            log_probs=below.log_probs[is_real],
-            hit_ranks=hits[is_real],
-        )
-
-
-def _assembled(prompt: tuple[int, ...], continuation: tuple[int, ...], layers: list[_Layer]) -> PromptTrace:
-    rows = np.concatenate([layer.rows for layer in layers])
-    order = np.argsort(rows, kind="stable")  # position by position, layers top down
-
-    def together(name: str) -> NDArray[np.generic]:
-        joined: NDArray[np.generic] = np.concatenate([getattr(layer, name) for layer in layers])[order]
+    def together(name: str) -> NDArray[Any]:
+        joined: NDArray[Any] = np.concatenate([getattr(layer, name) for layer in layers])[order]
         return joined
 
-    counts = np.bincount(rows, minlength=len(continuation) - 1)
+    counts = np.bincount(positions, minlength=len(continuation) - 1)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     hits = together("hit_ranks").astype(np.uint8)
     return PromptTrace(
@@ -235,6 +125,6 @@ def _assembled(prompt: tuple[int, ...], continuation: tuple[int, ...], layers: l
         offsets=offsets,
         parent=together("parents").astype(np.int16),
         rank=together("ranks").astype(np.uint8),
-        log_probs=together("log_probs").astype(np.float32),
+        log_probs=together("log_probs"),
         hit_rank=hits,
     )

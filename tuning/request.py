@@ -9,9 +9,7 @@ from pathlib import Path
 from ..errors import RequestError
 from ..profiler.prompts import Prompt
 from ..profiler.records.model import ModelIdentity
-
-CHAIN_GRID = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16)
-TREE_GRID = (24, 32, 48, 60)
+from .recipe import Level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +42,14 @@ class ProfileRequest:
     temperature: float = 0.0
     device: str = "auto"
     dtype: str = "bfloat16"
+    regime: str = "eager"  # how forwards are timed; the decoder runs eager
     batches: tuple[int, ...] = (1, 8)
     contexts: tuple[int, ...] = ()  # empty: where the prompts begin and end
     max_new_tokens: int = 128  # recorded per prompt
     max_prompt_tokens: int = 64  # longer prompts are cut at the front
     budget_s: float = 30.0  # for the latency cells
+    held_out: int = 30  # random shapes timed only to judge the surfaces
+    record: Level = "standard"  # which trees are recorded
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -65,3 +66,5 @@ class ProfileRequest:
             raise RequestError("contexts and prompt tokens must be at least 1, and new tokens at least 2")
         if not self.budget_s > 0:
             raise RequestError(f"the budget must be positive seconds, got {self.budget_s}")
+        if self.held_out < 0:
+            raise RequestError(f"held-out shapes must be 0 or more, got {self.held_out}")

@@ -21,10 +21,11 @@ from ..runtime.models.loading import load_tokenizer
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always
 from .decoding import Family, room_for
-from .profile import Progress, load_family, torch_device
+from .family import load_family, torch_device
 from .prompts import requests_of
 from .race import DecoderEntrant, race
 from .request import Models, ProfileRequest
+from .steps import Progress
 
 TURNS = 16  # of one race
 PLAIN_NAME, PLAN_NAME = "plain", "plan"

@@ -13,6 +13,8 @@ from .arrays import Bytes, Floats32, Ints32, Shorts, frozen_copy
 
 MISS = 255  # "not among the recorded children", in next_rank and hit_rank
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_ARRAYS = ("next_rank", "offsets", "parent", "rank", "log_probs", "hit_rank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,7 +36,7 @@ class PromptTrace:
     hit_rank: Bytes  # (E,), rank of the target's token if the node lies on the target's own path, else MISS
 
     def __post_init__(self) -> None:
-        for name in ("next_rank", "offsets", "parent", "rank", "log_probs", "hit_rank"):
+        for name in _ARRAYS:
             object.__setattr__(self, name, frozen_copy(getattr(self, name)))
         _check_layout(self)
         _check_tree(self)
@@ -49,6 +51,21 @@ class PromptTrace:
     def children(self) -> int:
         """Best next tokens recorded per expansion."""
         return int(self.log_probs.shape[1])
+
+    @property
+    def nodes(self) -> int:
+        """Tree nodes recorded: every child of an expansion has a score of its own."""
+        return int(self.log_probs.size)
+
+    @property
+    def array_bytes(self) -> int:
+        """Memory of all arrays; the two texts come on top."""
+        return sum(getattr(self, name).nbytes for name in _ARRAYS)
+
+    @property
+    def contexts(self) -> Ints:
+        """(positions,): tokens in the target's cache before a round there; the root is not among them."""
+        return len(self.prompt) + np.arange(self.positions)
 
     def __eq__(self, other: object) -> bool:
         """Compare every field, arrays bit for bit."""
@@ -91,6 +108,20 @@ class AcceptanceTrace:
         """Positions over all prompts."""
         return sum(prompt.positions for prompt in self.prompts)
 
+    @property
+    def bytes_per_node(self) -> float:
+        """Memory per recorded tree node: 4 of its score, and its share of its expansion's parent, rank and hit."""
+        return self._array_bytes / sum(prompt.nodes for prompt in self.prompts)
+
+    @property
+    def bytes_per_position(self) -> float:
+        """Memory per position."""
+        return self._array_bytes / self.positions
+
+    @property
+    def _array_bytes(self) -> int:
+        return sum(prompt.array_bytes for prompt in self.prompts)
+
     def rank_acceptance(self) -> Floats:
         """Return the unconditional share of positions whose true next token has rank r: (children,), sum <= 1."""
         ranks = np.concatenate([prompt.next_rank for prompt in self.prompts])
@@ -106,6 +137,9 @@ class PairwiseAcceptance:
     greedy: tuple[tuple[float, ...], ...]  # (n, n), share of positions with the same argmax
     overlap: tuple[tuple[float, ...], ...]  # (n, n), mean over positions of sum over tokens of min(p, q)
     positions: int
+    target: str = ""  # ModelIdentity.key of the model that wrote the text; "" where it was not written down
+    workload: str = ""  # likewise
+    temperature: float | None = None  # of the text and of the distributions; None where it was not written down
 
     def __post_init__(self) -> None:
         if not self.models or len(set(self.models)) < len(self.models) or self.positions < 1:
@@ -115,6 +149,8 @@ class PairwiseAcceptance:
                 raise MeasurementError(f"{name} must be {len(self.models)} x {len(self.models)}, one row per model")
             if not all(0.0 <= share <= 1.0 + 1e-6 for row in matrix for share in row):  # sums of rounded terms
                 raise MeasurementError(f"{name} holds a share outside [0, 1]: {matrix}")
+        if self.temperature is not None and not 0.0 <= self.temperature < math.inf:
+            raise MeasurementError(f"the temperature must be finite and at least 0, got {self.temperature}")
 
 
 def _check_layout(trace: PromptTrace) -> None:

@@ -14,7 +14,13 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A CPU or one GPU together with the software that drives it; a CPU has cores and threads, a GPU has neither."""
+    """A CPU or one GPU, how it is set, and the software that drives it; a CPU has cores and threads, a GPU has neither.
+
+    All of it is the fingerprint: what the device is, what it may use (cores, quota, power, MIG slice) and which
+    versions compute. What changes by itself from minute to minute, clocks, temperature or other processes, is a
+    `DeviceState`. Number format, attention kernel and regime differ between surfaces of one device and are part of
+    each surface's `SurfaceKey`.
+    """
 
     kind: Literal["cpu", "cuda"]
     name: str
@@ -27,8 +33,13 @@ class Device:
     compute_capability: str | None = None  # e.g. "9.0"
     driver: str | None = None
     cuda: str | None = None  # newest CUDA the driver supports, e.g. "12.8"
-    power_limit_w: float | None = None
+    power_limit_w: float | None = None  # enforced now; of the whole board for a MIG slice
     libraries: tuple[tuple[str, str], ...] = ()  # (name, version)
+    sockets: int | None = None  # None where the system does not tell
+    cpu_quota: float | None = None  # cores' worth of time the control groups grant; None: all of them
+    mig_profile: str | None = None  # e.g. "1g.10gb"; None for a whole GPU
+    max_sm_clock_mhz: int | None = None
+    max_memory_clock_mhz: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in ("cpu", "cuda"):
@@ -41,13 +52,18 @@ class Device:
             )
         if self.kind == "cpu" and min(self.cores or 0, self.threads or 0) < 1:
             raise DeviceError(f"{self.name}: a cpu needs cores and threads >= 1, got {self.cores} and {self.threads}")
+        amounts = (self.power_limit_w, self.sockets, self.cpu_quota, self.max_sm_clock_mhz, self.max_memory_clock_mhz)
+        if any(amount is not None and amount <= 0 for amount in amounts):
+            raise DeviceError(f"{self.name}: watts, sockets, quota and clocks must be above 0 or None, got {amounts}")
 
     @property
     def fingerprint(self) -> str:
         """Name this device, its settings and its software in 16 hex digits; measurements hold for exactly this."""
-        software = [self.uuid, self.threads, self.driver, self.cuda, self.power_limit_w, sorted(self.libraries)]
+        power_w = None if self.power_limit_w is None else float(self.power_limit_w)
+        software = [self.uuid, self.threads, self.driver, self.cuda, power_w, sorted(self.libraries)]
         place = None if self.uuid else self.index  # an index moves with CUDA_VISIBLE_DEVICES, a uuid does not
-        return _digest([*self._hardware(), place, *software])
+        clocks = _known(sm=self.max_sm_clock_mhz, memory=self.max_memory_clock_mhz)
+        return _digest([*self._hardware(), place, *software, *clocks])
 
     @property
     def kind_key(self) -> str:
@@ -58,12 +74,26 @@ class Device:
     def label(self) -> str:
         """Describe the device in a few words for people."""
         if self.kind == "cuda":
-            return f"{self.name} (cuda:{self.index}, {self.memory_bytes / GIB:.0f} GiB)"
+            return f"{self.name} (cuda:{self.index}, {self.memory_gib} GiB)"
         return f"{self.name} (cpu, {self.cores} cores, {self.threads} threads)"
 
+    @property
+    def memory_gib(self) -> int:
+        """Memory in whole GiB: the last bytes of a CPU's change from boot to boot."""
+        return round(self.memory_bytes / GIB)
+
     def _hardware(self) -> list[object]:
-        memory_gib = round(self.memory_bytes / GIB)  # the last bytes of a CPU's memory change from boot to boot
-        return [self.kind, self.name, memory_gib, self.cores, sorted(self.isa), self.compute_capability]
+        """List what makes the kind; one socket goes without saying, so that older records keep their keys."""
+        more_sockets = self.sockets if (self.sockets or 1) > 1 else None
+        quota = None if self.cpu_quota is None else float(self.cpu_quota)
+        later = _known(sockets=more_sockets, quota=quota, mig=self.mig_profile)
+        first = [self.kind, self.name, self.memory_gib, self.cores, sorted(self.isa), self.compute_capability]
+        return [*first, *later]
+
+
+def _known(**fields: object) -> list[object]:
+    """Return the fields that say something, each with its name."""
+    return [[name, value] for name, value in fields.items() if value is not None]
 
 
 def _digest(fields: list[object]) -> str:

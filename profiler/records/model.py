@@ -17,7 +17,7 @@ class ModelIdentity:
     name: str
     weights_hash: str  # sha256, 64 hex digits
     parameters: int
-    config_hash: str  # sha256, 64 hex digits
+    config_hash: str  # sha256, 64 hex digits; "" where it is not known: a model measured elsewhere
     tokenizer_hash: str  # sha256, 64 hex digits; "" where the folder brings no tokenizer
     location: str  # where the weights lay when they were hashed; not part of the identity
 
@@ -28,7 +28,7 @@ class ModelIdentity:
             raise ModelError(f"{self.name}: parameters must be at least 1, got {self.parameters}")
         for field in ("weights_hash", "config_hash", "tokenizer_hash"):
             value = getattr(self, field)
-            is_absent = field == "tokenizer_hash" and value == ""
+            is_absent = field != "weights_hash" and value == ""
             if not is_absent and not SHA256_HEX.fullmatch(value):
                 raise ModelError(f"{self.name}: {field} must be a sha256 of 64 hex digits, got {value!r}")
 

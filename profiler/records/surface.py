@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 
@@ -14,12 +13,12 @@ from numpy.typing import NDArray
 
 from ...errors import MeasurementError
 from .measurement import Measurement
+from .role import Origin, origin_of, require_regime, require_role
+from .rows import BatchRows
 
-Role = Literal["verify", "draft"]
-Source = Literal["measured", "interpolated"]
+Source = Literal["measured", "interpolated", "estimated", "bound", "imported"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Rows = dict[int, dict[int, float]]  # context -> tokens -> milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,23 +37,42 @@ class PaddedCosts:
     run_tokens: Ints  # (up_to + 1,), the tokens per sequence to run for n; entry 0 is 0
 
 
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the value below which a share of at least one value lies, straight between ranks."""
+    return float(np.quantile(np.asarray(values), share))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """A cell that is no part of its surface, and what the surface says of it."""
+
+    cell: Measurement
+    predicted_ms: float
+
+    @property
+    def error(self) -> float:
+        """Return |predicted - measured| / measured."""
+        return abs(self.predicted_ms / self.cell.median_ms - 1.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencySurface:
     """Every cell measured for one model in one role on one device; cells are distinct, failures are among them."""
 
     device: str  # Device.fingerprint
     model: str  # ModelIdentity.key
-    role: Role
-    regime: str  # how it ran: "eager", "compiled", "cuda-graph", an engine's name
+    role: str  # what the forwards were for; see role.py
+    regime: str  # how it ran; see role.py
     dtype: str
     measurements: tuple[Measurement, ...]
-    _grid: dict[int, Rows] = field(init=False, repr=False, compare=False)
+    attention: str = ""  # the attention kernel, e.g. "sdpa"; "" where it is not known
+    _grid: dict[int, BatchRows] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.role not in ("verify", "draft"):
-            raise MeasurementError(f"surface role is {self.role!r}; use 'verify' or 'draft'")
-        if not (self.device and self.model and self.regime and self.dtype and self.measurements):
-            raise MeasurementError("a surface needs device, model, regime, dtype and at least one measurement")
+        require_role(self.role)
+        require_regime(self.regime)
+        if not (self.device and self.model and self.dtype and self.measurements):
+            raise MeasurementError("a surface needs device, model, dtype and at least one measurement")
         cells = [(cell.batch, cell.context_tokens, cell.tokens) for cell in self.measurements]
         if len(set(cells)) < len(cells):
             twice = next(cell for cell in cells if cells.count(cell) > 1)
@@ -62,9 +80,24 @@ class LatencySurface:
         object.__setattr__(self, "_grid", _grid_of(self.measurements))
 
     @property
+    def origin(self) -> Origin:
+        """Where the numbers come from: measured here, imported, estimated, or a bound."""
+        return origin_of(self.regime)
+
+    @property
     def batches(self) -> tuple[int, ...]:
         """Batch sizes with at least one cell that ran, ascending."""
         return tuple(sorted(self._grid))
+
+    @property
+    def full_contexts(self) -> tuple[int, ...]:
+        """Contexts whose measured tokens reach from the fewest to the most at every batch, ascending.
+
+        The first and the last context stand in for none.
+        """
+        spans = [{c for c in rows.contexts if rows.spans(c)} for rows in self._grid.values()]
+        common = sorted(set.intersection(*spans)) if spans else []
+        return tuple(common) or self.contexts(self.batches[0])[:: max(1, len(self.contexts(self.batches[0])) - 1)]
 
     def contexts(self, batch: int) -> tuple[int, ...]:
         """Return the context lengths measured at a batch size, ascending.
@@ -72,26 +105,26 @@ class LatencySurface:
         Raises:
             MeasurementError: the batch size was not measured.
         """
-        return tuple(sorted(self._at(batch)))
+        return tuple(self._at(batch).contexts)
 
     def latency(self, batch: int, context: int, tokens: int) -> Latency:
         """Return the cost of one forward of `tokens` tokens per sequence after `context` committed tokens.
 
-        Exact at measured cells, linear in tokens and then in context between them; the batch must be measured.
+        Exact at measured cells; between them the best measured row of tokens plus how its context differs from it, see
+        `rows.py`. The batch must be measured. `source` says "estimated", "bound" or "imported" where the whole surface
+        is.
 
         Raises:
-            MeasurementError: the point lies outside the measured range, or is a cell that could not run.
+            MeasurementError: the point lies outside the measured range, or is or exceeds a shape that could not run.
         """
-        self._refuse_failed(batch, context, tokens)
         rows = self._at(batch)
-        covering = _covering(rows, tokens)
-        if not covering or not covering[0] <= context <= covering[-1]:
+        self._refuse_failed(batch, context, tokens)
+        ms = rows.ms(context, tokens)
+        if ms is None:
             self._outside(batch, context, tokens)
-        upper = covering[bisect_left(covering, context)]
-        lower = upper if upper == context else covering[bisect_left(covering, context) - 1]
-        ends = [(length, _along_tokens(rows[length], tokens)) for length in (lower, upper)]
-        is_measured = lower == upper and tokens in rows[lower]
-        return Latency(ms=_line(ends[0], ends[1], context), source="measured" if is_measured else "interpolated")
+        is_cell = rows.measured(context, tokens) is not None
+        source: Source = "measured" if is_cell else "interpolated"
+        return Latency(ms=ms, source=source if self.origin == "measured" else self.origin)
 
     def table(self, batch: int, context: int, up_to: int) -> Floats:
         """Return the cost of n = 0..up_to tokens per sequence, unpadded: (up_to + 1,) milliseconds, entry 0 is 0.0.
@@ -103,21 +136,31 @@ class LatencySurface:
         return np.array([0.0] + [self.latency(batch, context, tokens).ms for tokens in range(1, up_to + 1)])
 
     def padded(self, batch: int, context: int, up_to: int) -> PaddedCosts:
-        """Return t*(n) = min over measured n' >= n of t(n') for n = 0..up_to, and the n' that gives it.
+        """Return t*(n) = min of t(n) and t(n') over measured n' > n, for n = 0..up_to, and the shape that gives it.
+
+        A forward runs padded only where that is cheaper by more than the cells' noise: the cheapest of many noisy
+        cells is otherwise the luckiest. A shape that could not run is passed over.
 
         Raises:
             MeasurementError: no measured shape holds up_to tokens, or batch or context are outside the range.
         """
         _check_up_to(up_to)
-        shapes = [(shape, self.latency(batch, context, shape).ms) for shape in self._shapes(batch, context)]
-        if not shapes or shapes[-1][0] < up_to:
+        rows = self._at(batch)
+        own = {tokens: self._cost(batch, context, tokens) for tokens in range(1, max(rows.tokens) + 1)}
+        largest = max((tokens for tokens, cost in own.items() if cost is not None), default=0)
+        if largest < up_to:
             self._outside(batch, context, up_to)
         ms, run_tokens = np.zeros(up_to + 1), np.zeros(up_to + 1, dtype=np.int64)
-        best, best_shape = math.inf, 0
-        for shape, cost in reversed(shapes):
-            if cost <= best:  # an equal cost goes to the smaller shape
-                best, best_shape = cost, shape
-            ms[1 : shape + 1], run_tokens[1 : shape + 1] = best, best_shape
+        cheapest, cheapest_shape, measured = math.inf, 0, set(rows.tokens)
+        clearly = 1.0 - self._padding_margin()
+        for tokens in range(largest, 0, -1):
+            cost = own[tokens]
+            is_padded = cost is None or cheapest < cost * clearly
+            if tokens <= up_to:
+                ms[tokens] = cheapest if cost is None or is_padded else cost
+                run_tokens[tokens] = cheapest_shape if is_padded else tokens
+            if cost is not None and tokens in measured and cost <= cheapest:  # an equal cost goes to the smaller shape
+                cheapest, cheapest_shape = cost, tokens
         return PaddedCosts(ms=ms, run_tokens=run_tokens)
 
     def relative_error(self) -> float:
@@ -126,35 +169,65 @@ class LatencySurface:
         Raises:
             MeasurementError: every cell failed.
         """
-        ran = [cell for cell in self.measurements if cell.failure is None]
+        ran = self._ran()
         if not ran:
             raise MeasurementError(f"all {len(self.measurements)} cells failed; {self.measurements[0].failure}")
         return statistics.median(cell.spread_ms / cell.median_ms for cell in ran)
 
-    def _at(self, batch: int) -> Rows:
+    def held_out(self) -> tuple[HeldOut, ...]:
+        """Return what the surface says of each held-out cell beside what was measured; a failure tells nothing."""
+        judged = [cell for cell in self.measurements if cell.purpose == "held-out" and cell.failure is None]
+        predicted = [(cell, self._cost(cell.batch, cell.context_tokens, cell.tokens)) for cell in judged]
+        return tuple(HeldOut(cell=cell, predicted_ms=ms) for cell, ms in predicted if ms is not None)
+
+    def repeat_noise(self) -> tuple[float, ...]:
+        """Return how far each call of the most revisited cells lay from their cell's median, relatively, ascending.
+
+        Drift is taken out. These are the sentinels where the session had some, else every cell of 3 calls or more.
+        """
+        cells = [cell for cell in self._ran() if len(cell.steady_ms) >= 3]
+        sentinels = [cell for cell in cells if cell.purpose == "sentinel"] or cells
+        return tuple(sorted(abs(ms / cell.median_ms - 1.0) for cell in sentinels for ms in cell.steady_ms))
+
+    def _ran(self) -> list[Measurement]:
+        return [cell for cell in self.measurements if cell.failure is None]
+
+    def _padding_margin(self) -> float:
+        error = self.relative_error()
+        return 2.0 * error if math.isfinite(error) else 0.0
+
+    def _cost(self, batch: int, context: int, tokens: int) -> float | None:
+        try:
+            return self.latency(batch, context, tokens).ms
+        except MeasurementError:
+            return None
+
+    def _at(self, batch: int) -> BatchRows:
         if batch not in self._grid:
             raise MeasurementError(f"batch {batch} was not measured ({self._name}); measured: {list(self.batches)}")
         return self._grid[batch]
 
-    def _shapes(self, batch: int, context: int) -> list[int]:
-        """Return the token counts measured at this batch that can be looked up at this context, ascending."""
-        rows = self._at(batch)
-        failed = {m.tokens for m in self.measurements if m.failure and (m.batch, m.context_tokens) == (batch, context)}
-        known = set().union(*rows.values()) - failed
-        spans = {shape: _covering(rows, shape) for shape in known}
-        return sorted(shape for shape, lengths in spans.items() if lengths[0] <= context <= lengths[-1])
-
     def _refuse_failed(self, batch: int, context: int, tokens: int) -> None:
+        """Refuse a shape that failed, or that is no smaller than one while nothing as large was seen to run."""
+        shape = (batch, context, tokens)
         for cell in self.measurements:
-            if cell.failure and (cell.batch, cell.context_tokens, cell.tokens) == (batch, context, tokens):
-                shape = f"batch {batch}, context {context}, tokens {tokens}"
-                raise MeasurementError(f"{shape} could not run ({self._name}): {cell.failure}; choose another shape")
+            if not cell.failure or cell.batch != batch:
+                continue
+            is_itself = (cell.context_tokens, cell.tokens) == (context, tokens)
+            exceeds = cell.context_tokens <= context and cell.tokens <= tokens and not self._ran_as_large(*shape)
+            if is_itself or exceeds:
+                named = f"batch {batch}, context {cell.context_tokens}, tokens {cell.tokens}"
+                raise MeasurementError(f"{named} could not run ({self._name}): {cell.failure}; choose another shape")
+
+    def _ran_as_large(self, batch: int, context: int, tokens: int) -> bool:
+        return any(
+            cell.batch == batch and cell.context_tokens >= context and cell.tokens >= tokens for cell in self._ran()
+        )
 
     def _outside(self, batch: int, context: int, tokens: int) -> NoReturn:
         rows = self._at(batch)
-        covering = _covering(rows, tokens)
-        counts = set().union(*rows.values())
-        of_tokens = f"tokens {min(counts)}..{max(counts)}"
+        covering, counts = rows.covering(tokens), rows.tokens
+        of_tokens = f"tokens {counts[0]}..{counts[-1]}"
         of_context = f"{tokens} tokens at context {covering[0]}..{covering[-1]}" if covering else ""
         raise MeasurementError(
             f"batch {batch}, context {context}, tokens {tokens} lies outside what was measured ({self._name}): "
@@ -166,32 +239,12 @@ class LatencySurface:
         return f"{self.role} of {self.model}, {self.regime}, {self.dtype}"
 
 
-def _grid_of(measurements: Iterable[Measurement]) -> dict[int, Rows]:
-    grid: dict[int, Rows] = {}
+def _grid_of(measurements: Iterable[Measurement]) -> dict[int, BatchRows]:
+    grid: dict[int, dict[int, dict[int, float]]] = {}
     for cell in measurements:
-        if cell.failure is None:
+        if cell.failure is None and cell.purpose != "held-out":
             grid.setdefault(cell.batch, {}).setdefault(cell.context_tokens, {})[cell.tokens] = cell.median_ms
-    return grid
-
-
-def _covering(rows: Rows, tokens: int) -> list[int]:
-    """Return the contexts whose measured token counts reach around `tokens`, ascending."""
-    return sorted(length for length, row in rows.items() if min(row) <= tokens <= max(row))
-
-
-def _along_tokens(row: dict[int, float], tokens: int) -> float:
-    if tokens in row:
-        return row[tokens]
-    below = max(known for known in row if known < tokens)
-    above = min(known for known in row if known > tokens)
-    return _line((below, row[below]), (above, row[above]), tokens)
-
-
-def _line(left: tuple[int, float], right: tuple[int, float], at: int) -> float:
-    if left[0] == right[0]:
-        return left[1]
-    share = (at - left[0]) / (right[0] - left[0])
-    return left[1] + share * (right[1] - left[1])
+    return {batch: BatchRows(rows) for batch, rows in grid.items()}
 
 
 def _check_up_to(up_to: int) -> None:

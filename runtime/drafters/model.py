@@ -58,6 +58,10 @@ class ModelDrafter:
         self._cache.spread(len(lengths), len(tokens))
         self._cached[: len(lengths)] = lengths
 
+    def rewind(self, lengths: Many[int]) -> None:
+        """Let slot i hold only the first lengths[i] tokens of those it has read: the rest is read again."""
+        self._cached[: len(lengths)] = lengths
+
     def catch_up(self, sequences: Many[Sequence]) -> torch.Tensor:
         """Feed what was committed since the last round; return logits (batch, 1, vocabulary) behind it."""
         if not self._has_room_for_padding(sequences):

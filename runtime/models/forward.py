@@ -27,6 +27,12 @@ class ForwardInput:
     take: Tensor | None = None  # (batch,) the only token of each row whose output is wanted
     first_slot: int = 0
 
+    @property
+    def signature(self) -> tuple[int, ...]:
+        """What must be equal for a forward captured or compiled once to serve another input too."""
+        batch, count = self.tokens.shape
+        return batch, count, self.seen, self.first_slot, self.bias is None, self.take is None
+
 
 class CausalModel(Protocol):
     """A causal language model that reads and writes an explicit cache."""
@@ -35,7 +41,8 @@ class CausalModel(Protocol):
     device: torch.device
     vocabulary: int
     longest_context: int
-    regime: str
+    regime: str  # how forwards run: "eager", ...; see profiler.records.role
+    attention: str  # the attention kernel, e.g. "sdpa"
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""

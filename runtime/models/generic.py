@@ -20,17 +20,22 @@ from .forward import ForwardInput
 class GenericModel:
     """A model whose layers all attend to everything before them (no sliding window, no state)."""
 
-    regime = "eager-transformers"
+    def __init__(self, model: PreTrainedModel, *, ranks: int = 1) -> None:
+        """Wrap a loaded model; its attention must accept a 4-D additive mask (eager or sdpa).
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        """Wrap a loaded model; its attention must accept a 4-D additive mask (eager or sdpa)."""
+        Args:
+            model: as transformers loaded it.
+            ranks: processes that share its heads by tensor parallelism; the cache holds this one's part.
+        """
         config = model.config.get_text_config()
+        self.regime = "eager-transformers" if ranks == 1 else f"engine:transformers-tp{ranks}"
         self.dtype, self.device = model.dtype, model.device
+        self.attention = str(config._attn_implementation)
         self.vocabulary = int(config.vocab_size)
         self.longest_context = int(config.max_position_embeddings)
         self._model = model
         self._layers = int(config.num_hidden_layers)
-        self._kv_heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+        self._kv_heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads) // ranks
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._size = int(size)
 

@@ -7,14 +7,17 @@ meets attention as several rows (one row alone can be dearer than two in bf16 on
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ...errors import ModelError
 from ..cache import KeyValueCache
 from .forward import ForwardInput
 from .projection import Projection
@@ -37,10 +40,25 @@ class LayerWeights:
     down: Projection
 
 
+class LayerStates(Protocol):
+    """What a forward needs of a cache."""
+
+    @property
+    def states(self) -> Iterable[Tensor]:
+        """One (slots, capacity, width) of keys and values per layer."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Tokens per slot."""
+        ...
+
+
 class LeanModel:
     """A Llama-family model read from its Hugging Face form."""
 
     regime = "eager"
+    attention = "sdpa"
 
     def __init__(self, model: PreTrainedModel) -> None:
         """Copy the weights of `model` into fused form; the original may be dropped."""
@@ -76,6 +94,52 @@ class LeanModel:
     @torch.inference_mode()
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache."""
+        return self.compute(step, cache)
+
+    def compute(self, step: ForwardInput, cache: LayerStates) -> Tensor:
+        """Return what `forward` does, without inference mode: torch.compile cannot trace into that."""
+        batch, count = step.tokens.shape
+        for latest in self._stream(step, cache):
+            hidden = latest  # no other layer's is kept
+        if step.take is not None:
+            hidden = hidden.view(batch, count, -1)[torch.arange(batch, device=self.device), step.take]
+        hidden = F.rms_norm(hidden, (hidden.shape[-1],), self._final_norm, self._eps)
+        return self._head(hidden).view(batch, -1, self.vocabulary)
+
+    @torch.inference_mode()
+    def features(self, step: ForwardInput, cache: KeyValueCache, after: Sequence[int]) -> Tensor:
+        """Return hidden states, before any final norm, for a head that drafts from them; writes the cache.
+
+        Args:
+            step: the tokens to read.
+            cache: of this model.
+            after: how many layers each of the wanted hidden states has passed, 0 being the embedding.
+
+        Returns:
+            (batch, n, len(after) * hidden), joined in the order of `after`.
+
+        Raises:
+            ModelError: the model has fewer layers.
+        """
+        if not after or not 0 <= min(after) <= max(after) <= len(self._layers):
+            raise ModelError(f"hidden states after {tuple(after)} layers asked of a model of {len(self._layers)}")
+        kept = {count: hidden for count, hidden in enumerate(self._stream(step, cache)) if count in after}
+        return torch.cat([kept[count] for count in after], dim=-1).view(*step.tokens.shape, -1)
+
+    def prefix(self, layers: int) -> LeanModel:
+        """Return the model of the first layers, the final norm and the head: an early exit. It shares all weights.
+
+        Raises:
+            ModelError: the model has fewer layers.
+        """
+        if not 1 <= layers <= len(self._layers):
+            raise ModelError(f"an exit after {layers} layers asked of a model of {len(self._layers)}; use 1 to that")
+        shorter = copy(self)
+        shorter._layers = self._layers[:layers]
+        return shorter
+
+    def _stream(self, step: ForwardInput, cache: LayerStates) -> Iterator[Tensor]:
+        """Yield the hidden states (batch * n, hidden) of the new tokens: embedded, then after every layer."""
         batch, count = step.tokens.shape
         hidden = F.embedding(step.tokens.reshape(-1), self._embedding)
         cosine, sine = self._cosine[step.positions], self._sine[step.positions]  # (batch, n, 1, size)
@@ -84,6 +148,7 @@ class LeanModel:
         slots = torch.arange(step.first_slot, step.first_slot + batch, device=self.device).unsqueeze(1)
         rows = (slots * cache.capacity + step.columns).view(-1)
         last = step.first_slot + batch
+        yield hidden
         for layer, states in zip(self._layers, cache.states, strict=True):
             normed = F.rms_norm(hidden, (hidden.shape[-1],), layer.input_norm, self._eps)
             qkv = layer.qkv(normed).view(batch, count, -1, self._size)
@@ -94,10 +159,7 @@ class LeanModel:
             normed = F.rms_norm(hidden, (hidden.shape[-1],), layer.mlp_norm, self._eps)
             gate, up = layer.gate_up(normed).chunk(2, dim=-1)
             hidden = layer.down.added_to(hidden, F.silu(gate) * up)
-        if step.take is not None:
-            hidden = hidden.view(batch, count, -1)[torch.arange(batch, device=self.device), step.take]
-        hidden = F.rms_norm(hidden, (hidden.shape[-1],), self._final_norm, self._eps)
-        return self._head(hidden).view(batch, -1, self.vocabulary)
+            yield hidden
 
     def _rotate(self, layer: LayerWeights, qkv: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor]:
         both = qkv[:, :, : self._heads + self._kv_heads]

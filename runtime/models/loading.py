@@ -7,7 +7,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from ...errors import DeviceError, ModelError
@@ -29,40 +36,84 @@ def load_model(location: str, *, dtype: str, device: str = "cpu") -> CausalModel
     Raises:
         ModelError: no such model, not safetensors, not a causal language model, or an unknown dtype.
     """
-    if dtype not in DTYPES:
-        raise ModelError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
-    model = load_pretrained(location, dtype=dtype, device=device)
-    if model.config.model_type in FAMILIES and not _uses_a_window(model):
-        return LeanModel(model)
+    return causal_model(load_pretrained(location, dtype=dtype, device=device), location)
+
+
+def causal_model(model: PreTrainedModel, location: str) -> CausalModel:
+    """Return a transformers model in the fastest form known for its family.
+
+    Raises:
+        ModelError: it attends through a sliding window.
+    """
+    require_full_attention(model, location)
+    return LeanModel(model) if model.config.model_type in FAMILIES else GenericModel(model)
+
+
+def require_full_attention(model: PreTrainedModel, location: str) -> None:
+    """Raise ModelError where a layer attends through a sliding window."""
     if _uses_a_window(model):
         raise ModelError(
             f"{location} attends through a sliding window, which tree verification does not support yet; "
             "use a model with full attention"
         )
-    return GenericModel(model)
 
 
 def load_pretrained(location: str, *, dtype: str, device: str = "cpu") -> PreTrainedModel:
     """Return the transformers model itself, in evaluation mode."""
+    model: Any = read_weights(location, dtype)  # Any: its `to` is typed for the model class itself
+    try:
+        moved: PreTrainedModel = model.to(device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
+        raise DeviceError(
+            f"cannot move {location} to {device}: {first_line(error)}; choose another --device, or install torch for it"
+        ) from error
+    return moved
+
+
+def read_weights(location: str, dtype: str, **options: Any) -> PreTrainedModel:  # Any: transformers' own options
+    """Return the transformers model where its weights were read to, in evaluation mode, with no weight made up."""
     disable_progress_bar()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(  # Any: a pair, which its types do not tell
-            location, dtype=DTYPES[dtype], use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            location,
+            dtype=dtype_of(dtype),
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **options,
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"cannot load a causal language model from {location}: {_first_line(error)}") from error
+        raise ModelError(f"cannot load a causal language model from {location}: {first_line(error)}") from error
     model, found = loaded
     if found["missing_keys"]:
         missing = ", ".join(sorted(found["missing_keys"])[:3])
         raise ModelError(f"{location} lacks weights ({missing}, ...); finish the download or save the model again")
+    evaluated: PreTrainedModel = model.eval()
+    return evaluated
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return torch's number format of a name.
+
+    Raises:
+        ModelError: it is not one of `DTYPES`.
+    """
+    if name not in DTYPES:
+        raise ModelError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def load_config(location: str) -> PreTrainedConfig:
+    """Return the configuration of a model folder, a hub id, or a config.json by itself.
+
+    Raises:
+        ModelError: there is none.
+    """
     try:
-        moved: PreTrainedModel = model.eval().to(device)
-    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
-        raise DeviceError(
-            f"cannot move {location} to {device}: {_first_line(error)}; "
-            "choose another --device, or install torch for it"
-        ) from error
-    return moved
+        config: PreTrainedConfig = AutoConfig.from_pretrained(location, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"no model configuration at {location}: {first_line(error)}") from error
+    return config
 
 
 def load_tokenizer(location: str) -> PreTrainedTokenizerBase:
@@ -74,7 +125,7 @@ def load_tokenizer(location: str) -> PreTrainedTokenizerBase:
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(location, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"no tokenizer at {location}: {_first_line(error)}") from error
+        raise ModelError(f"no tokenizer at {location}: {first_line(error)}") from error
     return tokenizer
 
 
@@ -82,7 +133,7 @@ def require_one_vocabulary(target: str, drafter: str) -> None:
     """Raise ModelError unless a drafter counts tokens as its target does.
 
     Vocabulary sizes are read from the configurations; where both models carry a tokenizer, their
-    token-to-id maps must be equal too.
+    token-to-id maps must be equal too. A config.json by itself carries none.
     """
     sizes = [_vocabulary_size(location) for location in (target, drafter)]
     if sizes[0] != sizes[1]:
@@ -90,6 +141,8 @@ def require_one_vocabulary(target: str, drafter: str) -> None:
             f"{drafter} has a vocabulary of {sizes[1]} tokens and the target {target} of {sizes[0]}; "
             "a drafter must share its target's tokenizer"
         )
+    if Path(target).is_file() or Path(drafter).is_file():
+        return
     if not Path(drafter, "tokenizer.json").exists() and Path(drafter).is_dir():
         return
     if load_tokenizer(target).get_vocab() != load_tokenizer(drafter).get_vocab():
@@ -100,10 +153,7 @@ def require_one_vocabulary(target: str, drafter: str) -> None:
 
 
 def _vocabulary_size(location: str) -> int:
-    try:
-        return int(AutoConfig.from_pretrained(location, trust_remote_code=False).get_text_config().vocab_size)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"no model configuration at {location}: {_first_line(error)}") from error
+    return int(load_config(location).get_text_config().vocab_size)
 
 
 def _uses_a_window(model: PreTrainedModel) -> bool:
@@ -113,5 +163,6 @@ def _uses_a_window(model: PreTrainedModel) -> bool:
     return windowed or (not kinds and bool(getattr(config, "sliding_window", None)))
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its kind where it says nothing."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,93 @@
+"""`spectune profile` for several devices: all of this machine, or one node of every kind in a Ray cluster."""
+
+from __future__ import annotations
+
+import io
+import sys
+import traceback
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import DeviceError
+from .measured import print_profile
+from .report import Table, print_json, print_table, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..tuning.fleet import FleetJob, Outcome, Tell, Word
+    from ..tuning.turns import Turn
+    from .settings import Settings
+
+ray_address = click.option(
+    "--ray",
+    "ray_address",
+    is_flag=False,
+    flag_value="auto",
+    metavar="[ADDRESS]",
+    help="Of a Ray cluster: profile one node of every kind in it.",
+)
+
+
+def profile_fleet(settings: Settings, job: FleetJob, address: str | None, *, as_json: bool) -> None:
+    """Profile every device of this machine as it comes, or of a cluster, and print what became of each.
+
+    Args:
+        settings: how much is printed.
+        job: what every device is asked for.
+        address: of the cluster; None is this machine.
+        as_json: one JSON object a device, each on its line, instead of tables.
+
+    Raises:
+        DeviceError: at least one device failed; every other one was profiled and printed.
+    """
+    from ..tuning.fleet import profile_all
+
+    def say(word: Word) -> None:
+        where, what, share = word
+        tell(settings, f"{where}: {what}" + (f", {share:.0%}" if share else ""))
+
+    outcomes = profile_all(job, say) if address is None else _of_cluster(settings, job, say, address)
+    count, failed = 0, []
+    for outcome in outcomes:
+        count += 1
+        (_print_json if as_json else _print_tables)(outcome)
+        if outcome.error is not None:
+            failed.append(outcome.where)
+            click.echo(f"{outcome.where}: {outcome.failure}", err=True)
+            if settings.verbose:
+                traceback.print_exception(outcome.error)
+    if failed:
+        raise DeviceError(
+            f"{len(failed)} of {count} devices could not be profiled: {', '.join(failed)}; "
+            "mend what is said above and run the same command again"
+        )
+
+
+def print_turns(turns: Sequence[Turn], *, as_json: bool) -> None:
+    """Print which nodes a cluster would be profiled on."""
+    if as_json:
+        print_json([{"kind": turn.kind, "nodes": [node.label for node in turn.nodes]} for turn in turns])
+        return
+    rows = [(turn.kind, turn.node.label, len(turn.nodes) - 1) for turn in turns]
+    print_table(Table(title="would be profiled", columns=("kind", "on", "others alike"), rows=rows))
+
+
+def _of_cluster(settings: Settings, job: FleetJob, say: Tell, address: str) -> list[Outcome]:
+    """Return what became of every kind; Ray prints the log of a lost node on stdout, where only results belong."""
+    from ..tuning.turns import profile_cluster
+
+    with redirect_stdout(sys.stderr if settings.verbose else io.StringIO()):
+        return list(profile_cluster(job, say, address))
+
+
+def _print_json(outcome: Outcome) -> None:
+    print_json({"where": outcome.where, "failure": outcome.failure} | (outcome.facts or {}))
+
+
+def _print_tables(outcome: Outcome) -> None:
+    if outcome.facts is not None:
+        click.secho(outcome.where, bold=True)
+        print_profile(outcome.facts)

@@ -1,0 +1,192 @@
+"""Profiles under way: what a killed one leaves behind, so that the same command goes on where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, fields
+
+from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from ..errors import MeasurementError, StoreError
+from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
+from ..profiler.records.overhead import RoundOverhead
+from ..profiler.records.surface import LatencySurface
+from ..profiler.records.visit import Visit
+from ..profiler.records.wire import to_json
+from .database import Database
+from .measurements import keep_cells, overhead_row
+from .tables import Base, PartTable, ProfileTable, VisitTable
+from .traces import pairwise_row, trace_row
+
+SURFACES = "surfaces"  # the part that holds the finished surfaces
+STATE = select(ProfileTable.state).where(ProfileTable.id == bindparam("profile_id")).with_for_update(read=True)
+ADD_VISIT = insert(Base.metadata.tables[VisitTable.__tablename__])  # of the table, not the class: half the time
+
+Transaction = Callable[[], AbstractContextManager[Session]]
+
+
+class ProfileJournal:
+    """What one open profile has done so far; a `profiler.protocols.Journal`.
+
+    Every write is one short transaction: it outlives a killed process once the call returns, and no lock is held
+    between calls. After `finish`, or once another process has abandoned the profile, every write is refused.
+    """
+
+    def __init__(
+        self, profile_id: int, *, is_resumed: bool, place: str, reading: Transaction, writing: Transaction
+    ) -> None:
+        """Describe an open profile; `Profiles.open_profile` finds it.
+
+        Args:
+            profile_id: its number in the store.
+            is_resumed: whether an earlier run began it.
+            place: how messages name the store.
+            reading: opens a transaction that reads.
+            writing: opens a transaction that writes.
+        """
+        self.profile_id = profile_id
+        self.is_resumed = is_resumed
+        self._name = f"profile {profile_id} in {place}"
+        self._reading = reading
+        self._writing = writing
+
+    def visits(self) -> list[Visit]:
+        """Return every timed call so far, by ordinal; none once the surfaces are finished.
+
+        Raises:
+            StoreError: a row is damaged; the message names it.
+        """
+        columns = [getattr(VisitTable, field.name) for field in fields(Visit)]
+        found = select(*columns).where(VisitTable.profile_id == self.profile_id).order_by(VisitTable.ordinal)
+        with self._reading() as session:
+            rows = session.execute(found).mappings().all()
+        try:
+            return [Visit(**row) for row in rows]
+        except MeasurementError as error:
+            raise StoreError(f"a visit of {self._name} was damaged: {error}; begin anew with --fresh") from error
+
+    def add_visit(self, visit: Visit) -> None:
+        """Keep one timed call.
+
+        Raises:
+            StoreError: the ordinal is taken, or the profile is no longer open.
+        """
+        row = {"profile_id": self.profile_id, **asdict(visit)}
+        with self._writing() as session:
+            self._require_open(session)
+            try:
+                session.connection().execute(ADD_VISIT, row)
+            except IntegrityError as error:
+                raise self._taken(f"visit {visit.ordinal}") from error
+
+    def part(self, name: str) -> str | None:
+        """Return the document kept under a name, None where there is none yet."""
+        found = select(PartTable.document).where(PartTable.profile_id == self.profile_id, PartTable.name == name)
+        with self._reading() as session:
+            return session.scalar(found)
+
+    def add_part(self, name: str, document: str) -> None:
+        """Keep a document under a new name.
+
+        Raises:
+            StoreError: the name is taken, or the profile is no longer open.
+        """
+        with self._writing() as session:
+            self._require_open(session)
+            self._keep_part(session, name, document)
+
+    def finish_surfaces(self, surfaces: Sequence[LatencySurface]) -> None:
+        """Keep the cells as measurements, drop the visits and keep the surfaces as a part: all of it or nothing.
+
+        Raises:
+            StoreError: the surfaces were finished before, or the profile is no longer open.
+        """
+        document = to_json(tuple(surfaces), tuple[LatencySurface, ...])
+        with self._writing() as session:
+            self._require_open(session)
+            for surface in surfaces:
+                keep_cells(session, surface, surface.measurements, self.profile_id)
+            _drop(session, VisitTable, self.profile_id)
+            self._keep_part(session, SURFACES, document)
+
+    def finish(
+        self,
+        *,
+        overhead: RoundOverhead | None = None,
+        traces: Sequence[AcceptanceTrace] = (),
+        pairwise: PairwiseAcceptance | None = None,
+    ) -> None:
+        """Keep what was measured besides surfaces, mark the profile finished and drop its parts: all of it or nothing.
+
+        Raises:
+            StoreError: the profile is no longer open.
+        """
+        with self._writing() as session:
+            self._require_open(session)
+            session.add_all(trace_row(trace) for trace in traces)
+            if overhead is not None:
+                session.add(overhead_row(overhead))
+            if pairwise is not None:
+                session.add(pairwise_row(pairwise))
+            _close(session, self.profile_id, "finished")
+
+    def _require_open(self, session: Session) -> None:
+        """Hold the profile open until the transaction ends, or refuse to write."""
+        state = session.connection().scalar(STATE, {"profile_id": self.profile_id})
+        if state != "open":
+            raise StoreError(f"{self._name} is {state or 'gone'} and takes nothing more; start the command again")
+
+    def _keep_part(self, session: Session, name: str, document: str) -> None:
+        try:
+            session.execute(insert(PartTable).values(profile_id=self.profile_id, name=name, document=document))
+        except IntegrityError as error:
+            raise self._taken(f"part {name!r}") from error
+
+    def _taken(self, what: str) -> StoreError:
+        return StoreError(
+            f"{what} of {self._name} is already there: another process runs the same profile; "
+            "wait for it to end or stop it, then start the command again"
+        )
+
+
+class Profiles(Database):
+    """Profiles by key; one that was not finished is found again."""
+
+    def open_profile(self, key: str, fresh: bool = False) -> ProfileJournal:
+        """Return the newest unfinished profile of a key, or a new one where there is none.
+
+        Args:
+            key: at most 64 characters; equal for what one command may resume of another.
+            fresh: abandon the unfinished ones first, with everything they hold.
+        """
+        found = select(ProfileTable.id).where(ProfileTable.key == key, ProfileTable.state == "open")
+        with self._writing() as session:
+            left = list(session.scalars(found.order_by(ProfileTable.id)))
+            if fresh:
+                for profile_id in left:
+                    _close(session, profile_id, "abandoned")
+            is_resumed = bool(left) and not fresh
+            profile_id = left[-1] if is_resumed else _begin(session, key)
+        return ProfileJournal(
+            profile_id, is_resumed=is_resumed, place=self.url, reading=self._reading, writing=self._writing
+        )
+
+
+def _begin(session: Session, key: str) -> int:
+    row = ProfileTable(key=key, state="open")
+    session.add(row)
+    session.flush()
+    return row.id
+
+
+def _close(session: Session, profile_id: int, state: str) -> None:
+    session.execute(update(ProfileTable).where(ProfileTable.id == profile_id).values(state=state))
+    for table in (VisitTable, PartTable):
+        _drop(session, table, profile_id)
+
+
+def _drop(session: Session, table: type[VisitTable] | type[PartTable], profile_id: int) -> None:
+    session.execute(delete(table).where(table.profile_id == profile_id))

@@ -1,0 +1,143 @@
+"""What timing a shape is worth to the plan: much where a policy that uses it could be the fastest.
+
+Each drafter's chains and static trees stand for all policies that use as many tokens. From acceptance by rank comes how
+many tokens each yields, from the costs known so far how long its round takes, and so its rate R. A policy far below the
+best will stay there whatever its exact cost; one close to it may yet win:
+
+    weight = exp(-(R_best - R) / (REACH R_best)),    worth of a shape = FLOOR + the largest weight of a policy using it
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import PlanError
+from .candidates import CHAIN_LENGTHS, static_trees
+from .tree import TokenTree
+
+Floats = NDArray[np.float64]
+Shape = tuple[int, int, int]  # (batch, context_tokens, tokens)
+Cost = Callable[[int, Shape], float | None]  # (surface, shape) -> milliseconds, None where it is not known yet
+REACH = 0.10  # relative distance to the best rate at which a policy's weight has fallen to 1 / e
+FLOOR = 0.35  # worth of a shape that no policy near the best uses; the surface must hold there too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sketch:
+    """A policy as far as its cost goes."""
+
+    drafter: int | None  # its surface; None for drafts that cost nothing
+    tokens_per_round: float
+    verify_tokens: int
+    widths: tuple[int, ...]  # nodes of each drafter forward
+
+
+class DecisionWorth:
+    """Weighs shapes by how near the policies that use them come to the best; a `profiler.protocols.CellValue`."""
+
+    def __init__(self, verify: int, acceptance: Mapping[int, Floats], contexts: Sequence[int]) -> None:
+        """Sketch the policies.
+
+        Args:
+            verify: number of the target's surface.
+            acceptance: by number of the drafter's surface, its unconditional acceptance by rank: (children,).
+            contexts: where rates are compared.
+
+        Raises:
+            PlanError: no context.
+        """
+        if not contexts:
+            raise PlanError("rates need a context to be compared at; name at least one")
+        self._verify, self._contexts = verify, tuple(contexts)
+        self._sketches = [Sketch(drafter=None, tokens_per_round=1.0, verify_tokens=1, widths=())]
+        for drafter, by_rank in acceptance.items():
+            self._sketches.extend(sketches(drafter, by_rank))
+
+    def worths(self, cost: Cost) -> Callable[[int, Shape], float]:
+        """Return what each shape is worth, from the costs known so far."""
+        known: dict[int, dict[int, Floats]] = {}
+
+        def worth(surface: int, shape: Shape) -> float:
+            batch, _, tokens = shape
+            if batch not in known:
+                known[batch] = self._weights(cost, batch)
+            weights = known[batch].get(surface)
+            return FLOOR if weights is None else FLOOR + float(weights[min(tokens, len(weights) - 1)])
+
+        return worth
+
+    def _weights(self, cost: Cost, batch: int) -> dict[int, Floats]:
+        """Return, by surface, (tokens + 1,): the largest weight of a policy that uses that many tokens."""
+        rates = np.array([max(self._rate(cost, batch, c, s) for c in self._contexts) for s in self._sketches])
+        best = float(rates.max())
+        if best <= 0.0:
+            return {}
+        weights = np.exp(-(best - rates) / (REACH * best))
+        used: dict[int, dict[int, float]] = {}
+        for sketch, weight in zip(self._sketches, weights.tolist(), strict=True):
+            _note(used.setdefault(self._verify, {}), [sketch.verify_tokens], weight)
+            if sketch.drafter is not None:
+                _note(used.setdefault(sketch.drafter, {}), sketch.widths, weight)
+        return {surface: _between(weights_at) for surface, weights_at in used.items()}
+
+    def _rate(self, cost: Cost, batch: int, context: int, sketch: Sketch) -> float:
+        """Return tokens per millisecond and sequence; 0 where a cost is not known."""
+        round_ms = cost(self._verify, (batch, context, sketch.verify_tokens))
+        if round_ms is None:
+            return 0.0
+        for width in sketch.widths:
+            assert sketch.drafter is not None, "only a drafter has forwards"
+            ms = cost(sketch.drafter, (batch, context, width))
+            if ms is None:
+                return 0.0
+            round_ms += ms
+        return sketch.tokens_per_round / round_ms
+
+
+def sketches(drafter: int, acceptance: Floats) -> list[Sketch]:
+    """Return a drafter's chains and its best static trees of many sizes.
+
+    Args:
+        drafter: number of its surface.
+        acceptance: (children,), unconditional by rank; a path's acceptance is taken as the product along it.
+    """
+    first = float(acceptance[0])
+    chains = [
+        Sketch(
+            drafter=drafter,
+            tokens_per_round=sum(first**depth for depth in range(length + 1)),
+            verify_tokens=length + 1,
+            widths=(1,) * length,
+        )
+        for length in CHAIN_LENGTHS
+    ]
+    return [*chains, *(_of_tree(drafter, tree, acceptance) for tree in static_trees(acceptance))]
+
+
+def _of_tree(drafter: int, tree: TokenTree, acceptance: Floats) -> Sketch:
+    path = [1.0]
+    for parent, rank in zip(tree.parents[1:], tree.ranks[1:], strict=True):
+        path.append(path[parent] * float(acceptance[rank]))
+    return Sketch(
+        drafter=drafter,
+        tokens_per_round=math.fsum(path),
+        verify_tokens=tree.size,
+        widths=tuple(len(inner) for inner in tree.inner_by_depth()),
+    )
+
+
+def _note(weights: dict[int, float], tokens: Sequence[int], weight: float) -> None:
+    for count in tokens:
+        weights[count] = max(weights.get(count, 0.0), weight)
+
+
+def _between(weights: dict[int, float]) -> Floats:
+    """Return (most tokens + 2,): weights straight between the counts in use, 0 beyond the largest."""
+    places = sorted(weights)
+    filled = np.interp(np.arange(places[-1] + 1), places, [weights[place] for place in places])
+    return np.append(filled, 0.0)

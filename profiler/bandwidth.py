@@ -1,0 +1,128 @@
+"""Measure a device's memory bandwidth, once, and remember it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import platformdirs
+
+from ..errors import DeviceError, SpectuneError
+from .clock import Clock, clock_of
+from .cpu import allowed_cores, last_level_cache_bytes
+from .records.bandwidth import Bandwidth
+from .records.device import Device
+from .records.wire import from_json, to_json
+from .state import disturbances, read_state
+
+if TYPE_CHECKING:
+    import torch
+
+CACHE_VARIABLE = "SPECTUNE_CACHE"
+CACHES_PER_ARRAY = 4  # STREAM's rule: no array may stay in the caches
+SMALLEST_ARRAY_BYTES = 64 * 2**20
+SHARE_OF_MEMORY = 1 / 8  # the three arrays together take no more
+ELEMENT_BYTES = 4
+BUDGET_S = 0.7
+FEWEST_PASSES = 5
+MOST_PASSES = 200
+
+
+def memory_bandwidth(device: Device, clock: Clock | None = None) -> Bandwidth:
+    """Return the bandwidth of a device's memory, with what disturbed it; measuring takes about a second.
+
+    Args:
+        device: one that the installed torch can use.
+        clock: what times a pass; the device's own where None.
+
+    Raises:
+        DeviceError: the arrays do not fit, or torch cannot use the device.
+    """
+    timer = clock or clock_of(device)
+    before = read_state(device)
+    try:
+        a, b, c = _arrays(device)
+        repeats_ms = _passes_ms(a, b, c, timer)
+    except (RuntimeError, AssertionError) as error:  # torch's: out of memory, or a build without CUDA
+        reason = str(error).splitlines()[0]
+        raise DeviceError(f"cannot measure the memory of {device.label} ({reason}); free some of it") from error
+    return Bandwidth(
+        device=device.fingerprint,
+        moved_bytes=3 * a.numel() * a.element_size(),
+        repeats_ms=tuple(repeats_ms),
+        disturbances=disturbances(before, read_state(device)),
+    )
+
+
+def known_bandwidth(device: Device, folder: Path | None = None) -> Bandwidth | None:
+    """Return what an earlier measurement remembered, None where there is none that can be read.
+
+    Args:
+        device: exactly this one.
+        folder: where bandwidths are remembered; `cache_folder()` where None.
+    """
+    try:
+        found = from_json(Bandwidth, _file(device, folder).read_text())
+    except (OSError, UnicodeDecodeError, SpectuneError):  # absent or damaged: it is measured again
+        return None
+    return found if found.device == device.fingerprint else None
+
+
+def remember_bandwidth(device: Device, measured: Bandwidth, folder: Path | None = None) -> Path:
+    """Keep a measurement for `known_bandwidth` and return the file it is in; the folder is created where absent.
+
+    Raises:
+        DeviceError: the folder cannot be written.
+    """
+    file = _file(device, folder)
+    partial = file.with_suffix(f".{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(to_json(measured))
+        partial.replace(file)  # in one step, so that no reader sees half of it
+    except OSError as error:
+        raise DeviceError(f"cannot remember the bandwidth in {file} ({error}); set {CACHE_VARIABLE}") from error
+    return file
+
+
+def cache_folder() -> Path:
+    """Return the folder of what is measured once: SPECTUNE_CACHE, else the user's cache folder."""
+    return Path(os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("spectune", appauthor=False))
+
+
+def _file(device: Device, folder: Path | None) -> Path:
+    return (folder or cache_folder()) / f"bandwidth-{device.fingerprint}.json"
+
+
+def _arrays(device: Device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    import torch
+
+    place = "cpu" if device.kind == "cpu" else f"cuda:{device.index}"
+    wanted = max(CACHES_PER_ARRAY * _cache_bytes(device), SMALLEST_ARRAY_BYTES)
+    elements = int(min(wanted, device.memory_bytes * SHARE_OF_MEMORY / 3)) // ELEMENT_BYTES
+    filled = [torch.full((elements,), value, dtype=torch.float32, device=place) for value in (0.0, 1.0, 2.0)]
+    return filled[0], filled[1], filled[2]
+
+
+def _cache_bytes(device: Device) -> int:
+    import torch
+
+    if device.kind == "cuda":
+        return int(torch.cuda.get_device_properties(device.index).L2_cache_size)
+    return last_level_cache_bytes(sorted(allowed_cores())) or 0
+
+
+def _passes_ms(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, clock: Clock) -> list[float]:
+    """Time passes until the budget is spent; the first, which meets cold pages, does not count."""
+    import torch
+
+    def triad() -> None:
+        torch.add(b, c, alpha=3.0, out=a)
+
+    clock.time_ms(triad)
+    repeats_ms: list[float] = []
+    end_s = clock.now_s() + BUDGET_S
+    while len(repeats_ms) < FEWEST_PASSES or (clock.now_s() < end_s and len(repeats_ms) < MOST_PASSES):
+        repeats_ms.append(clock.time_ms(triad))
+    return repeats_ms

@@ -1,0 +1,93 @@
+"""The limits of a device that is here: measured once, remembered, and raised whenever it does better."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..errors import DeviceError, SpectuneError
+from .bandwidth import CACHE_VARIABLE, cache_folder
+from .catalogue import catalogued
+from .clock import Clock
+from .peak import peak_flops, read_speeds
+from .records.ceilings import Ceilings
+from .records.device import Device
+from .records.limits import Limits, ReadSpeed
+from .records.wire import from_json, to_json
+
+
+def measure_ceilings(device: Device, dtype: str, clock: Clock | None = None) -> Ceilings:
+    """Return the speeds a device reaches now; takes a few seconds.
+
+    Args:
+        device: one that the installed torch can use; the caller holds its lock.
+        dtype: number format of the matrix products.
+        clock: what times; the device's own where None.
+
+    Raises:
+        DeviceError: torch cannot use the device, or not in this format.
+    """
+    reads, products = read_speeds(device, clock), peak_flops(device, dtype, clock)
+    return Ceilings(device=device.fingerprint, reads=reads, products=products)
+
+
+def known_ceilings(device: Device, folder: Path | None = None) -> Ceilings | None:
+    """Return the best of what was measured before, None where nothing was or it cannot be read.
+
+    Args:
+        device: exactly this one.
+        folder: where ceilings are remembered; `cache_folder()` where None.
+    """
+    try:
+        return from_json(Ceilings, _file(device, folder).read_text())
+    except (OSError, UnicodeDecodeError, SpectuneError):
+        return None
+
+
+def remember_ceilings(device: Device, measured: Ceilings, folder: Path | None = None) -> Ceilings:
+    """Keep the better of a measurement and what is remembered, size by size, and return it.
+
+    Raises:
+        DeviceError: the folder cannot be written.
+    """
+    known, file = known_ceilings(device, folder), _file(device, folder)
+    best = measured if known is None else known.joined(measured)
+    partial = file.with_suffix(f".{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(to_json(best))
+        partial.replace(file)  # in one step, so that no reader sees half of it
+    except OSError as error:
+        raise DeviceError(f"cannot remember speeds in {file} ({error}); set {CACHE_VARIABLE}") from error
+    return best
+
+
+def limits_here(device: Device, ceilings: Ceilings) -> Limits:
+    """Return the limits of a device that is here: of measured and published speeds the faster ones.
+
+    A sum reads no faster than memory allows but may read slower, so a published bandwidth counts too.
+    """
+    measured = ceilings.limits(device)
+    try:
+        published = catalogued(device.name).limits
+    except DeviceError:  # it is not in the catalogue
+        return measured
+    bandwidth = published.reads[0].bytes_per_s
+    reads = (
+        ReadSpeed(footprint_bytes=read.footprint_bytes, bytes_per_s=max(read.bytes_per_s, bandwidth))
+        for read in measured.reads
+    )
+    flops = dict(measured.flops_per_s)
+    flops |= {dtype: max(speed, flops.get(dtype, 0.0)) for dtype, speed in published.flops_per_s}
+    return Limits(
+        name=measured.name,
+        origin="measured",
+        memory_bytes=measured.memory_bytes,
+        reads=tuple(reads),
+        flops_per_s=tuple(flops.items()),
+        launch_us=published.launch_us,
+    )
+
+
+def _file(device: Device, folder: Path | None) -> Path:
+    return (folder or cache_folder()) / f"ceilings-{device.fingerprint}.json"

@@ -1,0 +1,76 @@
+"""What the control groups of this process let it have of the CPU, in either version of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+ROOT = Path("/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuAllowance:
+    """The tightest quota on the way from this process's control group to the root, and what the quotas cost so far."""
+
+    quota: float | None  # cores' worth of time; None without a limit
+    throttled: int | None  # periods that ended before the process had what it wanted; None without counters
+    throttled_s: float | None  # time it was kept waiting
+
+
+def cpu_allowance(root: Path = ROOT) -> CpuAllowance:
+    """Return what the control groups grant this process of the CPU.
+
+    Args:
+        root: where proc and sys lie.
+    """
+    folders = list(_folders(root))
+    quotas = [quota for folder in folders if (quota := _quota(folder)) is not None]
+    counts = [count for folder in folders if (count := _throttling(folder)) is not None]
+    return CpuAllowance(
+        quota=min(quotas, default=None),
+        throttled=sum(times for times, _ in counts) if counts else None,
+        throttled_s=sum(seconds for _, seconds in counts) if counts else None,
+    )
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    """Yield the folders of this process's group and of those around it that are seen from here."""
+    groups = _text(root / "proc/self/cgroup") or ""
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mounted = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        group = PurePosixPath(path)
+        for place in (group, *group.parents):
+            if (folder := mounted / str(place).lstrip("/")).is_dir():
+                yield folder
+
+
+def _quota(folder: Path) -> float | None:
+    """Return a group's limit in cores: version 2 keeps it in one file, version 1 in two."""
+    limit = _text(folder / "cpu.max")
+    if limit is None:
+        parts = [_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")]
+        limit = " ".join(part.strip() for part in parts if part)
+    words = limit.split()
+    if len(words) != 2 or not all(word.isdigit() for word in words):  # "max" or -1: no limit
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _throttling(folder: Path) -> tuple[int, float] | None:
+    """Return how often a group was throttled and for how many seconds; version 1 counts nanoseconds."""
+    fields = dict(line.split() for line in (_text(folder / "cpu.stat") or "").splitlines())
+    if "nr_throttled" not in fields:
+        return None
+    micros = float(fields["throttled_usec"]) if "throttled_usec" in fields else float(fields["throttled_time"]) / 1e3
+    return int(fields["nr_throttled"]), micros / 1e6
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None

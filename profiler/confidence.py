@@ -1,0 +1,155 @@
+"""Measure and mend the calibration of a drafter's confidence.
+
+The survival of a node is the probability that it lies on the target's own path. A drafter's path probability is its
+own guess of it; isotonic regression finds the best guess that ranks nodes of one depth as the drafter does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import MeasurementError
+from .records.acceptance import AcceptanceTrace
+from .records.calibration import Calibration, Reliability, ReliabilityBin, SurvivalCurve
+from .scored_nodes import ScoredNodes, scored_nodes
+
+LEAST_HITS = 50  # nodes on the target's path that a depth needs for a curve of its own
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+
+def reliability(confidences: Floats, is_hit: Bools, bins: int = 10) -> Reliability:
+    """Return the reliability curve of confidences in bins of equal width; empty bins are left out.
+
+    Args:
+        confidences: (nodes,), probabilities.
+        is_hit: (nodes,), what came true.
+        bins: how many [0, 1] is cut into.
+
+    Raises:
+        MeasurementError: no nodes, or a confidence outside [0, 1].
+    """
+    if not len(confidences) or not ((confidences >= 0.0) & (confidences <= 1.0)).all():
+        raise MeasurementError("a reliability curve needs confidences in [0, 1], at least one")
+    places = np.minimum((confidences * bins).astype(np.int64), bins - 1)
+    counts = np.bincount(places, minlength=bins)
+    said = np.bincount(places, weights=confidences, minlength=bins)
+    came = np.bincount(places, weights=is_hit, minlength=bins)
+    return Reliability(
+        bins=tuple(
+            ReliabilityBin(
+                low=place / bins,
+                high=(place + 1) / bins,
+                count=int(counts[place]),
+                confidence=float(min(said[place] / counts[place], 1.0)),
+                frequency=float(came[place] / counts[place]),
+            )
+            for place in np.flatnonzero(counts).tolist()
+        )
+    )
+
+
+def path_reliability(trace: AcceptanceTrace, bins: int = 10, least: float = 0.0) -> Reliability:
+    """Return how path probabilities compare with how often nodes lie on the target's own path.
+
+    Args:
+        trace: what was recorded.
+        bins: how many [0, 1] is cut into.
+        least: nodes said to be less probable are left out; most recorded nodes are, and hide the error of the others.
+
+    Raises:
+        MeasurementError: no node is left.
+    """
+    nodes = scored_nodes(trace)
+    return _reliability_from(np.exp(nodes.path_log_probs), nodes.is_hit, bins, least)
+
+
+def step_reliability(trace: AcceptanceTrace, bins: int = 10, least: float = 0.0) -> Reliability:
+    """Return how conditional probabilities compare with how often nodes below the target's path continue it.
+
+    Args:
+        trace: what was recorded.
+        bins: how many [0, 1] is cut into.
+        least: nodes said to be less probable are left out.
+
+    Raises:
+        MeasurementError: no node is left.
+    """
+    nodes = scored_nodes(trace)
+    below = nodes.is_below_hit
+    return _reliability_from(np.exp(nodes.log_probs[below]), nodes.is_hit[below], bins, least)
+
+
+def _reliability_from(confidences: Floats, is_hit: Bools, bins: int, least: float) -> Reliability:
+    chosen = confidences >= least
+    rounded = np.minimum(confidences[chosen], 1.0)  # a rounded log-softmax may exceed 0 a little
+    return reliability(rounded, is_hit[chosen], bins)
+
+
+def fit_calibration(trace: AcceptanceTrace, prompts: Sequence[int] | None = None) -> Calibration:
+    """Return the survival curves of a drafter, one per depth as long as there are nodes enough.
+
+    Args:
+        trace: what was recorded.
+        prompts: places of the prompts to learn from; all where None.
+
+    Raises:
+        MeasurementError: no prompts.
+    """
+    if prompts is not None and not len(prompts):
+        raise MeasurementError("a calibration needs prompts to learn from; give some")
+    nodes = scored_nodes(trace, prompts)
+    is_finite = np.isfinite(nodes.path_log_probs)
+    hits = np.bincount(nodes.depths[nodes.is_hit & is_finite], minlength=2)[1:]
+    own = int(np.argmin(np.append(hits, 0) >= LEAST_HITS))  # depths that have hits enough
+    deepest = max(own, 1)
+    curves = [
+        _curve(nodes, is_finite & ((nodes.depths == depth) if depth < deepest else (nodes.depths >= depth)))
+        for depth in range(1, deepest + 1)
+    ]
+    return Calibration(
+        target=trace.target,
+        drafter=trace.drafter,
+        workload=trace.workload,
+        temperature=trace.temperature,
+        prompts=len(trace.prompts) if prompts is None else len(prompts),
+        curves=tuple(curves),
+    )
+
+
+def cross_fitted(trace: AcceptanceTrace, folds: int = 2, seed: int = 0) -> tuple[Calibration, ...]:
+    """Return one calibration per prompt, none of which has seen the prompt it is for.
+
+    Args:
+        trace: what was recorded.
+        folds: parts that the prompts are dealt into at random; each part's calibration is learnt on the others.
+        seed: of the dealing.
+
+    Raises:
+        MeasurementError: fewer than 2 folds, or fewer prompts than folds.
+    """
+    count = len(trace.prompts)
+    if not 2 <= folds <= count:
+        raise MeasurementError(f"need 2..{count} folds for {count} prompts, got {folds}; record more prompts")
+    fold_of = np.random.default_rng(seed).permutation(count) % folds
+    fits = [fit_calibration(trace, np.flatnonzero(fold_of != fold).tolist()) for fold in range(folds)]
+    return tuple(fits[fold] for fold in fold_of.tolist())
+
+
+def _curve(nodes: ScoredNodes, chosen: Bools) -> SurvivalCurve:
+    """Return the isotonic regression of hits on path log-probabilities; blocks become the curve's points."""
+    from scipy.optimize import isotonic_regression
+
+    values, inverse, weights = np.unique(nodes.path_log_probs[chosen], return_inverse=True, return_counts=True)
+    shares = np.bincount(inverse, weights=nodes.is_hit[chosen]) / weights
+    fitted = isotonic_regression(shares, weights=weights)
+    starts, ends = fitted.blocks[:-1], fitted.blocks[1:] - 1
+    corners = np.unique(np.concatenate([starts, ends]))
+    return SurvivalCurve(
+        log_probs=tuple(values[corners].tolist()),
+        survivals=tuple(np.clip(fitted.x[corners], 0.0, 1.0).tolist()),
+        nodes=int(chosen.sum()),
+    )

@@ -1,0 +1,26 @@
+"""Read the architecture of a model from where it lies; no tensor is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ..errors import ModelError
+from .records.architecture import Architecture
+from .records.configuration import architecture_of
+
+
+def read_architecture(location: Path) -> Architecture:
+    """Return the architecture of a model folder, or of a config.json by itself.
+
+    Raises:
+        ModelError: there is no such file, it is not JSON, or it describes no architecture that is known.
+    """
+    file = location / "config.json" if location.is_dir() else location
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read {file} ({error}); give a model folder or its config.json") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{file} holds no JSON object; give a model folder or its config.json")
+    return architecture_of(config)

@@ -1,0 +1,300 @@
+"""Which shapes to time next: where the surface is likely to be wrong, per millisecond that finding out costs.
+
+A surface is wrong between its points, by how far they are from a straight line, and at its points, by their noise.
+Both are estimated from what was timed so far, as relative errors:
+
+    between a and b    min(jump / 2, misfit), at least jump / 6      misfit: how far a and b lie from the line through
+                                                                     their neighbours; large beside an edge
+    at a point         1.2533 noise / sqrt(calls)                    the standard error of a median
+
+Halving the interval with the largest error per millisecond, again and again, walks down to every tile edge. The jump's
+share is the doubt that a straight row of points hides a staircase.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+from .domain import Domain, Shape, doublings
+from .protocols import CellValue
+from .records.rows import BatchRows
+from .slice import Slice
+from .tally import Cell, Tally
+
+CALLS_OF_A_NEW_CELL = 3  # timed before its neighbours are trusted
+HELD_OUT_CALLS = 9  # timed per held-out cell, spread over the session
+FIRST_VISIT = 2.0  # price of a cell's first visit, which warms it up, over that of another
+PATIENCE = 4  # calls at disturbed moments, per undisturbed one wanted, before they are taken as they are
+EDGE_DOUBT = 1 / 6  # share of a jump that a straight row of points may hide
+NOISE_OF_A_MISFIT = 1.5  # what noise alone makes of the larger of two misfits, over the noise of both ends
+VisitMs = Callable[[float], float]  # what a visit takes, from what the call takes
+
+
+class Design(Protocol):
+    """Chooses the cells of a round."""
+
+    def begin(self, tally: Tally, rng: random.Random) -> None:
+        """Enter the cells every session has: sentinels, held-out cells, the first points of each surface."""
+        ...
+
+    def choose(self, tally: Tally, seconds: float, spent_share: float, visit_ms: VisitMs) -> list[Cell]:
+        """Return the cells to time in a round of about `seconds`, each at most once; none: all is known well enough."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """Something a round could time, and what that would be worth."""
+
+    shape: Shape
+    gain: float  # relative error removed, weighted by the share of shapes it was made at
+    call_ms: float  # what one call is expected to take
+    calls: int  # needed for the gain
+    beside: tuple[Shape, ...] = ()  # shapes without which this one tells nothing
+
+
+class AdaptiveDesign:
+    """Coarse first, then wherever error, decision and price say."""
+
+    def __init__(
+        self,
+        domains: Sequence[Domain],
+        *,
+        held_out: int = 30,
+        value: CellValue | None = None,
+        enough: float = 0.003,
+    ) -> None:
+        """Take one domain per surface.
+
+        Args:
+            domains: what each surface is to answer.
+            held_out: random shapes timed to judge the surfaces, shared out evenly.
+            value: what a shape is worth to a decision; all the same where absent.
+            enough: relative error at which a point or a gap is left alone.
+        """
+        self._domains, self._held_out, self._value, self._enough = tuple(domains), held_out, value, enough
+
+    def begin(self, tally: Tally, rng: random.Random) -> None:
+        """Enter sentinels, held-out cells and the coarse points of each surface."""
+        for surface, domain in enumerate(self._domains):
+            for shape in sentinels(domain):
+                tally.cell(surface, shape, "sentinel")
+            for shape in domain.coarse():
+                tally.cell(surface, shape)
+            for shape in domain.draw(self._share_held_out(surface), rng):
+                tally.cell(surface, shape, "held-out")
+
+    def choose(self, tally: Tally, seconds: float, spent_share: float, visit_ms: VisitMs) -> list[Cell]:
+        """Return cells never timed, due held-out ones, those timed too rarely, and what gains most per millisecond."""
+        chosen: list[Cell] = []
+        left_ms = 1000.0 * seconds
+        for cells, share in ((_never_timed(tally), 1.0), (self._due(tally, spent_share), 0.3), (_too_few(tally), 1.0)):
+            limit_ms = share * left_ms
+            for cell in cells:
+                price = visit_ms(_call_ms(tally, cell)) * (1.0 if cell.visits else FIRST_VISIT)
+                if limit_ms < price and chosen:
+                    break
+                chosen.append(cell)
+                limit_ms, left_ms = limit_ms - price, left_ms - price
+        if left_ms <= 0.0:
+            return chosen
+        taken = {cell.number for cell in chosen}
+        options = list(self._best_first(tally, visit_ms))
+        if not options and not chosen:
+            return self._due(tally, 1.0)
+        for surface, option in options:
+            price = visit_ms(option.call_ms)
+            is_known = tally.knows(surface, option.shape)
+            if left_ms < price and chosen:
+                break
+            if is_known and tally.cell(surface, option.shape).number in taken:
+                continue
+            for shape in (option.shape, *option.beside):
+                chosen.append(tally.cell(surface, shape))
+                left_ms -= price
+        return chosen
+
+    def _share_held_out(self, surface: int) -> int:
+        count, surfaces = self._held_out, len(self._domains)
+        return count // surfaces + (surface < count % surfaces)
+
+    def _due(self, tally: Tally, spent_share: float) -> list[Cell]:
+        wanted = math.ceil(HELD_OUT_CALLS * min(1.0, spent_share + 0.05))
+        held_out = (cell for cell in tally.cells if cell.purpose == "held-out" and cell.failure is None)
+        due = (cell for cell in held_out if cell.clean < wanted and cell.timed < PATIENCE * wanted)
+        return sorted(due, key=lambda cell: (cell.clean, cell.number))
+
+    def _best_first(self, tally: Tally, visit_ms: VisitMs) -> list[tuple[int, Option]]:
+        rated, worth = [], self._worth(tally)
+        for surface, domain in enumerate(self._domains):
+            for batch in domain.batches:
+                for option in self._options(tally, surface, batch):
+                    price = option.calls * visit_ms(option.call_ms)
+                    rate = option.gain * worth(surface, option.shape) / price
+                    rated.append((rate, surface, option))
+        rated.sort(key=lambda entry: (-entry[0], entry[1], entry[2].shape))
+        return [(surface, option) for _, surface, option in rated]
+
+    def _options(self, tally: Tally, surface: int, batch: int) -> list[Option]:
+        part = Slice(tally, surface, batch, self._domains[surface], self._enough)
+        options = (*_points(part), *_gaps(part), *_rows(part), *_contexts(part))
+        return [option for option in options if option.gain > 0.0 and part.may_run(option.shape)]
+
+    def _worth(self, tally: Tally) -> Callable[[int, Shape], float]:
+        if self._value is None:
+            return lambda surface, shape: 1.0
+        rows: dict[tuple[int, int], BatchRows | None] = {}
+
+        def cost(surface: int, shape: Shape) -> float | None:
+            batch, context, tokens = shape
+            if (surface, batch) not in rows:
+                rows[surface, batch] = _rows_known(tally, surface, batch)
+            known = rows[surface, batch]
+            return None if known is None else known.ms(context, tokens)
+
+        return self._value.worths(cost)
+
+
+def sentinels(domain: Domain) -> list[Shape]:
+    """Return the shapes revisited in every round: a middle one of the first batch, and a small one of the last."""
+    doubling = doublings(domain.least_tokens, domain.most_tokens)
+    shapes = [
+        (domain.batches[0], domain.reference_context, doubling[len(doubling) // 2]),
+        (domain.batches[-1], domain.reference_context, doubling[min(1, len(doubling) - 1)]),
+    ]
+    return list(dict.fromkeys(shapes))
+
+
+def _rows_known(tally: Tally, surface: int, batch: int) -> BatchRows | None:
+    rows: dict[int, dict[int, float]] = {}
+    for cell in tally.of_surface(surface):
+        if cell.shape[0] == batch and cell.purpose != "held-out" and not math.isnan(cell.ms):
+            rows.setdefault(cell.shape[1], {})[cell.shape[2]] = cell.ms
+    return BatchRows(rows) if rows else None
+
+
+def _never_timed(tally: Tally) -> list[Cell]:
+    return [c for c in tally.cells if not c.visits and c.failure is None and c.purpose != "held-out"]
+
+
+def _too_few(tally: Tally) -> Iterator[Cell]:
+    fewest = sorted((cell.clean, cell.number) for cell in tally.cells if cell.purpose != "held-out")
+    for clean, number in fewest:
+        cell = tally.cells[number]
+        is_tried = 0 < cell.timed < PATIENCE * CALLS_OF_A_NEW_CELL
+        if clean < CALLS_OF_A_NEW_CELL and is_tried and cell.failure is None:
+            yield cell
+
+
+def _call_ms(tally: Tally, cell: Cell) -> float:
+    if not math.isnan(cell.ms):
+        return cell.ms
+    batch, _, tokens = cell.shape
+    timed = [c for c in tally.of_surface(cell.surface) if not math.isnan(c.ms)]
+    if not timed:
+        return 1.0
+    near = min(timed, key=lambda c: abs(math.log(batch / c.shape[0])) + abs(math.log(tokens / c.shape[2])))
+    return near.ms * math.sqrt(max(1.0, batch * tokens / (near.shape[0] * near.shape[2])))
+
+
+def _points(part: Slice) -> Iterator[Option]:
+    """Yield another call of every point: its noise counts for half of both gaps beside it."""
+    for context, row in part.rows.items():
+        reach = part.reach(context)
+        places = [tokens for tokens, _ in row]
+        for (_, cell), share in zip(row, _half_gaps(places, part.tokens), strict=True):
+            error = part.tally.error(cell)
+            if error > part.enough:
+                gain = share * reach * (error - part.tally.error(cell, more=1))
+                yield Option(shape=cell.shape, gain=gain, call_ms=cell.ms, calls=1)
+
+
+def _gaps(part: Slice) -> Iterator[Option]:
+    """Yield the middle of every gap between measured tokens at the reference context."""
+    row = part.rows.get(part.reference, [])
+    values = [math.log(cell.ms) for _, cell in row]
+    errors = interval_errors([tokens for tokens, _ in row], values)
+    for (left, right), error in zip(pairwise(row), errors, strict=True):
+        yield from _middle(part, left, right, error)
+
+
+def _middle(part: Slice, left: tuple[int, Cell], right: tuple[int, Cell], error: float) -> Iterator[Option]:
+    inside = range(left[0] + 1, right[0])
+    middle = part.free(part.reference, inside)
+    if middle is not None:
+        share = len(inside) / part.tokens
+        gain = share * _beyond_noise(part, error, (left[1], right[1]))
+        shape = (part.batch, part.reference, middle)
+        yield Option(shape=shape, gain=gain, call_ms=right[1].ms, calls=CALLS_OF_A_NEW_CELL)
+
+
+def _rows(part: Slice) -> Iterator[Option]:
+    """Yield, at every other context, a point where how it differs from the reference is not known well."""
+    known = [tokens for tokens, _ in part.rows.get(part.reference, [])]
+    for context, row in part.rows.items():
+        if context == part.reference:
+            continue
+        errors = interval_errors([tokens for tokens, _ in row], [part.offset(cell) for _, cell in row])
+        for (left, right), error in zip(pairwise(row), errors, strict=True):
+            inside = [tokens for tokens in known if left[0] < tokens < right[0]]
+            middle = part.free(context, inside)
+            if middle is not None:
+                share = (right[0] - left[0] - 1) / part.tokens * part.reach(context)
+                gain = share * _beyond_noise(part, error, (left[1], right[1]))
+                shape = (part.batch, context, middle)
+                yield Option(shape=shape, gain=gain, call_ms=right[1].ms, calls=CALLS_OF_A_NEW_CELL)
+
+
+def _contexts(part: Slice) -> Iterator[Option]:
+    """Yield a context between two measured ones, where the change along contexts is not known to be straight."""
+    tokens = part.middle_tokens
+    line = [(context, cell) for context, row in part.rows.items() for n, cell in row if n == tokens]
+    line.sort(key=lambda place: place[0])
+    errors = interval_errors([context for context, _ in line], [part.offset(cell) for _, cell in line])
+    span = line[-1][0] - line[0][0] if line else 0
+    for (left, right), error in zip(pairwise(line), errors, strict=True):
+        middle = (left[0] + right[0]) // 2
+        if right[0] - left[0] >= max(32, span / 4) and part.free(middle, [tokens]) is not None:
+            share = (right[0] - left[0]) / span
+            gain = share * _beyond_noise(part, error, (left[1], right[1]))
+            shape = (part.batch, middle, tokens)
+            ends = [(part.batch, middle, n) for n in part.end_tokens if n != tokens]
+            calls = CALLS_OF_A_NEW_CELL * (1 + len(ends))
+            yield Option(shape=shape, gain=gain, call_ms=right[1].ms, calls=calls, beside=tuple(ends))
+
+
+def interval_errors(places: Sequence[int], values: Sequence[float]) -> list[float]:
+    """Return how wrong a straight line may be inside each gap: (places - 1,), in the values' own unit.
+
+    Args:
+        places: ascending.
+        values: one per place, noise included.
+    """
+    misfits = [math.inf] * len(places)
+    for at in range(1, len(places) - 1):
+        share = (places[at] - places[at - 1]) / (places[at + 1] - places[at - 1])
+        misfits[at] = abs(values[at] - values[at - 1] - share * (values[at + 1] - values[at - 1]))
+    errors = []
+    for at in range(len(places) - 1):
+        jump = abs(values[at + 1] - values[at])
+        told = [misfit for misfit in misfits[at : at + 2] if math.isfinite(misfit)]
+        errors.append(max(min(jump / 2, max(told, default=math.inf)), EDGE_DOUBT * jump))
+    return errors
+
+
+def _beyond_noise(part: Slice, error: float, ends: Iterable[Cell]) -> float:
+    """Return what of an error noise does not explain, and a new point would remove."""
+    noise = NOISE_OF_A_MISFIT * math.hypot(*(part.tally.error(end) for end in ends))
+    real = math.sqrt(max(0.0, error * error - noise * noise))
+    return real if real > part.enough else 0.0
+
+
+def _half_gaps(places: Sequence[int], whole: int) -> list[float]:
+    """Return the share of the axis that lies nearest to each place."""
+    edges = [places[0], *((left + right) / 2 for left, right in pairwise(places)), places[-1]]
+    return [(high - low + (1 if len(places) == 1 else 0)) / whole for low, high in pairwise(edges)]

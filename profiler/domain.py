@@ -1,0 +1,82 @@
+"""What a surface is asked to answer: which batches, contexts and tokens, and where to begin measuring."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from ..errors import MeasurementError
+
+Shape = tuple[int, int, int]  # (batch, context_tokens, tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """Every batch named, contexts from the first to the last, tokens from 1 to most_tokens."""
+
+    batches: tuple[int, ...]  # ascending, distinct
+    contexts: tuple[int, ...]  # ascending, distinct; all of these are measured
+    most_tokens: int
+    least_tokens: int = 1
+
+    def __post_init__(self) -> None:
+        for name, values, least in (("batches", self.batches, 1), ("contexts", self.contexts, 0)):
+            if not values or list(values) != sorted(set(values)) or values[0] < least:
+                raise MeasurementError(f"{name} must ascend from at least {least}, got {list(values)}")
+        if not 1 <= self.least_tokens <= self.most_tokens:
+            raise MeasurementError(f"need 1 <= least_tokens <= most_tokens: {self.least_tokens}, {self.most_tokens}")
+
+    @property
+    def reference_context(self) -> int:
+        """The context whose tokens are measured densest; the others tell how it changes."""
+        return self.contexts[(len(self.contexts) - 1) // 2]
+
+    @property
+    def shapes(self) -> int:
+        """Shapes the surface answers for."""
+        contexts = self.contexts[-1] - self.contexts[0] + 1
+        return len(self.batches) * contexts * (self.most_tokens - self.least_tokens + 1)
+
+    def holds(self, shape: Shape) -> bool:
+        """Whether the surface is to answer for a shape."""
+        batch, context, tokens = shape
+        return (
+            batch in self.batches
+            and self.contexts[0] <= context <= self.contexts[-1]
+            and self.least_tokens <= tokens <= self.most_tokens
+        )
+
+    def coarse(self) -> Iterator[Shape]:
+        """Yield the shapes measured first: doubling tokens at the reference context, three at every other."""
+        doubling = doublings(self.least_tokens, self.most_tokens)
+        ends_and_middle = sorted({doubling[0], doubling[len(doubling) // 2], doubling[-1]})
+        for batch, context in product(self.batches, self.contexts):
+            for tokens in doubling if context == self.reference_context else ends_and_middle:
+                yield batch, context, tokens
+
+    def draw(self, count: int, rng: random.Random) -> list[Shape]:
+        """Return up to `count` random shapes that are not among the coarse ones, batches in turn."""
+        taken = set(self.coarse())
+        drawn: list[Shape] = []
+        for _ in range(20 * count):
+            if len(drawn) == count:
+                break
+            shape = (
+                self.batches[len(drawn) % len(self.batches)],
+                rng.randint(self.contexts[0], self.contexts[-1]),
+                rng.randint(self.least_tokens, self.most_tokens),
+            )
+            if shape not in taken:
+                taken.add(shape)
+                drawn.append(shape)
+        return drawn
+
+
+def doublings(least: int, most: int) -> list[int]:
+    """Return least, 2 least, 4 least, ... and most."""
+    values = [least]
+    while values[-1] * 2 < most:
+        values.append(values[-1] * 2)
+    return values if most == least else [*values, most]

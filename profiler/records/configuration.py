@@ -1,0 +1,160 @@
+"""The architecture that a Hugging Face config.json describes, without building the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...errors import ModelError
+from .architecture import Architecture
+
+Config = Mapping[str, Any]  # JSON values, as config.json holds them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What a model_type implies beyond the numbers in its config.json."""
+
+    norms: int = 2  # per layer, of hidden size
+    has_norm_bias: bool = False
+    has_head_norms: bool = False  # one norm for queries and one for keys, of head size
+    tells_bias: bool = False  # the file has attention_bias and mlp_bias; the next three hold where it is silent
+    has_qkv_bias: bool = False
+    has_output_bias: bool = False
+    has_mlp_bias: bool = False
+    is_gated: bool = True
+    is_tied: bool = False  # where the file does not tell
+    has_experts: bool = False
+    inner: str = "intermediate_size"  # the field with the size of the MLP, or of one expert
+    needs_head_dim: bool = False  # its head size does not follow from the others
+
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(tells_bias=True),
+    "mistral": Family(),
+    "phi3": Family(),
+    "qwen2": Family(has_qkv_bias=True),
+    "qwen3": Family(has_head_norms=True, tells_bias=True, needs_head_dim=True),
+    "gemma": Family(is_tied=True, tells_bias=True, needs_head_dim=True),
+    "gemma2": Family(norms=4, is_tied=True, tells_bias=True, needs_head_dim=True),
+    "gemma3_text": Family(norms=4, has_head_norms=True, is_tied=True, tells_bias=True, needs_head_dim=True),
+    "gpt2": Family(
+        has_norm_bias=True,
+        has_qkv_bias=True,
+        has_output_bias=True,
+        has_mlp_bias=True,
+        is_gated=False,
+        is_tied=True,
+    ),
+    "gpt_neox": Family(
+        has_norm_bias=True,
+        tells_bias=True,
+        has_qkv_bias=True,
+        has_output_bias=True,
+        has_mlp_bias=True,
+        is_gated=False,
+    ),
+    "mixtral": Family(has_experts=True),
+    "qwen3_moe": Family(has_head_norms=True, tells_bias=True, has_experts=True, inner="moe_intermediate_size"),
+}
+GPT2_NAMES = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "learned_positions": "n_positions",
+}
+
+
+def architecture_of(config: Config) -> Architecture:
+    """Return the architecture that a config.json describes.
+
+    Args:
+        config: the parsed file; of a model with several modalities its text_config counts.
+
+    Raises:
+        ModelError: the family is not known, its layers are not all alike, or fields are missing, which are named.
+    """
+    text = config.get("text_config", config)
+    family = FAMILIES.get(text.get("model_type", ""))
+    if family is None:
+        raise ModelError(f"model_type is {text.get('model_type')!r}; known are {', '.join(sorted(FAMILIES))}")
+    if text["model_type"] == "gpt2":
+        text = _from_gpt2(text)
+    _require_fields(text, family)
+    if text.get("mlp_only_layers") or text.get("decoder_sparse_step", 1) != 1:
+        raise ModelError("some layers have experts and some have none, which is not supported; choose another model")
+    return _architecture(text, family)
+
+
+def _from_gpt2(text: Config) -> Config:
+    """Return a GPT-2 configuration under the names the other families use."""
+    renamed = {name: text[old] for name, old in GPT2_NAMES.items() if text.get(old) is not None}
+    inner = {"intermediate_size": 4 * text["n_embd"]} if "n_embd" in text else {}
+    return {**text, **inner, **renamed}
+
+
+def _require_fields(text: Config, family: Family) -> None:
+    needed = ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", family.inner]
+    needed += ["head_dim"] if family.needs_head_dim else []
+    needed += ["num_experts_per_tok"] if family.has_experts else []
+    needed += ["learned_positions"] if text["model_type"] == "gpt2" else []
+    missing = [name for name in needed if not isinstance(text.get(name), int)]
+    missing += ["num_local_experts"] if family.has_experts and not _experts(text) else []
+    if missing:
+        names = GPT2_NAMES if text["model_type"] == "gpt2" else {}
+        told = ", ".join(names.get(name, name) for name in missing)
+        raise ModelError(f"config.json of a {text['model_type']} lacks {told}; take the file that lies with the model")
+
+
+def _architecture(text: Config, family: Family) -> Architecture:
+    heads, hidden, inner = text["num_attention_heads"], text["hidden_size"], text[family.inner]
+    head_dim = text.get("head_dim") or hidden // heads
+    kv_heads = text.get("num_key_value_heads") or heads
+    norm = hidden * (2 if family.has_norm_bias else 1)
+    windowed = _windowed_layers(text)
+    architecture = Architecture(
+        family=text["model_type"],
+        layers=text["num_hidden_layers"],
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate=inner,
+        vocabulary=text["vocab_size"],
+        is_tied=bool(text.get("tie_word_embeddings", family.is_tied)),
+        is_gated=family.is_gated,
+        experts=_experts(text) if family.has_experts else 0,
+        experts_per_token=text["num_experts_per_tok"] if family.has_experts else 0,
+        positions=text.get("learned_positions", 0),
+        layer_vectors=family.norms * norm + (2 * head_dim if family.has_head_norms else 0),
+        final_vectors=norm,
+        windowed_layers=windowed,
+        window=text["sliding_window"] if windowed else 0,
+    )
+    return replace(architecture, layer_vectors=architecture.layer_vectors + _biases(architecture, text, family))
+
+
+def _biases(architecture: Architecture, text: Config, family: Family) -> int:
+    """Return the parameters of one layer's biases."""
+    told = text if family.tells_bias else {}
+    qkv = architecture.head_dim * (architecture.heads + 2 * architecture.kv_heads)
+    mlp = architecture.hidden + (2 if family.is_gated else 1) * architecture.intermediate
+    return (
+        (qkv if told.get("attention_bias", family.has_qkv_bias) else 0)
+        + (architecture.hidden if told.get("attention_bias", family.has_output_bias) else 0)
+        + (mlp if told.get("mlp_bias", family.has_mlp_bias) else 0)
+    )
+
+
+def _experts(text: Config) -> int:
+    return int(text.get("num_local_experts") or text.get("num_experts") or 0)
+
+
+def _windowed_layers(text: Config) -> int:
+    """Return how many layers attend through a window; all where the file has one and does not tell which."""
+    if not text.get("sliding_window") or text.get("use_sliding_window") is False:
+        return 0
+    kinds = text.get("layer_types") or ["sliding_attention"] * text["num_hidden_layers"]
+    return sum(kind == "sliding_attention" for kind in kinds)

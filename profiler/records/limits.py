@@ -1,0 +1,64 @@
+"""How fast a device can be at most: what a bound of its latency is drawn from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from ...errors import DeviceError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSpeed:
+    """Reading this many bytes, or more, again and again is no faster than this."""
+
+    footprint_bytes: int
+    bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        if self.footprint_bytes < 0 or not 0.0 < self.bytes_per_s < math.inf:
+            raise DeviceError(f"{self}: need a footprint of 0 bytes or more and a finite, positive speed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The speeds that no forward on a device exceeds.
+
+    A measured device has a speed per footprint, since what fits into a cache is read faster. A catalogued one has the
+    speed of its memory and the size of its last cache: of W bytes read in turn, W - cache at least come from memory.
+    """
+
+    name: str
+    origin: Literal["catalogued", "measured"]
+    memory_bytes: int
+    reads: tuple[ReadSpeed, ...]  # footprints ascending
+    cache_bytes: int = 0  # what a forward may find in the last cache; 0 where `reads` already tell
+    flops_per_s: tuple[tuple[str, float], ...] = ()  # (dtype, dense matrix products); absent where it is not known
+    launch_us: tuple[tuple[str, float], ...] = ()  # (regime, from one kernel's end to the next); absent likewise
+
+    def __post_init__(self) -> None:
+        footprints = [read.footprint_bytes for read in self.reads]
+        if not footprints or footprints != sorted(set(footprints)):
+            raise DeviceError(f"{self.name}: give reading speeds by ascending footprint, got {footprints}")
+        if self.memory_bytes < 1 or self.cache_bytes < 0:
+            raise DeviceError(f"{self.name}: memory is {self.memory_bytes} bytes, caches {self.cache_bytes}")
+        if not all(0.0 < speed < math.inf for _, speed in self.flops_per_s):
+            raise DeviceError(f"{self.name}: speeds must be positive and finite, got {self.flops_per_s}")
+
+    def read_ms(self, footprint: float) -> float:
+        """Return the milliseconds that reading so many bytes, forward after forward, takes at least.
+
+        Footprints below the smallest one known take no time.
+        """
+        slow = [read.bytes_per_s for read in self.reads if read.footprint_bytes > footprint]
+        known = [read.bytes_per_s for read in self.reads if read.footprint_bytes <= footprint]
+        if not known:
+            return 0.0
+        fastest = max(known[-1], *slow, 0.0)  # a larger footprint read faster was disturbed the less
+        return 1e3 * max(0.0, footprint - self.cache_bytes) / fastest
+
+    def compute_ms(self, flops: float, dtype: str) -> float:
+        """Return the milliseconds that so many operations take at least; 0 where the speed is not known."""
+        speed = dict(self.flops_per_s).get(dtype)
+        return 0.0 if speed is None else 1e3 * flops / speed

@@ -1,0 +1,152 @@
+"""Lower bounds on the latency of a forward: what its bytes and its operations take at least.
+
+    bound = max(read bytes / bandwidth, operations / peak)
+
+Nothing is added for launches, for the writing of results or for imperfect overlap, and only what no implementation
+can leave out is counted: every weight once, the context's keys and values once, the matrix products, and attention to
+the context. The bandwidth is that of the forward's own footprint, since what stays in a cache from one forward to the
+next is not read from memory again (see `records/limits.py`).
+
+Source: Williams, Waterman and Patterson 2009, Roofline: An Insightful Visual Performance Model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..errors import MeasurementError
+from .domain import Shape
+from .protocols import SurfaceKey
+from .records.architecture import Architecture
+from .records.device import GIB
+from .records.limits import Limits
+from .records.measurement import Measurement
+from .records.surface import Latency, LatencySurface
+from .records.work import Work
+
+WHOLE_FORWARDS = ("verify", "draft", "prefill")
+
+
+def roofline_ms(architecture: Architecture, limits: Limits, dtype: str, batch: int, context: int, tokens: int) -> float:
+    """Return the milliseconds that no forward of a shape takes less than, the logits of all tokens included.
+
+    Raises:
+        ModelError: the number format is unknown.
+    """
+    return least_ms(architecture.work(dtype, batch, context, tokens), limits, dtype)
+
+
+def least_ms(work: Work, limits: Limits, dtype: str) -> float:
+    """Return the milliseconds that so much work takes at least; operations of unknown speed take none."""
+    return max(limits.read_ms(work.least_read_bytes), limits.compute_ms(work.least_flops, dtype))
+
+
+def bound_surface(
+    architecture: Architecture, limits: Limits, key: SurfaceKey, shapes: Sequence[Shape]
+) -> LatencySurface:
+    """Return the bound of every shape as a surface of the regime bound:REGIME; too large a shape is a failure.
+
+    Args:
+        architecture: of the model.
+        limits: of the device.
+        key: device, model, role, regime, dtype and attention that the bound is for; not a computed regime itself.
+        shapes: distinct.
+
+    Raises:
+        MeasurementError: the role is no whole forward, or a regime or shape is wrong.
+    """
+    cells = [
+        cell_of(shape, least_ms(work_of(architecture, key, shape), limits, key.dtype), architecture, limits, key.dtype)
+        for shape in shapes
+    ]
+    return surface_of(replace(key, regime=f"bound:{key.regime}"), cells)
+
+
+def latency_or_bound(
+    surface: LatencySurface, architecture: Architecture, limits: Limits, batch: int, context: int, tokens: int
+) -> Latency:
+    """Return what a surface tells of a shape, or where it tells nothing a bound with the source "bound".
+
+    Raises:
+        MeasurementError: the shape, or one that it exceeds, could not run.
+    """
+    shape = (batch, context, tokens)
+    try:
+        return surface.latency(*shape)
+    except MeasurementError:
+        if _could_not_run(surface, shape):
+            raise
+    work = work_of(architecture, surface, shape)
+    return Latency(ms=least_ms(work, limits, surface.dtype), source="bound")
+
+
+def _could_not_run(surface: LatencySurface, shape: Shape) -> bool:
+    """Whether a shape failed, or exceeds one that failed while nothing as large ran."""
+
+    def exceeds(larger: Shape, smaller: Shape) -> bool:
+        return all(size >= other for size, other in zip(larger, smaller, strict=True))
+
+    failed = [shape_of(cell) for cell in surface.measurements if cell.failure]
+    ran = [shape_of(cell) for cell in surface.measurements if not cell.failure]
+    has_failed_smaller = any(exceeds(shape, other) for other in failed)
+    return shape in failed or (has_failed_smaller and not any(exceeds(other, shape) for other in ran))
+
+
+def cells_below_bound(
+    surface: LatencySurface, architecture: Architecture, limits: Limits
+) -> tuple[tuple[Measurement, float], ...]:
+    """Return the cells that ran faster than their bound in milliseconds allows: none, if the limits are right."""
+    bounds = (
+        (cell, least_ms(work_of(architecture, surface, shape_of(cell)), limits, surface.dtype))
+        for cell in surface.measurements
+        if cell.failure is None
+    )
+    return tuple((cell, bound_ms) for cell, bound_ms in bounds if cell.median_ms < bound_ms)
+
+
+def work_of(architecture: Architecture, key: SurfaceKey | LatencySurface, shape: Shape) -> Work:
+    """Return the work of one shape in a surface's role: after a prompt only the last token's logits are wanted.
+
+    Raises:
+        MeasurementError: the role is no whole forward of the architecture.
+    """
+    if key.role not in WHOLE_FORWARDS:
+        raise MeasurementError(f"the role {key.role} is no whole forward; use {', '.join(WHOLE_FORWARDS)}")
+    return architecture.work(key.dtype, *shape, outputs=1 if key.role == "prefill" else None)
+
+
+def shape_of(cell: Measurement) -> Shape:
+    """Return a cell's batch, context and tokens."""
+    return cell.batch, cell.context_tokens, cell.tokens
+
+
+def cell_of(shape: Shape, ms: float, architecture: Architecture, limits: Limits, dtype: str) -> Measurement:
+    """Return a computed cell; a failure where the shape does not fit into memory or no known speed bounds it."""
+    batch, context, tokens = shape
+    needed = architecture.weight_bytes(dtype) + batch * (context + tokens) * architecture.kv_bytes_per_token(dtype)
+    failure = None
+    if needed > limits.memory_bytes:
+        failure = f"out of memory: needs {needed / GIB:.1f} GiB, {limits.name} has {limits.memory_bytes / GIB:.0f}"
+    elif ms <= 0.0:
+        failure = f"all of it fits into the caches of {limits.name}, and its {dtype} speed is not known"
+    return Measurement(
+        batch=batch,
+        context_tokens=context,
+        tokens=tokens,
+        repeats_ms=() if failure else (ms,),
+        failure=failure,
+    )
+
+
+def surface_of(key: SurfaceKey, cells: Sequence[Measurement]) -> LatencySurface:
+    """Return the surface of a key and its cells."""
+    return LatencySurface(
+        device=key.device,
+        model=key.model,
+        role=key.role,
+        regime=key.regime,
+        dtype=key.dtype,
+        attention=key.attention,
+        measurements=tuple(cells),
+    )

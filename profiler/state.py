@@ -1,0 +1,128 @@
+"""Read how a device is doing now, and say what happened to it between two moments."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import DeviceError
+from .cgroup import cpu_allowance
+from .cpu import allowed_cores, processor_here
+from .gpu_state import read_gpu_state
+from .processes import busy_processes
+from .records.device import Device
+from .records.state import CpuTimes, DeviceState
+
+PROC = Path("/proc")
+BUSY_COLUMNS = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq of a /proc/stat line
+STOLEN_COLUMN = 7
+NOTABLE_SHARE = 0.02  # of the time between two states; less is lost in the noise of a timing
+HARMLESS = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting"})  # no slowing, or wanted
+
+
+def read_state(device: Device) -> DeviceState:
+    """Return the present state of a device; takes about a tenth of a second for a CPU.
+
+    Raises:
+        DeviceError: a GPU is no longer there, or its driver does not answer.
+    """
+    if device.kind == "cuda":
+        return read_gpu_state(device)
+    cores = allowed_cores()
+    clocks = [mhz for core, mhz in processor_here().clocks_mhz if core in cores]
+    return DeviceState(
+        device=device.fingerprint,
+        processes=busy_processes(PROC),
+        clock_mhz=sum(clocks) / len(clocks) if clocks else None,
+        load_average=os.getloadavg()[0],
+        cpu=_cpu_times(cores),
+        read_at_s=time.time(),
+    )
+
+
+def disturbances(before: DeviceState, after: DeviceState) -> tuple[str, ...]:
+    """Return what may have spoilt timings between two states, each in a sentence; empty if nothing was seen.
+
+    A short disturbance between the two leaves a trace only where the system counts it: held-back, stolen, throttled
+    and busy time. Another process on a GPU, or a throttle reason without a counter, is seen at the ends alone.
+
+    Raises:
+        DeviceError: the states are of two devices.
+    """
+    if before.device != after.device:
+        raise DeviceError(f"these are states of {before.device} and of {after.device}; give two states of one device")
+    if before.read_at_s >= after.read_at_s:
+        return ("the system's clock was set back meanwhile, so what disturbed the device is not known",)
+    return (*_throttling(before, after), *_cpu_time(before, after), *_guests(before, after))
+
+
+def core_seconds(text: str, cores: frozenset[int], ticks_per_s: int) -> tuple[float, float]:
+    """Return the seconds some cores were busy, and those a hypervisor stole from them.
+
+    Args:
+        text: the contents of /proc/stat.
+        cores: numbers of the cores that count.
+        ticks_per_s: the unit of the text, USER_HZ.
+    """
+    names = {f"cpu{core}" for core in cores}
+    lines = [line.split() for line in text.splitlines()]
+    counts = [[int(word) for word in words[1:]] for words in lines if words and words[0] in names]
+    busy = sum(count[column] for count in counts for column in BUSY_COLUMNS)
+    return busy / ticks_per_s, sum(count[STOLEN_COLUMN] for count in counts) / ticks_per_s
+
+
+def _cpu_times(cores: frozenset[int]) -> CpuTimes | None:
+    stat = PROC / "stat"
+    if not stat.exists():
+        return None
+    allowance = cpu_allowance()
+    busy_s, stolen_s = core_seconds(stat.read_text(), cores, os.sysconf("SC_CLK_TCK"))
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return CpuTimes(
+        cores=len(cores),
+        busy_s=busy_s,
+        stolen_s=stolen_s,
+        own_pid=os.getpid(),
+        own_s=sum(each.ru_utime + each.ru_stime for each in used),
+        throttled=allowance.throttled,
+        throttled_s=allowance.throttled_s,
+    )
+
+
+def _throttling(before: DeviceState, after: DeviceState) -> Iterator[str]:
+    elapsed_s = after.read_at_s - before.read_at_s
+    earlier = dict(before.held_back_s)
+    for reason, total_s in after.held_back_s:
+        if (held_s := total_s - earlier.get(reason, total_s)) > NOTABLE_SHARE * elapsed_s:
+            yield f"throttled: the {reason} held the clocks back for {held_s:.1f} s of {elapsed_s:.1f} s"
+    for reason in dict.fromkeys((*before.throttle_reasons, *after.throttle_reasons)):
+        if reason not in HARMLESS:
+            ends = [word for word, at in (("start", before), ("end", after)) if reason in at.throttle_reasons]
+            yield f"throttled: {reason} at the {' and the '.join(ends)}"
+
+
+def _cpu_time(before: DeviceState, after: DeviceState) -> Iterator[str]:
+    """Yield who else had the processor; only a process that read both states knows its own share."""
+    if before.cpu is None or after.cpu is None or before.cpu.own_pid != after.cpu.own_pid:
+        return
+    elapsed_s = after.read_at_s - before.read_at_s
+    first, last = before.cpu, after.cpu
+    if (times := (last.throttled or 0) - (first.throttled or 0)) > 0:
+        lost_s = (last.throttled_s or 0.0) - (first.throttled_s or 0.0)
+        yield f"throttled: the CPU quota stopped this process {times} times, {lost_s:.1f} s of {elapsed_s:.1f} s"
+    granted_s = last.cores * elapsed_s
+    if (stolen_s := last.stolen_s - first.stolen_s) > NOTABLE_SHARE * granted_s:
+        yield f"the host of this virtual machine kept back {stolen_s / granted_s:.0%} of its CPU time"
+    others_s = (last.busy_s - first.busy_s) - (last.own_s - first.own_s)
+    if others_s > NOTABLE_SHARE * granted_s:
+        yield f"other processes kept {others_s / elapsed_s:.2f} of {last.cores} cores busy"
+
+
+def _guests(before: DeviceState, after: DeviceState) -> Iterator[str]:
+    """Yield the other processes that were there at either end, as they were last seen."""
+    seen = {each.pid: each for state in (before, after) for each in state.processes}
+    for process in seen.values():
+        yield f"another process used the device: {process}"

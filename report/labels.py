@@ -1,0 +1,100 @@
+"""Where labels at the ends of lines stand, so that none covers another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .figure import Line, Panel
+
+LEAST_MOVE = 0.015  # of a plot's height: a label nearer to the end of its line is not led to
+SAME_COLUMN = 0.1  # of a plot's width: labels of lines that end so near to each other could meet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndLabel:
+    """Where a line ends and where its label stands; shares of the plot's width and height, from the lower left."""
+
+    line: Line
+    x: float  # of the label
+    end: float
+    height: float
+    is_led: bool  # whether a stroke should lead to the label: some label of its column had to move
+
+
+def end_labels(panel: Panel, gap: float) -> Iterator[EndLabel]:
+    """Yield the label of every line that has one, at its right end, moved where it would cover another.
+
+    Args:
+        panel: whose lines to label.
+        gap: height of one label, as a share of the plot's.
+    """
+    column: list[tuple[float, float, Line]] = []
+    for end in sorted(_ends(panel), key=lambda end: end[:2]):
+        if column and end[0] > column[0][0] + SAME_COLUMN:
+            yield from _labelled(column, gap)
+            column = []
+        column.append(end)
+    yield from _labelled(column, gap)
+
+
+def _ends(panel: Panel) -> Iterator[tuple[float, float, Line]]:
+    """Yield where each line with a label ends, as shares of the plot's width and height, and the line."""
+    for line in panel.lines:
+        if line.label and line.strokes:
+            x, y = line.strokes[-1][-1]
+            yield panel.x.place(x), panel.y.place(y), line
+
+
+def _labelled(column: Sequence[tuple[float, float, Line]], gap: float) -> Iterator[EndLabel]:
+    x = max((x for x, _, _ in column), default=0.0)
+    heights = spread_labels([end for _, end, _ in column], gap, 0.0, 1.0)
+    is_led = any(abs(height - end) > LEAST_MOVE for (_, end, _), height in zip(column, heights, strict=True))
+    for (_, end, line), height in zip(column, heights, strict=True):
+        yield EndLabel(line=line, x=x, end=end, height=height, is_led=is_led)
+
+
+def spread_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Return places at least `gap` apart, as near to the wanted ones as their order allows.
+
+    Neighbours that are too near form a block, which stands at the mean of what its members want. O(n^2) at most.
+
+    Args:
+        wanted: one place per label, in any order.
+        gap: least distance of two labels.
+        low: least place.
+        high: largest place; where all labels do not fit between, they reach beyond it.
+    """
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    blocks: list[list[int]] = []
+    for index in order:
+        blocks.append([index])
+        while len(blocks) > 1 and _meet(blocks[-2], blocks[-1], wanted, gap):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    places = [0.0] * len(wanted)
+    for block in blocks:
+        for rank, index in enumerate(block):
+            places[index] = _first(block, wanted, gap) + rank * gap
+    return _inside(places, order, gap, low, high)
+
+
+def _meet(lower: Sequence[int], upper: Sequence[int], wanted: Sequence[float], gap: float) -> bool:
+    return _first(upper, wanted, gap) < _first(lower, wanted, gap) + gap * len(lower)
+
+
+def _first(block: Sequence[int], wanted: Sequence[float], gap: float) -> float:
+    mean = sum(wanted[index] for index in block) / len(block)
+    return mean - gap * (len(block) - 1) / 2
+
+
+def _inside(places: list[float], order: Sequence[int], gap: float, low: float, high: float) -> list[float]:
+    """Return the places moved between the bounds; the lower bound wins."""
+    limit = high
+    for index in reversed(order):
+        places[index] = min(places[index], limit)
+        limit = places[index] - gap
+    limit = low
+    for index in order:
+        places[index] = max(places[index], limit)
+        limit = places[index] + gap
+    return places

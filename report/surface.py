@@ -1,0 +1,156 @@
+"""The picture of a latency surface: one panel per batch, one line per context."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+
+import numpy as np
+
+from ..errors import MeasurementError
+from ..profiler.records.measurement import Measurement
+from ..profiler.records.role import Origin
+from ..profiler.records.surface import HeldOut, LatencySurface
+from .axis import Axis, axis_of_counts, axis_of_errors, axis_of_times, spans_much
+from .cell import COLUMNS, cell_kind, cell_mark, cell_row, error_mark
+from .figure import Figure, Grid, Line, Panel, Rule, Stroke, Symbol
+
+WORST = 0.95  # the share of held-out cells whose error the larger figure bounds
+MOST_POINTS = 400  # of one stroke; shapes between them are left out, cells never
+WHENCE: Mapping[Origin, str] = {
+    "measured": "measured",
+    "imported": "measured elsewhere",
+    "estimated": "estimated, not measured",
+    "bound": "a bound, not measured",
+}
+
+Said = Mapping[Measurement, HeldOut]
+
+
+def surface_figure(surface: LatencySurface, *, device: str, model: str) -> Figure:
+    """Return the picture of a surface: milliseconds against tokens, every cell one mark.
+
+    Args:
+        surface: what was measured, or estimated.
+        device: what people call the device.
+        model: what people call the model.
+
+    Raises:
+        MeasurementError: every cell failed.
+    """
+    said = {each.cell: each for each in surface.held_out()}
+    cells = sorted(surface.measurements, key=lambda cell: (cell.batch, cell.context_tokens, cell.tokens))
+    return Figure(
+        title=f"{model}: what one {surface.role} forward costs",
+        facts=(f"on {device}", _how(surface), *_judgement(said)),
+        panels=(*_batch_panels(surface), *_error_panels(surface, said)),
+        legend=tuple(_legend(surface)),
+        grid=Grid(columns=COLUMNS, rows=tuple(cell_row(cell, said.get(cell)) for cell in cells)).filled(),
+    )
+
+
+def _batch_panels(surface: LatencySurface) -> Iterator[Panel]:
+    """Yield one panel per batch, each with its own scale: what counts is what more tokens cost over few."""
+    cells = [cell for cell in surface.measurements if cell.purpose != "held-out"]
+    contexts = sorted({cell.context_tokens for cell in cells})
+    shades = {context: place / max(len(contexts) - 1, 1) for place, context in enumerate(contexts)}
+    lines = {batch: tuple(_context_lines(surface, batch, shades)) for batch in sorted({cell.batch for cell in cells})}
+    heights = {batch: list(_heights(each)) for batch, each in lines.items()}
+    every_height = list(chain.from_iterable(heights.values()))
+    is_log = any(spans_much(each) for each in heights.values())
+    for batch in lines:
+        yield Panel(
+            title=f"batch {batch:,}",
+            x=_tokens_axis(surface),
+            y=axis_of_times("milliseconds", heights[batch] or every_height, is_log=is_log),
+            lines=lines[batch],
+            label_title="context",
+            strip_title="failed",
+        )
+
+
+def _heights(lines: Iterable[Line]) -> Iterator[float]:
+    for line in lines:
+        yield from (end for mark in line.marks for end in (mark.low, mark.high) if end is not None)
+        yield from (ms for stroke in line.strokes for _, ms in stroke)
+
+
+def _error_panels(surface: LatencySurface, said: Said) -> Iterator[Panel]:
+    """Yield a panel of the surface's errors at held-out cells, if there are any."""
+    cells = [cell for cell in surface.measurements if cell.purpose == "held-out"]
+    if not cells:
+        return
+    marks = tuple(error_mark(cell, said.get(cell)) for cell in cells)
+    line = Line(label="", shade=None, marks=marks)
+    errors = [100.0 * each.error for each in said.values()]
+    most = [float(np.quantile(errors, WORST))] if errors else []
+    band = [Rule(y=sign * error, label=f"{WORST:.0%}" if sign > 0 else "") for error in most for sign in (1, -1)]
+    yield Panel(
+        title="held-out cells of all batches",
+        x=_tokens_axis(surface),
+        y=axis_of_errors("error of the surface", _heights([line])),
+        lines=(line,),
+        rules=(Rule(y=0.0, label="exact"), *band),
+        strip_title="beyond",
+    )
+
+
+def _tokens_axis(surface: LatencySurface) -> Axis:
+    return axis_of_counts("tokens per sequence", [cell.tokens for cell in surface.measurements])
+
+
+def _context_lines(surface: LatencySurface, batch: int, shades: Mapping[int, float]) -> Iterator[Line]:
+    for context, shade in shades.items():
+        cells = [cell for cell in surface.measurements if (cell.batch, cell.context_tokens) == (batch, context)]
+        marks = tuple(cell_mark(cell) for cell in cells if cell.purpose != "held-out")
+        if marks:
+            strokes = tuple(_strokes(surface, batch, context))
+            yield Line(label=f"{context:,}", shade=shade, marks=marks, strokes=strokes)
+
+
+def _strokes(surface: LatencySurface, batch: int, context: int) -> Iterator[Stroke]:
+    """Yield what the surface says along one context; a stroke ends where it says nothing."""
+    counts = [cell.tokens for cell in surface.measurements if cell.batch == batch]
+    between = np.geomspace(min(counts), max(counts), MOST_POINTS).astype(int).tolist()
+    stroke: list[tuple[float, float]] = []
+    for tokens in sorted({*counts, *between}):
+        ms = _cost(surface, batch, context, tokens)
+        if ms is not None:
+            stroke.append((tokens, ms))
+        elif stroke:
+            yield tuple(stroke)
+            stroke = []
+    if stroke:
+        yield tuple(stroke)
+
+
+def _cost(surface: LatencySurface, batch: int, context: int, tokens: int) -> float | None:
+    try:
+        return surface.latency(batch, context, tokens).ms
+    except MeasurementError:
+        return None
+
+
+def _how(surface: LatencySurface) -> str:
+    kernel = f", {surface.attention} attention" if surface.attention else ""
+    return f"{surface.regime}, {surface.dtype}{kernel}; {len(surface.measurements)} cells, {WHENCE[surface.origin]}"
+
+
+def _judgement(said: Said) -> tuple[str, ...]:
+    if not said:
+        return ()
+    errors = [each.error for each in said.values()]
+    middle, most = statistics.median(errors), float(np.quantile(errors, WORST))
+    return (f"held-out error: median {middle:.1%}, 95th percentile {most:.1%}, of {len(errors)} cells",)
+
+
+def _legend(surface: LatencySurface) -> Iterator[tuple[Symbol, str]]:
+    kinds = {cell_kind(cell) for cell in surface.measurements}
+    meaning: dict[Symbol, str] = {
+        "measured": f"{WHENCE[surface.origin]}, ± standard error of the median",
+        "held-out": "measured, but no part of the surface",
+        "failed": "could not run",
+    }
+    yield "line", "the surface"
+    yield from ((kind, text) for kind, text in meaning.items() if kind in kinds)

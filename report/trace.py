@@ -1,0 +1,128 @@
+"""The picture of an acceptance trace: how good a drafter's choices are, deeper in its tree and down its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from ..profiler.records.acceptance import AcceptanceTrace
+from .axis import axis_of_shares, axis_of_steps
+from .figure import Figure, Grid, Line, Mark, Panel
+from .shares import CONFIDENCE, Hits, Share, count_hits, share_of
+
+FEWEST = 20  # positions; a depth with fewer is left out, unless it is the first
+ASIDE = 0.012  # of the depths: how far lines stand apart, so that no interval hides another
+COLUMNS = ("depth", "choices", "share", "from", "to", "positions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One share, and which choices it is the share of."""
+
+    depth: int  # of the drafted token; 1 follows the committed text
+    choices: str
+    x: float
+    share: Share
+
+
+def trace_figure(trace: AcceptanceTrace, *, target: str) -> Figure:
+    """Return the picture of a trace: shares of positions by depth and by rank, with intervals over prompts.
+
+    Args:
+        trace: what was recorded.
+        target: what people call the target.
+    """
+    found = count_hits(trace)
+    depths = _depths_seen(found)
+    widths = _widths(trace.children)
+    apart = ASIDE * max(depths - 1, 1)
+    asides = [apart * (place - (len(widths) - 1) / 2) for place in range(len(widths))]
+    by_depth = [_first_choices(found, width, depths, aside) for width, aside in zip(widths, asides, strict=True)]
+    by_rank = [_told(found, 1, slice(rank, rank + 1), f"rank {rank}", x=rank) for rank in range(trace.children)]
+    return Figure(
+        title=f"{trace.drafter_name}: how often its choices hold {target}'s token",
+        facts=tuple(_facts(trace, found, depths)),
+        panels=(_depth_panel(widths, by_depth), _rank_panel(by_rank)),
+        legend=(("measured", f"share of positions, with its {CONFIDENCE:.0%} interval over prompts"),),
+        grid=Grid(columns=COLUMNS, rows=tuple(_row(told) for told in (*chain.from_iterable(by_depth), *by_rank))),
+    )
+
+
+def _depths_seen(found: Hits) -> int:
+    """Return how many depths have enough positions; a deeper one never has more."""
+    return max(1, int((found.positions.sum(axis=0) >= FEWEST).sum()))
+
+
+def _widths(children: int) -> list[int]:
+    """Return how many first choices there is a line for: doublings, and all of them where that tells more."""
+    doublings = [2**power for power in range(8) if 2**power <= children]
+    return doublings if children < 1.5 * doublings[-1] else [*doublings, children]
+
+
+def _first_choices(found: Hits, width: int, depths: int, aside: float) -> list[Told]:
+    words = "first choice" if width == 1 else f"first {width} choices"
+    return [_told(found, depth, slice(0, width), words, x=depth + aside) for depth in range(1, depths + 1)]
+
+
+def _told(found: Hits, depth: int, ranks: slice, choices: str, *, x: float) -> Told:
+    hits = found.hits[:, depth - 1, ranks].sum(axis=1)
+    share = share_of(hits, found.positions[:, depth - 1], np.random.default_rng(0))
+    return Told(depth=depth, choices=choices, x=x, share=share)
+
+
+def _depth_panel(widths: Sequence[int], by_depth: Sequence[list[Told]]) -> Panel:
+    lines = [
+        _line(f"{width}", place / max(len(widths) - 1, 1), shares)
+        for place, (width, shares) in enumerate(zip(widths, by_depth, strict=True))
+    ]
+    return Panel(
+        title="by depth, where the tree holds the text so far",
+        x=axis_of_steps("depth of the drafted token", 1, len(by_depth[0])),
+        y=axis_of_shares("the token is among the first ..."),
+        lines=tuple(lines),
+        label_title="choices",
+    )
+
+
+def _rank_panel(by_rank: Sequence[Told]) -> Panel:
+    return Panel(
+        title="by rank, at depth 1",
+        x=axis_of_steps("rank, 0 is the drafter's first choice", 0, len(by_rank) - 1),
+        y=axis_of_shares("the token has this rank"),
+        lines=(_line("", 0.0, by_rank, is_joined=False),),
+    )
+
+
+def _line(label: str, shade: float, shares: Sequence[Told], *, is_joined: bool = True) -> Line:
+    stroke = tuple((told.x, 100.0 * told.share.value) for told in shares)
+    return Line(label=label, shade=shade, marks=tuple(map(_mark, shares)), strokes=(stroke,) if is_joined else ())
+
+
+def _mark(told: Told) -> Mark:
+    share = told.share
+    interval = f"{share.value:.1%}, {share.low:.1%} to {share.high:.1%}"
+    return Mark(
+        kind="measured",
+        x=told.x,
+        y=100.0 * share.value,
+        low=100.0 * share.low,
+        high=100.0 * share.high,
+        text=f"depth {told.depth}, {told.choices}\n{interval}\n{share.positions:,} positions",
+    )
+
+
+def _row(told: Told) -> tuple[str, ...]:
+    share = told.share
+    shares = (f"{value:.1%}" for value in (share.value, share.low, share.high))
+    return (f"{told.depth}", told.choices, *shares, f"{share.positions:,}")
+
+
+def _facts(trace: AcceptanceTrace, found: Hits, depths: int) -> Iterator[str]:
+    sampling = "greedy" if trace.temperature == 0.0 else f"temperature {trace.temperature:g}"
+    yield f"workload {trace.workload}, {sampling}"
+    yield f"{len(trace.prompts):,} prompts, {trace.positions:,} positions, {trace.children} choices recorded per node"
+    if depths < found.positions.shape[1]:
+        yield f"depths beyond {depths} are left out: fewer than {FEWEST} positions reach them"

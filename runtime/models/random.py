@@ -1,0 +1,63 @@
+"""A model of a given architecture with random weights: as fast as the real one, and no weights to fetch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+from ...errors import DeviceError, ModelError
+from .forward import CausalModel
+from .loading import causal_model, dtype_of, first_line, load_config
+
+
+def load_random(config: Path, *, dtype: str, device: str = "cpu", seed: int = 0) -> CausalModel:
+    """Return a randomly initialised model of an architecture, for measuring latency only.
+
+    The weights are drawn on the device in the number format asked for; the host holds no copy. While a lean
+    forward fuses its weights, the device holds them twice.
+
+    Args:
+        config: a config.json, or a folder that holds one.
+        dtype: one of `DTYPES`.
+        device: a torch device.
+        seed: of the weights.
+
+    Raises:
+        ModelError: no such configuration, not a causal language model, or an unknown dtype.
+        DeviceError: the device cannot be used, or is too small.
+    """
+    number_format, settings = dtype_of(dtype), load_config(str(config))
+    disable_progress_bar()
+    try:
+        place = torch.device(device)
+        with torch.random.fork_rng([place] if place.type == "cuda" else []), place:
+            torch.manual_seed(seed)
+            model = _built(settings, config, number_format)
+            return causal_model(model.eval(), str(config))
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
+        raise DeviceError(
+            f"cannot build {config} on {device}: {first_line(error)}; choose another --device or a smaller model"
+        ) from error
+
+
+def count_parameters(config: Path) -> int:
+    """Return how many parameters a model of this configuration has, without allocating any; tied ones count once.
+
+    Raises:
+        ModelError: no such configuration, or not a causal language model.
+    """
+    with torch.device("meta"):
+        model = _built(load_config(str(config)), config, torch.float32)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _built(settings: Any, config: Path, dtype: torch.dtype) -> PreTrainedModel:  # Any: a configuration of any family
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(settings, dtype=dtype, trust_remote_code=False)
+    except (ValueError, KeyError) as error:
+        raise ModelError(f"{config} describes no causal language model: {first_line(error)}") from error
+    return model

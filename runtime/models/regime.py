@@ -1,0 +1,31 @@
+"""How forwards run: as they come, replayed from CUDA graphs, or compiled."""
+
+from __future__ import annotations
+
+from ...errors import MeasurementError
+from .compiled import CompiledModel
+from .forward import CausalModel
+from .graphed import GraphedModel
+from .lean import LeanModel
+
+
+def in_regime(model: CausalModel, regime: str) -> CausalModel:
+    """Return the model with its forwards run in a regime; itself where they do already.
+
+    Args:
+        model: as it was loaded, or in that regime already.
+        regime: "eager", "cuda-graph" or "compiled"; "eager" leaves transformers' own forwards what they are.
+
+    Raises:
+        MeasurementError: this model cannot run so, or the regime is not one of this process.
+        DeviceError: CUDA graphs are asked of a model that is not on a GPU.
+    """
+    if model.regime == regime or (regime == "eager" and model.regime == "eager-transformers"):
+        return model
+    if regime == "cuda-graph":
+        return GraphedModel(model)
+    if regime == "compiled" and isinstance(model, LeanModel):
+        return CompiledModel(model)
+    if regime == "compiled":
+        raise MeasurementError("only the lean forward of the Llama family can be compiled; use eager or cuda-graph")
+    raise MeasurementError(f"a forward of regime {model.regime} cannot run as {regime!r}; use the model as loaded")

@@ -1,0 +1,6 @@
+"""What the profiler times: forwards of any shape in any role, whole drafting loops, prompts being read."""
+
+from .forwards import ForwardShapes
+from .runner import room_of, runner_of
+
+__all__ = ["ForwardShapes", "room_of", "runner_of"]

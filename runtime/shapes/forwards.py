@@ -1,0 +1,74 @@
+"""Forwards of any shape, run as the decoder runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from ..layout import lay_out
+from ..models.forward import CausalModel, ForwardInput
+from .piece import Piece, tree_layer, whole_tree
+from .room import Room
+
+
+class ForwardShapes:
+    """One model in one role; all shapes share one cache filled with noise.
+
+    A target verifies a whole tree; whatever drafts reads one layer of a tree.
+    """
+
+    def __init__(self, model: CausalModel, *, identity: str, dtype: str, role: str, slots: int, capacity: int) -> None:
+        """Allocate a cache for the largest batch and context to be timed."""
+        self.identity, self.dtype, self.role = identity, dtype, role
+        self.regime, self.attention = model.regime, model.attention
+        self._model = model
+        self._cache = model.new_cache(slots, capacity)
+        self._cache.states.normal_()
+        self._room = Room(slots=slots, capacity=capacity, longest_context=model.longest_context)
+
+    def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
+        """Return a call that runs one forward of the shape; the cache is left as it was.
+
+        The input is laid out here, and its mask lies in memory once for all rows, so that many calls can be kept.
+        What a regime does once per shape, capture or compile, happens in the first call.
+
+        Raises:
+            MeasurementError: the shape does not fit into the cache or the model's positions.
+        """
+        piece = whole_tree(tokens) if self.role == "verify" else tree_layer(tokens)
+        last = context_tokens + int(piece.depths.max())
+        self._room.require(batch=batch, columns=context_tokens + piece.room, last_place=last)
+        step = self._step(batch, context_tokens, piece)
+
+        def run() -> None:
+            self._model.forward(step, self._cache)
+
+        return run
+
+    def wait(self) -> None:
+        """Return when the device has finished what it was given."""
+        if self._model.device.type == "cuda":
+            torch.cuda.synchronize(self._model.device)
+
+    def _step(self, batch: int, context_tokens: int, piece: Piece) -> ForwardInput:
+        """Return the input of all rows: laid out for one, and repeated."""
+        drawn = np.random.default_rng(0).integers(0, self._model.vocabulary, (batch, piece.tokens))
+        row = lay_out(
+            drawn[:1],
+            piece.depths,
+            [context_tokens],
+            piece.visible,
+            written=piece.written,
+            dtype=self._model.dtype,
+            device=self._model.device,
+        )
+        return replace(
+            row,
+            tokens=torch.from_numpy(drawn).to(self._model.device),
+            positions=row.positions.repeat(batch, 1),
+            columns=row.columns.repeat(batch, 1),
+            bias=None if row.bias is None else row.bias.expand(batch, -1, -1),
+        )

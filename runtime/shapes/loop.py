@@ -1,0 +1,51 @@
+"""Whole drafting loops: what a drafter and its growth code take for one tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...planner.policy import Eagle2Policy
+from ..drafters.model import ModelDrafter
+from ..models.forward import CausalModel
+from ..requests import Request, Sequence
+from .room import Room
+
+
+class LoopShapes:
+    """A drafter that draws trees of `depth` layers: the root's own forward, then depth - 1 forwards of one width.
+
+    The tree is EAGLE-2's beam, cut back to nothing but its candidates' best 1 + depth * width; a width of 1 is a
+    chain. Between two layers the children's scores are read on the host, as in every round.
+    """
+
+    def __init__(self, model: CausalModel, *, identity: str, dtype: str, depth: int, slots: int, capacity: int) -> None:
+        """Allocate the drafter's cache and let it read a random text as long as it holds."""
+        self.identity, self.dtype, self.role = identity, dtype, f"loop:{depth}"
+        self.regime, self.attention = model.regime, model.attention
+        self._depth = depth
+        self._room = Room(slots=slots, capacity=capacity, longest_context=model.longest_context)
+        self._drafter = ModelDrafter(model, slots=slots, capacity=capacity)
+        longest = min(capacity, model.longest_context)
+        self._text = tuple(np.random.default_rng(0).integers(0, model.vocabulary, longest).tolist())
+        self._drafter.read_prefixes(self._text, [longest] * slots)
+
+    def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
+        """Return a call that drafts one tree behind a context and its newest token, which is not read yet.
+
+        Raises:
+            MeasurementError: the trees do not fit into the cache or the model's positions.
+        """
+        columns = context_tokens + 1 + (self._depth - 1) * tokens
+        last = context_tokens + self._depth - 1
+        self._room.require(batch=batch, columns=columns, last_place=last)
+        policy = Eagle2Policy(verify_tokens=1 + self._depth * tokens, depth=self._depth - 1, top_k=tokens)
+        request = Request(prompt=self._text[: context_tokens + 1], max_new_tokens=1)
+        sequences = [Sequence(request, 0)] * batch  # drafting reads them only
+
+        def run() -> None:
+            self._drafter.rewind([context_tokens] * batch)
+            self._drafter.draft(sequences, policy)
+
+        return run

@@ -1,0 +1,59 @@
+"""Reading prompts, as the decoder does when a sequence joins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..decoder import PREFILL_TOKENS
+from ..layout import lay_out
+from ..models.forward import CausalModel, ForwardInput
+from .room import Room
+
+
+class PrefillShapes:
+    """A model that reads `batch` prompts one after the other, each in pieces of at most `PREFILL_TOKENS`.
+
+    All of them go through slot 0: the cost is the same, and one slot is enough to measure any batch.
+    """
+
+    role = "prefill"
+
+    def __init__(self, model: CausalModel, *, identity: str, dtype: str, capacity: int) -> None:
+        """Allocate a cache for the longest prompt to be timed."""
+        self.identity, self.dtype = identity, dtype
+        self.regime, self.attention = model.regime, model.attention
+        self._model = model
+        self._cache = model.new_cache(1, capacity)
+        self._cache.states.normal_()
+        self._room = Room(slots=1, capacity=capacity, longest_context=model.longest_context)
+
+    def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
+        """Return a call that reads the next `tokens` tokens of `batch` prompts behind a context, 0 for whole prompts.
+
+        Raises:
+            MeasurementError: the prompt does not fit into the cache or the model's positions.
+        """
+        end = context_tokens + tokens
+        self._room.require(batch=1, columns=end, last_place=end - 1)
+        starts = range(context_tokens, end, PREFILL_TOKENS)
+        steps = [self._step(start, min(PREFILL_TOKENS, end - start)) for start in starts]
+
+        def run() -> None:
+            for _ in range(batch):
+                for step in steps:
+                    self._model.forward(step, self._cache)
+
+        return run
+
+    def _step(self, start: int, count: int) -> ForwardInput:
+        return lay_out(
+            np.random.default_rng(start).integers(0, self._model.vocabulary, (1, count)),
+            np.arange(count),
+            [start],
+            np.tri(count, dtype=np.bool_)[None],
+            take=np.array([count - 1]),
+            dtype=self._model.dtype,
+            device=self._model.device,
+        )

@@ -1,0 +1,35 @@
+"""Whether a shape fits: refused here, in words, before a GPU refuses it and is lost to its process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import MeasurementError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What the cache and the positions of a model hold."""
+
+    slots: int
+    capacity: int  # tokens per slot
+    longest_context: int  # places in a text
+
+    def require(self, *, batch: int, columns: int, last_place: int) -> None:
+        """Raise MeasurementError unless a shape fits.
+
+        Args:
+            batch: sequences.
+            columns: cache positions per sequence.
+            last_place: largest place in the text of any token.
+        """
+        if batch > self.slots or columns > self.capacity:
+            raise MeasurementError(
+                f"batch {batch} with {columns} tokens each exceeds {self.slots} slots of {self.capacity}; "
+                "measure smaller shapes"
+            )
+        if last_place >= self.longest_context:
+            raise MeasurementError(
+                f"a token at place {last_place} lies behind the model's longest context of {self.longest_context}; "
+                "measure shorter contexts"
+            )

@@ -1,0 +1,76 @@
+"""`spectune show --plot`: a picture beside the facts, or one line that says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spectune.cli import main
+from spectune.db import open_store
+from spectune.profiler.protocols import SurfaceKey
+
+from .drawn_pages import parsed
+from .synthetic import DEVICE, Language, SkilledDrafter, every_node, model, record, surface, texts
+
+SURFACE = surface("large", "verify", lambda batch, context, tokens: 1.0 + batch * tokens, tokens=(1, 2, 4, 8))
+LANGUAGE = Language(seed=1)
+TRACE = record(SkilledDrafter(LANGUAGE, 0.7), texts(LANGUAGE, 2, lambda place: 6), every_node(2, 2))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a store that knows a device, two models, a surface and a trace."""
+    key = SurfaceKey(
+        device=SURFACE.device, model=SURFACE.model, role=SURFACE.role, regime=SURFACE.regime, dtype=SURFACE.dtype
+    )
+    with open_store(str(tmp_path / "store.db")) as store:
+        store.add_device(DEVICE)
+        store.add_model(model("large"))
+        store.add_model(model("small"))
+        store.add_measurements(key, SURFACE.measurements)
+        store.add_trace(TRACE)
+    return tmp_path
+
+
+def shown(folder: Path, *arguments: str) -> Result:
+    return CliRunner(env={"SPECTUNE_STORE": str(folder / "store.db")}).invoke(main, ["show", *arguments])
+
+
+def test_a_surface_is_drawn_with_the_names_of_its_device_and_model(folder: Path) -> None:
+    result = shown(folder, "surface", "--plot", str(folder / "surface.html"))
+    assert result.exit_code == 0, result.output
+    page = parsed((folder / "surface.html").read_text())
+    assert page.all("h1")[0].text == "large: what one verify forward costs"
+    assert page.all("p")[0].text == f"on {DEVICE.label}"
+    assert len(page.all("g", "mark")) == len(SURFACE.measurements)
+
+
+def test_a_trace_is_drawn_with_the_names_of_its_models(folder: Path) -> None:
+    assert shown(folder, "trace", "--plot", str(folder / "trace.html")).exit_code == 0
+    page = parsed((folder / "trace.html").read_text())
+    assert page.all("h1")[0].text == "small: how often its choices hold large's token"
+
+
+def test_the_picture_is_named_and_the_facts_are_printed_too(folder: Path) -> None:
+    result = shown(folder, "surface", "--plot", str(folder / "surface.png"))
+    assert f"written to {folder / 'surface.png'}" in result.stderr
+    assert "median ms" in result.stdout
+    assert (folder / "surface.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        ("surface", "surface.svg", "end the name in .png or .html"),
+        ("surface", "absent/surface.png", "there is no folder"),
+        ("plan", "plan.png", "a plan has no picture"),
+    ],
+)
+def test_a_picture_that_cannot_be_is_refused_in_one_line(kind: str, name: str, words: str, folder: Path) -> None:
+    result = shown(folder, kind, "--plot", str(folder / name))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1
+    assert words in result.stderr
+    assert sorted(path.name for path in folder.iterdir()) == ["store.db"]

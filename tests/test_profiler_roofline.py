@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spectune.errors import MeasurementError
+from spectune.profiler.catalogue import catalogued
+from spectune.profiler.configuration import read_architecture
+from spectune.profiler.protocols import SurfaceKey
+from spectune.profiler.records.architecture import Architecture
+from spectune.profiler.records.ceilings import Ceilings
+from spectune.profiler.records.device import Device
+from spectune.profiler.records.limits import Limits
+from spectune.profiler.records.measurement import Measurement
+from spectune.profiler.records.surface import LatencySurface
+from spectune.profiler.records.wire import from_json
+from spectune.profiler.roofline import bound_surface, cells_below_bound, latency_or_bound, roofline_ms, surface_of
+
+DATA, FAMILY = Path(__file__).parent / "data", Path(__file__).parents[1] / "demo" / "models"
+LLAMA_8B = Architecture(
+    family="llama",
+    layers=32,
+    hidden=4096,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    intermediate=14336,
+    vocabulary=128256,
+    is_tied=False,
+    is_gated=True,
+)
+H200 = catalogued("H200").limits
+KEY = SurfaceKey(device="d" * 16, model="m" * 16, role="verify", regime="eager", dtype="bfloat16", attention="sdpa")
+
+
+def recorded() -> tuple[Limits, dict[str, LatencySurface]]:
+    """Return what benchmarks/estimate.py --keep measured on a shared virtual machine."""
+    kept = json.loads((DATA / "cpu_surfaces.json").read_text())
+    device = from_json(Device, json.dumps(kept["device"]))
+    limits = from_json(Ceilings, json.dumps(kept["ceilings"])).limits(device)
+    return limits, {name: from_json(LatencySurface, json.dumps(s)) for name, s in kept["surfaces"].items()}
+
+
+@pytest.mark.parametrize("name", ["target", "medium", "small"])
+def test_no_repeat_of_any_measured_cell_beats_its_bound(name):
+    limits, surfaces = recorded()
+    architecture, surface = read_architecture(FAMILY / name), surfaces[name]
+    beaten = [
+        cell
+        for cell in surface.measurements
+        if min(cell.repeats_ms)
+        < roofline_ms(architecture, limits, surface.dtype, cell.batch, cell.context_tokens, cell.tokens)
+    ]
+    assert len(surface.measurements) >= 60 and beaten == []
+
+
+@pytest.mark.parametrize("name", ["target", "medium", "small"])
+def test_the_bound_is_within_reach_where_the_arithmetic_sets_it(name):
+    limits, surfaces = recorded()
+    architecture = read_architecture(FAMILY / name)
+    cell = next(c for c in surfaces[name].measurements if (c.batch, c.context_tokens, c.tokens) == (8, 64, 60))
+    assert cell.median_ms < 4 * roofline_ms(architecture, limits, "bfloat16", 8, 64, 60)
+
+
+def test_a_cell_that_beats_its_bound_is_found():
+    bound_ms = roofline_ms(LLAMA_8B, H200, "bfloat16", 1, 64, 1)
+    cells = [cell(1, 64, 1, bound_ms * 0.99), cell(1, 64, 2, bound_ms * 1.01)]
+    ((found, of_it),) = cells_below_bound(surface_of(KEY, cells), LLAMA_8B, H200)
+    assert found == cells[0] and of_it == pytest.approx(bound_ms)
+
+
+def test_one_token_of_an_8b_model_takes_the_time_to_read_its_weights():
+    parameters = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 128256 * 4096
+    in_cache, kv = 60 * 2**20, 1000 * 32 * 2 * 8 * 128 * 2
+    expected_ms = (2 * parameters + kv - in_cache) / 4.8e12 * 1e3
+    assert roofline_ms(LLAMA_8B, H200, "bfloat16", 1, 1000, 1) == pytest.approx(expected_ms)
+
+
+def test_many_rows_take_the_time_to_multiply_them():
+    parameters = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 128256 * 4096
+    rows = 64 * 256
+    flops = 2 * rows * parameters + 4 * rows * 128 * 32 * 100 * 32
+    assert roofline_ms(LLAMA_8B, H200, "bfloat16", 64, 100, 256) == pytest.approx(flops / 989.5e12 * 1e3)
+
+
+SHAPES = st.tuples(st.integers(1, 64), st.integers(0, 9000), st.integers(1, 300))
+
+
+@given(SHAPES, SHAPES)
+def test_a_larger_shape_has_no_smaller_bound(shape, more):
+    larger = [a + b for a, b in zip(shape, more, strict=True)]
+    assert roofline_ms(LLAMA_8B, H200, "bfloat16", *shape) <= roofline_ms(LLAMA_8B, H200, "bfloat16", *larger)
+
+
+def test_a_bound_surface_says_so_everywhere():
+    surface = bound_surface(LLAMA_8B, H200, KEY, [(1, 64, 1), (1, 64, 8), (8, 64, 1)])
+    assert (surface.regime, surface.origin, surface.attention) == ("bound:eager", "bound", "sdpa")
+    assert surface.latency(1, 64, 8).source == "bound"
+    assert surface.latency(8, 64, 1).ms == roofline_ms(LLAMA_8B, H200, "bfloat16", 8, 64, 1)
+
+
+def test_a_prompt_costs_the_logits_of_its_last_token_alone():
+    prompt = bound_surface(LLAMA_8B, H200, replace(KEY, role="prefill"), [(1, 0, 4096)]).latency(1, 0, 4096).ms
+    head_ms = 2 * 4095 * 4096 * 128256 / 989.5e12 * 1e3
+    assert prompt == pytest.approx(roofline_ms(LLAMA_8B, H200, "bfloat16", 1, 0, 4096) - head_ms)
+
+
+def test_a_shape_that_exceeds_the_memory_is_a_failure():
+    surface = bound_surface(LLAMA_8B, catalogued("L4").limits, KEY, [(1, 64, 1), (64, 9000, 1)])
+    assert [bool(cell.failure) for cell in surface.measurements] == [False, True]
+    assert "out of memory: needs 85." in str(surface.measurements[1].failure)
+
+
+def test_what_no_published_speed_bounds_is_a_failure_not_a_zero():
+    tiny = replace(LLAMA_8B, layers=1, vocabulary=100)
+    surface = bound_surface(tiny, catalogued("EPYC-9654").limits, KEY, [(1, 64, 1)])
+    assert "fits into the caches" in str(surface.measurements[0].failure)
+
+
+@pytest.mark.parametrize("role", ["head", "exit:3", "loop:4"])
+def test_what_is_no_whole_forward_has_no_bound(role):
+    with pytest.raises(MeasurementError, match="no whole forward"):
+        bound_surface(LLAMA_8B, H200, replace(KEY, role=role), [(1, 64, 1)])
+
+
+def cell(batch: int, context: int, tokens: int, ms: float | None) -> Measurement:
+    return Measurement(
+        batch=batch,
+        context_tokens=context,
+        tokens=tokens,
+        repeats_ms=() if ms is None else (ms,),
+        failure="out of memory" if ms is None else None,
+    )
+
+
+def test_outside_the_measured_range_a_bound_is_given_and_labelled():
+    surface = surface_of(KEY, [cell(1, 64, 1, 9.0), cell(1, 64, 8, 9.5)])
+    assert latency_or_bound(surface, LLAMA_8B, H200, 1, 64, 8).source == "measured"
+    beyond = latency_or_bound(surface, LLAMA_8B, H200, 4, 900, 60)
+    assert (beyond.ms, beyond.source) == (roofline_ms(LLAMA_8B, H200, "bfloat16", 4, 900, 60), "bound")
+
+
+@pytest.mark.parametrize("shape", [(2, 64, 8), (2, 64, 9), (4, 99, 8)])
+def test_a_shape_that_could_not_run_and_all_beyond_it_have_no_bound(shape):
+    surface = surface_of(KEY, [cell(1, 64, 1, 9.0), cell(2, 64, 1, 9.5), cell(2, 64, 8, None)])
+    with pytest.raises(MeasurementError):
+        latency_or_bound(surface, LLAMA_8B, H200, *shape)

@@ -1,0 +1,88 @@
+"""The HTML page of a figure: whole, self-contained, and readable without a mouse or a screen."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from spectune.report.page import html_page
+from spectune.report.surface import surface_figure
+
+from .drawn_pages import Page, parsed
+from .synthetic import surface
+from .test_report_surface import CELLS, SURFACE
+
+NASTY = '<script>alert("x")</script> & "quoted"'
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return html_page(surface_figure(SURFACE, device=NASTY, model=NASTY))
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return parsed(text)
+
+
+def test_every_element_is_closed(page: Page) -> None:
+    assert page.is_whole
+
+
+def test_every_cell_is_one_mark(page: Page) -> None:
+    shapes = Counter(mark.attributes["aria-label"].splitlines()[0] for mark in page.all("g", "mark"))
+    assert shapes == Counter(f"batch {c.batch}, context {c.context_tokens}, tokens {c.tokens}" for c in CELLS)
+
+
+def test_every_mark_can_be_tabbed_to(page: Page) -> None:
+    assert {mark.attributes["tabindex"] for mark in page.all("g", "mark")} == {"0"}
+
+
+def test_every_chart_has_a_title_and_a_description_that_name_it(page: Page) -> None:
+    charts = [svg for svg in page.all("svg") if "aria-labelledby" in svg.attributes]
+    names = [svg.attributes["aria-labelledby"].split() for svg in charts]
+    ids = {each.attributes["id"]: each.tag for each in page.elements if "id" in each.attributes}
+    assert [[ids[name] for name in pair] for pair in names] == [["title", "desc"]] * 3
+
+
+def test_ids_are_distinct(page: Page) -> None:
+    ids = [each.attributes["id"] for each in page.elements if "id" in each.attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_nothing_is_fetched(text: str, page: Page) -> None:
+    assert not re.findall(r"https?:|//[a-z]|url\(|@import", text.split("<script>")[0])
+    assert not [each for each in page.elements if {"src", "href", "srcset"} & set(each.attributes)]
+    (policy,) = [meta for meta in page.all("meta") if meta.attributes.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.attributes["content"].startswith("default-src 'none'")
+
+
+def test_names_are_text_whatever_stands_in_them(page: Page) -> None:
+    assert len(page.all("script")) == 1
+    assert page.all("h1")[0].text == f"{NASTY}: what one verify forward costs"
+    assert page.all("p")[0].text == f"on {NASTY}"
+
+
+def test_the_table_lists_every_cell(page: Page) -> None:
+    assert len(page.all("tr")) == 1 + len(CELLS)
+
+
+def test_there_are_colours_for_a_light_and_a_dark_screen(text: str, page: Page) -> None:
+    assert "prefers-color-scheme:dark" in text
+    lines = page.all("g", "line")
+    assert lines
+    assert all(re.fullmatch(r"--paper:#\w{6};--screen:#\w{6}", line.attributes["style"]) for line in lines)
+
+
+def test_marks_lie_inside_their_chart(page: Page) -> None:
+    spots = page.all("circle", "reach")
+    assert all(0 < float(s.attributes["cx"]) < 460 and 0 < float(s.attributes["cy"]) < 360 for s in spots)
+
+
+def test_the_higher_of_two_times_is_drawn_higher() -> None:
+    one = surface("m", "verify", lambda b, c, n: float(n), batches=(1,), contexts=(2,), tokens=(1, 4))
+    low, high = parsed(html_page(surface_figure(one, device="d", model="m"))).all("circle", "reach")
+    assert float(high.attributes["cy"]) < float(low.attributes["cy"])
+    assert float(high.attributes["cx"]) > float(low.attributes["cx"])

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from spectune.cli.estimated import estimate_facts, print_estimate
+from spectune.db import open_store
+from spectune.db.store import Store
+from spectune.errors import DeviceError, ModelError, RequestError
+from spectune.profiler.ceilings import remember_ceilings
+from spectune.profiler.identity import identify
+from spectune.profiler.protocols import SurfaceKey
+from spectune.profiler.records.ceilings import Ceilings
+from spectune.profiler.records.device import Device
+from spectune.profiler.records.surface import LatencySurface
+from spectune.profiler.records.wire import from_json
+from spectune.tuning.estimate import EstimateRequest, estimate
+from spectune.tuning.evidence import beaten_bounds
+from spectune.tuning.request import Models
+
+DATA, FAMILY = Path(__file__).parent / "data", Path(__file__).parents[1] / "demo" / "models"
+KEPT = json.loads((DATA / "cpu_surfaces.json").read_text())
+DEVICE = from_json(Device, json.dumps(KEPT["device"]))
+CEILINGS = from_json(Ceilings, json.dumps(KEPT["ceilings"]))
+SURFACES = {name: from_json(LatencySurface, json.dumps(surface)) for name, surface in KEPT["surfaces"].items()}
+MODELS = Models(target=FAMILY / "target", drafters={"small": FAMILY / "small"})
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """An empty store, and a cache folder of its own."""
+    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path / "cache"))
+    with open_store(str(tmp_path / "store.db")) as opened:
+        yield opened
+
+
+def request(device: str = "H200", **changes: object) -> EstimateRequest:
+    wanted: dict[str, object] = {"models": MODELS, "contexts": (64, 1024), "tokens": (1, 8, 60)}
+    return EstimateRequest(device=device, **(wanted | changes))  # type: ignore[arg-type]
+
+
+def keep(store: Store, name: str, device: Device = DEVICE) -> None:
+    """Put a recorded surface of the demo family into a store as one of a device."""
+    surface = replace(SURFACES[name], device=device.fingerprint)
+    key = SurfaceKey(**{field.name: getattr(surface, field.name) for field in fields(SurfaceKey)})
+    store.add_device(device)
+    store.add_model(identify(FAMILY / name))
+    store.add_measurements(key, surface.measurements)
+    remember_ceilings(device, replace(CEILINGS, device=device.fingerprint))
+
+
+def test_without_measurements_every_surface_is_a_bound(store):
+    done = estimate(request(), store)
+    assert done.efficiency is None
+    assert [(surface.role, surface.regime) for surface in done.surfaces] == [
+        ("verify", "bound:eager"),
+        ("draft", "bound:eager"),
+    ]
+    assert {len(surface.measurements) for surface in done.surfaces} == {2 * 2 * 3}
+
+
+def test_with_measurements_every_surface_is_an_estimate(store):
+    keep(store, "target")
+    keep(store, "medium")
+    done = estimate(request(), store)
+    assert done.efficiency is not None and done.efficiency.cells == 160
+    assert {surface.regime for surface in done.surfaces} == {"estimated:eager"}
+
+
+def test_what_was_computed_lies_in_the_store_beside_its_device_and_models(store):
+    done = estimate(request(), store)
+    assert store.surfaces(done.device.device.fingerprint) == list(done.surfaces)
+    assert store.devices() == [done.device.device]
+    assert [store.find_model(surface.model) is not None for surface in done.surfaces] == [True, True]
+
+
+def test_measurements_stay_apart_from_what_was_computed_by_them(store):
+    keep(store, "target")
+    measured = store.surfaces()
+    estimate(request(), store)
+    assert [surface for surface in store.surfaces() if surface.origin == "measured"] == measured
+
+
+def test_no_estimate_rests_on_an_earlier_estimate(store):
+    keep(store, "target")
+    first, second = estimate(request(), store), estimate(request(), store)
+    assert first.efficiency == second.efficiency
+
+
+def test_a_configuration_without_weights_is_enough(store, tmp_path):
+    config = tmp_path / "big.json"
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
+    config.write_text(json.dumps({"model_type": "llama", "vocab_size": 128256, "num_key_value_heads": 8} | sizes))
+    done = estimate(request(models=Models(target=config)), store)
+    assert done.identities.target.parameters == 8_030_261_248
+    assert done.surfaces[0].latency(1, 64, 1).ms > 3.0
+
+
+def test_measurements_of_the_same_kind_of_device_come_before_those_of_the_same_model(store):
+    gpu = Device(kind="cuda", name="Other GPU", index=0, memory_bytes=2**35)
+    keep(store, "target")
+    keep(store, "medium", gpu)
+    done = estimate(request(models=Models(target=FAMILY / "target")), store)
+    assert done.efficiency is not None and done.efficiency.device == gpu.label
+    assert done.reasons == ()
+
+
+def test_of_two_devices_of_a_kind_the_one_that_ran_the_target_counts(store):
+    other = replace(DEVICE, name="Other CPU")
+    keep(store, "medium", other)
+    keep(store, "small", other)
+    keep(store, "target")
+    done = estimate(request(models=Models(target=FAMILY / "target")), store)
+    assert done.efficiency is not None and done.efficiency.device == DEVICE.label
+    assert "only a cpu was measured" in done.reasons[0]
+
+
+def test_a_measured_device_whose_limits_nobody_knows_is_passed_over_with_the_reason(store):
+    keep(store, "target")
+    nowhere = replace(DEVICE, name="Nowhere")
+    store.add_device(nowhere)
+    surface = SURFACES["small"]
+    store.add_model(identify(FAMILY / "small"))
+    key = SurfaceKey(**{field.name: getattr(surface, field.name) for field in fields(SurfaceKey)})
+    store.add_measurements(replace(key, device=nowhere.fingerprint), surface.measurements)
+    done = estimate(request(models=Models(target=FAMILY / "small")), store)
+    assert done.efficiency is not None and done.efficiency.device == DEVICE.label
+    assert done.reasons[0].startswith("Nowhere (cpu") and "'Nowhere'" in done.reasons[0]
+
+
+def test_a_device_of_unknown_arithmetic_has_bounds_and_says_why(store, tmp_path):
+    keep(store, "target")
+    done = estimate(request("EPYC-9654"), store)
+    assert done.efficiency is None and "no sourced bfloat16 speed" in done.reasons[0]
+
+
+def test_every_measured_cell_of_a_store_lies_above_its_bound(store):
+    for name in SURFACES:
+        keep(store, name)
+    estimate(request(), store)
+    assert len(store.surfaces()) == len(SURFACES) + 2
+    assert beaten_bounds(store) == ()
+
+
+def test_a_stored_cell_below_its_bound_is_found(store):
+    keep(store, "target")
+    key = SurfaceKey(**{field.name: getattr(SURFACES["target"], field.name) for field in fields(SurfaceKey)})
+    fast = replace(SURFACES["target"].measurements[0], repeats_ms=(0.01,))
+    store.add_measurements(key, [fast])
+    assert [beaten.cell for beaten in beaten_bounds(store)] == [fast]
+
+
+@pytest.mark.parametrize(("change", "error"), [({"device": "no such"}, DeviceError), ({"models": None}, ModelError)])
+def test_nothing_is_kept_of_a_request_that_cannot_be_done(store, tmp_path, change, error):
+    wanted = {"models": Models(target=tmp_path / "nothing")} if "models" in change else change
+    with pytest.raises(error):
+        estimate(request(**wanted), store)
+    assert store.surfaces() == [] and store.devices() == []
+
+
+@pytest.mark.parametrize("change", [{"batches": ()}, {"tokens": (0,)}, {"contexts": (-1,)}, {"batches": (1, 1)}])
+def test_shapes_that_are_none_are_refused(change):
+    with pytest.raises(RequestError, match="must be distinct"):
+        request(**change)
+
+
+def test_the_facts_of_an_estimate_are_json_and_name_every_source(store):
+    keep(store, "target")
+    facts = json.loads(json.dumps(estimate_facts(estimate(request(), store), store.url), allow_nan=False))
+    assert [surface["regime"] for surface in facts["surfaces"]] == ["estimated:eager"] * 2
+    assert all(figure["url"].startswith("https://") for figure in facts["figures"])
+    assert facts["calibration"]["cells"] == 80
+
+
+def test_people_are_told_that_nothing_was_measured(store, capsys):
+    print_estimate(estimate_facts(estimate(request(), store), store.url))
+    shown = capsys.readouterr().out
+    assert "computed for NVIDIA H200" in shown and "not measured" in shown and "lower bounds" in shown

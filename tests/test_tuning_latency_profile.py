@@ -1,0 +1,113 @@
+"""Timing alone: every role, models without weights, and nothing recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spectune.db import Store, open_store
+from spectune.errors import MeasurementError, RequestError
+from spectune.tuning.latency_profile import LatencyProfile, LatencyRequest, profile_latency
+from spectune.tuning.request import Models
+
+from .tiny_family import save_model
+
+ROLES = ("verify", "draft", "prefill", "exit:1", "loop:2")
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    folder = tmp_path_factory.mktemp("family")
+    save_model(folder / "target", layers=2, seed=1)
+    save_model(folder / "small", layers=1, seed=2)
+    return Models(target=folder / "target", drafters={"small": folder / "small"})
+
+
+def request(models: Models, *, contexts: tuple[int, ...] = (8, 24), roles: tuple[str, ...] = ROLES) -> LatencyRequest:
+    return LatencyRequest(
+        models=models,
+        contexts=contexts,
+        roles=roles,
+        dtype="float32",
+        batches=(1, 2),
+        most_tokens=6,
+        budget_s=2.5,
+        held_out=4,
+    )
+
+
+def timed(wanted: LatencyRequest, store: Store) -> LatencyProfile:
+    return profile_latency(wanted, store, lock_wait_s=60.0, progress=lambda what, share: None)
+
+
+@pytest.fixture(scope="module")
+def profile(family: Models, tmp_path_factory: pytest.TempPathFactory) -> LatencyProfile:
+    with open_store(str(tmp_path_factory.mktemp("store") / "store.db")) as store:
+        found = timed(request(family), store)
+        assert {s.role for s in store.surfaces()} == set(ROLES)
+    return found
+
+
+def test_every_role_has_a_surface_of_its_own_model(profile: LatencyProfile) -> None:
+    target, small = profile.identities.target.key, profile.identities.drafters["small"].key
+    seen = [(surface.model, surface.role) for surface in profile.surfaces]
+    assert seen == [(target, "verify"), (target, "prefill"), (target, "exit:1"), (small, "draft"), (small, "loop:2")]
+
+
+def test_every_surface_answers_inside_its_domain(profile: LatencyProfile) -> None:
+    for surface in profile.surfaces:
+        context = 0 if surface.role == "prefill" else 16
+        assert all(surface.latency(batch, context, 5).ms > 0.0 for batch in (1, 2))
+
+
+def test_shapes_were_held_out_to_judge_by(profile: LatencyProfile) -> None:
+    assert sum(len(surface.held_out()) for surface in profile.surfaces) >= 3
+
+
+def test_a_configuration_is_timed_without_any_weights(family: Models, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text((family.target / "config.json").read_text())
+    with open_store(str(tmp_path / "store.db")) as store:
+        found = timed(request(Models(target=config), roles=("verify",)), store)
+        assert [model.key for model in store.models()] == [found.identities.target.key]
+    assert "random weights" in found.identities.target.name
+    assert found.identities.target.parameters > json.loads(config.read_text())["vocab_size"]
+
+
+def test_a_finished_request_is_timed_anew(family: Models, tmp_path: Path) -> None:
+    wanted = request(family, roles=("draft",))
+    with open_store(str(tmp_path / "store.db")) as store:
+        assert [timed(wanted, store).is_resumed, timed(wanted, store).is_resumed] == [False, False]
+
+
+def test_a_request_whose_budget_was_too_small_goes_on_with_a_larger_one(family: Models, tmp_path: Path) -> None:
+    wanted = request(family, roles=("verify",))
+    with open_store(str(tmp_path / "store.db")) as store:
+        with pytest.raises(MeasurementError, match="they are kept"):
+            timed(LatencyRequest(**(fields_of(wanted) | {"budget_s": 1e-6})), store)
+        assert timed(wanted, store).is_resumed
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"contexts": ()}, "needs --context"),
+        ({"roles": ("verify", "verify")}, "distinct roles"),
+        ({"roles": ("head",)}, "by the library alone"),
+        ({"ranks": 2}, "timed alone, from its weights' folder"),
+    ],
+)
+def test_a_request_that_cannot_be_timed_says_why(family: Models, fault: dict[str, object], reason: str) -> None:
+    with pytest.raises(RequestError, match=reason):
+        LatencyRequest(**(fields_of(request(family)) | fault))
+
+
+def test_an_unknown_role_is_refused(family: Models) -> None:
+    with pytest.raises(MeasurementError, match="surface role is 'guess'"):
+        request(family, roles=("guess",))
+
+
+def fields_of(wanted: LatencyRequest) -> dict[str, object]:
+    return {name: getattr(wanted, name) for name in LatencyRequest.__dataclass_fields__}

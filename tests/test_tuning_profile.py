@@ -1,0 +1,108 @@
+"""The profile job: a killed one goes on where it stopped, and loses nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spectune.db import open_store
+from spectune.profiler.latency import Interrupted
+from spectune.profiler.prompts import Prompt
+from spectune.tuning.profile import Profile, profile
+from spectune.tuning.request import Models, ProfileRequest
+
+from .tiny_family import save_model
+
+Progress = Callable[[str, float], None]
+
+
+@pytest.fixture(scope="module")
+def request_(tmp_path_factory: pytest.TempPathFactory) -> ProfileRequest:
+    folder = tmp_path_factory.mktemp("family")
+    save_model(folder / "target", layers=2, seed=1)
+    save_model(folder / "small", layers=1, seed=2)
+    return ProfileRequest(
+        models=Models(target=folder / "target", drafters={"small": folder / "small"}),
+        prompts=[Prompt(text=f"def f{place}(x): return {place}") for place in range(3)],
+        dtype="float32",
+        batches=(1,),
+        max_new_tokens=8,
+        max_prompt_tokens=8,
+        budget_s=2.0,
+        held_out=4,
+        record="quick",
+    )
+
+
+def stop_at(step: str, share: float = 0.0) -> Progress:
+    def progress(what: str, done: float) -> None:
+        if what == step and done >= share:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def run(request: ProfileRequest, folder: Path, progress: Progress = lambda what, done: None) -> Profile:
+    with open_store(str(folder / "store.db")) as store:
+        return profile(request, store, lock_wait_s=60.0, progress=progress)
+
+
+def rows(folder: Path, query: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(folder / "store.db")) as database:
+        return database.execute(query).fetchall()
+
+
+def test_a_profile_stopped_while_timing_keeps_every_call_and_goes_on(request_: ProfileRequest, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run(request_, tmp_path, stop_at("timing forwards", 0.5))
+    before = rows(tmp_path, "SELECT ms FROM spectune_visit")
+    done = run(request_, tmp_path)
+    kept = {ms for s in (done.verify, *done.drafts.values()) for cell in s.measurements for ms in cell.repeats_ms}
+    assert done.is_resumed and len(before) > 10
+    assert {ms for (ms,) in before} <= kept
+
+
+def test_a_profile_stopped_after_recording_does_not_record_again(request_: ProfileRequest, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(request_, tmp_path, stop_at("comparing the models"))
+    parts = rows(tmp_path, "SELECT name, document FROM spectune_part ORDER BY name")
+    with pytest.raises(Interrupted):
+        run(request_, tmp_path, stop_at("timing forwards"))
+    assert set(parts) < set(rows(tmp_path, "SELECT name, document FROM spectune_part"))
+
+
+def test_a_stopped_and_a_whole_profile_record_the_same(request_: ProfileRequest, tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        run(request_, tmp_path, stop_at("recording small"))
+    stopped, whole = run(request_, tmp_path), run(request_, tmp_path / "whole")
+    assert stopped.traces == whole.traces
+    assert stopped.pairwise == whole.pairwise
+
+
+def test_a_profile_stopped_while_timing_rounds_keeps_its_surfaces(request_: ProfileRequest, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(request_, tmp_path, stop_at("timing whole rounds"))
+    with open_store(str(tmp_path / "store.db")) as store:
+        kept = {surface.role: surface for surface in store.surfaces()}
+    done = run(request_, tmp_path)
+    assert (done.verify, done.drafts["small"]) == (kept["verify"], kept["draft"])
+
+
+def test_another_request_does_not_go_on_with_a_stopped_one(request_: ProfileRequest, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run(request_, tmp_path, stop_at("timing forwards"))
+    assert not run(replace(request_, seed=5), tmp_path).is_resumed
+
+
+def test_a_finished_profile_leaves_no_journal_behind(request_: ProfileRequest, tmp_path: Path) -> None:
+    run(request_, tmp_path)
+    assert rows(tmp_path, "SELECT count(*) FROM spectune_visit UNION ALL SELECT count(*) FROM spectune_part") == [
+        (0,),
+        (0,),
+    ]

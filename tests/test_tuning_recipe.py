@@ -1,0 +1,81 @@
+"""What the levels of a recording hold, and recipes that cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from spectune.errors import MeasurementError
+from spectune.planner.candidates import CHAIN_LENGTHS, EAGLE2_DEFAULT
+from spectune.planner.policy import CastPolicy
+from spectune.tuning.cast_rule import Cast
+from spectune.tuning.growth_rules import Beam, OptTree, Talon
+from spectune.tuning.recipe import Level, Recipe, recipe_of
+
+from .toy_drafter import ToyDrafter
+from .toy_forest import expanded, grown
+
+CAST = CastPolicy(
+    breadth=0.1,
+    depth=0.1,
+    rerank=0.1,
+    max_width=4,
+    max_depth=3,
+    max_verify_tokens=6,
+    ratio_window=2,
+    draft_cost_ms=(0.0, 1.0, 1.1, 1.2, 1.3),
+    verify_cost_ms=(0.0, *(9.0 + tokens for tokens in range(6))),
+)
+
+
+def beams(level: Level) -> dict[int, int]:
+    return {rule.width: rule.forwards for rule in recipe_of(level).rules if isinstance(rule, Beam)}
+
+
+@pytest.mark.parametrize("level", ["quick", "standard", "full"])
+def test_every_level_holds_the_chains_that_compete(level: Level) -> None:
+    assert beams(level)[1] >= max(CHAIN_LENGTHS)
+
+
+@pytest.mark.parametrize("level", ["standard", "full"])
+def test_the_wider_levels_hold_eagle2s_own_tree_and_beams_of_every_width(level: Level) -> None:
+    assert beams(level)[EAGLE2_DEFAULT.top_k] == EAGLE2_DEFAULT.draft_forwards
+    assert sorted(beams(level)) == list(range(1, 11))
+
+
+def test_the_full_level_holds_talons_and_opt_trees_published_trees() -> None:
+    assert {Talon(nodes=60, gate=0.03, top_k=10), OptTree(nodes=60, least_gain=0.5, max_depth=10)} <= set(
+        recipe_of("full").rules
+    )
+
+
+@pytest.mark.parametrize(("less", "more"), [("quick", "standard"), ("standard", "full")])
+def test_a_level_expands_all_that_the_level_below_expands(less: Level, more: Level) -> None:
+    text, found = [1, 5, 5, 0, 2], []
+    for level in (less, more):
+        _, layers = grown(recipe_of(level).rules, text, vocabulary=14, children=recipe_of(more).children)
+        found.append(expanded(layers, ToyDrafter(0, 14), text))
+    assert all(few < many for few, many in zip(*found, strict=True))
+
+
+def test_cast_policies_are_recorded_besides() -> None:
+    assert recipe_of("quick", [CAST]).rules == (*recipe_of("quick").rules, Cast(policy=CAST))
+
+
+def test_the_default_recipe_is_the_standard_level() -> None:
+    assert Recipe() == recipe_of("standard")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"children": 0},
+        {"children": 255},
+        {"children": 3, "rules": (Beam(width=4, forwards=2),)},
+        {"children": 3, "rules": (Cast(policy=CAST),)},
+        {"children": 10, "rules": (Talon(),)},
+        {"children": 10, "rules": (OptTree(),)},
+    ],
+)
+def test_an_impossible_recipe_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(MeasurementError):
+        Recipe(**change)  # type: ignore[arg-type]

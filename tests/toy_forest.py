@@ -1,0 +1,78 @@
+"""Toy drafters along one text, and the trees that growth rules draw there, as sets of token paths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from spectune.planner.draft import Children, Ints
+from spectune.tuning.forest import Forest
+from spectune.tuning.growth_rule import GrowthRule
+from spectune.tuning.union import Layer, grow_union
+
+from .toy_drafter import ToyDrafter
+
+Path = tuple[int, ...]  # tokens from a root down; () is the root
+
+
+class ToyTreeDrafter:
+    """A forest's drafter that asks a ToyDrafter behind the whole text of every node, and counts what it is asked."""
+
+    def __init__(self, drafter: ToyDrafter, text: Sequence[int], positions: Sequence[int], children: int):
+        """Stand behind text[: t + 1] for every position t."""
+        self.drafter, self.children = drafter, children
+        self.prefixes: list[Path] = [tuple(text[: t + 1]) for t in positions]
+
+    def roots(self) -> Children:
+        """Return the answers behind the rows."""
+        return self._answer(self.prefixes)
+
+    def expand(self, parents: Ints, tokens: Ints) -> Children:
+        """Return the answers behind new nodes."""
+        new = [(*self.prefixes[p], token) for p, token in zip(parents.tolist(), tokens.tolist(), strict=True)]
+        self.prefixes += new
+        return self._answer(new)
+
+    def _answer(self, prefixes: Sequence[Path]) -> Children:
+        best = [self.drafter.best(prefix, self.children) for prefix in prefixes]
+        return Children(
+            tokens=np.array([[[token for token, _ in row] for row in best]], dtype=np.int64),
+            log_probs=np.array([[[score for _, score in row] for row in best]], dtype=np.float32),
+        )
+
+
+def grown(
+    rules: Sequence[GrowthRule],
+    text: Sequence[int],
+    *,
+    seed: int = 0,
+    children: int = 6,
+    vocabulary: int = 9,
+    levels: int | None = None,
+) -> tuple[ToyTreeDrafter, list[Layer]]:
+    """Grow the rules' union behind every token of a text but the last; neighbouring positions are joined."""
+    positions = np.arange(len(text) - 1)
+    drafter = ToyTreeDrafter(ToyDrafter(seed, vocabulary, levels), text, positions.tolist(), children)
+    roots = drafter.roots()
+    is_next = roots.tokens[0] == np.array(text[1:])[:, None]
+    joined = np.flatnonzero(is_next[:-1].any(axis=1))
+    forest = Forest(drafter, roots, joined, is_next[joined].argmax(axis=1))
+    return drafter, grow_union(forest, rules, np.array(text), positions)
+
+
+def expanded(layers: Sequence[Layer], drafter: ToyDrafter, text: Sequence[int]) -> list[set[Path]]:
+    """Return, per position, the nodes whose children were recorded; ranks are turned into tokens by the drafter."""
+    found: list[list[Path]] = [[] for _ in text[1:]]
+    for layer in layers:
+        for position, parent, rank in zip(
+            layer.positions.tolist(), layer.parents.tolist(), layer.ranks.tolist(), strict=True
+        ):
+            if parent < 0:
+                found[position].append(())
+            else:
+                above = found[position][parent]
+                prefix = (*text[: position + 1], *above)
+                found[position].append((*above, drafter.best(prefix, rank + 1)[rank][0]))
+    assert all(len(set(paths)) == len(paths) for paths in found)
+    return [set(paths) for paths in found]

@@ -1,0 +1,227 @@
+"""The latency job: surfaces alone, in any role, also of models without weights or spread over several devices."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..db.store import Store
+from ..errors import RequestError
+from ..profiler.bandwidth import cache_folder
+from ..profiler.device import detect
+from ..profiler.domain import Domain
+from ..profiler.identity import identify, identify_config
+from ..profiler.latency import Session, measure
+from ..profiler.lock import device_lock
+from ..profiler.protocols import ShapeRunner
+from ..profiler.records.device import Device
+from ..profiler.records.model import ModelIdentity
+from ..profiler.records.role import require_role
+from ..profiler.records.surface import LatencySurface
+from ..profiler.records.wire import from_json
+from ..profiler.state import disturbances, read_state
+from ..runtime.models.forward import CausalModel
+from ..runtime.models.loading import load_model
+from ..runtime.models.parallel import leave, load_parallel, rank
+from ..runtime.models.random import count_parameters, load_random
+from ..runtime.models.regime import in_regime
+from ..runtime.shapes import ForwardShapes, room_of
+from ..runtime.shapes.lockstep import LockstepShapes, follow
+from .family import torch_device
+from .profile import SURFACES
+from .request import Identities, Models
+from .steps import Progress
+from .timing import DRAFT_TOKENS, runner_for
+
+LOOP_WIDTH = 10  # of a drafting loop: EAGLE-2's published beam
+OF_DRAFTERS = ("draft", "loop")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyRequest:
+    """What is to be timed: every role of the target, and every role of drafters of each drafter."""
+
+    models: Models  # folders, or config.json files for random weights
+    contexts: tuple[int, ...]
+    roles: tuple[str, ...] = ("verify", "draft")
+    device: str = "auto"
+    dtype: str = "bfloat16"
+    regime: str = "eager"
+    batches: tuple[int, ...] = (1, 8)
+    most_tokens: int = 64  # per sequence, of the target's forwards
+    budget_s: float = 30.0
+    held_out: int = 30
+    ranks: int = 1  # devices the target is spread over
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.contexts or min(self.contexts) < 1 or not self.batches or min(self.batches) < 1:
+            raise RequestError(
+                f"timing alone needs --context and --batch of at least 1, got {list(self.contexts)} and "
+                f"{list(self.batches)}; for example --context 128,2048"
+            )
+        if not self.roles or len(set(self.roles)) < len(self.roles) or self.most_tokens < 1 or self.ranks < 1:
+            raise RequestError(f"need distinct roles, and tokens and devices of at least 1, got {self}")
+        for role in self.roles:
+            require_role(role)
+            if role == "head":
+                raise RequestError("a head is timed behind its target by the library alone; see runtime.models.head")
+        if self.ranks > 1 and (self.models.drafters or self.models.target.is_file()):
+            raise RequestError("a target spread over several devices is timed alone, from its weights' folder")
+        if self.ranks > 1 and set(self.roles) - {"verify", "draft"}:
+            raise RequestError(f"a target spread over several devices is timed as verify only, not {list(self.roles)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyProfile:
+    """What was timed."""
+
+    device: Device
+    identities: Identities
+    surfaces: tuple[LatencySurface, ...]
+    seconds: float
+    is_resumed: bool
+    disturbances: tuple[str, ...]
+
+
+def profile_latency(
+    request: LatencyRequest, store: Store, *, fresh: bool = False, lock_wait_s: float = 0.0, progress: Progress
+) -> LatencyProfile:
+    """Time every role of every model, keep the surfaces in the store, and return them.
+
+    Raises:
+        SpectuneError: a model, role or device is not fit; nothing was measured then.
+        Interrupted: Ctrl-C; what was timed is in the store, and the same request goes on from there.
+    """
+    start = time.monotonic()
+    device = detect(request.device)
+    identities = _identities(request.models)
+    with device_lock(device, cache_folder(), wait_s=lock_wait_s):
+        before = read_state(device)
+        store.add_device(device)
+        for identity in (identities.target, *identities.drafters.values()):
+            store.add_model(identity)
+        journal = store.open_profile(_key(request, device, identities), fresh)
+        document = journal.part(SURFACES)
+        if document is not None:
+            surfaces = from_json(tuple[LatencySurface, ...], document)
+        else:
+            progress("loading", 0.0)
+            domains = [_domain(request, role) for _, role in _timed(request, identities)]
+            with _runners(request, identities, device, domains) as runners:
+                surfaces = measure(
+                    runners,
+                    domains,
+                    device=device,
+                    budget_s=request.budget_s,
+                    sink=journal,
+                    seed=request.seed,
+                    held_out=request.held_out,
+                    progress=lambda share: progress("timing forwards", share),
+                    session=Session(prepared=1) if request.ranks > 1 else None,
+                )
+        journal.finish()
+    return LatencyProfile(
+        device=device,
+        identities=identities,
+        surfaces=surfaces,
+        seconds=time.monotonic() - start,
+        is_resumed=journal.is_resumed,
+        disturbances=disturbances(before, read_state(device)),
+    )
+
+
+def follow_rank(request: LatencyRequest) -> int:
+    """Run forwards in step with the process that measures, until it ends; return how many there were."""
+    domain = _domain(request, "verify")
+    model = load_parallel(str(request.models.target), dtype=request.dtype, ranks=request.ranks)
+    try:
+        return follow(_share(model, "", request, domain))
+    finally:
+        leave()
+
+
+def _timed(request: LatencyRequest, identities: Identities) -> list[tuple[ModelIdentity, str]]:
+    """Return every model with every role it is timed in, the target first."""
+    of_target = [role for role in request.roles if role.partition(":")[0] not in OF_DRAFTERS]
+    of_drafters = [role for role in request.roles if role.partition(":")[0] in OF_DRAFTERS]
+    timed = [(identities.target, role) for role in of_target]
+    return timed + [(model, role) for model in identities.drafters.values() for role in of_drafters]
+
+
+def _domain(request: LatencyRequest, role: str) -> Domain:
+    contexts, batches = tuple(sorted(set(request.contexts))), tuple(sorted(set(request.batches)))
+    kind = role.partition(":")[0]
+    if kind == "prefill":
+        return Domain(batches=batches, contexts=(0,), least_tokens=1, most_tokens=contexts[-1])
+    tokens = {"draft": DRAFT_TOKENS, "loop": LOOP_WIDTH}.get(kind, request.most_tokens)
+    return Domain(batches=batches, contexts=contexts, most_tokens=tokens)
+
+
+@contextmanager
+def _runners(
+    request: LatencyRequest, identities: Identities, device: Device, domains: Sequence[Domain]
+) -> Iterator[list[ShapeRunner]]:
+    """Yield one runner per timed model and role; a spread target's other processes end with the block."""
+    if request.ranks > 1:
+        model = load_parallel(str(request.models.target), dtype=request.dtype, ranks=request.ranks)
+        leader = LockstepShapes(_share(model, identities.target.key, request, domains[0]))
+        try:
+            yield [leader]
+        finally:
+            leader.close()
+            leave()
+        return
+    places = {identities.target.key: request.models.target} | {
+        identities.drafters[name].key: path for name, path in request.models.drafters.items()
+    }
+    loaded = {key: _loaded(path, request, torch_device(device)) for key, path in places.items()}
+    running = {key: in_regime(model, request.regime) for key, model in loaded.items()}
+    yield [
+        _runner((loaded if role.startswith("exit") else running)[model.key], role, model.key, request, domain)
+        for (model, role), domain in zip(_timed(request, identities), domains, strict=True)
+    ]
+
+
+def _runner(model: CausalModel, role: str, identity: str, request: LatencyRequest, domain: Domain) -> ShapeRunner:
+    return runner_for(model, role, identity, request, domain, domain.contexts[-1])
+
+
+def _share(model: CausalModel, identity: str, request: LatencyRequest, domain: Domain) -> ForwardShapes:
+    """Return the runner of this process's share of a spread target."""
+    capacity = room_of("verify", domain.contexts[-1], domain.most_tokens)
+    slots = max(request.batches)
+    return ForwardShapes(model, identity=identity, dtype=request.dtype, role="verify", slots=slots, capacity=capacity)
+
+
+def _loaded(path: Path, request: LatencyRequest, device: str) -> CausalModel:
+    if path.is_file():
+        return load_random(path, dtype=request.dtype, device=device, seed=request.seed)
+    return load_model(str(path), dtype=request.dtype, device=device)
+
+
+def _identities(models: Models) -> Identities:
+    return Identities(
+        target=_identity(models.target, None),
+        drafters={name: _identity(path, name) for name, path in models.drafters.items()},
+    )
+
+
+def _identity(path: Path, name: str | None) -> ModelIdentity:
+    return identify_config(path, count_parameters(path), name) if path.is_file() else identify(path, name)
+
+
+def _key(request: LatencyRequest, device: Device, identities: Identities) -> str:
+    models = [identities.target.key, *(f"{name} {model.key}" for name, model in identities.drafters.items())]
+    asked = (request.roles, request.regime, request.dtype, request.batches, request.contexts, request.most_tokens)
+    facts = (device.fingerprint, models, asked, request.held_out, request.ranks, request.seed)
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def is_leader() -> bool:
+    """Whether this process measures: the only one, or the first of those torchrun started."""
+    return rank() == 0

@@ -1,0 +1,50 @@
+"""Finished parts of a job: made once, then found again by the run that goes on after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..profiler.protocols import Parts
+from ..profiler.records.wire import from_json, to_json
+
+Made = TypeVar("Made")
+
+
+class PartsUnder:
+    """The parts of one step of a job: names are told apart by the step's own."""
+
+    def __init__(self, parts: Parts, step: str) -> None:
+        """Put `step` before every name."""
+        self._parts, self._step = parts, step
+
+    def part(self, name: str) -> str | None:
+        """Return the document kept under a name, None where there is none yet."""
+        return self._parts.part(f"{self._step}/{name}")
+
+    def add_part(self, name: str, document: str) -> None:
+        """Keep a document under a new name; it outlives the process once this returns."""
+        self._parts.add_part(f"{self._step}/{name}", document)
+
+
+def kept_or_made(parts: Parts | None, name: str, kind: type[Made], make: Callable[[], Made]) -> Made:
+    """Return the part of that name, made and kept now if there is none yet; it comes back bit for bit.
+
+    Args:
+        parts: where finished ones are kept; None keeps nothing.
+        name: of the part.
+        kind: the record's class.
+        make: returns the record.
+
+    Raises:
+        StoreError: what is kept under the name is no such record.
+    """
+    document = None if parts is None else parts.part(name)
+    if document is not None:
+        found: Any = from_json(kind, document)  # Any: from_json's own word for what is not a class
+        kept: Made = found
+        return kept
+    made = make()
+    if parts is not None:
+        parts.add_part(name, to_json(made, kind))
+    return made

@@ -1,0 +1,7 @@
+"""How a long job tells what it is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[str, float], None]  # (what is being done, share of it done)
