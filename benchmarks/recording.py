@@ -50,11 +50,12 @@ from spectune.tuning.request import Models, ProfileRequest
 FAMILY = Path(__file__).resolve().parents[1] / "demo" / "models"
 BYTES_BAR, CENSORED_BAR = 8.0, 0.005  # near-ties may fall differently in two recordings
 CHAIN, EAGLE2, TALON, BEST_FIRST = "chain of 6", "EAGLE-2 60/7/10", "TALON 60/0.03/10", "best-first 60"
-TALON_OF_10, OPT_TREE, CAST = "TALON 60/0.03/10 of 10 children", "OPT-Tree 60/0.5/10", "CAST 4/3/2.5"
+TALON_OF_10, BEST_FIRST_24 = "TALON 60/0.03/10 of 10 children", "best-first 24"
+OPT_TREE, CAST = "OPT-Tree 60/0.5/10", "CAST 4/3/2.5"
 PROMISED = {
     "quick": (CHAIN,),
-    "standard": (CHAIN, EAGLE2, TALON_OF_10),
-    "full": (CHAIN, EAGLE2, TALON_OF_10, TALON, BEST_FIRST, OPT_TREE, CAST),
+    "standard": (CHAIN, EAGLE2, TALON_OF_10, BEST_FIRST_24),
+    "full": (CHAIN, EAGLE2, TALON_OF_10, BEST_FIRST_24, TALON, BEST_FIRST, OPT_TREE, CAST),
 }
 Text = tuple[Request, tuple[int, ...]]
 
@@ -173,6 +174,7 @@ def published(cast: CastPolicy) -> dict[str, Rule]:
         TALON: Talon(),
         TALON_OF_10: Talon(children=10),
         BEST_FIRST: BestFirst(),
+        BEST_FIRST_24: BestFirst(nodes=24),
         OPT_TREE: OptTree(),
         CAST: Cast(policy=cast),
     }

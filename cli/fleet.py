@@ -49,19 +49,20 @@ def profile_fleet(settings: Settings, job: FleetJob, address: str | None, *, as_
         where, what, share = word
         tell(settings, f"{where}: {what}" + (f", {share:.0%}" if share else ""))
 
-    outcomes = profile_all(job, say) if address is None else _of_cluster(settings, job, say, address)
-    count, failed = 0, []
-    for outcome in outcomes:
-        count += 1
-        (_print_json if as_json else _print_tables)(outcome)
-        if outcome.error is not None:
-            failed.append(outcome.where)
-            click.echo(f"{outcome.where}: {outcome.failure}", err=True)
-            if settings.verbose:
-                traceback.print_exception(outcome.error)
+    tried, failed = [], []
+    try:
+        outcomes = profile_all(job, say) if address is None else _of_cluster(settings, job, say, address)
+        for outcome in outcomes:
+            _print_outcome(settings, outcome, as_json=as_json)
+            tried.append(outcome.where)
+            if outcome.error is not None:
+                failed.append(outcome.where)
+    except KeyboardInterrupt:
+        click.echo("stopped; what was done is kept, and the same command goes on from there", err=True)
+        raise
     if failed:
         raise DeviceError(
-            f"{len(failed)} of {count} devices could not be profiled: {', '.join(failed)}; "
+            f"{len(failed)} of {len(tried)} devices could not be profiled: {', '.join(failed)}; "
             "mend what is said above and run the same command again"
         )
 
@@ -83,11 +84,14 @@ def _of_cluster(settings: Settings, job: FleetJob, say: Tell, address: str) -> l
         return list(profile_cluster(job, say, address))
 
 
-def _print_json(outcome: Outcome) -> None:
-    print_json({"where": outcome.where, "failure": outcome.failure} | (outcome.facts or {}))
-
-
-def _print_tables(outcome: Outcome) -> None:
-    if outcome.facts is not None:
+def _print_outcome(settings: Settings, outcome: Outcome, *, as_json: bool) -> None:
+    """Print what became of a device, and on stderr why there is no profile of it."""
+    if as_json:
+        print_json({"where": outcome.where, "failure": outcome.failure} | (outcome.facts or {}))
+    elif outcome.facts is not None:
         click.secho(outcome.where, bold=True)
         print_profile(outcome.facts)
+    if outcome.error is not None:
+        click.echo(f"{outcome.where}: {outcome.failure}", err=True)
+        if settings.verbose:
+            traceback.print_exception(outcome.error)

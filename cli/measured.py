@@ -56,7 +56,8 @@ def print_preview(facts: Json) -> None:
     click.echo(
         f"{first} cells first, {facts['held_out']} random ones to judge by, then wherever the surface is least "
         f"certain, all within {facts['timing_s']:.0f} s. Besides, {facts['texts']} texts of up to "
-        f"{facts['tokens_per_text']} tokens are decoded and every drafter is recorded along them; that takes what the models take"
+        f"{facts['tokens_per_text']} tokens are decoded and every drafter is recorded along them; that takes what the "
+        "models take"
     )
 
 
@@ -67,12 +68,15 @@ def profile_facts(done: Profile, store_url: str) -> Json:
         "traces": [
             {
                 "drafter": trace.drafter_name,
+                "workload": trace.workload,
+                "temperature": trace.temperature,
                 "positions": trace.positions,
                 "acceptance_by_rank": trace.rank_acceptance().tolist(),
             }
             for trace in done.traces
         ],
-        "pairwise_acceptance": facts_of(done.pairwise),
+        "pairwise_acceptance": facts_of(done.pairwise[0]),
+        "more_pairwise_acceptance": [facts_of(agreement) for agreement in done.pairwise[1:]],
     }
 
 
@@ -117,9 +121,13 @@ def _surface_facts(surface: LatencySurface, name: str) -> Json:
 def print_profile(facts: Json) -> None:
     """Print what a profile measured, for people."""
     _print_surfaces(facts)
-    ranks = ("drafter", "positions", *(f"rank {rank}" for rank in range(SHOWN_RANKS)))
+    ranks = ("drafter", "workload", "temperature", "positions", *(f"rank {rank}" for rank in range(SHOWN_RANKS)))
     acceptance = [
-        (trace["drafter"], trace["positions"], *trace["acceptance_by_rank"][:SHOWN_RANKS]) for trace in facts["traces"]
+        (
+            *(trace[name] for name in ("drafter", "workload", "temperature", "positions")),
+            *trace["acceptance_by_rank"][:SHOWN_RANKS],
+        )
+        for trace in facts["traces"]
     ]
     if acceptance:
         print_table(Table(title="how often the target's token is the drafter's", columns=ranks, rows=acceptance))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,20 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
     if wrong:
         raise click.BadParameter(f"{wrong[0]!r} is no whole number of at least 1; write for example 1,2,4")
     return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def temperatures(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[float, ...]:
+    """Return temperatures from `0,0.8`; one given twice counts once."""
+    found = []
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            value = -1.0
+        if not 0.0 <= value < math.inf:
+            raise click.BadParameter(f"{part.strip()!r} is no temperature of at least 0; write for example 0,0.8")
+        found.append(value)
+    return tuple(dict.fromkeys(found))
 
 
 def device_name(_ctx: click.Context, _param: click.Parameter, name: str) -> str:

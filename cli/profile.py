@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 @options.drafters
 @click.option("--prompts", metavar="FILE", type=click.Path(path_type=Path), help="Text or .jsonl; else the demo's.")
 @options.workload
-@options.temperature
+@click.option(
+    "--temperature",
+    "temperatures",
+    default="0",
+    show_default=True,
+    callback=options.temperatures,
+    metavar="T,T,...",
+    help="Of sampling; 0 is greedy. All are recorded.",
+)
 @click.option(
     "--device",
     default="auto",
@@ -160,6 +168,8 @@ def profile(
         return
     if most_tokens is not None:
         raise click.UsageError("--tokens is for timing alone; add --latency-only.")
+    temperature, *more = measured.pop("temperatures")
+    measured |= {"temperature": temperature, "more_temperatures": tuple(more)}
     request = ProfileRequest(models=models, prompts=_prompts(prompts), **measured)
     if dry_run:
         _dry_run(request, ray_address, as_json)

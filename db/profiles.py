@@ -117,7 +117,7 @@ class ProfileJournal:
         *,
         overhead: RoundOverhead | None = None,
         traces: Sequence[AcceptanceTrace] = (),
-        pairwise: PairwiseAcceptance | None = None,
+        pairwise: Sequence[PairwiseAcceptance] = (),
     ) -> None:
         """Keep what was measured besides surfaces, mark the profile finished and drop its parts: all of it or nothing.
 
@@ -129,8 +129,7 @@ class ProfileJournal:
             session.add_all(trace_row(trace) for trace in traces)
             if overhead is not None:
                 session.add(overhead_row(overhead))
-            if pairwise is not None:
-                session.add(pairwise_row(pairwise))
+            session.add_all(pairwise_row(agreement) for agreement in pairwise)
             _close(session, self.profile_id, "finished")
 
     def _require_open(self, session: Session) -> None:

@@ -11,12 +11,12 @@ from ..db.store import Store
 from ..planner.inputs import PlanInputs
 from ..planner.plan import Plan
 from ..runtime.models.loading import load_pretrained, load_tokenizer
-from ..tuning.plan import PlanRequest, inputs_of, solve_and_store
 from ..tuning.family import EXACT_DTYPE, load_family, torch_device
+from ..tuning.plan import PlanRequest, inputs_of, solve_and_store
 from ..tuning.profile import Profile, profile
-from ..tuning.steps import Progress
 from ..tuning.prompts import requests_of
 from ..tuning.request import Models, ProfileRequest
+from ..tuning.steps import Progress
 from .contest import (
     Counter,
     contestants,

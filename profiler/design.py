@@ -1,37 +1,22 @@
-"""Which shapes to time next: where the surface is likely to be wrong, per millisecond that finding out costs.
-
-A surface is wrong between its points, by how far they are from a straight line, and at its points, by their noise.
-Both are estimated from what was timed so far, as relative errors:
-
-    between a and b    min(jump / 2, misfit), at least jump / 6      misfit: how far a and b lie from the line through
-                                                                     their neighbours; large beside an edge
-    at a point         1.2533 noise / sqrt(calls)                    the standard error of a median
-
-Halving the interval with the largest error per millisecond, again and again, walks down to every tile edge. The jump's
-share is the doubt that a straight row of points hides a staircase.
-"""
+"""Which shapes to time next: where the surface is likely to be wrong, per millisecond that finding out costs."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from .domain import Domain, Shape, doublings
+from .options import CALLS_OF_A_NEW_CELL, Option, options_of
 from .protocols import CellValue
 from .records.rows import BatchRows
 from .slice import Slice
 from .tally import Cell, Tally
 
-CALLS_OF_A_NEW_CELL = 3  # timed before its neighbours are trusted
 HELD_OUT_CALLS = 9  # timed per held-out cell, spread over the session
 FIRST_VISIT = 2.0  # price of a cell's first visit, which warms it up, over that of another
 PATIENCE = 4  # calls at disturbed moments, per undisturbed one wanted, before they are taken as they are
-EDGE_DOUBT = 1 / 6  # share of a jump that a straight row of points may hide
-NOISE_OF_A_MISFIT = 1.5  # what noise alone makes of the larger of two misfits, over the noise of both ends
 VisitMs = Callable[[float], float]  # what a visit takes, from what the call takes
 
 
@@ -45,17 +30,6 @@ class Design(Protocol):
     def choose(self, tally: Tally, seconds: float, spent_share: float, visit_ms: VisitMs) -> list[Cell]:
         """Return the cells to time in a round of about `seconds`, each at most once; none: all is known well enough."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """Something a round could time, and what that would be worth."""
-
-    shape: Shape
-    gain: float  # relative error removed, weighted by the share of shapes it was made at
-    call_ms: float  # what one call is expected to take
-    calls: int  # needed for the gain
-    beside: tuple[Shape, ...] = ()  # shapes without which this one tells nothing
 
 
 class AdaptiveDesign:
@@ -142,8 +116,7 @@ class AdaptiveDesign:
 
     def _options(self, tally: Tally, surface: int, batch: int) -> list[Option]:
         part = Slice(tally, surface, batch, self._domains[surface], self._enough)
-        options = (*_points(part), *_gaps(part), *_rows(part), *_contexts(part))
-        return [option for option in options if option.gain > 0.0 and part.may_run(option.shape)]
+        return [option for option in options_of(part) if option.gain > 0.0 and part.may_run(option.shape)]
 
     def _worth(self, tally: Tally) -> Callable[[int, Shape], float]:
         if self._value is None:
@@ -200,101 +173,3 @@ def _call_ms(tally: Tally, cell: Cell) -> float:
         return 1.0
     near = min(timed, key=lambda c: abs(math.log(batch / c.shape[0])) + abs(math.log(tokens / c.shape[2])))
     return near.ms * math.sqrt(max(1.0, batch * tokens / (near.shape[0] * near.shape[2])))
-
-
-def _points(part: Slice) -> Iterator[Option]:
-    """Yield another call of every point: its noise counts for half of both gaps beside it."""
-    for context, row in part.rows.items():
-        reach = part.reach(context)
-        places = [tokens for tokens, _ in row]
-        for (_, cell), share in zip(row, _half_gaps(places, part.tokens), strict=True):
-            error = part.tally.error(cell)
-            if error > part.enough:
-                gain = share * reach * (error - part.tally.error(cell, more=1))
-                yield Option(shape=cell.shape, gain=gain, call_ms=cell.ms, calls=1)
-
-
-def _gaps(part: Slice) -> Iterator[Option]:
-    """Yield the middle of every gap between measured tokens at the reference context."""
-    row = part.rows.get(part.reference, [])
-    values = [math.log(cell.ms) for _, cell in row]
-    errors = interval_errors([tokens for tokens, _ in row], values)
-    for (left, right), error in zip(pairwise(row), errors, strict=True):
-        yield from _middle(part, left, right, error)
-
-
-def _middle(part: Slice, left: tuple[int, Cell], right: tuple[int, Cell], error: float) -> Iterator[Option]:
-    inside = range(left[0] + 1, right[0])
-    middle = part.free(part.reference, inside)
-    if middle is not None:
-        share = len(inside) / part.tokens
-        gain = share * _beyond_noise(part, error, (left[1], right[1]))
-        shape = (part.batch, part.reference, middle)
-        yield Option(shape=shape, gain=gain, call_ms=right[1].ms, calls=CALLS_OF_A_NEW_CELL)
-
-
-def _rows(part: Slice) -> Iterator[Option]:
-    """Yield, at every other context, a point where how it differs from the reference is not known well."""
-    known = [tokens for tokens, _ in part.rows.get(part.reference, [])]
-    for context, row in part.rows.items():
-        if context == part.reference:
-            continue
-        errors = interval_errors([tokens for tokens, _ in row], [part.offset(cell) for _, cell in row])
-        for (left, right), error in zip(pairwise(row), errors, strict=True):
-            inside = [tokens for tokens in known if left[0] < tokens < right[0]]
-            middle = part.free(context, inside)
-            if middle is not None:
-                share = (right[0] - left[0] - 1) / part.tokens * part.reach(context)
-                gain = share * _beyond_noise(part, error, (left[1], right[1]))
-                shape = (part.batch, context, middle)
-                yield Option(shape=shape, gain=gain, call_ms=right[1].ms, calls=CALLS_OF_A_NEW_CELL)
-
-
-def _contexts(part: Slice) -> Iterator[Option]:
-    """Yield a context between two measured ones, where the change along contexts is not known to be straight."""
-    tokens = part.middle_tokens
-    line = [(context, cell) for context, row in part.rows.items() for n, cell in row if n == tokens]
-    line.sort(key=lambda place: place[0])
-    errors = interval_errors([context for context, _ in line], [part.offset(cell) for _, cell in line])
-    span = line[-1][0] - line[0][0] if line else 0
-    for (left, right), error in zip(pairwise(line), errors, strict=True):
-        middle = (left[0] + right[0]) // 2
-        if right[0] - left[0] >= max(32, span / 4) and part.free(middle, [tokens]) is not None:
-            share = (right[0] - left[0]) / span
-            gain = share * _beyond_noise(part, error, (left[1], right[1]))
-            shape = (part.batch, middle, tokens)
-            ends = [(part.batch, middle, n) for n in part.end_tokens if n != tokens]
-            calls = CALLS_OF_A_NEW_CELL * (1 + len(ends))
-            yield Option(shape=shape, gain=gain, call_ms=right[1].ms, calls=calls, beside=tuple(ends))
-
-
-def interval_errors(places: Sequence[int], values: Sequence[float]) -> list[float]:
-    """Return how wrong a straight line may be inside each gap: (places - 1,), in the values' own unit.
-
-    Args:
-        places: ascending.
-        values: one per place, noise included.
-    """
-    misfits = [math.inf] * len(places)
-    for at in range(1, len(places) - 1):
-        share = (places[at] - places[at - 1]) / (places[at + 1] - places[at - 1])
-        misfits[at] = abs(values[at] - values[at - 1] - share * (values[at + 1] - values[at - 1]))
-    errors = []
-    for at in range(len(places) - 1):
-        jump = abs(values[at + 1] - values[at])
-        told = [misfit for misfit in misfits[at : at + 2] if math.isfinite(misfit)]
-        errors.append(max(min(jump / 2, max(told, default=math.inf)), EDGE_DOUBT * jump))
-    return errors
-
-
-def _beyond_noise(part: Slice, error: float, ends: Iterable[Cell]) -> float:
-    """Return what of an error noise does not explain, and a new point would remove."""
-    noise = NOISE_OF_A_MISFIT * math.hypot(*(part.tally.error(end) for end in ends))
-    real = math.sqrt(max(0.0, error * error - noise * noise))
-    return real if real > part.enough else 0.0
-
-
-def _half_gaps(places: Sequence[int], whole: int) -> list[float]:
-    """Return the share of the axis that lies nearest to each place."""
-    edges = [places[0], *((left + right) / 2 for left, right in pairwise(places)), places[-1]]
-    return [(high - low + (1 if len(places) == 1 else 0)) / whole for low, high in pairwise(edges)]

@@ -94,7 +94,7 @@ def test_a_finished_profile_drops_its_parts(tmp_path: Path) -> None:
 
 
 def test_what_a_profile_finishes_with_is_in_the_store(store: Store) -> None:
-    with_surfaces(store).finish(overhead=OVERHEAD, traces=[TRACE], pairwise=AGREEMENT)
+    with_surfaces(store).finish(overhead=OVERHEAD, traces=[TRACE], pairwise=[AGREEMENT])
     assert store.overhead("device", "target", "float32") == OVERHEAD
     assert store.traces("target", "chat", 0.0) == [TRACE]
     assert store.pairwise(["large", "small"]) == AGREEMENT
@@ -107,7 +107,7 @@ def test_a_profile_that_cannot_finish_keeps_nothing_and_stays_open(tmp_path: Pat
             connection.execute(FULL_AT_THE_LAST_ROW)
         connection.close()
         with pytest.raises(StoreError, match="disk is full; free some space"):
-            journal.finish(overhead=OVERHEAD, traces=[TRACE], pairwise=AGREEMENT)
+            journal.finish(overhead=OVERHEAD, traces=[TRACE], pairwise=[AGREEMENT])
         assert store.trace_rows() == []
         assert store.overhead("device", "target", "float32") is None
         assert store.open_profile("key").part("surfaces") is not None

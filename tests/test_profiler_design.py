@@ -6,10 +6,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
-from spectune.profiler.design import AdaptiveDesign, interval_errors
+from spectune.profiler.design import AdaptiveDesign
 from spectune.profiler.domain import Domain, Shape
+from spectune.profiler.options import interval_errors
 from spectune.profiler.records.visit import Visit
 from spectune.profiler.tally import Cell, Tally, median_doubt
 
@@ -135,8 +137,6 @@ def test_points_that_disagree_with_themselves_are_timed_again_first() -> None:
 
 
 def test_two_outliers_among_three_calls_leave_the_median_in_doubt() -> None:
-    import numpy as np
-
     assert median_doubt(np.array([0.0, 2.3, 2.3])) == pytest.approx(1.15)
     assert median_doubt(np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.3, 2.3])) == 0.0
 

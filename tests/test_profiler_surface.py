@@ -178,7 +178,7 @@ def test_a_cell_may_not_stand_twice() -> None:
 @pytest.mark.parametrize("cells", [[], [cell(1, 0, 1, 1.0)]])
 def test_a_surface_without_cells_or_with_an_unknown_role_is_refused(cells: list[Measurement]) -> None:
     with pytest.raises(MeasurementError):
-        surface(cells, role="other" if cells else "verify")  # type: ignore[arg-type]
+        surface(cells, role="other" if cells else "verify")
 
 
 def test_the_relative_error_is_the_median_over_cells() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,7 +100,7 @@ def test_a_request_whose_budget_was_too_small_goes_on_with_a_larger_one(family: 
         ({"ranks": 2}, "timed alone, from its weights' folder"),
     ],
 )
-def test_a_request_that_cannot_be_timed_says_why(family: Models, fault: dict[str, object], reason: str) -> None:
+def test_a_request_that_cannot_be_timed_says_why(family: Models, fault: dict[str, Any], reason: str) -> None:
     with pytest.raises(RequestError, match=reason):
         LatencyRequest(**(fields_of(request(family)) | fault))
 
@@ -109,5 +110,5 @@ def test_an_unknown_role_is_refused(family: Models) -> None:
         request(family, roles=("guess",))
 
 
-def fields_of(wanted: LatencyRequest) -> dict[str, object]:
+def fields_of(wanted: LatencyRequest) -> dict[str, Any]:
     return {name: getattr(wanted, name) for name in LatencyRequest.__dataclass_fields__}

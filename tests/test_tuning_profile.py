@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spectune.db import open_store
+from spectune.errors import RequestError
 from spectune.profiler.latency import Interrupted
 from spectune.profiler.prompts import Prompt
 from spectune.tuning.profile import Profile, profile
@@ -106,3 +107,19 @@ def test_a_finished_profile_leaves_no_journal_behind(request_: ProfileRequest, t
         (0,),
         (0,),
     ]
+
+
+def test_every_workload_and_temperature_is_recorded_apart(request_: ProfileRequest, tmp_path: Path) -> None:
+    tagged = [*request_.prompts, *(replace(prompt, workload="chat") for prompt in request_.prompts)]
+    done = run(replace(request_, prompts=tagged, more_temperatures=(0.8,)), tmp_path)
+    setups = [("default", 0.0), ("chat", 0.0), ("default", 0.8), ("chat", 0.8)]
+    assert [(trace.workload, trace.temperature) for trace in done.traces] == setups
+    assert [(agreement.workload, agreement.temperature) for agreement in done.pairwise] == setups
+
+
+def test_a_workload_of_one_prompt_is_refused_before_anything_is_measured(
+    request_: ProfileRequest, tmp_path: Path
+) -> None:
+    tagged = [*request_.prompts, replace(request_.prompts[0], workload="chat")]
+    with pytest.raises(RequestError, match="at least 2 prompts"):
+        run(replace(request_, prompts=tagged), tmp_path)

@@ -8,9 +8,9 @@ from ..profiler.device import detect
 from ..profiler.domain import Domain, Shape
 from ..runtime.models.loading import load_tokenizer
 from .family import identify_all
-from .prompts import requests_of
 from .request import ProfileRequest
 from .timing import domains_of
+from .traces import workloads_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,8 @@ def preview(request: ProfileRequest) -> Preview:
         SpectuneError: what `profile` would refuse too: models, tokenizers, device or prompts that are not fit.
     """
     device, identities = detect(request.device), identify_all(request.models)
-    requests = requests_of(request, load_tokenizer(str(request.models.target)))
+    workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
+    requests = [asked for workload in workloads for asked in workload.requests]
     names = [identities.target.name, *identities.drafters]
     roles = ["verify", *(["draft"] * len(identities.drafters))]
     return Preview(

@@ -27,14 +27,13 @@ from ..profiler.state import disturbances, read_state
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.requests import Request
 from .decoding import Family
-from .family import identify_all, load_family, torch_device
+from .family import EXACT_DTYPE, identify_all, load_family, torch_device
 from .overhead import measure_overhead
-from .prompts import requests_of
 from .recipe import Recipe, recipe_of
 from .request import Identities, ProfileRequest
 from .steps import Progress
 from .timing import by_name, domains_of, time_surfaces
-from .traces import record_traces
+from .traces import Workload, record_workloads, workloads_of
 
 SURFACES = "surfaces"  # the journal's part that finished surfaces are kept in
 
@@ -49,7 +48,7 @@ class Profile:
     drafts: dict[str, LatencySurface]
     overhead: RoundOverhead
     traces: tuple[AcceptanceTrace, ...]
-    pairwise: PairwiseAcceptance
+    pairwise: tuple[PairwiseAcceptance, ...]
     seconds: float  # of this run; what an earlier, stopped one did is not counted
     is_resumed: bool
     disturbances: tuple[str, ...]  # what spoilt timings meanwhile, in words
@@ -81,16 +80,18 @@ def profile(
     start = time.monotonic()
     device = detect(request.device)
     identities = identify_all(request.models)
-    requests = requests_of(request, load_tokenizer(str(request.models.target)))
-    domains = domains_of(request, requests)
+    workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
+    domains = domains_of(request, [asked for workload in workloads for asked in workload.requests])
     kept = recipe or recipe_of(request.record)
     with device_lock(device, cache_folder(), wait_s=lock_wait_s):
         before = read_state(device)
         store.add_device(device)
         for identity in (identities.target, *identities.drafters.values()):
             store.add_model(identity)
-        journal = store.open_profile(request_key(request, device, identities, requests, domains, kept), fresh)
-        traces, pairwise = record_traces(request, identities, requests, kept, torch_device(device), journal, progress)
+        journal = store.open_profile(request_key(request, device, identities, workloads, domains, kept), fresh)
+        exact = load_family(request.models, dtype=EXACT_DTYPE, device=torch_device(device))
+        recorded = record_workloads(workloads, identities, exact, kept, journal, progress)
+        del exact
         family = load_family(request.models, dtype=request.dtype, device=torch_device(device))
         surfaces = _finished_surfaces(journal) or time_surfaces(
             request,
@@ -99,22 +100,22 @@ def profile(
             domains,
             device=device,
             sink=journal,
-            traces=traces,
+            traces=recorded.traces[: len(family.drafters)],  # of the first workload
             progress=progress,
         )
-        samples = _overhead(request, family, requests, journal, progress)
+        samples = _overhead(request, family, workloads[0].requests, journal, progress)
         overhead = RoundOverhead(
             device=device.fingerprint, target=identities.target.key, dtype=request.dtype, samples=samples
         )
-        journal.finish(overhead=overhead, traces=traces, pairwise=pairwise)
+        journal.finish(overhead=overhead, traces=recorded.traces, pairwise=recorded.pairwise)
     return Profile(
         device=device,
         identities=identities,
         verify=surfaces[0],
         drafts=by_name(surfaces, identities.drafters),
         overhead=overhead,
-        traces=traces,
-        pairwise=pairwise,
+        traces=recorded.traces,
+        pairwise=recorded.pairwise,
         seconds=time.monotonic() - start,
         is_resumed=journal.is_resumed,
         disturbances=disturbances(before, read_state(device)),
@@ -125,7 +126,7 @@ def request_key(
     request: ProfileRequest,
     device: Device,
     identities: Identities,
-    requests: Sequence[Request],
+    workloads: Sequence[Workload],
     domains: Sequence[Domain],
     recipe: Recipe,
 ) -> str:
@@ -134,8 +135,8 @@ def request_key(
         device.fingerprint,
         identities.target.key,
         sorted((name, model.key) for name, model in identities.drafters.items()),
-        [request.workload, request.temperature, request.dtype, request.regime, request.seed, request.held_out],
-        [(r.prompt, r.max_new_tokens) for r in requests],
+        [request.dtype, request.regime, request.seed, request.held_out],
+        [(w.label, [(r.prompt, r.max_new_tokens, r.seed, sorted(r.stop)) for r in w.requests]) for w in workloads],
         [repr(domain) for domain in domains],
         repr(recipe),
     ]

@@ -40,6 +40,7 @@ class ProfileRequest:
     prompts: Sequence[Prompt]
     workload: str = "default"
     temperature: float = 0.0
+    more_temperatures: tuple[float, ...] = ()  # recorded besides
     device: str = "auto"
     dtype: str = "bfloat16"
     regime: str = "eager"  # how forwards are timed; the decoder runs eager
@@ -66,5 +67,7 @@ class ProfileRequest:
             raise RequestError("contexts and prompt tokens must be at least 1, and new tokens at least 2")
         if not self.budget_s > 0:
             raise RequestError(f"the budget must be positive seconds, got {self.budget_s}")
+        if self.temperature in self.more_temperatures or len(set(self.more_temperatures)) < len(self.more_temperatures):
+            raise RequestError(f"every temperature is recorded once, got {self.temperature}, {self.more_temperatures}")
         if self.held_out < 0:
             raise RequestError(f"held-out shapes must be 0 or more, got {self.held_out}")

@@ -1,65 +1,98 @@
-"""Record every drafter along the target's own text, and how all models agree along it."""
+"""Record every drafter along the target's own texts, and how all models agree along them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
+from ..profiler.prompts import by_workload
 from ..profiler.protocols import Parts
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance, PromptTrace
 from ..runtime.requests import Request
 from .agreement import pairwise_acceptance
 from .continuations import continuations
-from .family import EXACT_DTYPE, load_family
+from .decoding import Family
+from .parts import PartsUnder
+from .prompts import requests_of
 from .recipe import Recipe
 from .recording import record_prompts
 from .request import Identities, ProfileRequest
 from .steps import Progress
 
 
-def record_traces(
-    request: ProfileRequest,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One workload at one temperature: its share of a profile's prompts, ready to be decoded."""
+
+    request: ProfileRequest  # with its own prompts, name and temperature
+    requests: tuple[Request, ...]
+
+    @property
+    def label(self) -> str:
+        """Name it in a few words."""
+        return f"{self.request.workload}, temperature {self.request.temperature:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """Per workload and temperature: a trace of every drafter, and how all models agree."""
+
+    traces: tuple[AcceptanceTrace, ...]
+    pairwise: tuple[PairwiseAcceptance, ...]
+
+
+def workloads_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> tuple[Workload, ...]:
+    """Return every workload that the prompts name at every temperature asked for, the request's own first.
+
+    Raises:
+        RequestError: a workload has too few prompts, or one without tokens.
+    """
+    found = []
+    for temperature in (request.temperature, *request.more_temperatures):
+        for name, prompts in by_workload(request.prompts, request.workload).items():
+            own = replace(request, prompts=prompts, workload=name, temperature=temperature, more_temperatures=())
+            found.append(Workload(request=own, requests=tuple(requests_of(own, tokenizer))))
+    return tuple(found)
+
+
+def record_workloads(
+    workloads: Sequence[Workload],
     identities: Identities,
-    requests: Sequence[Request],
+    family: Family,
     recipe: Recipe,
-    device: str,
     parts: Parts,
     progress: Progress,
-) -> tuple[tuple[AcceptanceTrace, ...], PairwiseAcceptance]:
-    """Return every drafter's trace along the target's own continuations, and how all models agree.
+) -> Recorded:
+    """Return what every drafter would have proposed along the target's own continuations, and how all models agree.
 
     Args:
-        request: whose workload it is.
+        workloads: from `workloads_of`.
         identities: of the models.
-        requests: one per prompt.
+        family: the models, in the number format traces are exact in.
         recipe: which trees are recorded.
-        device: torch's name of where.
         parts: receives what is finished, and gives back what a stopped run finished.
         progress: told each step.
     """
-    family = load_family(request.models, dtype=EXACT_DTYPE, device=device)
-    progress("decoding the target's own text", 0.0)
-    decoded = continuations(family.target, requests, parts=parts)
-    texts = [(asked, text) for asked, text in zip(requests, decoded, strict=True) if len(text) >= 2]
-    if len(texts) < 2:
-        raise RequestError("the target ends nearly every prompt at once, so there is nothing to record; add prompts")
-    traces = []
-    for name, model in family.drafters.items():
-        progress(f"recording {name}", 0.0)
-        prompts = record_prompts(model, texts, recipe, parts=parts, name=name)
-        traces.append(trace_of(request, identities, name, prompts))
-    progress("comparing the models", 0.0)
-    models = {"target": family.target, **family.drafters}
-    along = [(asked.prompt, text) for asked, text in texts]
-    pairwise = pairwise_acceptance(
-        models,
-        along,
-        request.temperature,
-        target=identities.target.key,
-        workload=request.workload,
-        parts=parts,
-    )
-    return tuple(traces), pairwise
+    traces, pairwise = [], []
+    for workload in workloads:
+        own = PartsUnder(parts, f"{workload.request.workload} {workload.request.temperature:g}")
+        texts = _texts(workload, family, own, progress)
+        traces.extend(_traces(workload, identities, family, recipe, texts, own, progress))
+        progress("comparing the models", 0.0)
+        pairwise.append(
+            pairwise_acceptance(
+                {"target": family.target, **family.drafters},
+                [(asked.prompt, text) for asked, text in texts],
+                workload.request.temperature,
+                target=identities.target.key,
+                workload=workload.request.workload,
+                parts=own,
+            )
+        )
+    return Recorded(traces=tuple(traces), pairwise=tuple(pairwise))
 
 
 def trace_of(
@@ -77,3 +110,33 @@ def trace_of(
         prefix_exact=True,
         prompts=prompts,
     )
+
+
+def _texts(
+    workload: Workload, family: Family, parts: Parts, progress: Progress
+) -> list[tuple[Request, tuple[int, ...]]]:
+    progress("decoding the target's own text", 0.0)
+    decoded = continuations(family.target, workload.requests, parts=parts)
+    texts = [(asked, text) for asked, text in zip(workload.requests, decoded, strict=True) if len(text) >= 2]
+    if len(texts) < 2:
+        raise RequestError(
+            f"the target ends nearly every prompt of {workload.label} at once, so nothing can be recorded; add prompts"
+        )
+    return texts
+
+
+def _traces(
+    workload: Workload,
+    identities: Identities,
+    family: Family,
+    recipe: Recipe,
+    texts: Sequence[tuple[Request, tuple[int, ...]]],
+    parts: Parts,
+    progress: Progress,
+) -> list[AcceptanceTrace]:
+    traces = []
+    for name, model in family.drafters.items():
+        progress(f"recording {name}", 0.0)
+        prompts = record_prompts(model, texts, recipe, parts=parts, name=name)
+        traces.append(trace_of(workload.request, identities, name, prompts))
+    return traces

@@ -18,7 +18,7 @@ from .cluster import Cluster, NodeLostError, Task, joined
 from .fleet import Facts, FleetJob, Outcome, Quarters, Tell
 from .nodes import Node, by_kind, kind_of, require_reachable
 from .profile import profile
-from .request import Models, ProfileRequest
+from .request import ProfileRequest
 
 LOOK_S = 0.2  # between two looks at the running tasks
 PROBE_S = 60.0  # for a node to say what it computes with
@@ -171,4 +171,4 @@ def _from_anywhere(request: ProfileRequest) -> ProfileRequest:
     """Return the request with paths that do not depend on the working folder."""
     models = request.models
     drafters = {name: path.absolute() for name, path in models.drafters.items()}
-    return replace(request, models=Models(target=models.target.absolute(), drafters=drafters))
+    return replace(request, models=replace(models, target=models.target.absolute(), drafters=drafters))
