@@ -67,7 +67,7 @@ class AdaptiveDesign:
         """Return cells never timed, due held-out ones, those timed too rarely, and what gains most per millisecond."""
         chosen: list[Cell] = []
         left_ms = 1000.0 * seconds
-        for cells, share in ((_never_timed(tally), 1.0), (self._due(tally, spent_share), 0.3), (_too_few(tally), 1.0)):
+        for cells, share in ((_never_timed(tally), 1.0), (self._due(tally, spent_share), 0.4), (_too_few(tally), 1.0)):
             limit_ms = share * left_ms
             for cell in cells:
                 price = visit_ms(_call_ms(tally, cell)) * (1.0 if cell.visits else FIRST_VISIT)
@@ -101,7 +101,7 @@ class AdaptiveDesign:
         wanted = math.ceil(HELD_OUT_CALLS * min(1.0, spent_share + 0.05))
         held_out = (cell for cell in tally.cells if cell.purpose == "held-out" and cell.failure is None)
         due = (cell for cell in held_out if cell.clean < wanted and cell.timed < PATIENCE * wanted)
-        return sorted(due, key=lambda cell: (cell.clean, cell.number))
+        return sorted(due, key=lambda cell: (cell.clean, _call_ms(tally, cell)))
 
     def _best_first(self, tally: Tally, visit_ms: VisitMs) -> list[tuple[int, Option]]:
         rated, worth = [], self._worth(tally)

@@ -231,15 +231,14 @@ class _Run:
 
     def _timed_ms(self, cell: Cell) -> float:
         """Time a call right after an untimed one: a decoder's forward finds its weights in the caches too."""
-        is_new = cell.number not in self.calls
+        is_new, known_ms = cell.number not in self.calls, cell.ms
         call = self._call(cell)
-        if is_new:
-            for _ in range(self.settings.warmup_calls):
-                call()
-        elif not cell.ms >= self.settings.long_ms:
+        for _ in range(self.settings.warmup_calls if is_new else 0):
+            known_ms = self.clock.time_ms(call)
+        if not is_new and not known_ms >= self.settings.long_ms:
             for _ in range(self.settings.untimed_calls):
                 call()
-        return statistics.median(self.clock.time_ms(call) for _ in range(self.settings.timed_calls(cell.ms)))
+        return statistics.median(self.clock.time_ms(call) for _ in range(self.settings.timed_calls(known_ms)))
 
     def _call(self, cell: Cell) -> Call:
         call = self.calls.pop(cell.number, None) or self.runners[cell.surface].prepare(*cell.shape)
