@@ -24,7 +24,7 @@ from .tally import Cell
 
 CALLS_OF_A_NEW_CELL = 3  # timed before its neighbours are trusted
 EDGE_DOUBT = 1 / 6  # share of a jump that a straight row of points may hide
-NOISE_OF_A_MISFIT = 2.5  # 95th percentile of what noise alone makes of the larger of two misfits, over that of both ends
+NOISE_OF_A_MISFIT = 2.5  # what noise alone hardly ever makes of the larger of two misfits, over the noise of both ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
