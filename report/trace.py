@@ -14,6 +14,7 @@ from .figure import Figure, Grid, Line, Mark, Panel
 from .shares import CONFIDENCE, Hits, Share, count_hits, share_of
 
 FEWEST = 20  # positions; a depth with fewer is left out, unless it is the first
+FEWEST_PROMPTS = 0.5  # share of the prompts; where fewer reach a depth, it tells of those prompts alone
 ASIDE = 0.012  # of the depths: how far lines stand apart, so that no interval hides another
 COLUMNS = ("depth", "choices", "share", "from", "to", "positions")
 
@@ -52,8 +53,10 @@ def trace_figure(trace: AcceptanceTrace, *, target: str) -> Figure:
 
 
 def _depths_seen(found: Hits) -> int:
-    """Return how many depths have enough positions; a deeper one never has more."""
-    return max(1, int((found.positions.sum(axis=0) >= FEWEST).sum()))
+    """Return how many depths have enough positions of enough prompts; a deeper one never has more."""
+    prompts = (found.positions > 0).sum(axis=0)
+    is_told = (found.positions.sum(axis=0) >= FEWEST) & (prompts >= FEWEST_PROMPTS * prompts[0])
+    return max(1, int(is_told.sum()))
 
 
 def _widths(children: int) -> list[int]:
@@ -125,4 +128,4 @@ def _facts(trace: AcceptanceTrace, found: Hits, depths: int) -> Iterator[str]:
     yield f"workload {trace.workload}, {sampling}"
     yield f"{len(trace.prompts):,} prompts, {trace.positions:,} positions, {trace.children} choices recorded per node"
     if depths < found.positions.shape[1]:
-        yield f"depths beyond {depths} are left out: fewer than {FEWEST} positions reach them"
+        yield f"depths beyond {depths} are left out: too few positions or prompts reach them"
