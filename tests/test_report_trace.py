@@ -64,7 +64,7 @@ def test_depths_that_few_positions_reach_are_left_out_and_it_is_said() -> None:
     short = replace(TRACE, prompts=TRACE.prompts[:1])  # 14 positions, and fewer below
     found = trace_figure(short, target="large")
     assert len(found.panels[0].lines[0].marks) == 1
-    assert "are left out: fewer than 20 positions reach them" in found.facts[-1]
+    assert "are left out: too few positions or prompts reach them" in found.facts[-1]
 
 
 def test_the_table_has_a_row_per_mark(figure: Figure) -> None:
