@@ -118,6 +118,7 @@ class Evidence:
     seen: dict[int, Call] = field(default_factory=dict)  # by ordinal
     parts: dict[str, str] = field(default_factory=dict)  # documents by name, as long as the profile is open
     faults: list[str] = field(default_factory=list)
+    is_finished: bool = False  # as the last look found it
 
     def look(self, place: Path | None = None) -> None:
         """Read all calls, those taken out of the journal included, and all parts; compare with what was seen before."""
@@ -126,14 +127,14 @@ class Evidence:
             tables = ("spectune_visit", "kill_dropped")
             calls = [call for table in tables for call in store.execute(f"SELECT {CALL} FROM {table}")]
             parts = dict(store.execute("SELECT name, document FROM spectune_part"))
-            is_finished = ("finished",) in store.execute("SELECT state FROM spectune_profile").fetchall()
+            self.is_finished = ("finished",) in store.execute("SELECT state FROM spectune_profile").fetchall()
         now = {call[0]: call for call in calls}
         lost = [ordinal for ordinal, call in self.seen.items() if now.get(ordinal) != call]
         self._expect(not lost, f"calls {lost} were seen, and are gone or changed")
         self._expect(len(now) == len(calls), f"{len(calls) - len(now)} calls are there twice")
         self._expect(sorted(now) == list(range(len(now))), "the calls' ordinals have gaps")
         gone = [name for name, document in self.parts.items() if parts.get(name) != document]
-        self._expect(is_finished or not gone, f"parts {gone} were seen, and are gone or changed")
+        self._expect(self.is_finished or not gone, f"parts {gone} were seen, and are gone or changed")
         self.seen, self.parts = now, parts
 
     def look_at_copy(self) -> None:
@@ -228,9 +229,11 @@ def resumed_until_finished(command: list[str], kills: deque[Kill], evidence: Evi
         phase = run.phase
         if not run.kill():
             break
+        evidence.look_at_copy()
+        if evidence.is_finished:  # it had all it wanted and was about to say so: that kill is made on another profile
+            break
         kills.popleft()
         phases[phase] += 1
-        evidence.look_at_copy()
         counts = f"{len(evidence.seen):>6} calls  {len(evidence.parts):>3} parts  {len(evidence.faults)} faults"
         print(f"killed while {phase:<9}  {counts}", flush=True)
     else:
