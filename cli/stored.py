@@ -12,6 +12,8 @@ from ..db.store import Store
 from ..errors import NoPlanError, StoreError
 from ..planner.plan import plan_from_json
 from ..planner.validation import Validation
+from ..profiler.confidence import step_reliability
+from ..profiler.records.calibration import Reliability
 from ..profiler.records.document import SurfaceDocument, TraceDocument
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json, to_json
@@ -93,6 +95,7 @@ def stored_trace(store: Store, number: int | None) -> Stored:
     rows = {row.id: asdict(row) for row in store.trace_rows()}
     chosen = _chosen("trace", number, tuple(rows), store.url)
     trace = store.trace(chosen)
+    confidence = step_reliability(trace)
     about = {
         **named(rows[chosen], model_names(store)),
         "drafter_name": trace.drafter_name,
@@ -100,15 +103,19 @@ def stored_trace(store: Store, number: int | None) -> Stored:
         "positions": trace.positions,
         "prefix_exact": trace.prefix_exact,
         "seed": trace.seed,
+        "bytes_per_position": trace.bytes_per_position,
+        "bytes_per_node": trace.bytes_per_node,
+        "expected_calibration_error": confidence.expected_error,
     }
     ranks = trace.rank_acceptance().tolist()
     target, drafter = store.find_model(trace.target), store.find_model(trace.drafter)
     return Stored(
         document=to_json(TraceDocument(trace=trace, target=target, drafter=drafter)),
-        facts={**about, "acceptance_by_rank": ranks},
+        facts={**about, "acceptance_by_rank": ranks, "reliability": facts_of(confidence)["bins"]},
         tables=(
             _facts_table(f"trace {chosen}", about),
             Table(title="the target's token is the drafter's", columns=("rank", "share"), rows=[*enumerate(ranks)]),
+            _reliability_table(confidence),
         ),
         draw=lambda: trace_figure(trace, target=about["target"]),
     )
@@ -157,6 +164,12 @@ def _chosen(kind: str, number: int | None, known: Sequence[int], url: str) -> in
 
 def _facts_table(title: str, facts: Json) -> Table:
     return Table(title=title, columns=("fact", "value"), rows=[(name, str(value)) for name, value in facts.items()])
+
+
+def _reliability_table(confidence: Reliability) -> Table:
+    rows = [(f"{one.low:.1f} to {one.high:.1f}", one.count, one.confidence, one.frequency) for one in confidence.bins]
+    columns = ("confidence", "children", "mean", "came true")
+    return Table(title="what the drafter says of a child, and how often it is so", columns=columns, rows=rows)
 
 
 def _latency_table(surface: LatencySurface) -> Table:

@@ -187,6 +187,14 @@ def test_show_tells_the_acceptance_of_a_trace(workshop: Workshop) -> None:
     assert (facts["drafter"], facts["acceptance_by_rank"]) == ("small", trace["acceptance_by_rank"])
 
 
+def test_show_tells_how_far_a_drafter_s_confidence_is_from_what_came_true(workshop: Workshop) -> None:
+    facts = workshop.facts("show", "trace")
+    count = sum(one["count"] for one in facts["reliability"])
+    error = sum(one["count"] * abs(one["confidence"] - one["frequency"]) for one in facts["reliability"]) / count
+    assert facts["expected_calibration_error"] == pytest.approx(error)
+    assert 0.0 < facts["bytes_per_node"] <= 8.0 < facts["bytes_per_position"]
+
+
 def test_list_counts_what_is_there(workshop: Workshop) -> None:
     facts = workshop.facts("list")
     counts = {name: len(rows) for name, rows in facts.items() if name not in ("store", "plans")}
