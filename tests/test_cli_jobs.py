@@ -26,7 +26,7 @@ from spectune.planner.plan import plan_from_json
 
 from .tiny_family import byte_tokenizer, save_model
 
-TINY = ("--dtype", "float32", "--batch", "1,2", "--budget", "3", "--record", "quick", "--max-new-tokens", "12")
+TINY = ("--dtype", "float32", "--batch", "1,2", "--budget", "6", "--record", "quick", "--max-new-tokens", "12")
 PROMPT = "def main("
 
 

@@ -25,7 +25,7 @@ from spectune.tuning.plan import PlanRequest, inputs_from_store, inputs_of
 from .tiny_family import byte_tokenizer
 from .tiny_models import perturbed, tiny_llama
 
-SIZE = DemoSize(calibration_prompts=8, evaluation_prompts=10, calibration_tokens=12, evaluation_tokens=12, budget_s=1.0)
+SIZE = DemoSize(calibration_prompts=8, evaluation_prompts=10, calibration_tokens=12, evaluation_tokens=12, budget_s=8.0)
 
 
 @dataclass(frozen=True)

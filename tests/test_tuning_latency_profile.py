@@ -34,7 +34,7 @@ def request(models: Models, *, contexts: tuple[int, ...] = (8, 24), roles: tuple
         dtype="float32",
         batches=(1, 2),
         most_tokens=6,
-        budget_s=2.5,
+        budget_s=5.0,
         held_out=4,
     )
 

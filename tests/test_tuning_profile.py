@@ -34,7 +34,7 @@ def request_(tmp_path_factory: pytest.TempPathFactory) -> ProfileRequest:
         batches=(1,),
         max_new_tokens=8,
         max_prompt_tokens=8,
-        budget_s=2.0,
+        budget_s=4.0,
         held_out=4,
         record="quick",
     )
