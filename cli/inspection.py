@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import DeviceError
-from ..profiler.bandwidth import cache_folder, known_bandwidth, memory_bandwidth, remember_bandwidth
+from ..profiler.bandwidth import known_bandwidth, memory_bandwidth, remember_bandwidth
 from ..profiler.device import detect_all
 from ..profiler.lock import device_lock
 from ..profiler.records.bandwidth import Bandwidth
 from ..profiler.records.device import Device
 from ..profiler.records.state import DeviceState
+from ..profiler.remembered import cache_folder
 from ..profiler.state import read_state
 
 

@@ -159,9 +159,13 @@ def profile(
         raise click.UsageError("Give --target PATH, or --config-only CONFIG.json for random weights.")
     models = Models(target=place, drafters=drafters)
     if estimated is not None:
+        if dry_run or ray_address is not None or roles is not None or ranks is not None:
+            raise click.UsageError("--estimate measures nothing; leave out what asks for a measurement.")
         _estimate(settings, models, estimated, store, measured, as_json)
         return
     if config_only is not None or roles is not None or ranks is not None:
+        if dry_run or ray_address is not None:
+            raise click.UsageError("Timing alone knows neither --dry-run nor --ray; leave them out.")
         alone = {"roles": tuple((roles or "verify,draft").split(",")), "ranks": ranks or 1}
         alone |= {"most_tokens": most_tokens} if most_tokens else {}
         _time_alone(settings, models, alone | measured, store, fresh, as_json)

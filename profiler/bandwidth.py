@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import platformdirs
-
-from ..errors import DeviceError, SpectuneError
+from ..errors import DeviceError
 from .clock import Clock, clock_of
 from .cpu import allowed_cores, last_level_cache_bytes
 from .records.bandwidth import Bandwidth
 from .records.device import Device
-from .records.wire import from_json, to_json
+from .remembered import cache_folder, recalled, remember
 from .state import disturbances, read_state
 
 if TYPE_CHECKING:
     import torch
 
-CACHE_VARIABLE = "SPECTUNE_CACHE"
 CACHES_PER_ARRAY = 4  # STREAM's rule: no array may stay in the caches
 SMALLEST_ARRAY_BYTES = 64 * 2**20
 SHARE_OF_MEMORY = 1 / 8  # the three arrays together take no more
@@ -62,11 +58,8 @@ def known_bandwidth(device: Device, folder: Path | None = None) -> Bandwidth | N
         device: exactly this one.
         folder: where bandwidths are remembered; `cache_folder()` where None.
     """
-    try:
-        found = from_json(Bandwidth, _file(device, folder).read_text())
-    except (OSError, UnicodeDecodeError, SpectuneError):  # absent or damaged: it is measured again
-        return None
-    return found if found.device == device.fingerprint else None
+    found = recalled(Bandwidth, _file(device, folder))
+    return found if found is not None and found.device == device.fingerprint else None
 
 
 def remember_bandwidth(device: Device, measured: Bandwidth, folder: Path | None = None) -> Path:
@@ -76,19 +69,8 @@ def remember_bandwidth(device: Device, measured: Bandwidth, folder: Path | None 
         DeviceError: the folder cannot be written.
     """
     file = _file(device, folder)
-    partial = file.with_suffix(f".{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(to_json(measured))
-        partial.replace(file)  # in one step, so that no reader sees half of it
-    except OSError as error:
-        raise DeviceError(f"cannot remember the bandwidth in {file} ({error}); set {CACHE_VARIABLE}") from error
+    remember(measured, file)
     return file
-
-
-def cache_folder() -> Path:
-    """Return the folder of what is measured once: SPECTUNE_CACHE, else the user's cache folder."""
-    return Path(os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("spectune", appauthor=False))
 
 
 def _file(device: Device, folder: Path | None) -> Path:

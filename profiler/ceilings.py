@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from ..errors import DeviceError, SpectuneError
-from .bandwidth import CACHE_VARIABLE, cache_folder
+from ..errors import DeviceError
 from .catalogue import catalogued
 from .clock import Clock
 from .peak import peak_flops, read_speeds
 from .records.ceilings import Ceilings
 from .records.device import Device
 from .records.limits import Limits, ReadSpeed
-from .records.wire import from_json, to_json
+from .remembered import cache_folder, recalled, remember
 
 
 def measure_ceilings(device: Device, dtype: str, clock: Clock | None = None) -> Ceilings:
@@ -38,10 +36,7 @@ def known_ceilings(device: Device, folder: Path | None = None) -> Ceilings | Non
         device: exactly this one.
         folder: where ceilings are remembered; `cache_folder()` where None.
     """
-    try:
-        return from_json(Ceilings, _file(device, folder).read_text())
-    except (OSError, UnicodeDecodeError, SpectuneError):
-        return None
+    return recalled(Ceilings, _file(device, folder))
 
 
 def remember_ceilings(device: Device, measured: Ceilings, folder: Path | None = None) -> Ceilings:
@@ -52,13 +47,7 @@ def remember_ceilings(device: Device, measured: Ceilings, folder: Path | None = 
     """
     known, file = known_ceilings(device, folder), _file(device, folder)
     best = measured if known is None else known.joined(measured)
-    partial = file.with_suffix(f".{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(to_json(best))
-        partial.replace(file)  # in one step, so that no reader sees half of it
-    except OSError as error:
-        raise DeviceError(f"cannot remember speeds in {file} ({error}); set {CACHE_VARIABLE}") from error
+    remember(best, file)
     return best
 
 

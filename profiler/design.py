@@ -126,7 +126,7 @@ class AdaptiveDesign:
         def cost(surface: int, shape: Shape) -> float | None:
             batch, context, tokens = shape
             if (surface, batch) not in rows:
-                rows[surface, batch] = _rows_known(tally, surface, batch)
+                rows[surface, batch] = Slice(tally, surface, batch, self._domains[surface], self._enough).costs()
             known = rows[surface, batch]
             return None if known is None else known.ms(context, tokens)
 
@@ -141,14 +141,6 @@ def sentinels(domain: Domain) -> list[Shape]:
         (domain.batches[-1], domain.reference_context, doubling[min(1, len(doubling) - 1)]),
     ]
     return list(dict.fromkeys(shapes))
-
-
-def _rows_known(tally: Tally, surface: int, batch: int) -> BatchRows | None:
-    rows: dict[int, dict[int, float]] = {}
-    for cell in tally.of_surface(surface):
-        if cell.shape[0] == batch and cell.purpose != "held-out" and not math.isnan(cell.ms):
-            rows.setdefault(cell.shape[1], {})[cell.shape[2]] = cell.ms
-    return BatchRows(rows) if rows else None
 
 
 def _never_timed(tally: Tally) -> list[Cell]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from .domain import Domain, Shape, doublings
+from .records.rows import BatchRows, straight
 from .tally import Cell, Tally
 
 
@@ -46,15 +47,16 @@ class Slice:
 
     def offset(self, cell: Cell) -> float:
         """Return the logarithm of a cell's cost over the reference row's at its tokens, straight between points."""
-        row = self.rows.get(self.reference, [])
+        row = [(n, known.ms) for n, known in self.rows.get(self.reference, [])]
         tokens = cell.shape[2]
-        below = [(n, known.ms) for n, known in row if n <= tokens]
-        above = [(n, known.ms) for n, known in row if n >= tokens]
-        if not below or not above:
+        if not row or not row[0][0] <= tokens <= row[-1][0]:
             return 0.0
-        (left, low), (right, high) = below[-1], above[0]
-        share = (tokens - left) / (right - left) if right > left else 0.0
-        return math.log(cell.ms / (low + share * (high - low)))
+        return math.log(cell.ms / straight(row, tokens))
+
+    def costs(self) -> BatchRows | None:
+        """Return what is known of the slice's costs so far, None where nothing is."""
+        rows = {context: {tokens: cell.ms for tokens, cell in row} for context, row in self.rows.items()}
+        return BatchRows(rows) if rows else None
 
 
 def _rows_of(cells: Iterable[Cell]) -> dict[int, list[tuple[int, Cell]]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..profiler.rank_depth import UNKNOWN, path_ranks
 from ..profiler.records.acceptance import AcceptanceTrace, PromptTrace
 
 Ints = NDArray[np.int64]
@@ -69,22 +70,11 @@ def share_of(hits: Ints, positions: Ints, rng: np.random.Generator) -> Share:
 
 def _of_prompt(prompt: PromptTrace) -> Ints:
     """Return (depths, ranks + 1) counts; the last rank is a miss."""
-    sizes = np.diff(prompt.offsets)
-    position = np.repeat(np.arange(prompt.positions), sizes)
-    ranks = np.minimum(prompt.hit_rank.astype(np.int64), prompt.children)
-    node = prompt.offsets[:-1].astype(np.int64)  # of each tree, the node on the target's path; the roots first
-    counts: list[Ints] = []
-    while len(node := node[position[node] + 1 + len(counts) < len(prompt.continuation)]):
-        counts.append(np.bincount(ranks[node], minlength=prompt.children + 1))
-        node = _next_on_path(prompt, position, node)
-    return np.array(counts)
-
-
-def _next_on_path(prompt: PromptTrace, position: Ints, node: Ints) -> Ints:
-    """Return the recorded children that lie on the target's path, of nodes that do."""
-    parent = np.where(prompt.parent < 0, -1, prompt.offsets[position] + prompt.parent)
-    is_on_path = np.isin(parent, node) & (prompt.rank == prompt.hit_rank[parent])
-    return np.flatnonzero(is_on_path)
+    found = path_ranks(prompt, prompt.positions, prefix_exact=False)
+    depths = int((found != UNKNOWN).any(axis=0).sum())
+    ranks = np.minimum(found, prompt.children)
+    told = [ranks[found[:, depth] != UNKNOWN, depth] for depth in range(depths)]
+    return np.array([np.bincount(each, minlength=prompt.children + 1) for each in told])
 
 
 def _over_prompts(hits: Ints, positions: Ints, rng: np.random.Generator) -> tuple[float, float]:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from spectune.errors import DeviceError, MeasurementError
-from spectune.profiler.bandwidth import cache_folder, known_bandwidth, memory_bandwidth, remember_bandwidth
+from spectune.profiler.bandwidth import known_bandwidth, memory_bandwidth, remember_bandwidth
 from spectune.profiler.device import detect
 from spectune.profiler.records.bandwidth import Bandwidth
 from spectune.profiler.records.device import Device
+from spectune.profiler.remembered import cache_folder
 
 MIB = 2**20
 MEASURED = Bandwidth(device="d", moved_bytes=3_000_000, repeats_ms=(2.0, 1.0, 4.0))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ..db.store import Store
 from ..errors import DeviceError, MeasurementError, ModelError
-from ..profiler.bandwidth import cache_folder
 from ..profiler.catalogue import Catalogued, catalogued
 from ..profiler.ceilings import known_ceilings, limits_here, measure_ceilings, remember_ceilings
 from ..profiler.configuration import read_architecture
@@ -21,6 +20,7 @@ from ..profiler.records.efficiency import Efficiency
 from ..profiler.records.limits import Limits
 from ..profiler.records.measurement import Measurement
 from ..profiler.records.surface import LatencySurface
+from ..profiler.remembered import cache_folder
 from ..profiler.roofline import WHOLE_FORWARDS, cells_below_bound
 
 

@@ -11,19 +11,15 @@ from pathlib import Path
 
 from ..db.store import Store
 from ..errors import RequestError
-from ..profiler.bandwidth import cache_folder
 from ..profiler.device import detect
 from ..profiler.domain import Domain
 from ..profiler.identity import identify, identify_config
 from ..profiler.latency import Session, measure
-from ..profiler.lock import device_lock
 from ..profiler.protocols import ShapeRunner
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import require_role
 from ..profiler.records.surface import LatencySurface
-from ..profiler.records.wire import from_json
-from ..profiler.state import disturbances, read_state
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_model
 from ..runtime.models.parallel import leave, load_parallel, rank
@@ -32,7 +28,8 @@ from ..runtime.models.regime import in_regime
 from ..runtime.shapes import ForwardShapes, room_of
 from ..runtime.shapes.lockstep import LockstepShapes, follow
 from .family import torch_device
-from .profile import SURFACES
+from .holding import held
+from .parts import finished_surfaces
 from .request import Identities, Models
 from .steps import Progress
 from .timing import DRAFT_TOKENS, runner_for
@@ -100,16 +97,10 @@ def profile_latency(
     start = time.monotonic()
     device = detect(request.device)
     identities = _identities(request.models)
-    with device_lock(device, cache_folder(), wait_s=lock_wait_s):
-        before = read_state(device)
-        store.add_device(device)
-        for identity in (identities.target, *identities.drafters.values()):
-            store.add_model(identity)
+    with held(device, identities, store, wait_s=lock_wait_s) as disturbed:
         journal = store.open_profile(_key(request, device, identities), fresh)
-        document = journal.part(SURFACES)
-        if document is not None:
-            surfaces = from_json(tuple[LatencySurface, ...], document)
-        else:
+        surfaces = finished_surfaces(journal)
+        if surfaces is None:
             progress("loading", 0.0)
             domains = [_domain(request, role) for _, role in _timed(request, identities)]
             with _runners(request, identities, device, domains) as runners:
@@ -125,13 +116,14 @@ def profile_latency(
                     session=Session(prepared=1) if request.ranks > 1 else None,
                 )
         journal.finish()
+        noticed = disturbed()
     return LatencyProfile(
         device=device,
         identities=identities,
         surfaces=surfaces,
         seconds=time.monotonic() - start,
         is_resumed=journal.is_resumed,
-        disturbances=disturbances(before, read_state(device)),
+        disturbances=noticed,
     )
 
 

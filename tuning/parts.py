@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ..db.profiles import SURFACES
 from ..profiler.protocols import Parts
+from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json, to_json
 
 Made = TypeVar("Made")
@@ -25,6 +27,12 @@ class PartsUnder:
     def add_part(self, name: str, document: str) -> None:
         """Keep a document under a new name; it outlives the process once this returns."""
         self._parts.add_part(f"{self._step}/{name}", document)
+
+
+def finished_surfaces(parts: Parts) -> tuple[LatencySurface, ...] | None:
+    """Return the surfaces that an earlier run of a profile has finished, None where it has not."""
+    document = parts.part(SURFACES)
+    return None if document is None else from_json(tuple[LatencySurface, ...], document)
 
 
 def kept_or_made(parts: Parts | None, name: str, kind: type[Made], make: Callable[[], Made]) -> Made:

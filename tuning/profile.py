@@ -13,29 +13,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..db.store import Store
-from ..profiler.bandwidth import cache_folder
 from ..profiler.device import detect
 from ..profiler.domain import Domain
-from ..profiler.lock import device_lock
 from ..profiler.protocols import Parts
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
 from ..profiler.records.overhead import OverheadSample, RoundOverhead
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json, to_json
-from ..profiler.state import disturbances, read_state
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.requests import Request
 from .decoding import Family
 from .family import EXACT_DTYPE, identify_all, load_family, torch_device
+from .holding import held
 from .overhead import measure_overhead
+from .parts import finished_surfaces
 from .recipe import Recipe, recipe_of
 from .request import Identities, ProfileRequest
 from .steps import Progress
 from .timing import by_name, domains_of, time_surfaces
 from .traces import Workload, record_workloads, workloads_of
-
-SURFACES = "surfaces"  # the journal's part that finished surfaces are kept in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +80,13 @@ def profile(
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     domains = domains_of(request, [asked for workload in workloads for asked in workload.requests])
     kept = recipe or recipe_of(request.record)
-    with device_lock(device, cache_folder(), wait_s=lock_wait_s):
-        before = read_state(device)
-        store.add_device(device)
-        for identity in (identities.target, *identities.drafters.values()):
-            store.add_model(identity)
+    with held(device, identities, store, wait_s=lock_wait_s) as disturbed:
         journal = store.open_profile(request_key(request, device, identities, workloads, domains, kept), fresh)
         exact = load_family(request.models, dtype=EXACT_DTYPE, device=torch_device(device))
         recorded = record_workloads(workloads, identities, exact, kept, journal, progress)
         del exact
         family = load_family(request.models, dtype=request.dtype, device=torch_device(device))
-        surfaces = _finished_surfaces(journal) or time_surfaces(
+        surfaces = finished_surfaces(journal) or time_surfaces(
             request,
             family,
             identities,
@@ -108,6 +101,7 @@ def profile(
             device=device.fingerprint, target=identities.target.key, dtype=request.dtype, samples=samples
         )
         journal.finish(overhead=overhead, traces=recorded.traces, pairwise=recorded.pairwise)
+        noticed = disturbed()
     return Profile(
         device=device,
         identities=identities,
@@ -118,7 +112,7 @@ def profile(
         pairwise=recorded.pairwise,
         seconds=time.monotonic() - start,
         is_resumed=journal.is_resumed,
-        disturbances=disturbances(before, read_state(device)),
+        disturbances=noticed,
     )
 
 
@@ -141,11 +135,6 @@ def request_key(
         repr(recipe),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-
-
-def _finished_surfaces(journal: Parts) -> tuple[LatencySurface, ...] | None:
-    document = journal.part(SURFACES)
-    return None if document is None else from_json(tuple[LatencySurface, ...], document)
 
 
 def _overhead(
