@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .beam import CandidateLayer, best_candidates, first_layer, next_layer
-from .draft import Ints, Scores
+from .draft import Bools, Ints, Scores
 from .growth import grow
 from .lookup import find_continuation
 from .policy import ChainPolicy, Eagle2Policy, LookupPolicy, StaticPolicy
-from .recorded import Bools, RecordedScorer, Recording, Rows, Text
+from .recorded import RecordedScorer, Recording, Rows, Text
 from .tree import TokenTree
 
 CHUNK = 2048  # rows grown at once, so that the arrays of one layer stay in the processor's cache
@@ -34,13 +34,14 @@ class PositionResults:
         accepted: (rows,), nodes of the verified tree on the target's own path.
         sizes: (rows,), nodes of the verified tree, root included.
         censored: (rows,), the trace lacks an expansion that could change the result.
-        widths: nodes per sequence of every drafter forward, the same at all positions.
+        widths: (rows, forwards), nodes of every drafter forward, 0 = did not run; (1, forwards) where it is the same
+            at all positions.
     """
 
     accepted: Ints
     sizes: Ints
     censored: Bools
-    widths: tuple[int, ...]
+    widths: Ints
 
 
 def plain_results(rows: Rows) -> PositionResults:
@@ -72,8 +73,8 @@ def lookup_results(
         sizes = 1 + np.minimum(found, length)
         nothing = np.zeros(len(sizes), dtype=np.bool_)
         policy = LookupPolicy(length=length, max_ngram=max_ngram, min_ngram=min_ngram)
-        accepted = np.minimum(matching, length)
-        yield policy, PositionResults(accepted=accepted, sizes=sizes, censored=nothing, widths=())
+        accepted, widths = np.minimum(matching, length), _same_everywhere(())
+        yield policy, PositionResults(accepted=accepted, sizes=sizes, censored=nothing, widths=widths)
 
 
 def eagle2_results(
@@ -99,7 +100,7 @@ def eagle2_results(
                 accepted=hits[:, :drafts].sum(axis=1),
                 sizes=np.full(len(rows), drafts + 1, dtype=np.int64),
                 censored=np.logical_or.reduce(lost[:, :drafts], axis=1),
-                widths=(1,) + (top_k,) * depth,
+                widths=_same_everywhere((1,) + (top_k,) * depth),
             )
             yield Eagle2Policy(verify_tokens=size, depth=depth, top_k=top_k), results
 
@@ -161,7 +162,8 @@ def _grown_results(policy: RankPolicy, recording: Recording) -> PositionResults:
     scorer = RecordedScorer(recording, np.arange(len(recording.rows.left)))
     draft = grow(policy, scorer, len(recording.rows.left))
     accepted = draft.tokens[:, 1:].sum(axis=1)
-    return PositionResults(accepted=accepted, sizes=draft.sizes, censored=scorer.censored, widths=draft.widths)
+    widths = _same_everywhere(draft.widths)
+    return PositionResults(accepted=accepted, sizes=draft.sizes, censored=scorer.censored, widths=widths)
 
 
 def _right_run(next_rank: Ints) -> Ints:
@@ -214,5 +216,9 @@ def _of_one_size(accepted: Ints, size: int, widths: tuple[int, ...]) -> Position
         accepted=accepted,
         sizes=np.full(rows, size, dtype=np.int64),
         censored=np.zeros(rows, dtype=np.bool_),
-        widths=widths,
+        widths=_same_everywhere(widths),
     )
+
+
+def _same_everywhere(widths: tuple[int, ...]) -> Ints:
+    return np.array(widths, dtype=np.int64)[None]

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .draft import ROOT_TOKEN, Children, DraftBatch, Ints, LayerScorer, Scores
+from .draft import ROOT_TOKEN, Bools, Children, DraftBatch, Ints, LayerScorer, Scores
+
+NOTHING = np.float32(-np.inf)  # score of what is no candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +50,15 @@ def next_layer(scorer: LayerScorer, layer: CandidateLayer, kept: Ints, children:
     """Return the children of the kept candidates of a layer.
 
     Args:
-        kept: (batch, width), candidates of `layer` to expand, in the order of their slots.
+        kept: (batch, width), candidates of `layer` to expand, in the order of their slots; -1 is padding of a row
+            that expands fewer, and its children have score -inf.
         children: to record per kept candidate.
     """
-    slots, ranks = kept // layer.children, kept % layer.children
+    is_padding = kept < 0
+    slots, ranks = np.where(is_padding, -1, kept // layer.children), np.where(is_padding, 0, kept % layer.children)
     below = scorer.expand(slots, ranks, children)
-    scores = layer.scores[_rows(kept), kept][:, :, None] + below.log_probs
+    above = np.where(is_padding, NOTHING, layer.scores[_rows(kept), kept])
+    scores = above[:, :, None] + below.log_probs
     parents = np.repeat(kept + layer.start, below.tokens.shape[2], axis=1)
     return _recorded(below, scores.reshape(parents.shape), parents, start=layer.start + layer.tokens.shape[1])
 
@@ -70,18 +75,20 @@ def tree_of(layers: Sequence[CandidateLayer], chosen: Ints) -> DraftBatch:
         layers: all layers, top down.
         chosen: (batch, drafts), indices among all candidates of all layers, closed under parents.
     """
-    batch, drafts = chosen.shape
-    chosen, rows = np.sort(chosen, axis=1), _rows(chosen)
-    place = np.zeros((batch, layers[-1].start + layers[-1].tokens.shape[1] + 1), dtype=np.int64)
-    place[rows, chosen] = np.arange(1, drafts + 1)  # the last column stays 0: index -1 is the root
-    tokens, parents, depths = np.empty((3, batch, drafts + 1), dtype=np.int64)
-    tokens[:, 0], parents[:, 0], depths[:, 0] = ROOT_TOKEN, -1, 0
-    tokens[:, 1:] = _all([layer.tokens for layer in layers])[rows, chosen]
-    parents[:, 1:] = place[rows, _all([layer.parents for layer in layers])[rows, chosen]]
-    depths[:, 1:] = np.searchsorted([layer.start for layer in layers], chosen, side="right")
-    sizes = np.full(batch, drafts + 1, dtype=np.int64)
-    widths = tuple(layer.width for layer in layers)
-    return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=widths)
+    return _tree(layers, np.sort(chosen, axis=1), np.ones(chosen.shape, dtype=np.bool_))
+
+
+def ragged_tree_of(layers: Sequence[CandidateLayer], is_chosen: Bools) -> DraftBatch:
+    """Return the trees of chosen candidates where sequences choose differently many.
+
+    Args:
+        layers: all layers, top down.
+        is_chosen: (batch, candidates of all layers), closed under parents.
+    """
+    counts = is_chosen.sum(axis=1)
+    most = int(counts.max())
+    first = np.argsort(~is_chosen, axis=1, kind="stable")[:, :most]  # the chosen ones in recorded order, then others
+    return _tree(layers, first, np.arange(most) < counts[:, None])
 
 
 def all_scores(layers: Sequence[CandidateLayer]) -> Scores:
@@ -93,6 +100,24 @@ def _recorded(below: Children, scores: Scores, parents: Ints, start: int) -> Can
     batch, width, children = below.tokens.shape
     tokens = below.tokens.reshape(batch, width * children)
     return CandidateLayer(tokens=tokens, scores=scores, parents=parents, children=children, start=start, width=width)
+
+
+def _tree(layers: Sequence[CandidateLayer], chosen: Ints, is_real: Bools) -> DraftBatch:
+    """Return the trees of candidates in ascending order; those that are not real stand last and become padding."""
+    batch, drafts = chosen.shape
+    rows = _rows(chosen)
+    nowhere = layers[-1].start + layers[-1].tokens.shape[1]
+    place = np.zeros((batch, nowhere + 2), dtype=np.int64)
+    place[rows, np.where(is_real, chosen, nowhere)] = np.arange(1, drafts + 1)
+    place[:, nowhere + 1] = 0  # the last column answers for -1: the root
+    tokens, parents, depths = np.empty((3, batch, drafts + 1), dtype=np.int64)
+    tokens[:, 0], parents[:, 0], depths[:, 0] = ROOT_TOKEN, -1, 0
+    tokens[:, 1:] = np.where(is_real, _all([layer.tokens for layer in layers])[rows, chosen], ROOT_TOKEN)
+    parents[:, 1:] = np.where(is_real, place[rows, _all([layer.parents for layer in layers])[rows, chosen]], 0)
+    starts = [layer.start for layer in layers]
+    depths[:, 1:] = np.where(is_real, np.searchsorted(starts, chosen, side="right"), 1)
+    widths = tuple(layer.width for layer in layers)
+    return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=is_real.sum(axis=1) + 1, widths=widths)
 
 
 def _all(arrays: list[Ints]) -> Ints:

@@ -1,6 +1,6 @@
 """The cost-aware tree of CAST: widths, depth and size from confidence per measured cost.
 
-    v         path probability of a candidate (product of the drafter's conditionals)
+    v         path probability of a candidate (product of the drafter's conditionals), or its calibrated survival
     u_k       utility: batch mean of the sum of the k largest v
     c_k       cost of k nodes, normalised by one plain decoding step
     C_1..C_3  thresholds `breadth`, `depth`, `rerank`
@@ -31,12 +31,14 @@ from fractions import Fraction
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .beam import CandidateLayer, all_scores, best_candidates, first_layer, next_layer, tree_of
 from .draft import DraftBatch, Ints, LayerScorer, Scores
 from .policy import CastPolicy
 
 Number = TypeVar("Number", float, Fraction)
+Floats = NDArray[np.float64]
 
 
 def grow_cast(policy: CastPolicy, scorer: LayerScorer) -> DraftBatch:
@@ -50,7 +52,7 @@ def grow_cast(policy: CastPolicy, scorer: LayerScorer) -> DraftBatch:
     last_utility = 0.0
     while len(layers) < policy.max_depth:
         ranked = best_candidates(layers[-1].scores, policy.max_width)
-        utilities = _utilities(layers[-1].scores, ranked)
+        utilities = _utilities(_survivals(policy, layers[-1].scores, len(layers)), ranked)
         width = _kept_width(utilities, draft_cost, policy.breadth)
         if len(layers) > 1:
             ratios.append(utilities[width] / last_utility if last_utility > 0 else 0.0)
@@ -80,10 +82,18 @@ def select_max_valid_index(utilities: Sequence[Number], costs: Sequence[Number],
     return last
 
 
-def _utilities(scores: Scores, ranked: Ints) -> list[float]:
-    """Return u_0 = 0, u_1, ...: batch mean of the summed path probabilities of the best k."""
-    best = scores[np.arange(len(ranked))[:, None], ranked]
-    mean = np.exp(best, dtype=np.float64).sum(axis=0) / len(best)
+def _survivals(policy: CastPolicy, scores: Scores, depth: int) -> Floats:
+    """Return (batch, candidates): the probability that each candidate of a layer is on the target's own path."""
+    if not policy.survival:
+        return np.exp(scores, dtype=np.float64)
+    curve = policy.survival[min(depth, len(policy.survival)) - 1]
+    return np.where(np.isneginf(scores), 0.0, curve.at(scores.astype(np.float64)))
+
+
+def _utilities(survivals: Floats, ranked: Ints) -> list[float]:
+    """Return u_0 = 0, u_1, ...: batch mean of the summed survivals of the best k."""
+    best = survivals[np.arange(len(ranked))[:, None], ranked]
+    mean = best.sum(axis=0) / len(best)
     return [0.0, *mean.cumsum().tolist()]
 
 
@@ -101,7 +111,8 @@ def _reranked(policy: CastPolicy, layers: Sequence[CandidateLayer]) -> DraftBatc
     """Return the tree of the best m candidates; m is shared by the batch and may be 0."""
     scores = all_scores(layers)
     ranked = best_candidates(scores, policy.max_verify_tokens - 1)
-    utilities = [1.0 + utility for utility in _utilities(scores, ranked)]
+    survivals = [_survivals(policy, layer.scores, depth) for depth, layer in enumerate(layers, start=1)]
+    utilities = [1.0 + utility for utility in _utilities(np.concatenate(survivals, axis=1), ranked)]
     costs = [cost / policy.verify_cost_ms[1] for cost in policy.verify_cost_ms[1 : len(utilities) + 1]]
     drafts = select_max_valid_index(utilities, costs, policy.rerank)
     return tree_of(layers, ranked[:, :drafts])

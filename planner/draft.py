@@ -17,6 +17,7 @@ from ..errors import PlanError
 
 Ints = NDArray[np.int64]
 Scores = NDArray[np.float32]
+Bools = NDArray[np.bool_]
 
 ROOT_TOKEN = -1  # the root is the last committed token; its id is the caller's
 
@@ -51,7 +52,8 @@ class LayerScorer(Protocol):
         """Return the best children of the next layer's nodes.
 
         Args:
-            parents: (batch, width), slot in the previous layer of each node's parent.
+            parents: (batch, width), slot in the previous layer of each node's parent; -1 where a row has fewer nodes
+                than the layer is wide: such a slot is fed like any other, and its answer means nothing.
             ranks: (batch, width), which child of that slot the node is.
             children: how many to return for each node; rows and slots keep their order.
         """
@@ -103,6 +105,25 @@ def draft_of_one_shape(
         parents=shared_rows(parents, batch),
         depths=shared_rows(depths, batch),
         sizes=np.full(batch, nodes, dtype=np.int64),
+        widths=widths,
+    )
+
+
+def chains_of(tokens: Ints, lengths: Ints, widths: tuple[int, ...]) -> DraftBatch:
+    """Return chains of different lengths as one batch of trees.
+
+    Args:
+        tokens: (batch, longest + 1), the root's column included; what lies behind a chain's end must be -1.
+        lengths: (batch,), drafted tokens of each.
+        widths: nodes per sequence of every drafter forward.
+    """
+    places = np.arange(tokens.shape[1])
+    is_real = places <= lengths[:, None]
+    return DraftBatch(
+        tokens=tokens,
+        parents=np.where(is_real, places - 1, 0),
+        depths=np.where(is_real, places, 1),
+        sizes=lengths + 1,
         widths=widths,
     )
 

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .plan import Plan, PlanCell, Prediction
-from .policy import CastPolicy, ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, StaticPolicy
+from .policy import (
+    CastPolicy,
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    LookupPolicy,
+    OptTreePolicy,
+    PlainPolicy,
+    StaticPolicy,
+    TalonPolicy,
+)
 
 Limit = Literal["verify", "draft", "host", "acceptance"]
 
@@ -177,11 +187,15 @@ def _depth_and_width(cell: PlanCell) -> tuple[int, int]:
     match cell.policy:
         case PlainPolicy():
             return 0, 0
-        case ChainPolicy() | LookupPolicy():
+        case ChainPolicy() | ConfidentChainPolicy() | LookupPolicy():
             return cell.policy.length, 1
         case StaticPolicy():
             return cell.policy.tree.depth, max(len(inner) for inner in cell.policy.tree.inner_by_depth())
         case Eagle2Policy():
             return cell.policy.depth + 1, cell.policy.top_k
+        case TalonPolicy():
+            return cell.policy.draft_forwards, max(cell.policy.nodes - 1 - cell.policy.top_k, cell.policy.top_k)
+        case OptTreePolicy():
+            return cell.policy.max_depth, cell.policy.nodes
         case CastPolicy():
             return cell.policy.max_depth, cell.policy.max_width

@@ -11,11 +11,24 @@ import numpy as np
 
 from ..errors import PlanError
 from .cast import grow_cast
-from .chain import grow_chain
+from .chain import grow_chain, grow_confident_chain
 from .draft import ROOT_TOKEN, Children, DraftBatch, LayerScorer, draft_of_one_shape
 from .eagle2 import grow_eagle2
-from .policy import CastPolicy, ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
+from .opt_tree import grow_opt_tree
+from .policy import (
+    CastPolicy,
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    LookupPolicy,
+    OptTreePolicy,
+    PlainPolicy,
+    StaticPolicy,
+    TalonPolicy,
+    TreePolicy,
+)
 from .static import grow_static
+from .talon import grow_talon
 
 __all__ = ["Children", "DraftBatch", "LayerScorer", "grow"]
 
@@ -43,10 +56,16 @@ def _grown(policy: TreePolicy, scorer: LayerScorer, batch: int) -> DraftBatch:
             return draft_of_one_shape(np.full((batch, 1), ROOT_TOKEN, dtype=np.int64), (-1,), (0,), ())
         case ChainPolicy():
             return grow_chain(policy, scorer)
+        case ConfidentChainPolicy():
+            return grow_confident_chain(policy, scorer)
         case StaticPolicy():
             return grow_static(policy, scorer)
         case Eagle2Policy():
             return grow_eagle2(policy, scorer)
+        case TalonPolicy():
+            return grow_talon(policy, scorer)
+        case OptTreePolicy():
+            return grow_opt_tree(policy, scorer)
         case CastPolicy():
             return grow_cast(policy, scorer)
         case LookupPolicy():

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ..errors import PlanError
+from ..profiler.records.calibration import SurvivalCurve
 from ..profiler.records.wire import from_json, to_json
 from .tree import TokenTree
 
@@ -73,6 +74,41 @@ class ChainPolicy(_IndependentPolicy):
     @property
     def max_verify_tokens(self) -> int:
         """Tokens one verify feeds per sequence, root included."""
+        return self.length + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfidentChainPolicy(_IndependentPolicy):
+    """Draft a chain of up to `length` tokens, and stop behind the first one the drafter doubts.
+
+    A token is doubted where its conditional probability is below `confidence`; it is still verified. Defaults are
+    those of transformers' assisted generation.
+
+    Source: Mamou et al. 2024, arXiv:2405.04304; transformers' `assistant_confidence_threshold`.
+    """
+
+    length: int = 20
+    confidence: float = 0.4
+    kind: Literal["confident-chain"] = "confident-chain"
+
+    def __post_init__(self) -> None:
+        _require_at_least("chain length", self.length, 1)
+        if not 0.0 <= self.confidence <= 1.0:
+            raise PlanError(f"a chain's confidence is a probability, got {self.confidence}; pass 0 never to stop early")
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+        return f"chain of up to {self.length} while surer than {self.confidence:.3g}"
+
+    @property
+    def draft_forwards(self) -> int:
+        """Most drafter forwards per round: one per drafted token."""
+        return self.length
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Most tokens one verify feeds per sequence, root included."""
         return self.length + 1
 
 
@@ -167,6 +203,104 @@ class Eagle2Policy(_IndependentPolicy):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TalonPolicy(_IndependentPolicy):
+    """Fill a budget of nodes layer by layer with all candidates not far below their layer's best.
+
+    The paper has no `max_depth` and looks at a node's whole vocabulary, of which a tree of `nodes` has room for
+    nodes - 1 - top_k children at most; `children` says how many are really looked at.
+
+    Attributes:
+        nodes: the budget N, root included; all of them are verified.
+        gate: the threshold mu on path probability, relative to the layer's best, in (0, 1].
+        top_k: the root's children K, taken without the gate.
+        children: best next tokens looked at per node.
+        max_depth: most layers of nodes, so most drafter forwards.
+
+    Source: Liu et al. 2026, arXiv:2601.07353, Algorithm 2.
+    """
+
+    nodes: int = 60
+    gate: float = 0.03
+    top_k: int = 10
+    children: int = 10
+    max_depth: int = 50
+    kind: Literal["talon"] = "talon"
+
+    def __post_init__(self) -> None:
+        _require_at_least("TALON nodes", self.nodes, 2)
+        _require_at_least("TALON top_k", self.top_k, 1)
+        _require_at_least("TALON children", self.children, self.top_k)
+        _require_at_least("TALON max_depth", self.max_depth, 1)
+        if not 0.0 < self.gate <= 1.0:
+            raise PlanError(f"TALON's gate must be in (0, 1], got {self.gate}; 1 keeps only a layer's best")
+
+    @property
+    def label(self) -> str:
+        """Name for people: budget / gate / top k, and the depth cap where it bites."""
+        depth = f", at most {self.max_depth} deep" if self.max_depth < self._deepest else ""
+        return f"TALON {self.nodes}/{self.gate:.3g}/{self.top_k}{depth}"
+
+    @property
+    def draft_forwards(self) -> int:
+        """Most drafter forwards per round: every layer adds a node at least."""
+        return min(self.max_depth, self._deepest)
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Most tokens one verify feeds per sequence, root included."""
+        return self.nodes
+
+    @property
+    def _deepest(self) -> int:
+        return max(self.nodes - self.top_k, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptTreePolicy(_IndependentPolicy):
+    """Grow layers of the `nodes` best candidates while the best tree gains enough, verify that tree.
+
+    E_d = sum of the `nodes` largest path probabilities among all candidates of layers 1 .. d
+    layer d + 1 is drafted iff  E_d - E_(d-1) > least_gain  and  d < max_depth
+
+    The published code looks at E one layer late; its last forward never reaches the tree and is left out here.
+
+    Attributes:
+        nodes: drafted nodes that are verified, the root not among them; also the most a layer expands.
+        children: best next tokens looked at per node; the published code takes `nodes`.
+
+    Source: Wang et al. 2024, arXiv:2406.17276, Algorithm 1.
+    """
+
+    nodes: int = 60
+    least_gain: float = 0.5
+    max_depth: int = 10
+    children: int = 10
+    kind: Literal["opt-tree"] = "opt-tree"
+
+    def __post_init__(self) -> None:
+        _require_at_least("OPT-Tree nodes", self.nodes, 1)
+        _require_at_least("OPT-Tree max_depth", self.max_depth, 1)
+        _require_at_least("OPT-Tree children", self.children, 1)
+        if not math.isfinite(self.least_gain):
+            raise PlanError(f"OPT-Tree's least gain must be finite, got {self.least_gain}; the published one is 0.5")
+
+    @property
+    def label(self) -> str:
+        """Name for people: nodes / least gain / depth."""
+        return f"OPT-Tree {self.nodes}/{self.least_gain:.3g}/{self.max_depth}"
+
+    @property
+    def draft_forwards(self) -> int:
+        """Most drafter forwards per round: one per layer."""
+        return self.max_depth
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Most tokens one verify feeds per sequence, root included."""
+        return self.nodes + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CastPolicy:
     """Choose width, depth and size of the tree from confidence and measured cost.
 
@@ -180,6 +314,9 @@ class CastPolicy:
         draft_cost_ms: drafter step by width, index = nodes per sequence, entry 0 = 0.0.
         verify_cost_ms: target step by tokens fed per sequence, root included, entry 0 = 0.0;
             already the cheapest padded shape, so entry 1 is plain decoding.
+        survival: probability that a candidate lies on the target's own path, by its path log-probability, one curve
+            per depth, the last one for all deeper; utility is the sum of these. Where there are none, utility is the
+            sum of the drafter's own path probabilities, as in the paper. The order of candidates is the drafter's.
     """
 
     breadth: float
@@ -191,6 +328,7 @@ class CastPolicy:
     ratio_window: int
     draft_cost_ms: tuple[float, ...]
     verify_cost_ms: tuple[float, ...]
+    survival: tuple[SurvivalCurve, ...] = ()
     kind: Literal["cast"] = "cast"
 
     def __post_init__(self) -> None:
@@ -207,7 +345,9 @@ class CastPolicy:
     @property
     def label(self) -> str:
         """Name for people: the three thresholds and the size cap."""
-        return f"CAST {self.breadth:.3g}/{self.depth:.3g}/{self.rerank:.3g}, at most {self.max_verify_tokens}"
+        calibrated = "calibrated, " if self.survival else ""
+        thresholds = f"{self.breadth:.3g}/{self.depth:.3g}/{self.rerank:.3g}"
+        return f"CAST {thresholds}, {calibrated}at most {self.max_verify_tokens}"
 
     @property
     def draft_forwards(self) -> int:
@@ -219,14 +359,20 @@ class CastPolicy:
         return batch > 1
 
 
-TreePolicy: TypeAlias = PlainPolicy | ChainPolicy | LookupPolicy | StaticPolicy | Eagle2Policy | CastPolicy
+DraftedPolicy: TypeAlias = (
+    ChainPolicy | ConfidentChainPolicy | StaticPolicy | Eagle2Policy | TalonPolicy | OptTreePolicy | CastPolicy
+)
+TreePolicy: TypeAlias = PlainPolicy | LookupPolicy | DraftedPolicy
 
 _POLICIES: dict[str, type[TreePolicy]] = {
     "plain": PlainPolicy,
     "chain": ChainPolicy,
+    "confident-chain": ConfidentChainPolicy,
     "lookup": LookupPolicy,
     "static": StaticPolicy,
     "eagle2": Eagle2Policy,
+    "talon": TalonPolicy,
+    "opt-tree": OptTreePolicy,
     "cast": CastPolicy,
 }
 

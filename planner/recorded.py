@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import PlanError
 from ..profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
-from .draft import Children, Ints, Scores
-
-Bools = NDArray[np.bool_]
+from .draft import Bools, Children, Ints, Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,21 +167,22 @@ class RecordedScorer:
 
     def root(self, children: int) -> Children:
         """Return the recorded children of the committed texts."""
-        return self._answer(children)
+        return self._answer(self._nodes, np.zeros(self._nodes.shape, dtype=np.bool_), children)
 
     def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
         """Return the recorded children of the next layer's nodes."""
-        self._nodes = self._recording.child[self._nodes[self._places, parents], ranks].astype(np.int64)
-        return self._answer(children)
+        nodes = self._recording.child[self._nodes[self._places, parents], ranks].astype(np.int64)
+        return self._answer(nodes, parents < 0, children)
 
-    def _answer(self, children: int) -> Children:
-        recording, nodes = self._recording, self._nodes
+    def _answer(self, nodes: Ints, is_padding: Bools, children: int) -> Children:
+        recording = self._recording
         if children > recording.children:
             raise PlanError(
                 f"the trace records {recording.children} children per node and the policy takes {children}; "
                 "record more children or take a narrower policy"
             )
-        self.absent = nodes == recording.missing
+        self._nodes = np.where(is_padding, recording.missing, nodes)
+        self.absent = (self._nodes == recording.missing) & ~is_padding
         self.censored |= self.absent.any(axis=1)
-        hits = recording.hit_rank[nodes][:, :, None] == np.arange(children)
-        return Children(tokens=hits.astype(np.int64), log_probs=recording.log_probs[nodes, :children])
+        hits = recording.hit_rank[self._nodes][:, :, None] == np.arange(children)
+        return Children(tokens=hits.astype(np.int64), log_probs=recording.log_probs[self._nodes, :children])

@@ -87,7 +87,7 @@ def replay_results(results: PositionResults, rows: Rows, batch: int) -> Replay:
     """
     kept = np.minimum(results.accepted + 1, rows.left).tolist()
     walked = _walk(rows, batch, lambda at: [kept[row] for row in at])
-    widths = np.broadcast_to(np.array(results.widths, dtype=np.int64), (len(walked.at), len(results.widths)))
+    widths = _widest(results.widths, walked.at)
     censored = int(results.censored[walked.at].sum())
     return _replay(walked, rows, results.sizes[walked.at].max(axis=1), widths, censored)
 
@@ -119,6 +119,14 @@ def replay_grown(policy: TreePolicy, recording: Recording, batch: int) -> Replay
     for row, ran in zip(padded, widths, strict=True):
         row[: len(ran)] = ran
     return _replay(walked, recording.rows, np.array(sizes, dtype=np.int64), padded, censored)
+
+
+def _widest(widths: Ints, at: Ints) -> Ints:
+    """Return (rounds, forwards): every forward as wide as the widest of the running sequences."""
+    if len(widths) == 1:
+        return np.broadcast_to(widths, (len(at), widths.shape[1]))
+    widest: Ints = widths[at].max(axis=1)
+    return widest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

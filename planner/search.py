@@ -18,7 +18,7 @@ from .cost import Cell, CellCosts, cell_costs
 from .estimate import resampling_weights
 from .inputs import LOOKUP, DrafterInputs, PlanInputs
 from .plan import Plan
-from .policy import CastPolicy, ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
+from .policy import ChainPolicy, DraftedPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
 from .provenance import LeftOut, Provenance, surface_source, trace_source
 from .recorded import Recording, Rows, recording_of, rows_of
 from .replay import Replay, replay_grown, replay_results
@@ -170,15 +170,13 @@ def _textual_results(policy: PlainPolicy | LookupPolicy, inputs: PlanInputs, row
     return results
 
 
-def _drafted_replay(
-    policy: ChainPolicy | StaticPolicy | Eagle2Policy | CastPolicy, recording: Recording, batch: int
-) -> Replay:
-    if isinstance(policy, CastPolicy):
-        return replay_grown(policy, recording, batch)
+def _drafted_replay(policy: DraftedPolicy, recording: Recording, batch: int) -> Replay:
     if isinstance(policy, Eagle2Policy):
         ((_, results),) = eagle2_results(recording, policy.top_k, [policy.depth], [policy.verify_tokens])
-    else:
+    elif isinstance(policy, ChainPolicy | StaticPolicy):
         results = rank_results(policy, recording)
+    else:
+        return replay_grown(policy, recording, batch)
     return replay_results(results, recording.rows, batch)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Many
 
 import numpy as np
 
-from ...planner.growth import DraftBatch
+from ...planner.draft import DraftBatch, chains_of
 from ...planner.lookup import find_continuation
 from ...planner.policy import LookupPolicy, TreePolicy
 from ..requests import Sequence
@@ -45,13 +45,4 @@ def chains(drafts: Many[Many[int]]) -> DraftBatch:
     tokens = np.full((len(drafts), nodes), -1, dtype=np.int64)
     for row, draft in enumerate(drafts):
         tokens[row, 1 : 1 + len(draft)] = draft
-    places = np.arange(nodes)
-    sizes = np.array([1 + len(d) for d in drafts], dtype=np.int64)
-    real = places < sizes[:, None]
-    return DraftBatch(
-        tokens=tokens,
-        parents=np.where(real, places - 1, 0),
-        depths=np.where(real, places, 0),
-        sizes=sizes,
-        widths=(),
-    )
+    return chains_of(tokens, np.array([len(d) for d in drafts], dtype=np.int64), ())
