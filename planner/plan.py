@@ -16,10 +16,12 @@ from ..errors import PlanError, SpectuneError
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.wire import from_json, to_json
+from .objective import LatencyBound
+from .outlook import Outlook
 from .policy import PlainPolicy, TreePolicy
 from .provenance import Provenance
 
-VERSION = 1
+VERSION = 2
 KEYS = ("version", "device", "target", "cells", "provenance")
 
 Json = dict[str, Any]  # JSON values
@@ -76,6 +78,33 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedPrice:
+    """What a published default would do in the cell; no speed where it could not be priced, and why."""
+
+    name: str  # as people call it, e.g. "EAGLE-2 60/7/10"
+    drafter: str | None
+    tokens_per_s: float | None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.tokens_per_s is None) != bool(self.reason):
+            raise PlanError(f"{self.name} needs a speed, or a reason why it has none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackForecast:
+    """The best hierarchy of drafters in the cell: modelled from pairwise acceptance, not replayed, so never chosen.
+
+    Source: Globerson et al. 2025, arXiv:2510.19705.
+    """
+
+    models: tuple[str, ...]  # smallest first, the target not among them
+    thresholds: tuple[int, ...]  # tokens each gathers before the next one verifies
+    tokens_per_s: float
+    best_single_tokens_per_s: float  # of the best single drafter by the same model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCell:
     """How to decode at one batch size and context.
 
@@ -85,6 +114,11 @@ class PlanCell:
             policy.max_verify_tokens.
         runner_up: the fastest alternative of another kind or drafter.
         alternatives: the fastest of every kind and drafter, fastest first, the plan's own left out.
+        published: published defaults, each with its fastest drafter.
+        outlook: what would change the answer.
+        memory_bytes: weights and key-value caches of target and drafter; None where architectures are not known.
+        keeps_bound: whether the plan's latency bound is kept; True where there is none.
+        stack: the best hierarchy of drafters, where pairwise acceptance is known.
     """
 
     batch: int
@@ -96,6 +130,11 @@ class PlanCell:
     plain: Prediction
     runner_up: Alternative | None
     alternatives: tuple[Alternative, ...]
+    published: tuple[PublishedPrice, ...] = ()
+    outlook: Outlook | None = None
+    memory_bytes: int | None = None
+    keeps_bound: bool = True
+    stack: StackForecast | None = None
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.context < 1:
@@ -112,7 +151,13 @@ class PlanCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The schedule of one target on one device for one workload and temperature."""
+    """The schedule of one target on one device for one workload and temperature.
+
+    Attributes:
+        bound: latency that was asked for.
+        hysteresis: how far beyond the middle between two cells, as a factor in batch or context, a running decoder
+            goes on with the cell it is in.
+    """
 
     device: Device
     target: ModelIdentity
@@ -122,11 +167,15 @@ class Plan:
     temperature: float
     cells: tuple[PlanCell, ...]
     provenance: Provenance
+    bound: LatencyBound | None = None
+    hysteresis: float = 1.0
     version: int = VERSION
 
     def __post_init__(self) -> None:
         if self.version != VERSION:
             raise PlanError(f"this is a plan of version {self.version}, spectune reads {VERSION}; make the plan anew")
+        if not 1.0 <= self.hysteresis < math.inf:
+            raise PlanError(f"a plan's hysteresis is a factor of at least 1, got {self.hysteresis}; 1 is none")
         places = [(cell.batch, cell.context) for cell in self.cells]
         if not places or len(set(places)) < len(places):
             raise PlanError(f"a plan needs cells at different (batch, context), got {places}; plan every cell once")

@@ -53,7 +53,7 @@ def test_a_document_says_first_what_readers_look_for() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "complaint"),
     [
-        ("version", 2, "plan of version 2, spectune reads 1"),
+        ("version", 1, "plan of version 1, spectune reads 2"),
         ("cells", [], "needs cells at different"),
         ("cells", "none", "cells must be a list of objects"),
         ("target", {}, "target"),
