@@ -13,9 +13,13 @@ if TYPE_CHECKING:
 
 def plan_table(plan: Plan) -> Table:
     """Return what a plan chose for each cell and what that promises."""
+    from ..planner.facts import heading
+    from ..planner.reasons import name_of
+
     rows = []
     for cell in plan.cells:
         promise, other = cell.prediction, cell.runner_up
+        kept = () if plan.bound is None else ("kept" if cell.keeps_bound else "broken",)
         rows.append(
             (
                 cell.batch,
@@ -25,12 +29,25 @@ def plan_table(plan: Plan) -> Table:
                 promise.tokens_per_s,
                 _interval(promise.low, promise.high),
                 promise.speedup_over_plain,
-                None if other is None else f"{other.label} {other.drafter or ''}".strip(),
+                *kept,
+                None if other is None else name_of(other.label, other.drafter),
             )
         )
-    columns = ("batch", "context", "policy", "drafter", "tokens/s", "90 %", "x plain", "runner-up")
-    title = f"{plan.target.name} on {plan.device.label}, {plan.dtype}, {plan.workload}"
-    return Table(title=title, columns=columns, rows=rows)
+    bound = () if plan.bound is None else (str(plan.bound),)
+    columns = ("batch", "context", "policy", "drafter", "tokens/s", "90 %", "x plain", *bound, "runner-up")
+    return Table(title=heading(plan), columns=columns, rows=rows)
+
+
+def published_table(plan: Plan) -> Table:
+    """Return what every published default would keep of the plan's speed over all cells."""
+    from ..planner.facts import published_shares
+
+    rows = [
+        (each.name, each.least, each.middle, each.most, each.priced, each.slower_than_plain)
+        for each in published_shares(plan)
+    ]
+    columns = ("default", "least", "median", "most", "cells", "slower than plain in")
+    return Table(title="published defaults, as shares of the plan's speed", columns=columns, rows=rows)
 
 
 def validation_table(done: Validation) -> Table:

@@ -128,7 +128,7 @@ def _print(facts: Json) -> None:
 
 
 def _outcome(new: Records, dry_run: bool, place: str) -> str:
-    if not (new.cells or new.traces):
+    if not (new.cells or new.traces or new.overheads):
         return f"{place} holds all of it already; nothing {'to add' if dry_run else 'was added'}"
     counts = f"{new.cells} cells, {len(new.traces)} traces, {len(new.devices)} devices, {len(new.models)} models"
     return f"{'would add' if dry_run else 'added'} {counts} to {place}"

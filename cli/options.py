@@ -6,11 +6,16 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from ..planner.objective import LatencyBound
+
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 DEVICE = re.compile(r"auto|cpu|cuda:\d+")
+SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kKMGT]?)(i?)B")
 
 
 def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int, ...]:
@@ -46,6 +51,30 @@ def device_name(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
 def device_name_or_all(ctx: click.Context, param: click.Parameter, name: str) -> str:
     """Return the name of one device, or "all"."""
     return name if name == "all" else device_name(ctx, param, name)
+
+
+def size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | None:
+    """Return bytes from `24GiB` (2^30 each) or `24GB` (10^9 each)."""
+    if text is None:
+        return None
+    read = SIZE.fullmatch(text.strip())
+    if read is None or (read[3] and not read[2]) or float(read[1]) <= 0:
+        raise click.BadParameter(f"{text!r} is no size; write a number and B, kB, MB, GB, TB, KiB, MiB, GiB or TiB")
+    unit: int = (1024 if read[3] else 1000) ** " KMGT".index(read[2].upper() or " ")
+    return max(1, round(float(read[1]) * unit))
+
+
+def latency_bound(_ctx: click.Context, _param: click.Parameter, text: str | None) -> LatencyBound | None:
+    """Return the bound of a text like `itl<=30ms`."""
+    if text is None:
+        return None
+    from ..errors import PlanError
+    from ..planner.objective import parse_bound
+
+    try:
+        return parse_bound(text)
+    except PlanError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def named_folders(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[str, Path]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from . import options, output
 from .report import print_json, print_table, tell
 from .settings import Settings
-
-if TYPE_CHECKING:
-    from .stored import Stored
 
 
 @click.command()
@@ -35,27 +31,30 @@ def show(
 ) -> None:
     """Show a plan and how it was checked.
 
-    KIND is plan (with its cells and every time it was validated), surface or trace. --plot draws a
-    surface, latency against tokens with its held-out errors, or a trace, acceptance by depth and rank.
+    KIND is plan (with its cells, what published defaults would keep of its speed, and every time it was
+    validated), surface or trace. --plot draws a plan, its speed-up over batch beside its rivals and the
+    trees it drafts; a surface, latency against tokens with its held-out errors; or a trace, acceptance
+    by depth and rank.
 
     \b
         spectune show
         spectune show surface --id 2 --plot surface.html
-        spectune show plan --id 3 -o plan.json
+        spectune show plan --id 3 -o plan.json --plot plan.html
     """
     from ..db.store import open_store
+    from ..report.picture import require_picture, write_picture
     from .output import require_writable, write_whole
     from .stored import KINDS
 
     require_writable(output)
     if plot is not None:
-        _require_drawable(kind, plot)
+        require_picture(plot)
     with open_store(store) as opened:
         found = KINDS[kind](opened, number)
     if output is not None:
         write_whole(output, found.document)
     if plot is not None:
-        _draw(found, plot)
+        write_picture(plot, found.draw())
     if as_json:
         print_json(found.facts)
     else:
@@ -64,19 +63,3 @@ def show(
     for path in (output, plot):
         if path is not None:
             tell(settings, f"written to {path}")
-
-
-def _require_drawable(kind: str, plot: Path) -> None:
-    from ..errors import RequestError
-    from ..report.picture import require_picture
-
-    if kind == "plan":
-        raise RequestError(f"cannot draw {plot}: a plan has no picture; show a surface or a trace with --plot")
-    require_picture(plot)
-
-
-def _draw(found: Stored, plot: Path) -> None:
-    from ..report.picture import write_picture
-
-    assert found.draw is not None  # a plan was refused
-    write_picture(plot, found.draw())

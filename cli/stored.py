@@ -17,9 +17,10 @@ from ..profiler.records.calibration import Reliability
 from ..profiler.records.document import SurfaceDocument, TraceDocument
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json, to_json
+from ..report.plan import plan_figure
 from ..report.surface import surface_figure
 from ..report.trace import trace_figure
-from .cells import plan_table, validation_table
+from .cells import plan_table, published_table, validation_table
 from .report import Table, facts_of
 
 if TYPE_CHECKING:
@@ -30,12 +31,12 @@ Json = dict[str, Any]  # JSON values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """One record: as it is kept, as facts for programs, as tables and perhaps a picture for people."""
+    """One record: as it is kept, as facts for programs, as tables and a picture for people."""
 
     document: str
     facts: Json
     tables: tuple[Table, ...]
-    draw: Callable[[], Figure] | None = None
+    draw: Callable[[], Figure]
 
 
 def stored_plan(store: Store, number: int | None) -> Stored:
@@ -50,6 +51,7 @@ def stored_plan(store: Store, number: int | None) -> Stored:
         raise NoPlanError("any model", store.url)
     chosen = number or max(rows)
     document = store.plan(chosen)
+    plan = plan_from_json(document)
     validations = [from_json(Validation, text) for text in store.validations(chosen)]
     about = named(rows[chosen], model_names(store))
     return Stored(
@@ -57,9 +59,11 @@ def stored_plan(store: Store, number: int | None) -> Stored:
         facts={**about, "plan": json.loads(document), "validations": [facts_of(each) for each in validations]},
         tables=(
             _facts_table(f"plan {chosen}", about),
-            plan_table(plan_from_json(document)),
+            plan_table(plan),
+            *([published_table(plan)] if any(cell.published for cell in plan.cells) else []),
             *(validation_table(each) for each in validations),
         ),
+        draw=lambda: plan_figure(plan),
     )
 
 
@@ -74,8 +78,12 @@ def stored_surface(store: Store, number: int | None) -> Stored:
     surface = surfaces[chosen - 1]
     about = surface_facts(chosen, surface, model_names(store))
     devices = {device.fingerprint: device for device in store.devices()}
+    is_verify = surface.role == "verify"  # what rounds take beside their forwards goes with it
     document = SurfaceDocument(
-        surface=surface, device=devices.get(surface.device), model=store.find_model(surface.model)
+        surface=surface,
+        device=devices.get(surface.device),
+        model=store.find_model(surface.model),
+        overhead=store.overhead(surface.device, surface.model, surface.dtype) if is_verify else None,
     )
     device = surface.device if document.device is None else document.device.label
     return Stored(

@@ -13,23 +13,25 @@ from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.device import Device
 from ..profiler.records.measurement import Measurement
 from ..profiler.records.model import ModelIdentity
+from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface
 from .database import Database, insert_once
 from .documents import record_of
 from .identities import device_row, model_row
-from .measurements import keep_cells
-from .tables import DeviceTable, MeasurementTable, ModelTable, SurfaceTable, TraceTable, is_temperature
+from .measurements import keep_cells, overhead_row
+from .tables import DeviceTable, MeasurementTable, ModelTable, OverheadTable, SurfaceTable, TraceTable, is_temperature
 from .traces import trace_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """What a file brings: surfaces and traces, and the devices and models they name."""
+    """What a file brings: surfaces, host times and traces, and the devices and models they name."""
 
     devices: tuple[Device, ...] = ()
     models: tuple[ModelIdentity, ...] = ()
     surfaces: tuple[LatencySurface, ...] = ()
     traces: tuple[AcceptanceTrace, ...] = ()
+    overheads: tuple[RoundOverhead, ...] = ()
 
     @property
     def cells(self) -> int:
@@ -52,6 +54,7 @@ class Imports(Database):
             for row in (*map(device_row, new.devices), *map(model_row, new.models)):
                 insert_once(session, row)
             session.add_all(trace_row(trace) for trace in new.traces)
+            session.add_all(overhead_row(overhead) for overhead in new.overheads)
             for surface in new.surfaces:
                 keep_cells(session, surface, surface.measurements)
         return new
@@ -64,6 +67,7 @@ class Imports(Database):
             models=tuple(model for model in records.models if model.key not in models),
             surfaces=tuple(self._new_parts(session, records.surfaces)),
             traces=tuple(trace for trace in records.traces if trace not in self._recorded_like(session, trace)),
+            overheads=tuple(each for each in records.overheads if each not in self._measured_like(session, each)),
         )
 
     def _new_parts(self, session: Session, surfaces: Sequence[LatencySurface]) -> Iterator[LatencySurface]:
@@ -85,3 +89,9 @@ class Imports(Database):
         names = {name: getattr(trace, name) for name in ("target", "drafter", "workload")}
         found = select(TraceTable).filter_by(**names).where(is_temperature(TraceTable.temperature, trace.temperature))
         return [record_of(AcceptanceTrace, row, self.url) for row in session.scalars(found)]
+
+    def _measured_like(self, session: Session, overhead: RoundOverhead) -> list[RoundOverhead]:
+        """Return all host times ever stored of the same setup."""
+        names = {name: getattr(overhead, name) for name in ("device", "target", "dtype")}
+        rows = session.scalars(select(OverheadTable).filter_by(**names))
+        return [record_of(RoundOverhead, row, self.url) for row in rows]

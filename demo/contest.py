@@ -11,16 +11,25 @@ from ..errors import PlanError
 from ..planner.cost import Cell
 from ..planner.inputs import LOOKUP, PlanInputs
 from ..planner.plan import Plan, PlanCell
-from ..planner.policy import CastPolicy, ChainPolicy, Eagle2Policy, PlainPolicy, TreePolicy
+from ..planner.policy import (
+    CastPolicy,
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    OptTreePolicy,
+    PlainPolicy,
+    TalonPolicy,
+    TreePolicy,
+)
 from ..planner.search import price
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always
 from ..tuning.baseline import GenerateEntrant
 from ..tuning.decoding import Family, Run, decode_timed, room_for
 from ..tuning.exact import Judgement, judge
-from ..tuning.growth_rules import Beam
+from ..tuning.growth_rules import Beam, OptTree, Talon
 from ..tuning.race import Entrant, race
-from ..tuning.recipe import Recipe, recipe_of
+from ..tuning.recipe import CHILDREN, Recipe, Rule, recipe_of
 from ..tuning.recording import record_prompts
 from ..tuning.request import Identities, ProfileRequest
 from ..tuning.traces import trace_of
@@ -28,6 +37,7 @@ from ..tuning.validate import entrant, plain_setup, setup_of
 from .records import CellOutcome, Row
 
 SLOTS = 32  # sequences decoded at once where they do not influence each other
+GROWN = ConfidentChainPolicy | Eagle2Policy | TalonPolicy | OptTreePolicy | CastPolicy  # need more than roots
 DEFAULT_CHAIN = ChainPolicy(length=4)
 DEFAULT_TREE = Eagle2Policy()  # 60 tokens, depth 7, top 10
 PLAIN, CHAIN, TREE, PLAN, GENERATE = "plain", "chain of 4", "EAGLE-2 default", "spectune plan", "transformers.generate"
@@ -101,7 +111,7 @@ class Counter:
         if key not in self._runs:
             unpadded = replace(setup, run_tokens=())
             names = [setup.drafter] if setup.drafter else []
-            room = room_for(self._requests, [unpadded])
+            room = room_for(self._requests, [unpadded], slots)
             decoder = self._family.decoder(always(unpadded), names=names, batch=slots, capacity=room)
             self._runs[key] = decode_timed(decoder, self._requests, slots)
         return self._runs[key]
@@ -113,7 +123,7 @@ class Counter:
         drafters = []
         for drafter in inputs.drafters:
             grown = {policy: run for (policy, name, _), run in self._runs.items() if name == drafter.name}
-            visited = [run.visited() for policy, run in grown.items() if isinstance(policy, Eagle2Policy | CastPolicy)]
+            visited = [run.visited() for policy, run in grown.items() if isinstance(policy, GROWN)]
             places = [sorted({t for run in visited for t in run[text]}) for text in range(len(texts))]
             model = self._family.drafters[drafter.name]
             prompts = record_prompts(model, texts, recipe_for(list(grown)), places)
@@ -160,11 +170,25 @@ def recipe_for(policies: Sequence[TreePolicy]) -> Recipe:
     casts = tuple(policy for policy in policies if isinstance(policy, CastPolicy))
     forwards: dict[int, int] = {}
     for policy in policies:
-        if isinstance(policy, Eagle2Policy):
-            forwards[policy.top_k] = max(forwards.get(policy.top_k, 1), policy.draft_forwards)
+        if isinstance(policy, Eagle2Policy | ConfidentChainPolicy):
+            width = policy.top_k if isinstance(policy, Eagle2Policy) else 1
+            forwards[width] = max(forwards.get(width, 1), policy.draft_forwards)
     beams = tuple(Beam(width=width, forwards=layers) for width, layers in sorted(forwards.items()))
     known = recipe_of("standard", casts).rules if casts else ()
-    return Recipe(rules=(*known, *(beam for beam in beams if beam not in known)))
+    own = (*beams, *(rule for policy in policies if (rule := _own_rule(policy)) is not None))
+    rules = (*known, *(rule for rule in own if rule not in known))
+    return Recipe(children=max(CHILDREN, *(rule.children for rule in rules), 1), rules=rules)
+
+
+def _own_rule(policy: TreePolicy) -> Rule | None:
+    """Return what TALON or OPT-Tree expands; other kinds have no rule of their own."""
+    if isinstance(policy, TalonPolicy):
+        return Talon(nodes=policy.nodes, gate=policy.gate, top_k=policy.top_k, children=policy.children)
+    if isinstance(policy, OptTreePolicy):
+        return OptTree(
+            nodes=policy.nodes, least_gain=policy.least_gain, max_depth=policy.max_depth, children=policy.children
+        )
+    return None
 
 
 def rows_of_cell(

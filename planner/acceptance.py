@@ -6,42 +6,40 @@ sequences has none and is replayed round by round.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .beam import CandidateLayer, best_candidates, first_layer, next_layer
-from .draft import Bools, Ints, Scores
-from .growth import grow
-from .lookup import find_continuation
-from .policy import ChainPolicy, Eagle2Policy, LookupPolicy, StaticPolicy
-from .recorded import RecordedScorer, Recording, Rows, Text
+from .draft import Ints
+from .kernels.lookup import Search, lookup_sweep
+from .policy import (
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    LookupPolicy,
+    OptTreePolicy,
+    StaticPolicy,
+    TalonPolicy,
+)
+from .positions import PositionResults, StatelessPolicy, grown_results, same_everywhere
+from .recorded import Recording, Rows, Text
+from .sweeps import confident_chain_results, eagle2_results, opt_tree_results, talon_results
 from .tree import TokenTree
 
-CHUNK = 2048  # rows grown at once, so that the arrays of one layer stay in the processor's cache
+__all__ = [
+    "PositionResults",
+    "confident_chain_results",
+    "eagle2_results",
+    "lookup_results",
+    "opt_tree_results",
+    "plain_results",
+    "rank_results",
+    "results_of",
+    "talon_results",
+]
 
 RankPolicy = ChainPolicy | StaticPolicy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PositionResults:
-    """One policy at every row of a numbering of positions.
-
-    Attributes:
-        accepted: (rows,), nodes of the verified tree on the target's own path.
-        sizes: (rows,), nodes of the verified tree, root included.
-        censored: (rows,), the trace lacks an expansion that could change the result.
-        widths: (rows, forwards), nodes of every drafter forward, 0 = did not run; (1, forwards) where it is the same
-            at all positions.
-    """
-
-    accepted: Ints
-    sizes: Ints
-    censored: Bools
-    widths: Ints
 
 
 def plain_results(rows: Rows) -> PositionResults:
@@ -56,7 +54,7 @@ def rank_results(policy: RankPolicy, recording: Recording) -> PositionResults:
     at t + d, so next_rank alone decides; otherwise the tree is grown on the recorded expansions.
     """
     if not recording.is_prefix_exact:
-        return _grown_results(policy, recording)
+        return grown_results(policy, recording)
     if isinstance(policy, ChainPolicy):
         accepted = np.minimum(_right_run(recording.next_rank), policy.length)
         return _of_one_size(accepted, policy.length + 1, (1,) * policy.length)
@@ -68,102 +66,39 @@ def lookup_results(
     texts: Sequence[Text], max_ngram: int, min_ngram: int, lengths: Sequence[int]
 ) -> Iterator[tuple[LookupPolicy, PositionResults]]:
     """Yield every length's results; the text is searched once, a shorter draft is a longer one's beginning."""
-    found, matching = _found(texts, max_ngram, min_ngram, max(lengths))
-    for length in lengths:
-        sizes = 1 + np.minimum(found, length)
-        nothing = np.zeros(len(sizes), dtype=np.bool_)
-        policy = LookupPolicy(length=length, max_ngram=max_ngram, min_ngram=min_ngram)
-        accepted, widths = np.minimum(matching, length), _same_everywhere(())
-        yield policy, PositionResults(accepted=accepted, sizes=sizes, censored=nothing, widths=widths)
-
-
-def eagle2_results(
-    recording: Recording, top_k: int, depths: Iterable[int], verify_tokens: Sequence[int]
-) -> Iterator[tuple[Eagle2Policy, PositionResults]]:
-    """Yield the results of every depth and size of one width, all from one beam.
-
-    A shallower beam is the beginning of a deeper one, and a smaller tree the beginning of the
-    ranking of a larger one. Sizes beyond the number of candidates are clipped as `grow` does.
-    """
-    wanted = sorted(set(depths))
-    rows = np.arange(len(recording.rows.left))
-    chunks = [
-        _beam_rankings(recording, rows[at : at + CHUNK], top_k, wanted, max(verify_tokens) - 1)
-        for at in range(0, len(rows), CHUNK)
-    ]
-    for place, depth in enumerate(wanted):
-        hits = np.concatenate([chunk[place].hits for chunk in chunks])
-        lost = np.concatenate([chunk[place].lost for chunk in chunks])
-        for size in verify_tokens:
-            drafts = min(size - 1, hits.shape[1])
-            results = PositionResults(
-                accepted=hits[:, :drafts].sum(axis=1),
-                sizes=np.full(len(rows), drafts + 1, dtype=np.int64),
-                censored=np.logical_or.reduce(lost[:, :drafts], axis=1),
-                widths=_same_everywhere((1,) + (top_k,) * depth),
-            )
-            yield Eagle2Policy(verify_tokens=size, depth=depth, top_k=top_k), results
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Ranking:
-    """The best candidates of all layers so far, best first: (rows, candidates) each.
-
-    `newest` is a candidate's index in the layer added last, -1 for older ones. `lost` marks
-    candidates that were expanded but not recorded: their children score no better than they do and
-    come later, so a tree that leaves such a candidate out is exact without them.
-    """
-
-    scores: Scores
-    hits: Bools
-    newest: Ints
-    lost: Bools
-
-    def with_layer(self, layer: CandidateLayer, most: int) -> _Ranking:
-        """Return the best `most` after one more layer; ties stay with the older candidate."""
-        places = np.broadcast_to(np.arange(layer.scores.shape[1]), layer.scores.shape)
-        scores = np.concatenate([self.scores, layer.scores], axis=1)
-        order = best_candidates(scores, most)
-
-        def ranked(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
-            return np.take_along_axis(np.concatenate([old, new], axis=1), order, axis=1)
-
-        return _Ranking(
-            scores=np.take_along_axis(scores, order, axis=1),
-            hits=ranked(self.hits, layer.tokens > 0),
-            newest=ranked(np.full(self.newest.shape, -1), places),
-            lost=ranked(self.lost, np.zeros(places.shape, dtype=np.bool_)),
+    policies = [LookupPolicy(length=length, max_ngram=max_ngram, min_ngram=min_ngram) for length in lengths]
+    found, right = _found(texts, max_ngram, min_ngram, max(lengths))
+    for policy in policies:
+        yield (
+            policy,
+            PositionResults(
+                accepted=np.minimum(right, policy.length),
+                sizes=1 + np.minimum(found, policy.length),
+                censored=np.zeros(len(found), dtype=np.bool_),
+                widths=same_everywhere(()),
+            ),
         )
 
-    def after_expanding(self, frontier: Ints, absent: Bools, candidates: int) -> _Ranking:
-        """Return the ranking with the expanded candidates of the newest layer marked where absent."""
-        gone = np.zeros((len(frontier), candidates + 1), dtype=np.bool_)  # the last column answers for -1
-        np.put_along_axis(gone, frontier, absent, axis=1)
-        return replace(self, lost=self.lost | np.take_along_axis(gone, self.newest, axis=1))
 
+def results_of(policy: StatelessPolicy, recording: Recording) -> PositionResults:
+    """Return the results of any drafted policy whose trees depend on the committed text alone.
 
-def _beam_rankings(recording: Recording, rows: Ints, top_k: int, depths: Sequence[int], most: int) -> list[_Ranking]:
-    """Return the ranking after each of the depths, in order; the layers are EAGLE-2's own."""
-    scorer = RecordedScorer(recording, rows)
-    layer = first_layer(scorer, top_k)
-    nothing = np.zeros((len(rows), 0), dtype=np.bool_)
-    start = _Ranking(scores=nothing.astype(np.float32), hits=nothing, newest=nothing.astype(np.int64), lost=nothing)
-    rankings = [start.with_layer(layer, most)]
-    for _ in range(depths[-1]):
-        frontier = best_candidates(layer.scores, top_k)
-        below = next_layer(scorer, layer, frontier, top_k)
-        ranking = rankings[-1].after_expanding(frontier, scorer.absent, layer.scores.shape[1])
-        rankings.append(ranking.with_layer(below, most))
-        layer = below
-    return [rankings[depth] for depth in depths]
-
-
-def _grown_results(policy: RankPolicy, recording: Recording) -> PositionResults:
-    scorer = RecordedScorer(recording, np.arange(len(recording.rows.left)))
-    draft = grow(policy, scorer, len(recording.rows.left))
-    accepted = draft.tokens[:, 1:].sum(axis=1)
-    widths = _same_everywhere(draft.widths)
-    return PositionResults(accepted=accepted, sizes=draft.sizes, censored=scorer.censored, widths=widths)
+    Raises:
+        PlanError: the trace records too few children.
+    """
+    match policy:
+        case ChainPolicy() | StaticPolicy():
+            return rank_results(policy, recording)
+        case ConfidentChainPolicy():
+            ((_, results),) = confident_chain_results(recording, [policy.length], [policy.confidence])
+        case Eagle2Policy():
+            ((_, results),) = eagle2_results(recording, policy.top_k, [policy.depth], [policy.verify_tokens])
+        case TalonPolicy():
+            tree = (policy.gate, policy.top_k, policy.children)
+            ((_, results),) = talon_results(recording, *tree, [policy.nodes], [policy.max_depth])
+        case OptTreePolicy():
+            ((_, results),) = opt_tree_results(recording, [policy])
+    return results
 
 
 def _right_run(next_rank: Ints) -> Ints:
@@ -189,25 +124,13 @@ def _tree_hits(tree: TokenTree, next_rank: Ints) -> Ints:
 
 def _found(texts: Sequence[Text], max_ngram: int, min_ngram: int, length: int) -> tuple[Ints, Ints]:
     """Return (rows,) tokens the lookup finds and (rows,) how many of them the target takes."""
-    found, matching = [], []
-    for text in texts:
-        tokens = np.array(text.prompt + text.continuation, dtype=np.int64)
-        for now in range(len(text.prompt) + 1, len(tokens)):
-            draft = find_continuation(tokens[:now], length, max_ngram, min_ngram)  # type: ignore[arg-type]  # an array is fine
-            found.append(len(draft))
-            matching.append(_matching(draft, tokens[now:]))
-        found.append(0)
-        matching.append(0)
-    return np.array(found, dtype=np.int64), np.array(matching, dtype=np.int64)
-
-
-def _matching(draft: Sequence[int], truth: Ints) -> int:
-    right = 0
-    for drafted, true in zip(draft, truth.tolist()[: len(draft)], strict=False):
-        if drafted != true:
-            break
-        right += 1
-    return right
+    lengths = [len(text.prompt) + len(text.continuation) for text in texts]
+    tokens = np.fromiter(chain.from_iterable(text.prompt + text.continuation for text in texts), np.int64, sum(lengths))
+    firsts = np.cumsum([0, *lengths])
+    prompts = np.array([len(text.prompt) + 1 for text in texts])
+    found, right = np.zeros((2, sum(len(text.continuation) for text in texts)), dtype=np.int64)
+    lookup_sweep(tokens, firsts, prompts, Search(max_ngram, min_ngram, length), found, right)
+    return found, right
 
 
 def _of_one_size(accepted: Ints, size: int, widths: tuple[int, ...]) -> PositionResults:
@@ -216,9 +139,5 @@ def _of_one_size(accepted: Ints, size: int, widths: tuple[int, ...]) -> Position
         accepted=accepted,
         sizes=np.full(rows, size, dtype=np.int64),
         censored=np.zeros(rows, dtype=np.bool_),
-        widths=_same_everywhere(widths),
+        widths=same_everywhere(widths),
     )
-
-
-def _same_everywhere(widths: tuple[int, ...]) -> Ints:
-    return np.array(widths, dtype=np.int64)[None]

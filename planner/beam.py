@@ -1,8 +1,8 @@
 """The candidates of a growing tree: every child the drafter proposed, layer by layer.
 
-EAGLE-2 and CAST share this bookkeeping. A layer expands the *kept* candidates of the layer above
-and records all their children; the verified tree is any set of best-scored candidates. It is
-closed under parents, because a child never scores above its parent and is recorded after it.
+All trees that follow the drafter's confidence share this bookkeeping. A layer expands the *kept* candidates of the
+layer above and records all their children; the verified tree is any set of candidates that holds their parents. The
+best-scored ones are such a set, because a child never scores above its parent and is recorded after it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from .draft import ROOT_TOKEN, Bools, Children, DraftBatch, Ints, LayerScorer, Scores
 
 NOTHING = np.float32(-np.inf)  # score of what is no candidate
+MANY = 512  # candidates from which on sorting a shortlist is faster than sorting all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,18 @@ def next_layer(scorer: LayerScorer, layer: CandidateLayer, kept: Ints, children:
 
 def best_candidates(scores: Scores, count: int) -> Ints:
     """Return (batch, count): indices of the highest scores, best first, ties in index order."""
-    return np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    if scores.shape[1] < MANY or scores.shape[1] < 4 * count:
+        return np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    shortlist = _at_least_the_last(scores, count)
+    order = np.argsort(-np.take_along_axis(scores, shortlist, axis=1), axis=1, kind="stable")[:, :count]
+    return np.take_along_axis(shortlist, order, axis=1)
+
+
+def _at_least_the_last(scores: Scores, count: int) -> Ints:
+    """Return (batch, some): in index order all that may be among the best `count`, then others that score less."""
+    last = np.partition(scores, -count, axis=1)[:, -count, None]
+    is_in = scores >= last
+    return np.argsort(~is_in, axis=1, kind="stable")[:, : int(is_in.sum(axis=1).max())]
 
 
 def tree_of(layers: Sequence[CandidateLayer], chosen: Ints) -> DraftBatch:

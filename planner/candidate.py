@@ -9,6 +9,7 @@ import numpy as np
 from .cost import CellCosts, Floats
 from .draft import Ints
 from .inputs import LOOKUP
+from .kernels.rounds import sum_by_text
 from .policy import TreePolicy
 from .replay import Replay
 
@@ -55,16 +56,18 @@ def candidate_of(policy: TreePolicy, drafter: str | None, replay: Replay, costs:
         PlanError: a forward is larger than what was measured, or the kind has no host time.
     """
     times = costs.times(replay, policy.kind, None if drafter == LOOKUP else drafter)
-    shares = np.repeat(times.total_ms / replay.batch, replay.batch)
+    tokens, ms = np.zeros(texts, dtype=np.int64), np.zeros(texts)
+    sum_by_text(replay.arrays, times.by_part, tokens, ms)
+    draft_ms, verify_ms, host_ms = times.by_part.mean(axis=1).tolist()
     return Candidate(
         policy=policy,
         drafter=drafter,
-        tokens=replay.tokens_by_text(texts),
-        ms=np.bincount(replay.texts.ravel(), weights=shares, minlength=texts).astype(np.float64),
+        tokens=tokens,
+        ms=ms,
         tokens_per_round=replay.tokens_per_round,
-        draft_ms=float(times.draft_ms.mean()),
-        verify_ms=float(times.verify_ms.mean()),
-        host_ms=float(times.host_ms.mean()),
+        draft_ms=draft_ms,
+        verify_ms=verify_ms,
+        host_ms=host_ms,
         censored_share=replay.censored_share,
         run_tokens=costs.run_tokens[: policy.max_verify_tokens + 1],
     )

@@ -26,7 +26,7 @@ Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4, Algorithm 1 (reconstructed),
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import TypeVar
 
@@ -52,12 +52,12 @@ def grow_cast(policy: CastPolicy, scorer: LayerScorer) -> DraftBatch:
     last_utility = 0.0
     while len(layers) < policy.max_depth:
         ranked = best_candidates(layers[-1].scores, policy.max_width)
-        utilities = _utilities(_survivals(policy, layers[-1].scores, len(layers)), ranked)
+        utilities = _utilities(survivals(policy, layers[-1].scores, len(layers)), ranked)
         width = _kept_width(utilities, draft_cost, policy.breadth)
         if len(layers) > 1:
             ratios.append(utilities[width] / last_utility if last_utility > 0 else 0.0)
         last_utility = utilities[width]
-        if sum(ratios) / len(ratios) * last_utility < policy.depth * draft_cost[width]:
+        if _mean(ratios) * last_utility < policy.depth * draft_cost[width]:
             break
         layers.append(next_layer(scorer, layers[-1], ranked[:, :width], policy.max_width))
     return _reranked(policy, layers)
@@ -82,19 +82,36 @@ def select_max_valid_index(utilities: Sequence[Number], costs: Sequence[Number],
     return last
 
 
-def _survivals(policy: CastPolicy, scores: Scores, depth: int) -> Floats:
-    """Return (batch, candidates): the probability that each candidate of a layer is on the target's own path."""
+def survivals(policy: CastPolicy, scores: Scores, depth: int) -> Floats:
+    """Return (batch, candidates): the probability that each candidate of a layer is on the target's own path.
+
+    Args:
+        policy: whose survival curves apply; without any it is the drafter's own path probability.
+        scores: (batch, candidates), path log-probabilities; -inf where there is no candidate.
+        depth: of the layer, 1 for the root's children.
+    """
     if not policy.survival:
         return np.exp(scores, dtype=np.float64)
     curve = policy.survival[min(depth, len(policy.survival)) - 1]
     return np.where(np.isneginf(scores), 0.0, curve.at(scores.astype(np.float64)))
 
 
-def _utilities(survivals: Floats, ranked: Ints) -> list[float]:
-    """Return u_0 = 0, u_1, ...: batch mean of the summed survivals of the best k."""
-    best = survivals[np.arange(len(ranked))[:, None], ranked]
-    mean = best.sum(axis=0) / len(best)
+def _utilities(survived: Floats, ranked: Ints) -> list[float]:
+    """Return u_0 = 0, u_1, ...: batch mean of the summed survivals of the best k.
+
+    Added up sequence by sequence, then node by node: the compiled replay adds in the same order and decides the same.
+    """
+    best = survived[np.arange(len(ranked))[:, None], ranked]
+    mean = best.cumsum(axis=0)[-1] / len(best)
     return [0.0, *mean.cumsum().tolist()]
+
+
+def _mean(ratios: Iterable[float]) -> float:
+    """Return the mean, added up one by one: how `sum` rounds depends on Python's version."""
+    total, count = 0.0, 0
+    for ratio in ratios:
+        total, count = total + ratio, count + 1
+    return total / count
 
 
 def _kept_width(utilities: list[float], draft_cost: list[float], threshold: float) -> int:
@@ -102,17 +119,21 @@ def _kept_width(utilities: list[float], draft_cost: list[float], threshold: floa
     most = len(utilities) - 1
     if most == 1:
         return 1
-    origin = min(max(2 * draft_cost[1] - draft_cost[2], 0.0), draft_cost[1])
-    costs = [origin, *draft_cost[1 : most + 1]]
+    costs = [breadth_origin(draft_cost), *draft_cost[1 : most + 1]]
     return max(1, select_max_valid_index(utilities, costs, threshold))
+
+
+def breadth_origin(draft_cost: Sequence[float]) -> float:
+    """Return c_0: the fixed cost of a drafter forward, from those of width 1 and 2."""
+    return min(max(2 * draft_cost[1] - draft_cost[2], 0.0), draft_cost[1])
 
 
 def _reranked(policy: CastPolicy, layers: Sequence[CandidateLayer]) -> DraftBatch:
     """Return the tree of the best m candidates; m is shared by the batch and may be 0."""
     scores = all_scores(layers)
     ranked = best_candidates(scores, policy.max_verify_tokens - 1)
-    survivals = [_survivals(policy, layer.scores, depth) for depth, layer in enumerate(layers, start=1)]
-    utilities = [1.0 + utility for utility in _utilities(np.concatenate(survivals, axis=1), ranked)]
+    survived = [survivals(policy, layer.scores, depth) for depth, layer in enumerate(layers, start=1)]
+    utilities = [1.0 + utility for utility in _utilities(np.concatenate(survived, axis=1), ranked)]
     costs = [cost / policy.verify_cost_ms[1] for cost in policy.verify_cost_ms[1 : len(utilities) + 1]]
     drafts = select_max_valid_index(utilities, costs, policy.rerank)
     return tree_of(layers, ranked[:, :drafts])

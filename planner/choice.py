@@ -1,22 +1,43 @@
-"""Which of the priced candidates a cell uses, and what it promises."""
+"""Which of a cell's priced candidates may be used, which of them it would take by itself, and what it promises."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .candidate import Candidate
-from .cost import Cell, Floats
-from .estimate import optimism, relative_error, resampled_rates
-from .plan import Alternative, ErrorParts, PlanCell, Prediction
-from .policy import PlainPolicy
+from .contest import Contest
+from .cost import Floats
+from .crossfit import cross_fitted_rate
+from .estimate import by_text, relative_error, resampled_rates
+from .objective import LatencyBound
+from .plan import Alternative, ErrorParts, PlanCell, Prediction, PublishedPrice, StackForecast
+from .policy import LookupPolicy, PlainPolicy
+from .schedule import Way
+from .sensitivity import outlook_of
+from .shape import ShapeFacts
 
-SIMPLICITY = {"plain": 0, "lookup": 1, "chain": 2, "static": 3, "eagle2": 4, "cast": 4}
+SIMPLICITY = {  # of equally many models and nodes: shapes known before the round, then those that grow
+    "plain": 0,
+    "lookup": 0,
+    "chain": 0,
+    "static": 1,
+    "confident-chain": 2,
+    "eagle2": 3,
+    "talon": 3,
+    "opt-tree": 3,
+    "cast": 4,
+}
 TIE = 0.01  # relative distance below which two speeds are equal, whatever the texts say
+TIE_MOST = 0.02  # relative distance above which they are not, however few the texts are
+CONSIDERED = 0.2  # relative distance to the fastest up to which noise is looked at
 DRIFT = 0.02  # relative standard error of a device between measuring and decoding, at least
 SDS_OF_90_PERCENT = 1.645
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,52 +48,146 @@ class SurfaceErrors:
     drafts: dict[str, float]
 
 
-def planned_cell(cell: Cell, candidates: list[Candidate], weights: Floats, errors: SurfaceErrors) -> PlanCell:
-    """Return the cell's plan; plain decoding must be among the candidates.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ballot:
+    """The candidates of one cell that may be chosen.
 
-    The choice is the simplest candidate within noise of the fastest. Where a promise freed of its
-    optimism is no faster than plain decoding, plain decoding is chosen.
+    Attributes:
+        candidates: all that were priced.
+        plain: place of plain decoding.
+        able: places of those that may be chosen, plain decoding always among them.
+        near: places of those as good as the best, the one the cell takes by itself first.
+        cross_fitted: tokens per second of choices on texts that did not make them, NaN where that cannot be told.
+        keeps_bound: whether the ones in `near` keep the latency bound.
+    """
+
+    candidates: list[Candidate]
+    plain: int
+    able: tuple[int, ...]
+    near: tuple[int, ...]
+    cross_fitted: float
+    keeps_bound: bool
+
+    @property
+    def ways(self) -> list[Way]:
+        """What each of the near candidates is called."""
+        return [(self.candidates[place].policy.label, self.candidates[place].drafter) for place in self.near]
+
+
+def ballot_of(contest: Contest, weights: Floats, bound: LatencyBound | None) -> Ballot:
+    """Return which candidates of a cell are as good as its best; plain decoding must be among the priced.
+
+    The best is the fastest that keeps the bound, or, where none does, the one with the lowest latency. Where a promise
+    freed of its optimism is no faster than plain decoding, plain decoding alone is left.
 
     Args:
+        contest: of the cell.
         weights: (resamples, texts), how often each text is drawn.
+        bound: of the latency.
     """
-    rates = resampled_rates(candidates, weights)
-    plain = next(place for place, candidate in enumerate(candidates) if isinstance(candidate.policy, PlainPolicy))
-    best, flattery = simplest_of_the_fastest(candidates, rates), optimism(candidates)
-    if candidates[best].tokens_per_s * (1.0 - flattery) <= candidates[plain].tokens_per_s:
-        best = plain
-    promise = Promise(candidates=candidates, rates=rates, plain=plain, errors=errors, texts=weights.shape[1])
-    others = alternatives(candidates, candidates[best])
-    return PlanCell(
-        batch=cell.batch,
-        context=cell.context,
-        policy=candidates[best].policy,
-        drafter=candidates[best].drafter,
-        run_tokens=candidates[best].run_tokens,
-        prediction=promise.of(best, 0.0 if best == plain else flattery),
-        plain=promise.of(plain, 0.0),
-        runner_up=others[0] if others else None,
-        alternatives=others,
+    candidates = contest.priced
+    plain = next(place for place, one in enumerate(candidates) if isinstance(one.policy, PlainPolicy))
+    keeping = _keeping(contest, bound)
+    able = keeping if len(keeping) else _lowest_latency(contest, bound)
+    simplicity = ranks_of_simplicity(candidates)
+    near = as_good_as_the_best(candidates, weights, able, simplicity)
+    tokens, ms = by_text([candidates[place] for place in able])
+    searched = np.array([contest.searched_on[place] for place in able])
+    crossed = 1000.0 * cross_fitted_rate(tokens, ms, searched, simplicity[able], TIE)
+    speed = candidates[near[0]].tokens_per_s
+    is_no_gain = (min(crossed, speed) if math.isfinite(crossed) else speed) <= candidates[plain].tokens_per_s
+    if is_no_gain and plain in able:
+        near = (plain,)
+    return Ballot(
+        candidates=candidates,
+        plain=plain,
+        able=tuple(sorted({plain, *near, *able.tolist()})),
+        near=near,
+        cross_fitted=crossed,
+        keeps_bound=bool(len(keeping)),
     )
 
 
-def simplest_of_the_fastest(candidates: list[Candidate], rates: Floats) -> int:
-    """Return the place of the simplest candidate whose distance to the fastest is noise.
+def as_good_as_the_best(
+    candidates: Sequence[Candidate], weights: Floats, able: Ints, simplicity: Ints
+) -> tuple[int, ...]:
+    """Return the places whose distance to the fastest is noise, the simplest first.
 
-    Noise is the larger of 1 % and the standard error of the paired difference over resampled
-    texts. Simpler: no drafter, lookup, chain, static tree, dynamic tree; then fewer verify tokens.
+    Noise is the standard error of the paired difference over resampled texts, but at least TIE and at most TIE_MOST.
 
     Args:
-        rates: (candidates, resamples), tokens per millisecond.
+        candidates: all.
+        weights: (resamples, texts).
+        able: places that may be chosen.
+        simplicity: (candidates,), rank of each.
     """
-    speeds = np.array([candidate.tokens_per_s for candidate in candidates])
-    best = int(speeds.argmax())
-    noise = (rates[best] - rates).std(axis=1) * 1000.0
-    near = np.flatnonzero(speeds[best] - speeds <= np.maximum(noise, TIE * speeds[best]))
-    return int(min(near, key=lambda place: (*_complexity(candidates[place]), -speeds[place])))
+    speeds = np.array([candidates[place].tokens_per_s for place in able])
+    best = float(speeds.max())
+    close = np.flatnonzero(speeds >= (1.0 - CONSIDERED) * best)
+    rates = 1000.0 * resampled_rates([candidates[able[place]] for place in close], weights)
+    fastest = int(speeds[close].argmax())
+    noise = np.clip((rates[fastest] - rates).std(axis=1), TIE * best, TIE_MOST * best)
+    tied = close[best - speeds[close] <= noise]
+    return tuple(sorted((int(able[place]) for place in tied), key=lambda place: int(simplicity[place])))
 
 
-def alternatives(candidates: list[Candidate], chosen: Candidate) -> tuple[Alternative, ...]:
+def ranks_of_simplicity(candidates: Sequence[Candidate]) -> Ints:
+    """Return (candidates,): the place of each among them, simplest first; of equally simple ones the faster first."""
+    keys = [_complexity(candidate) for candidate in candidates]
+    order = sorted(range(len(keys)), key=lambda place: keys[place])
+    ranks = np.empty(len(keys), dtype=np.int64)
+    ranks[order] = np.arange(len(keys))
+    return ranks
+
+
+def planned_cell(
+    contest: Contest,
+    ballot: Ballot,
+    taken: int,
+    weights: Floats,
+    errors: SurfaceErrors,
+    *,
+    published: tuple[PublishedPrice, ...] = (),
+    stack: StackForecast | None = None,
+    shape: ShapeFacts | None = None,
+) -> PlanCell:
+    """Return the cell's plan once the schedule has taken one of its near candidates.
+
+    Args:
+        taken: place among `ballot.near`.
+        weights: (resamples, texts).
+    """
+    cell, candidates, chosen = contest.costs.cell, ballot.candidates, ballot.near[taken]
+    flattery = 0.0
+    if chosen != ballot.plain and math.isfinite(ballot.cross_fitted):
+        flattery = max(0.0, 1.0 - ballot.cross_fitted / candidates[ballot.near[0]].tokens_per_s)
+    rates = resampled_rates([candidates[chosen], candidates[ballot.plain]], weights)
+    promise = Promise(rates=rates, plain=candidates[ballot.plain], errors=errors, texts=weights.shape[1])
+    others = alternatives(candidates, candidates[chosen])
+    able = [candidates[place] for place in ballot.able]
+    outlook = outlook_of(
+        able, ballot.able.index(chosen), ballot.able.index(ballot.plain), contest.costs, optimism=flattery
+    )
+    return PlanCell(
+        batch=cell.batch,
+        context=cell.context,
+        policy=candidates[chosen].policy,
+        drafter=candidates[chosen].drafter,
+        run_tokens=candidates[chosen].run_tokens,
+        prediction=promise.of(candidates[chosen], flattery),
+        plain=promise.of(candidates[ballot.plain], 0.0),
+        runner_up=others[0] if others else None,
+        alternatives=others,
+        published=published,
+        outlook=outlook,
+        memory_bytes=contest.needs_bytes(candidates[chosen].policy, candidates[chosen].drafter),
+        keeps_bound=ballot.keeps_bound,
+        stack=stack,
+        shape=shape,
+    )
+
+
+def alternatives(candidates: Sequence[Candidate], chosen: Candidate) -> tuple[Alternative, ...]:
     """Return the fastest of every other kind and drafter, fastest first."""
     fastest: dict[tuple[str, str | None], Candidate] = {}
     for candidate in sorted(candidates, key=lambda candidate: -candidate.tokens_per_s):
@@ -91,30 +206,29 @@ def alternatives(candidates: list[Candidate], chosen: Candidate) -> tuple[Altern
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Promise:
-    """Turns candidates of one cell into predictions.
+    """Turns a chosen candidate and plain decoding of one cell into predictions.
 
     Attributes:
-        rates: (candidates, resamples), paired.
-        plain: place of plain decoding.
+        rates: (2, resamples), paired: of the chosen one and of plain decoding.
+        plain: plain decoding.
         texts: how many were recorded.
     """
 
-    candidates: list[Candidate]
     rates: Floats
-    plain: int
+    plain: Candidate
     errors: SurfaceErrors
     texts: int
 
-    def of(self, place: int, flattery: float) -> Prediction:
+    def of(self, chosen: Candidate, flattery: float) -> Prediction:
         """Return a candidate's prediction after taking the relative flattery off its tokens."""
-        chosen, plain = self.candidates[place], self.candidates[self.plain]
-        own, plainly = self.rates[place], self.rates[self.plain]
+        is_plain = chosen is self.plain
+        own, plainly = self.rates[1 if is_plain else 0], self.rates[1]
         usable = (own > 0.0) & (plainly > 0.0)  # with few texts a resample may hold none of a steady round
         parts = self._parts(chosen, own[usable], flattery)
         relative = self._parts(chosen, own[usable] / plainly[usable], flattery)
         speed = chosen.tokens_per_s * (1.0 - flattery)
-        speedup = speed / plain.tokens_per_s
-        margin, speedup_margin = _margin(parts), 0.0 if place == self.plain else _margin(relative)
+        speedup = speed / self.plain.tokens_per_s
+        margin, speedup_margin = _margin(parts), 0.0 if is_plain else _margin(relative)
         return Prediction(
             tokens_per_s=speed,
             low=speed * max(1.0 - margin, 0.0),
@@ -141,9 +255,31 @@ class Promise:
         )
 
 
+def _keeping(contest: Contest, bound: LatencyBound | None) -> Ints:
+    """Return the places of the candidates that keep the bound; all where there is none."""
+    if bound is None:
+        return np.arange(len(contest.priced))
+    return np.flatnonzero(_latencies(contest, bound) <= bound.most_ms)
+
+
+def _lowest_latency(contest: Contest, bound: LatencyBound | None) -> Ints:
+    assert bound is not None, "without a bound every candidate keeps it"
+    return np.array([int(_latencies(contest, bound).argmin())])
+
+
+def _latencies(contest: Contest, bound: LatencyBound) -> Floats:
+    if bound.metric == "p90_itl":
+        return np.array(contest.tails_ms)
+    batch = contest.costs.cell.batch
+    return np.array([1000.0 * batch / candidate.tokens_per_s for candidate in contest.priced])
+
+
 def _margin(parts: ErrorParts) -> float:
     return SDS_OF_90_PERCENT * math.hypot(parts.acceptance, parts.surfaces, parts.drift)
 
 
-def _complexity(candidate: Candidate) -> tuple[int, int]:
-    return SIMPLICITY[candidate.policy.kind], candidate.policy.max_verify_tokens
+def _complexity(candidate: Candidate) -> tuple[float, ...]:
+    """Return what makes a candidate less simple: models, then nodes, then how its tree comes about; then the slower."""
+    policy = candidate.policy
+    models = 0 if isinstance(policy, PlainPolicy | LookupPolicy) else 1
+    return models, policy.max_verify_tokens, SIMPLICITY[policy.kind], -candidate.tokens_per_s

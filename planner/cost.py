@@ -22,6 +22,7 @@ from ..errors import MeasurementError, PlanError
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface
 from .draft import Ints
+from .kernels.rounds import Table, price
 from .replay import Replay
 
 Floats = NDArray[np.float64]
@@ -92,17 +93,36 @@ class CostTable:
         return every
 
 
+NOTHING_DRAFTED = CostTable(contexts=np.empty(0), ms=np.empty((0, 0)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RoundTimes:
-    """Milliseconds of each round by what they are spent on: (rounds,) each."""
+    """Milliseconds of each round by what they are spent on: (3, rounds), drafting, verifying and the host."""
 
-    draft_ms: Floats
-    verify_ms: Floats
-    host_ms: Floats
+    by_part: Floats
+
+    @property
+    def draft_ms(self) -> Floats:
+        """(rounds,): all forwards of the drafter."""
+        draft_ms: Floats = self.by_part[0]
+        return draft_ms
+
+    @property
+    def verify_ms(self) -> Floats:
+        """(rounds,): the target's forward."""
+        verify_ms: Floats = self.by_part[1]
+        return verify_ms
+
+    @property
+    def host_ms(self) -> Floats:
+        """(rounds,): what a round takes beyond its forwards."""
+        host_ms: Floats = self.by_part[2]
+        return host_ms
 
     @property
     def total_ms(self) -> Floats:
-        """Return (rounds,): whole rounds."""
+        """(rounds,): whole rounds."""
         return self.draft_ms + self.verify_ms + self.host_ms
 
 
@@ -133,19 +153,17 @@ class CellCosts:
         Raises:
             PlanError: a forward is larger than what was measured, or the kind has no host time here.
         """
-        contexts = self._priced_at(replay.contexts)
         _require("verify", int(replay.nodes.max()), self.verify)
-        draft_ms = np.zeros(replay.rounds)
+        draft = NOTHING_DRAFTED
         if drafter is not None and replay.widths.shape[1]:
-            table = self.drafts[drafter]
-            fed = np.concatenate([replay.catch_up[:, None], replay.widths[:, 1:]], axis=1)
-            _require(f"draft of {drafter}", int(fed.max()), table)
-            draft_ms = table.at(contexts, fed).sum(axis=1)
-        return RoundTimes(
-            draft_ms=draft_ms,
-            verify_ms=self.verify.at(contexts, replay.nodes[:, None])[:, 0],
-            host_ms=self._host(kind, (replay.widths > 0).sum(axis=1), replay.nodes),
-        )
+            draft = self.drafts[drafter]
+            most_fed = max(int(replay.catch_up.max()), int(replay.widths.max()))
+            _require(f"draft of {drafter}", most_fed, draft)
+        times = np.empty((3, replay.rounds))
+        span = (float(self.cell.low), float(self.cell.high), float(self.cell.context))
+        verify = Table(self.verify.contexts, self.verify.ms)
+        price(replay.arrays, span, Table(draft.contexts, draft.ms), verify, self._host(kind), times)
+        return RoundTimes(by_part=times)
 
     def clipped_share(self, replay: Replay) -> float:
         """Return the share of rounds priced at the nearest measured context, not at their own."""
@@ -156,12 +174,11 @@ class CellCosts:
         inside = (contexts > self.cell.low) & (contexts <= self.cell.high)
         return np.where(inside, contexts, self.cell.context).astype(np.float64)
 
-    def _host(self, kind: str, forwards: Ints, nodes: Ints) -> Floats:
+    def _host(self, kind: str) -> tuple[float, float, float]:
         if kind not in self.host:
             known = ", ".join(sorted(self.host)) or "none"
             raise PlanError(f"no host time for {kind!r} at batch {self.cell.batch}, measured: {known}; profile it")
-        base, per_forward, per_node = self.host[kind]
-        return base + per_forward * forwards + per_node * nodes
+        return self.host[kind]
 
 
 def cell_costs(

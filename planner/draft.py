@@ -54,7 +54,7 @@ class LayerScorer(Protocol):
         Args:
             parents: (batch, width), slot in the previous layer of each node's parent; -1 where a row has fewer nodes
                 than the layer is wide: such a slot is fed like any other, and its answer means nothing.
-            ranks: (batch, width), which child of that slot the node is.
+            ranks: (batch, width), which child of that slot the node is; 0 where there is none.
             children: how many to return for each node; rows and slots keep their order.
         """
 

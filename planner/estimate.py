@@ -24,7 +24,7 @@ def resampling_weights(texts: int, seed: int) -> Floats:
 
 def resampled_rates(candidates: list[Candidate], weights: Floats) -> Floats:
     """Return (candidates, resamples): tokens per millisecond; columns are paired."""
-    tokens, ms = _by_text(candidates)
+    tokens, ms = by_text(candidates)
     drawn_ms: Floats = ms @ weights.T
     return tokens @ weights.T / np.maximum(drawn_ms, np.finfo(np.float64).tiny)
 
@@ -37,28 +37,7 @@ def relative_error(rates: Floats, texts: int) -> float:
     return float(rates.std() / rates.mean() * np.sqrt(texts / (texts - 1)))
 
 
-def optimism(candidates: list[Candidate]) -> float:
-    """Return by how much choosing on the texts flatters the choice, relative, at least 0.
-
-    Even and odd texts each choose their fastest candidate and the other half scores it. A half
-    that merely is easier cancels out in the mean.
-    """
-    tokens, ms = _by_text(candidates)
-    halves = [_rates(tokens[:, start::2], ms[:, start::2]) for start in (0, 1)]
-    gaps = []
-    for own, other in (halves, halves[::-1]):
-        best = int(own.argmax())
-        gaps.append(2.0 * (own[best] - other[best]) / (own[best] + other[best]))
-    mean = float(np.mean(gaps))
-    return max(mean, 0.0) if np.isfinite(mean) else 0.0
-
-
-def _rates(tokens: Floats, ms: Floats) -> Floats:
-    spent: Floats = ms.sum(axis=1)
-    emitted: Floats = tokens.sum(axis=1)
-    return emitted / np.maximum(spent, np.finfo(np.float64).tiny)
-
-
-def _by_text(candidates: list[Candidate]) -> tuple[Floats, Floats]:
+def by_text(candidates: list[Candidate]) -> tuple[Floats, Floats]:
+    """Return tokens and milliseconds of every candidate on every text: (candidates, texts) each."""
     tokens: NDArray[np.float64] = np.array([candidate.tokens for candidate in candidates], dtype=np.float64)
     return tokens, np.array([candidate.ms for candidate in candidates])

@@ -2,200 +2,107 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
 
-from .plan import Plan, PlanCell, Prediction
-from .policy import (
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    LookupPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    StaticPolicy,
-    TalonPolicy,
-)
+from .crossing import Crossing, crossings
+from .facts import CellFacts, Limit, PublishedShares, cell_facts, chain_acceptance, heading, published_shares
+from .objective import LatencyBound
+from .plan import Plan, PlanCell
+from .reasons import cell_lines
 
-Limit = Literal["verify", "draft", "host", "acceptance"]
+__all__ = ["CellFacts", "Limit", "cell_facts", "chain_acceptance", "explain_cell", "explain_plan"]
 
-FULL_SHARE = 0.5  # below this share of the deepest path, wrong drafts cost more than any part of a round
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellFacts:
-    """What explains a cell, as numbers.
-
-    Attributes:
-        depth: most drafted tokens on one path; width: most nodes of one drafter forward.
-        share_*: of the round's time.
-        limited_by: the largest part of the round, or "acceptance" where fewer than half of the
-            deepest path is accepted on average.
-        acceptance: of each drafted token of a chain, implied by its tokens per round; else None.
-        break_even: acceptance at which the chain would be no faster than plain decoding; None for
-            other policies and where even a perfect drafter would lose.
-        lead_over_runner_up: relative, negative where the runner-up is faster within noise.
-    """
-
-    batch: int
-    context: int
-    label: str
-    drafter: str | None
-    depth: int
-    width: int
-    verify_tokens: int
-    share_draft: float
-    share_verify: float
-    share_host: float
-    limited_by: Limit
-    acceptance: float | None
-    break_even: float | None
-    lead_over_runner_up: float | None
-
-
-def cell_facts(cell: PlanCell) -> CellFacts:
-    """Return the numbers that explain a cell."""
-    promise, policy = cell.prediction, cell.policy
-    depth, width = _depth_and_width(cell)
-    is_chain = isinstance(policy, ChainPolicy)
-    needed = promise.round_ms / cell.plain.round_ms
-    lead = None
-    if cell.runner_up is not None:
-        untouched = promise.tokens_per_s / (1.0 - promise.errors.optimism)  # alternatives keep their optimism
-        lead = untouched / cell.runner_up.tokens_per_s - 1.0
-    return CellFacts(
-        batch=cell.batch,
-        context=cell.context,
-        label=policy.label,
-        drafter=cell.drafter,
-        depth=depth,
-        width=width,
-        verify_tokens=policy.max_verify_tokens,
-        share_draft=promise.draft_ms / promise.round_ms,
-        share_verify=promise.verify_ms / promise.round_ms,
-        share_host=promise.host_ms / promise.round_ms,
-        limited_by=_limit(promise, depth),
-        acceptance=chain_acceptance(promise.tokens_per_round, depth) if is_chain else None,
-        break_even=chain_acceptance(needed, depth) if is_chain else None,
-        lead_over_runner_up=lead,
-    )
-
-
-def chain_acceptance(tokens_per_round: float, length: int) -> float | None:
-    """Return the acceptance per token with which a chain yields so many tokens per round.
-
-    tokens = sum over k = 0..length of acceptance^k; solved by bisection. None above length + 1.
-
-    Source: Leviathan et al. 2023, arXiv:2211.17192, Eq. 1.
-    """
-    if tokens_per_round > length + 1:
-        return None
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if sum(middle**k for k in range(length + 1)) < tokens_per_round:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+COLUMNS = ("batch", "context", "policy", "drafter", "tokens/s", "x plain", "limited by")
+WORDS = (2, 3, 6)  # columns of words, aligned left
 
 
 def explain_plan(plan: Plan) -> list[str]:
-    """Return the explanation of every cell, and what the plan rests on, line by line."""
-    lines = [f"{plan.target.name} on {plan.device.label}, {plan.dtype}, {plan.workload}"]
+    """Return the explanation of a plan: all cells as a table, where speculation ends, then cell by cell."""
+    lines = [heading(plan)]
+    if plan.bound is not None:
+        lines.append(f"the fastest that keeps {plan.bound}")
+    facts = [cell_facts(cell) for cell in plan.cells]
+    for block in (_table(facts, plan), _ends(plan), _published(plan)):
+        lines += ["", *block] if block else []
     for cell in plan.cells:
-        lines += ["", *explain_cell(cell)]
+        lines += ["", *explain_cell(cell, bound=plan.bound, memory_bytes=plan.device.memory_bytes)]
+    return [*lines, "", *_origin(plan)]
+
+
+def explain_cell(cell: PlanCell, *, bound: LatencyBound | None = None, memory_bytes: int = 0) -> list[str]:
+    """Return why a cell decodes as it does, one fact per line.
+
+    Args:
+        bound: the latency that was asked for.
+        memory_bytes: of the device, 0 where that is not known.
+    """
+    return list(cell_lines(cell, bound, memory_bytes))
+
+
+def _table(facts: Sequence[CellFacts], plan: Plan) -> list[str]:
+    """Return the cells as rows below their columns, indented."""
+    rows = [COLUMNS, *(_row(each, cell) for each, cell in zip(facts, plan.cells, strict=True))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    aligned = [
+        [
+            text.ljust(width) if column in WORDS else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in rows
+    ]
+    return [f"  {'  '.join(row)}".rstrip() for row in aligned]
+
+
+def _row(facts: CellFacts, cell: PlanCell) -> tuple[str, ...]:
+    missed = "" if cell.keeps_bound else ", breaks the bound"
+    return (
+        str(facts.batch),
+        str(facts.context),
+        facts.label,
+        facts.drafter or "-",
+        f"{cell.prediction.tokens_per_s:,.1f}",
+        f"{cell.prediction.speedup_over_plain:.2f}",
+        ("-" if facts.drafter is None else facts.limited_by) + missed,
+    )
+
+
+def _ends(plan: Plan) -> list[str]:
+    """Return from which batch on plain decoding wins, a line per context; nothing where there is one batch only."""
+    if len({cell.batch for cell in plan.cells}) < 2:
+        return []
+    return ["speculation pays", *(f"  {_end(crossing)}" for crossing in crossings(plan))]
+
+
+def _end(crossing: Crossing) -> str:
+    where = f"at context {crossing.context}:"
+    if crossing.last is None:
+        return f"{where} at no planned batch"
+    if crossing.batch is None:
+        return f"{where} at every planned batch, up to {crossing.last}"
+    between = f"between the planned batches {crossing.last} and {crossing.first_plain}"
+    return f"{where} up to a batch of about {crossing.batch:.0f}, {between}"
+
+
+def _published(plan: Plan) -> list[str]:
+    """Return what every published default would keep of the plan's speed over all cells."""
+    shares = published_shares(plan)
+    return ["published defaults would keep", *(f"  {_kept(each)}" for each in shares)] if shares else []
+
+
+def _kept(each: PublishedShares) -> str:
+    if each.least is None or each.most is None:
+        return f"{each.name}: not priced in any cell"
+    span = f"{each.least:.2f} to {each.most:.2f}" if each.priced > 1 else f"{each.least:.2f}"
+    cells = f"{each.slower_than_plain} of {each.priced} cells"
+    beside = f"; slower than plain decoding in {cells}" if each.slower_than_plain else ""
+    return f"{each.name}: {span} of the plan's speed{beside}"
+
+
+def _origin(plan: Plan) -> list[str]:
     origin = plan.provenance
-    lines += ["", f"{origin.candidates} priced candidates on {origin.texts} texts; {len(origin.censored)} left out"]
-    lines += [f"note: {note}" for note in origin.notes]
-    return lines
-
-
-def explain_cell(cell: PlanCell) -> list[str]:
-    """Return why a cell decodes as it does, one sentence per line."""
-    facts, promise = cell_facts(cell), cell.prediction
-    lines = [f"batch {cell.batch}, context {cell.context}: {_choice(facts)}", f"  {_promise(promise)}"]
-    lines.append(f"  {_round(promise, facts)}")
-    lines += [f"  {line}" for line in (_limits(facts), _break_even(facts), *_others(cell, facts)) if line]
-    return lines
-
-
-def _choice(facts: CellFacts) -> str:
-    if facts.drafter is None:
-        return "do not speculate"
-    shape = f"up to {facts.depth} deep, {facts.width} wide, {facts.verify_tokens} tokens verified"
-    return f"{facts.label} by {facts.drafter} ({shape})"
-
-
-def _promise(promise: Prediction) -> str:
-    return (
-        f"{promise.tokens_per_s:.1f} tokens/s, 90 % between {promise.low:.1f} and {promise.high:.1f}; "
-        f"{promise.speedup_over_plain:.2f} times plain decoding "
-        f"({promise.speedup_low:.2f} to {promise.speedup_high:.2f})"
-    )
-
-
-def _round(promise: Prediction, facts: CellFacts) -> str:
-    return (
-        f"a round yields {promise.tokens_per_round:.2f} tokens per sequence in {promise.round_ms:.2f} ms: "
-        f"verify {promise.verify_ms:.2f} ({facts.share_verify:.0%}), draft {promise.draft_ms:.2f} "
-        f"({facts.share_draft:.0%}), host {promise.host_ms:.2f} ({facts.share_host:.0%})"
-    )
-
-
-def _limits(facts: CellFacts) -> str:
-    if facts.drafter is None:
-        return ""
-    if facts.limited_by == "acceptance":
-        return "limited by acceptance: on average most of the deepest path is rejected"
-    return f"limited by {facts.limited_by}: the largest part of a round"
-
-
-def _break_even(facts: CellFacts) -> str:
-    if facts.break_even is None or facts.acceptance is None:
-        return ""
-    return (
-        f"its drafts are accepted with {facts.acceptance:.2f} per token; "
-        f"below {facts.break_even:.2f} plain decoding would be faster"
-    )
-
-
-def _others(cell: PlanCell, facts: CellFacts) -> list[str]:
-    lines = []
-    if cell.runner_up is not None and facts.lead_over_runner_up is not None:
-        lead = facts.lead_over_runner_up
-        distance = f"{lead:.1%} slower" if lead >= 0 else f"{-lead:.1%} faster, within noise, and less simple"
-        lines.append(f"runner-up: {_name(cell.runner_up.label, cell.runner_up.drafter)}, {distance}")
-    for other in cell.alternatives[1:]:
-        lines.append(f"best {_name(other.label, other.drafter)}: {other.tokens_per_s:.1f} tokens/s")
-    return lines
-
-
-def _name(label: str, drafter: str | None) -> str:
-    return label if drafter is None else f"{label} by {drafter}"
-
-
-def _limit(promise: Prediction, depth: int) -> Limit:
-    if depth and promise.tokens_per_round - 1.0 < FULL_SHARE * depth:
-        return "acceptance"
-    parts: dict[Limit, float] = {"verify": promise.verify_ms, "draft": promise.draft_ms, "host": promise.host_ms}
-    return max(parts, key=lambda part: parts[part])
-
-
-def _depth_and_width(cell: PlanCell) -> tuple[int, int]:
-    match cell.policy:
-        case PlainPolicy():
-            return 0, 0
-        case ChainPolicy() | ConfidentChainPolicy() | LookupPolicy():
-            return cell.policy.length, 1
-        case StaticPolicy():
-            return cell.policy.tree.depth, max(len(inner) for inner in cell.policy.tree.inner_by_depth())
-        case Eagle2Policy():
-            return cell.policy.depth + 1, cell.policy.top_k
-        case TalonPolicy():
-            return cell.policy.draft_forwards, max(cell.policy.nodes - 1 - cell.policy.top_k, cell.policy.top_k)
-        case OptTreePolicy():
-            return cell.policy.max_depth, cell.policy.nodes
-        case CastPolicy():
-            return cell.policy.max_depth, cell.policy.max_width
+    pruned = f", {origin.pruned:,} cannot win and were not replayed" if origin.pruned else ""
+    left_out = f", {len(origin.censored):,} could not be priced" if origin.censored else ""
+    return [
+        f"{origin.candidates:,} candidates were priced on {origin.texts:,} texts{pruned}{left_out}",
+        *(f"note: {note}" for note in origin.notes),
+    ]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..errors import PlanError
-from ..profiler.records.acceptance import AcceptanceTrace
+from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface
+from .memory import LOOKUP, Footprint
 from .recorded import Text, texts_of
 
-LOOKUP = "lookup"  # the drafter's name of a LookupPolicy: the text itself
+__all__ = ["LOOKUP", "TARGET", "DrafterInputs", "PlanInputs"]
+
+TARGET = "target"  # what the target is called among the models of a PairwiseAcceptance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +42,12 @@ class DrafterInputs:
 class PlanInputs:
     """A target on a device with its drafters; all traces were recorded along the same texts.
 
-    `texts` may be left empty when there is a drafter: its trace holds them.
+    Attributes:
+        texts: may be left empty when there is a drafter: its trace holds them.
+        workload, temperature: taken from the traces where there are any.
+        pairwise: how "target" and all drafters agree with each other; None where it was not recorded.
+        footprints: memory of the models by ModelIdentity.key; a model that is not in it has an unknown one.
+        notes: what a reader of the plan must know of where these came from.
     """
 
     device: Device
@@ -48,8 +57,11 @@ class PlanInputs:
     overhead: RoundOverhead
     drafters: tuple[DrafterInputs, ...] = ()
     texts: tuple[Text, ...] = ()
-    workload: str = ""  # taken from the traces where there are any
+    workload: str = ""
     temperature: float = 0.0
+    pairwise: PairwiseAcceptance | None = None
+    footprints: Mapping[str, Footprint] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._require_measured()
@@ -67,6 +79,8 @@ class PlanInputs:
             raise PlanError(
                 f"a plan needs a workload of 2 texts or more, got {self.workload!r} with {len(self.texts)}; record more"
             )
+        if self.pairwise is not None:
+            self._require_agreement(self.pairwise)
 
     def drafter(self, name: str) -> DrafterInputs:
         """Return the drafter of that name.
@@ -99,6 +113,22 @@ class PlanInputs:
             raise PlanError(
                 f"drafter {drafter.name} was recorded along other texts or at temperature {trace.temperature}, "
                 f"not {self.temperature}; record all drafters along the same texts"
+            )
+
+    def _require_agreement(self, pairwise: PairwiseAcceptance) -> None:
+        """Raise PlanError unless an agreement is of these models along these texts, as far as it says."""
+        _require_same("the agreement's target", pairwise.target or self.target.key, self.target.key)
+        _require_same("the agreement's workload", pairwise.workload or self.workload, self.workload)
+        names = {TARGET, *(drafter.name for drafter in self.drafters)}
+        if not names <= set(pairwise.models):
+            raise PlanError(
+                f"the agreement is of {list(pairwise.models)}, which lacks some of {sorted(names)}; "
+                "measure them together"
+            )
+        if pairwise.temperature not in (None, self.temperature):
+            raise PlanError(
+                f"the agreement was recorded at temperature {pairwise.temperature}, not {self.temperature}; "
+                "measure them together"
             )
 
 

@@ -20,6 +20,7 @@ from .objective import LatencyBound
 from .outlook import Outlook
 from .policy import PlainPolicy, TreePolicy
 from .provenance import Provenance
+from .shape import ShapeFacts
 
 VERSION = 2
 KEYS = ("version", "device", "target", "cells", "provenance")
@@ -119,6 +120,7 @@ class PlanCell:
         memory_bytes: weights and key-value caches of target and drafter; None where architectures are not known.
         keeps_bound: whether the plan's latency bound is kept; True where there is none.
         stack: the best hierarchy of drafters, where pairwise acceptance is known.
+        shape: what the policy's trees look like.
     """
 
     batch: int
@@ -135,6 +137,7 @@ class PlanCell:
     memory_bytes: int | None = None
     keeps_bound: bool = True
     stack: StackForecast | None = None
+    shape: ShapeFacts | None = None
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.context < 1:

@@ -55,6 +55,7 @@ class Provenance:
     texts: int
     seed: int  # of the resampling
     candidates: int  # priced, over all cells
+    pruned: int  # not replayed, because a bound says that they lose
     censored: tuple[LeftOut, ...]
     notes: tuple[str, ...]
 

@@ -7,14 +7,19 @@ more per text, its end, stands for "finished".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PlanError
 from ..profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
+from ..profiler.records.calibration import SurvivalCurve
 from .draft import Bools, Children, Ints, Scores
+from .kernels.expansions import Expansions
+
+Floats = NDArray[np.float64]
+MOST_SURVIVED = 2  # tables of survivals kept with a recording; each takes twice the memory of its scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +86,30 @@ class Recording:
         rows: the numbering of its positions.
         next_rank: (rows,), the drafter's rank of the token that follows; MISS if beyond or at an end.
         roots: (rows,), expansion of the committed text.
+        bounds: (rows + 1,), a position's own expansions are bounds[row]:bounds[row + 1]; an end has none.
         child: (expansions, children), expansion of each child; `missing` where none was recorded.
         log_probs: (expansions, children); -inf at `missing`.
+        scores: (expansions, children), path log-probability of each child, summed in float32 from the root down.
+        depths: (expansions,), edges between the root and the node that was expanded.
         hit_rank: (expansions,), which child is the target's token on the target's own path, or MISS.
         is_prefix_exact: next_rank alone replays chains and static trees.
+        is_ordered: no recorded child scores above its parent, and each is possible: the kernels rely on it.
+        survived: what `survivals` returned last, by curves.
     """
 
     texts: tuple[Text, ...]
     rows: Rows
     next_rank: Ints
     roots: Ints
+    bounds: Ints
     child: NDArray[np.int32]
     log_probs: Scores
+    scores: Scores
+    depths: Ints
     hit_rank: Ints
     is_prefix_exact: bool
+    is_ordered: bool
+    survived: dict[tuple[SurvivalCurve, ...], Floats] = field(default_factory=dict, repr=False)
 
     @property
     def children(self) -> int:
@@ -105,6 +120,45 @@ class Recording:
     def missing(self) -> int:
         """The expansion that stands for all that were not recorded."""
         return len(self.child) - 1
+
+    @property
+    def expansions(self) -> Expansions:
+        """What kernels read."""
+        return Expansions(self.bounds, self.child, self.scores, self.scores.view(np.int32), self.hit_rank)
+
+    def survivals(self, curves: tuple[SurvivalCurve, ...] = ()) -> Floats:
+        """Return (expansions, children): the probability that each child is on the target's own path; kept for later.
+
+        These are the very numbers that `cast.survivals` gives each candidate of a growing tree.
+
+        Args:
+            curves: by depth, the last one for all deeper; without any it is the drafter's own path probability.
+        """
+        if curves not in self.survived:
+            if len(self.survived) == MOST_SURVIVED:
+                self.survived.pop(next(iter(self.survived)))
+            self.survived[curves] = self._survivals(curves)
+        return self.survived[curves]
+
+    def _survivals(self, curves: tuple[SurvivalCurve, ...]) -> Floats:
+        found: Floats = np.exp(self.scores, dtype=np.float64)
+        for depth in range(int(self.depths.max()) + 1 if curves else 0):
+            is_there = (self.depths == depth) & (self.scores[:, 0] > -np.inf)
+            curve = curves[min(depth, len(curves) - 1)]
+            found[is_there] = curve.at(self.scores[is_there].astype(np.float64))
+        return found
+
+    def require_children(self, children: int) -> None:
+        """Refuse a policy that takes more children of a node than were recorded.
+
+        Raises:
+            PlanError: it does.
+        """
+        if children > self.children:
+            raise PlanError(
+                f"the trace records {self.children} children per node and the policy takes {children}; "
+                "record more children or take a narrower policy"
+            )
 
 
 def texts_of(trace: AcceptanceTrace) -> tuple[Text, ...]:
@@ -126,16 +180,37 @@ def recording_of(trace: AcceptanceTrace) -> Recording:
         next_rank[start : start + prompt.positions] = prompt.next_rank
         _enter_children(child, prompt, first)
     nothing = np.full((1, trace.children), -np.inf, dtype=np.float32)
+    log_probs = np.concatenate([*(prompt.log_probs for prompt in trace.prompts), nothing])
+    scores, depths = _along_paths(roots, child, log_probs)
     return Recording(
         texts=texts,
         rows=rows,
         next_rank=next_rank,
         roots=roots,
+        bounds=np.minimum.accumulate(np.append(roots, missing)[::-1])[::-1].copy(),
         child=child,
-        log_probs=np.concatenate([*(prompt.log_probs for prompt in trace.prompts), nothing]),
+        log_probs=log_probs,
+        scores=scores,
+        depths=depths,
         hit_rank=np.concatenate([*(prompt.hit_rank for prompt in trace.prompts), [MISS]]).astype(np.int64),
         is_prefix_exact=trace.prefix_exact,
+        is_ordered=bool((log_probs[:missing] <= 0.0).all() and (log_probs[:missing] > -np.inf).all()),
     )
+
+
+def _along_paths(roots: Ints, child: NDArray[np.int32], log_probs: Scores) -> tuple[Scores, Ints]:
+    """Return the path scores of all children, and the depths of the expansions, layer by layer."""
+    scores, depths = log_probs.copy(), np.zeros(len(child), dtype=np.int64)
+    missing = len(child) - 1
+    layer, depth = roots[roots != missing], 0
+    while len(layer):
+        depth += 1
+        slots, ranks = np.nonzero(child[layer] != missing)
+        parents = layer[slots]
+        layer = child[parents, ranks].astype(np.int64)
+        scores[layer] = scores[parents, ranks][:, None] + log_probs[layer]
+        depths[layer] = depth
+    return scores, depths
 
 
 def _enter_children(child: NDArray[np.int32], prompt: PromptTrace, first: int) -> None:
@@ -176,11 +251,7 @@ class RecordedScorer:
 
     def _answer(self, nodes: Ints, is_padding: Bools, children: int) -> Children:
         recording = self._recording
-        if children > recording.children:
-            raise PlanError(
-                f"the trace records {recording.children} children per node and the policy takes {children}; "
-                "record more children or take a narrower policy"
-            )
+        recording.require_children(children)
         self._nodes = np.where(is_padding, recording.missing, nodes)
         self.absent = (self._nodes == recording.missing) & ~is_padding
         self.censored |= self.absent.any(axis=1)

@@ -14,9 +14,13 @@ import numpy as np
 
 from ..errors import PlanError
 from .acceptance import PositionResults
+from .cast import breadth_origin
 from .draft import Ints
 from .growth import grow
-from .policy import TreePolicy
+from .kernels.cast import Rule, Setting, cast_walk
+from .kernels.rounds import walk
+from .kernels.slots import Numbering, Rounds
+from .policy import CastPolicy, TreePolicy
 from .recorded import RecordedScorer, Recording, Rows
 
 Advance = Callable[[list[int]], list[int]]  # rows of the running sequences -> tokens each keeps
@@ -70,6 +74,11 @@ class Replay:
         """Share of the visited positions whose result the trace leaves open."""
         return self.censored / self.kept.size
 
+    @property
+    def arrays(self) -> Rounds:
+        """What kernels read."""
+        return Rounds(self.contexts, self.nodes, self.catch_up, self.widths, self.texts, self.kept)
+
     def rounds_by_text(self, texts: int) -> Ints:
         """Return (texts,): in how many of the rounds each text ran."""
         return np.bincount(self.texts.ravel(), minlength=texts)
@@ -85,11 +94,67 @@ def replay_results(results: PositionResults, rows: Rows, batch: int) -> Replay:
     Raises:
         PlanError: fewer texts than slots.
     """
-    kept = np.minimum(results.accepted + 1, rows.left).tolist()
-    walked = _walk(rows, batch, lambda at: [kept[row] for row in at])
-    widths = _widest(results.widths, walked.at)
-    censored = int(results.censored[walked.at].sum())
-    return _replay(walked, rows, results.sizes[walked.at].max(axis=1), widths, censored)
+    rounds = _room(rows, batch, results.widths.shape[1])
+    return _replayed(rounds, *walk(_numbering(rows), results.arrays, rounds))
+
+
+def replay_cast(policy: CastPolicy, recording: Recording, batch: int) -> Replay:
+    """Return the rounds of CAST, whose sequences share widths and size; what `replay_grown` does, compiled.
+
+    It counts fewer positions as censored: only those where the expansion that was not recorded could change something.
+
+    Raises:
+        PlanError: fewer texts than slots, or the trace records too few children.
+    """
+    if not recording.is_ordered:
+        return replay_grown(policy, recording, batch)
+    recording.require_children(policy.max_width)
+    rounds = _room(recording.rows, batch, policy.max_depth)
+    setting = Setting(recording.expansions, recording.survivals(policy.survival), _rule(policy))
+    return _replayed(rounds, *cast_walk(setting, _numbering(recording.rows), rounds))
+
+
+def _rule(policy: CastPolicy) -> Rule:
+    plain_ms = policy.verify_cost_ms[1]
+    draft_costs = np.array(policy.draft_cost_ms[: policy.max_width + 1]) / plain_ms
+    if policy.max_width > 1:
+        draft_costs[0] = breadth_origin(draft_costs.tolist())
+    return Rule(
+        breadth=policy.breadth,
+        depth=policy.depth,
+        rerank=policy.rerank,
+        max_width=policy.max_width,
+        max_depth=policy.max_depth,
+        ratio_window=policy.ratio_window,
+        draft_costs=draft_costs,
+        verify_costs=np.array(policy.verify_cost_ms[1 : policy.max_verify_tokens + 1]) / plain_ms,
+    )
+
+
+def _numbering(rows: Rows) -> Numbering:
+    return Numbering(rows.starts, rows.left, rows.contexts, rows.text_of)
+
+
+def _room(rows: Rows, batch: int, forwards: int) -> Rounds:
+    """Return room for any replay's rounds: in every round each slot keeps a token or more."""
+    _require_texts(rows, batch)
+    most = (len(rows.left) - len(rows.starts)) // batch
+    contexts, nodes, catch_up = np.empty((3, most), dtype=np.int64)
+    texts, kept = np.empty((2, most, batch), dtype=np.int64)
+    return Rounds(contexts, nodes, catch_up, np.empty((most, forwards), dtype=np.int64), texts, kept)
+
+
+def _replayed(rounds: Rounds, count: int, censored: int) -> Replay:
+    """Return the rounds that were written."""
+    return Replay(
+        contexts=rounds.contexts[:count],
+        nodes=rounds.nodes[:count],
+        catch_up=rounds.catch_up[:count],
+        widths=rounds.widths[:count],
+        texts=rounds.texts[:count],
+        kept=rounds.kept[:count],
+        censored=censored,
+    )
 
 
 def replay_grown(policy: TreePolicy, recording: Recording, batch: int) -> Replay:
@@ -121,12 +186,10 @@ def replay_grown(policy: TreePolicy, recording: Recording, batch: int) -> Replay
     return _replay(walked, recording.rows, np.array(sizes, dtype=np.int64), padded, censored)
 
 
-def _widest(widths: Ints, at: Ints) -> Ints:
-    """Return (rounds, forwards): every forward as wide as the widest of the running sequences."""
-    if len(widths) == 1:
-        return np.broadcast_to(widths, (len(at), widths.shape[1]))
-    widest: Ints = widths[at].max(axis=1)
-    return widest
+def _require_texts(rows: Rows, batch: int) -> None:
+    texts = len(rows.starts)
+    if not 1 <= batch <= texts:
+        raise PlanError(f"a batch of {batch} needs as many texts, the trace holds {texts}; record more prompts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -139,9 +202,8 @@ class _Walk:
 
 
 def _walk(rows: Rows, batch: int, advance: Advance) -> _Walk:
+    _require_texts(rows, batch)
     waiting = rows.starts.tolist()[::-1]
-    if not 1 <= batch <= len(waiting):
-        raise PlanError(f"a batch of {batch} needs as many texts, the trace holds {len(waiting)}; record more prompts")
     left = rows.left.tolist()
     running: list[int] = []
     fresh: list[int] = []

@@ -1,34 +1,79 @@
-"""Solve a plan: replay every candidate, price it in every cell, choose."""
+"""Solve a plan: replay every candidate, price it in every cell, search the knobs that have no grid, choose.
+
+The cells are solved in groups of whole batch sizes, which may run in processes of their own; the schedule is then made
+of what each cell found as good as its best.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from ..errors import PlanError
 from ..profiler.records.measurement import NORMAL_FROM_MAD
 from ..profiler.records.surface import LatencySurface
-from .acceptance import PositionResults, eagle2_results, lookup_results, plain_results, rank_results
-from .candidate import Candidate, candidate_of
-from .candidates import EAGLE2_WIDTHS, cast_policies, drafted, textual
-from .choice import SurfaceErrors, planned_cell
-from .cost import Cell, CellCosts, cell_costs
+from .acceptance import PositionResults
+from .bounds import most_tokens_per_round
+from .candidate import Candidate
+from .candidates import drafted, textual, unrecorded_beams
+from .choice import SurfaceErrors, ballot_of, planned_cell
+from .contest import Contest
+from .cost import Cell, cell_costs
 from .estimate import resampling_weights
-from .inputs import LOOKUP, DrafterInputs, PlanInputs
-from .plan import Plan
-from .policy import ChainPolicy, DraftedPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
+from .inputs import LOOKUP, PlanInputs
+from .memory import memory_bytes
+from .options import SearchOptions, Studies
+from .plan import Plan, PlanCell
+from .policy import LookupPolicy, PlainPolicy, TreePolicy
 from .provenance import LeftOut, Provenance, surface_source, trace_source
-from .recorded import Recording, Rows, recording_of, rows_of
-from .replay import Replay, replay_grown, replay_results
+from .published_prices import price_published
+from .recorded import Rows
+from .rehearsal import Rehearsal
+from .replay import Replay, replay_results
+from .schedule import HYSTERESIS, agreed
+from .searched import Searcher
+from .stacks import stack_forecast
+from .studies import studies_in_memory
 
-MOST_CENSORED = 0.02  # share of visited positions that may lack an expansion before a policy is left out
 FEWEST_JUDGED = 5  # held-out shapes from which a surface's error is taken
 UNKNOWN_ERROR = 0.10  # taken as a surface's relative error where single repeats leave it open
+MOST_NEAR = 5  # candidates as good as a cell's best that its schedule may take, the simplest ones
 
 
-def solve(inputs: PlanInputs, cells: Sequence[Cell], *, created: str, spectune: str, seed: int = 0) -> Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolvedCell:
+    """What one cell found.
+
+    Attributes:
+        near: the plans of the cell that are as good as its best, the one it would take by itself first.
+        priced, pruned: how many candidates were replayed, and how many could be seen to lose without it.
+    """
+
+    near: tuple[PlanCell, ...]
+    left_out: tuple[LeftOut, ...]
+    notes: tuple[str, ...]
+    priced: int
+    pruned: int
+
+
+Solve = Callable[[tuple[Cell, ...]], tuple[SolvedCell, ...]]
+Spread = Callable[[Solve, Iterable[tuple[Cell, ...]]], Iterable[tuple[SolvedCell, ...]]]  # like map
+
+
+def solve(
+    inputs: PlanInputs,
+    cells: Sequence[Cell],
+    *,
+    created: str,
+    spectune: str,
+    options: SearchOptions | None = None,
+    studies: Studies | None = None,
+    spread: Spread = map,
+    parts: int = 1,
+) -> Plan:
     """Return the fastest way to decode in every cell.
 
     Args:
@@ -36,18 +81,26 @@ def solve(inputs: PlanInputs, cells: Sequence[Cell], *, created: str, spectune: 
         cells: from `cells_of`.
         created: UTC time, ISO 8601.
         spectune: version that solves.
-        seed: of the resampling of texts.
+        options: how long to search and what to keep to.
+        studies: opens Optuna studies by name; in memory where None.
+        spread: applies a function to groups of cells, in order; may do so in other processes.
+        parts: groups to make, at most one per batch size.
 
     Raises:
         PlanError: fewer texts than slots, or inputs that do not belong together.
         MeasurementError: a batch, or the host time of plain decoding, was not measured.
     """
-    contests = price_all(inputs, cells)
-    weights = resampling_weights(len(inputs.texts), seed)
-    errors = SurfaceErrors(
-        verify=_known_error(inputs.verify),
-        drafts={drafter.name: _known_error(drafter.surface) for drafter in inputs.drafters},
-    )
+    wanted = options or SearchOptions()
+    groups = _groups(cells, parts)
+    solved = partial(solve_cells, inputs, wanted, studies or studies_in_memory(wanted.seed))
+    outcomes = [found for group in spread(solved, groups) for found in group]
+    ways = {
+        (one.near[0].batch, one.near[0].context): [(cell.policy.label, cell.drafter) for cell in one.near]
+        for one in outcomes
+    }
+    taken = agreed(ways)
+    by_place = {(one.near[0].batch, one.near[0].context): one for one in outcomes}
+    in_order = [by_place[cell.batch, cell.context] for cell in cells]  # whatever the groups were
     return Plan(
         device=inputs.device,
         target=inputs.target,
@@ -55,9 +108,55 @@ def solve(inputs: PlanInputs, cells: Sequence[Cell], *, created: str, spectune: 
         dtype=inputs.dtype,
         workload=inputs.workload,
         temperature=inputs.temperature,
-        cells=tuple(planned_cell(contest.costs.cell, contest.priced, weights, errors) for contest in contests),
-        provenance=_provenance(inputs, contests, created=created, spectune=spectune, seed=seed),
+        cells=tuple(_of_cell(found, taken) for found in in_order),
+        provenance=_provenance(inputs, in_order, created=created, spectune=spectune, seed=wanted.seed),
+        bound=wanted.bound,
+        hysteresis=HYSTERESIS,
     )
+
+
+def solve_cells(
+    inputs: PlanInputs, options: SearchOptions, studies: Studies, cells: Sequence[Cell]
+) -> tuple[SolvedCell, ...]:
+    """Return what each cell found; all contexts of a batch size are best solved together."""
+    rehearsal = Rehearsal(inputs)
+    contests = price_all(rehearsal, cells, options)
+    searcher = Searcher(inputs=inputs, options=options, studies=studies, rehearsal=rehearsal)
+    for contest in contests:
+        searcher.search(contest)
+    weights = resampling_weights(len(inputs.texts), options.seed)
+    errors = SurfaceErrors(
+        verify=_known_error(inputs.verify),
+        drafts={drafter.name: _known_error(drafter.surface) for drafter in inputs.drafters},
+    )
+    solved = []
+    for contest in contests:
+        published = price_published(contest, rehearsal)
+        stack = stack_forecast(inputs, contest.costs)
+        ballot = ballot_of(contest, weights, options.bound)
+        near = tuple(
+            planned_cell(
+                contest,
+                ballot,
+                taken,
+                weights,
+                errors,
+                published=published,
+                stack=stack,
+                shape=rehearsal.shape(ballot.candidates[place].policy, ballot.candidates[place].drafter, contest.batch),
+            )
+            for taken, place in enumerate(ballot.near[:MOST_NEAR])
+        )
+        solved.append(
+            SolvedCell(
+                near=near,
+                left_out=contest.left_out(),
+                notes=_notes_of(contest),
+                priced=len(contest.priced),
+                pruned=contest.pruned,
+            )
+        )
+    return tuple(solved)
 
 
 def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | None = None) -> Candidate:
@@ -69,87 +168,46 @@ def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | Non
     Raises:
         PlanError: no such drafter, a forward larger than measured, or too few recorded expansions.
     """
-    contest = _contest(inputs, cell)
-    if isinstance(policy, PlainPolicy | LookupPolicy):
-        rows = rows_of(inputs.texts)
-        source = None if isinstance(policy, PlainPolicy) else LOOKUP
-        contest.enter(policy, source, replay_results(_textual_results(policy, inputs, rows), rows, cell.batch))
-    else:
-        if drafter is None:
-            raise PlanError(f"a {policy.label} needs a drafter; name one of the inputs' drafters")
-        recording = recording_of(inputs.drafter(drafter).trace)
-        contest.enter(policy, drafter, _drafted_replay(policy, recording, cell.batch))
-    if contest.left_out:
-        raise PlanError(f"{policy.label} cannot be priced: {contest.left_out[0].reason}")
-    return contest.priced[0]
+    contest = _contest(inputs, cell, SearchOptions())
+    source = LOOKUP if isinstance(policy, LookupPolicy) else None if isinstance(policy, PlainPolicy) else drafter
+    found = contest.enter(policy, source, Rehearsal(inputs).replay(policy, source, cell.batch))
+    if found is None:
+        raise PlanError(f"{policy.label} cannot be priced: {contest.left_out()[0].reason}")
+    return found
 
 
-@dataclass(slots=True, eq=False)
-class Contest:
-    """The candidates of one cell, priced or left out."""
-
-    costs: CellCosts
-    texts: int  # recorded
-    priced: list[Candidate] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
-    clipped_share: float = 0.0  # of plain decoding's rounds
-
-    def enter(self, policy: TreePolicy, drafter: str | None, replay: Replay) -> None:
-        """Price a replay, or note why it cannot be."""
-        if replay.censored_share > MOST_CENSORED:
-            lacking = f"{replay.censored_share:.1%} of the visited positions lack a recorded expansion"
-            self.leave_out(policy.label, drafter, f"{lacking}; record wider or deeper")
-            return
-        try:
-            self.priced.append(candidate_of(policy, drafter, replay, self.costs, self.texts))
-        except PlanError as error:
-            self.leave_out(policy.label, drafter, str(error))
-
-    def leave_out(self, label: str, drafter: str | None, reason: str) -> None:
-        """Note a policy that is not priced."""
-        cell = self.costs.cell
-        self.left_out.append(
-            LeftOut(batch=cell.batch, context=cell.context, drafter=drafter, label=label, reason=reason)
-        )
-
-
-def price_all(inputs: PlanInputs, cells: Sequence[Cell]) -> list[Contest]:
-    """Return every cell with all candidates priced in it or left out.
+def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOptions) -> list[Contest]:
+    """Return every cell with the candidates of all grids priced in it, pruned, or left out.
 
     Raises:
         PlanError: fewer texts than slots, or plain decoding has no price.
     """
-    contests = [_contest(inputs, cell) for cell in cells]
-    rows = rows_of(inputs.texts)
-    for policy, results in textual(inputs.texts, rows):
-        _enter(contests, policy, None if isinstance(policy, PlainPolicy) else LOOKUP, results, rows)
+    inputs = rehearsal.inputs
+    contests = [_contest(inputs, cell, options) for cell in cells]
+    for policy, results in textual(inputs.texts, rehearsal.rows):
+        _enter(contests, policy, None if isinstance(policy, PlainPolicy) else LOOKUP, results, rehearsal.rows)
     for contest in contests:
         if not any(isinstance(candidate.policy, PlainPolicy) for candidate in contest.priced):
-            raise PlanError(f"plain decoding has no price: {contest.left_out[0].reason}")
+            raise PlanError(f"plain decoding has no price: {contest.left_out()[0].reason}")
     for drafter in inputs.drafters:
-        _enter_drafter(contests, drafter)
+        recording = rehearsal.recording(drafter.name)
+        for policy, results in drafted(recording, drafter.trace.rank_acceptance()):
+            _enter(contests, policy, drafter.name, results, recording.rows)
+        for contest in contests:
+            for beam in unrecorded_beams(recording):
+                contest.refuse(beam, drafter.name, f"the trace records {recording.children} children per node")
     return contests
-
-
-def _enter_drafter(contests: list[Contest], drafter: DrafterInputs) -> None:
-    recording = recording_of(drafter.trace)
-    for policy, results in drafted(recording, drafter.trace.rank_acceptance()):
-        _enter(contests, policy, drafter.name, results, recording.rows)
-    for contest in contests:
-        for top_k in EAGLE2_WIDTHS:
-            if top_k > recording.children:
-                reason = f"the trace records {recording.children} children per node"
-                contest.leave_out(f"EAGLE-2 of top {top_k}", drafter.name, reason)
-        for cast in cast_policies(contest.costs, drafter.name, recording.children):
-            contest.enter(cast, drafter.name, replay_grown(cast, recording, contest.costs.cell.batch))
 
 
 def _enter(
     contests: list[Contest], policy: TreePolicy, drafter: str | None, results: PositionResults, rows: Rows
 ) -> None:
-    """Replay once per batch size, price in every cell."""
+    """Replay once per batch size, price in every cell where the policy can matter."""
     replays: dict[int, Replay] = {}
+    most_tokens = most_tokens_per_round(results, rows)
     for contest in contests:
+        if not contest.can_matter(policy, drafter, results, most_tokens):
+            continue
         batch = contest.costs.cell.batch
         if batch not in replays:
             replays[batch] = replay_results(results, rows, batch)
@@ -158,26 +216,31 @@ def _enter(
             contest.clipped_share = contest.costs.clipped_share(replays[batch])
 
 
-def _contest(inputs: PlanInputs, cell: Cell) -> Contest:
+def _contest(inputs: PlanInputs, cell: Cell, options: SearchOptions) -> Contest:
     drafts = {drafter.name: drafter.surface for drafter in inputs.drafters}
-    return Contest(costs=cell_costs(cell, inputs.verify, drafts, inputs.overhead), texts=len(inputs.texts))
+    costs = cell_costs(cell, inputs.verify, drafts, inputs.overhead)
+
+    def needs_bytes(policy: TreePolicy, drafter: str | None) -> int | None:
+        return memory_bytes(cell, policy, drafter, inputs, costs.run_tokens)
+
+    return Contest(
+        costs=costs,
+        texts=len(inputs.texts),
+        needs_bytes=needs_bytes,
+        most_bytes=options.max_memory_bytes,
+        has_tails=options.bound is not None and options.bound.metric == "p90_itl",
+    )
 
 
-def _textual_results(policy: PlainPolicy | LookupPolicy, inputs: PlanInputs, rows: Rows) -> PositionResults:
-    if isinstance(policy, PlainPolicy):
-        return plain_results(rows)
-    ((_, results),) = lookup_results(inputs.texts, policy.max_ngram, policy.min_ngram, [policy.length])
-    return results
+def _groups(cells: Sequence[Cell], parts: int) -> list[tuple[Cell, ...]]:
+    """Return the cells in groups of whole batch sizes, dealt out in turn."""
+    batches = sorted({cell.batch for cell in cells})
+    dealt = [set(batches[start::parts]) for start in range(min(max(parts, 1), len(batches)))]
+    return [tuple(cell for cell in cells if cell.batch in some) for some in dealt]
 
 
-def _drafted_replay(policy: DraftedPolicy, recording: Recording, batch: int) -> Replay:
-    if isinstance(policy, Eagle2Policy):
-        ((_, results),) = eagle2_results(recording, policy.top_k, [policy.depth], [policy.verify_tokens])
-    elif isinstance(policy, ChainPolicy | StaticPolicy):
-        results = rank_results(policy, recording)
-    else:
-        return replay_grown(policy, recording, batch)
-    return replay_results(results, recording.rows, batch)
+def _of_cell(found: SolvedCell, taken: dict[tuple[int, int], int]) -> PlanCell:
+    return found.near[taken[found.near[0].batch, found.near[0].context]]
 
 
 def _known_error(surface: LatencySurface) -> float:
@@ -189,7 +252,9 @@ def _known_error(surface: LatencySurface) -> float:
     return error if math.isfinite(error) else UNKNOWN_ERROR
 
 
-def _provenance(inputs: PlanInputs, contests: list[Contest], *, created: str, spectune: str, seed: int) -> Provenance:
+def _provenance(
+    inputs: PlanInputs, outcomes: list[SolvedCell], *, created: str, spectune: str, seed: int
+) -> Provenance:
     surfaces = [inputs.verify, *(drafter.surface for drafter in inputs.drafters)]
     return Provenance(
         created=created,
@@ -198,24 +263,26 @@ def _provenance(inputs: PlanInputs, contests: list[Contest], *, created: str, sp
         traces=tuple(trace_source(drafter.name, drafter.trace) for drafter in inputs.drafters),
         texts=len(inputs.texts),
         seed=seed,
-        candidates=sum(len(contest.priced) for contest in contests),
-        censored=tuple(gone for contest in contests for gone in contest.left_out),
-        notes=_notes(surfaces, contests),
+        candidates=sum(one.priced for one in outcomes),
+        pruned=sum(one.pruned for one in outcomes),
+        censored=tuple(gone for one in outcomes for gone in one.left_out),
+        notes=(*inputs.notes, *_notes(surfaces), *(note for one in outcomes for note in one.notes)),
     )
 
 
-def _notes(surfaces: list[LatencySurface], contests: list[Contest]) -> tuple[str, ...]:
-    notes = []
-    for surface in surfaces:
-        if not math.isfinite(surface.relative_error()):
-            notes.append(
-                f"{surface.role} of {surface.model} has single repeats; its error is taken as {UNKNOWN_ERROR:.0%}"
-            )
-    for contest in contests:
-        cell, known = contest.costs.cell, contest.costs.verify.contexts
-        if contest.clipped_share > 0.0:
-            notes.append(
-                f"batch {cell.batch}, context {cell.context}: {contest.clipped_share:.0%} of the rounds lie outside "
-                f"the measured contexts {known[0]:.0f}..{known[-1]:.0f} and are priced at the nearest"
-            )
-    return tuple(notes)
+def _notes(surfaces: list[LatencySurface]) -> tuple[str, ...]:
+    return tuple(
+        f"{surface.role} of {surface.model} has single repeats; its error is taken as {UNKNOWN_ERROR:.0%}"
+        for surface in surfaces
+        if not math.isfinite(surface.relative_error())
+    )
+
+
+def _notes_of(contest: Contest) -> tuple[str, ...]:
+    if contest.clipped_share == 0.0:
+        return ()
+    cell, known = contest.costs.cell, contest.costs.verify.contexts
+    return (
+        f"batch {cell.batch}, context {cell.context}: {contest.clipped_share:.0%} of the rounds lie outside "
+        f"the measured contexts {known[0]:.0f}..{known[-1]:.0f} and are priced at the nearest",
+    )

@@ -1,4 +1,4 @@
-"""The best static tree for given acceptances: exact programme, best-first trees, their value.
+"""The best static tree for given acceptances: exact programme, best-first trees, their value and price.
 
     acceptance[d, r]  chance that child r of a node at depth d is the accepted one, given that the
                       node itself was; unconditional on its siblings, so a row sums to at most 1
@@ -11,6 +11,8 @@ its nodes' reaches per verify step, the root's 1 being the target's own token.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +21,8 @@ from ..errors import PlanError
 from .tree import TokenTree
 
 Floats = NDArray[np.float64]
-Choices = NDArray[np.int64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _ROUNDING = 1e-6  # acceptances estimated in float32 may sum to a little over 1
 
@@ -95,37 +98,184 @@ def best_tree(acceptance: ArrayLike, budget: int, max_depth: int | None = None) 
     return TokenTree(parents=tuple(parents), ranks=tuple(ranks))
 
 
-def nested_trees(acceptance: ArrayLike, budget: int, max_depth: int | None = None) -> tuple[TokenTree, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NestedTrees:
+    """The best trees of 1, 2, .. nodes in one: the tree of n nodes is made of the first n.
+
+    Attributes:
+        parents: (nodes,), index of each node's parent; -1 for the root.
+        ranks: (nodes,), which child of its parent each node is; 0 for the root.
+        depths: (nodes,), edges to the root.
+        reaches: (nodes,), chance that the node is accepted; never growing, 1 for the root.
+    """
+
+    parents: Ints
+    ranks: Ints
+    depths: Ints
+    reaches: Floats
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+    @property
+    def values(self) -> Floats:
+        """Return (nodes + 1,): expected tokens per verify step of the tree of n nodes."""
+        return np.concatenate(([0.0], self.reaches.cumsum()))
+
+    @property
+    def layer_widths(self) -> Ints:
+        """Return (nodes + 1, layers): how many nodes of depth d have children in the tree of n nodes.
+
+        These are the tokens of each drafter forward; layers that a tree does not draft have width 0.
+        """
+        openers = np.full(len(self), len(self))  # the node that first makes each node a parent
+        np.minimum.at(openers, self.parents[1:], np.arange(1, len(self)))
+        opened = np.flatnonzero(openers < len(self))
+        widths = np.zeros((len(self) + 1, int(self.depths.max())), dtype=np.int64)
+        np.add.at(widths, (openers[opened] + 1, self.depths[opened]), 1)
+        total: Ints = widths.cumsum(axis=0)
+        return total
+
+    def tree(self, size: int) -> TokenTree:
+        """Return the tree of `size` nodes.
+
+        Raises:
+            PlanError: there is no such tree.
+        """
+        if not 1 <= size <= len(self):
+            raise PlanError(f"there are trees of 1 to {len(self)} nodes, got {size}; ask for one of them")
+        return TokenTree(parents=tuple(self.parents[:size].tolist()), ranks=tuple(self.ranks[:size].tolist()))
+
+    def trees(self, sizes: Iterable[int]) -> list[TokenTree]:
+        """Return the trees of those sizes that there are."""
+        return [self.tree(size) for size in sizes if size <= len(self)]
+
+
+def nested_trees(acceptance: ArrayLike, budget: int, max_depth: int | None = None) -> NestedTrees:
     """Return the best trees of 1, 2, .. budget nodes, each the one before and one node more.
 
-    The node of largest reach is added each time; ties go to the shallower, then the older node.
-    Reach never grows along a path, so the n largest reaches are a tree, and no tree of n nodes
-    yields more. The tuple ends early when no node that could be accepted is left.
-    Arguments and errors as in `best_tree_values`. Complexity: O(budget * ranks * log).
+    The node of largest reach is added each time; ties go to the shallower, then the older node, then the lower rank.
+    Reach never grows along a path, so the n largest reaches are a tree, and no tree of n nodes yields more. Siblings
+    come likeliest first, in whatever order the ranks are. There are fewer trees when no node that could be accepted is
+    left. Arguments and errors as in `best_tree_values`. Complexity: O(budget log budget).
     """
     rows = _acceptance_rows(acceptance, _depth_limit(budget, max_depth))
-    parents, ranks, trees = [-1], [0], [TokenTree(parents=(-1,), ranks=(0,))]
-    waiting: list[tuple[float, int, int, int]] = []  # -reach, depth, parent, rank
-    _push_children(waiting, rows, node=0, depth=0, reach=1.0)
+    likeliest = np.argsort(-rows, axis=1, kind="stable")
+    by_chance = [
+        [(rank, chance) for rank, chance in zip(order, row[order].tolist(), strict=True) if chance > 0.0]
+        for order, row in zip(likeliest.tolist(), rows, strict=True)
+    ]
+    by_chance.append([])  # what a node of the last depth has below it
+    parents, ranks, depths, reaches = [-1], [0], [0], [1.0]
+    waiting: list[tuple[float, int, int, int, int]] = []  # -reach, depth, parent, rank, place among its siblings
+
+    def push(parent: int, place: int) -> None:
+        depth = depths[parent]
+        if place < len(by_chance[depth]):
+            rank, chance = by_chance[depth][place]
+            if (reach := reaches[parent] * chance) > 0.0:
+                heapq.heappush(waiting, (-reach, depth + 1, parent, rank, place))
+
+    push(0, 0)
     while waiting and len(parents) < budget:
-        minus_reach, depth, parent, rank = heapq.heappop(waiting)
+        minus_reach, depth, parent, rank, place = heapq.heappop(waiting)
         parents.append(parent)
         ranks.append(rank)
-        trees.append(TokenTree(parents=tuple(parents), ranks=tuple(ranks)))
-        _push_children(waiting, rows, node=len(parents) - 1, depth=depth, reach=-minus_reach)
-    return tuple(trees)
+        depths.append(depth)
+        reaches.append(-minus_reach)
+        push(parent, place + 1)
+        push(len(parents) - 1, 0)
+    return NestedTrees(
+        parents=np.array(parents), ranks=np.array(ranks), depths=np.array(depths), reaches=np.array(reaches)
+    )
 
 
-def _push_children(
-    waiting: list[tuple[float, int, int, int]], rows: Floats, node: int, depth: int, reach: float
-) -> None:
-    if depth < len(rows):
-        for rank, chance in enumerate(rows[depth].tolist()):
-            if reach * chance > 0.0:
-                heapq.heappush(waiting, (-reach * chance, depth + 1, node, rank))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedTree:
+    """A tree and what a round of it yields and takes."""
+
+    tree: TokenTree
+    tokens_per_round: float
+    round_ms: float
+
+    @property
+    def ms_per_token(self) -> float:
+        """Milliseconds per token."""
+        return self.round_ms / self.tokens_per_round
 
 
-def _solved(acceptance: ArrayLike, budget: int, max_depth: int | None) -> tuple[Floats, Choices]:
+def best_static_tree(
+    acceptance: ArrayLike,
+    verify_ms: ArrayLike,
+    draft_ms: ArrayLike,
+    *,
+    host_ms: float = 0.0,
+    sizes: Iterable[int] | None = None,
+    max_depth: int | None = None,
+) -> PricedTree:
+    """Return the fastest of the best trees of every size and depth bound.
+
+        minimise over n, d of ( sum over layers of draft_ms[width] + host_ms + verify_ms[n] ) / F(n, d)
+
+    F(n, d) is what the best tree of n nodes and depth at most d yields, the widths are those of its layers with
+    children. Every n and d is priced on the tables as they are, so steps and inversions are seen. No tree at all is
+    faster where a layer costs the same at every width; where it does not, a narrower tree that yields less may be, and
+    is not tried.
+
+    Args:
+        acceptance: (ranks,) or (depth, ranks).
+        verify_ms: index = tokens fed to the target, root included; entry 0 is not read. It bounds the tree's size.
+        draft_ms: index = tokens fed to the drafter; entry 0 is not read. Trees with a wider layer are left out.
+        host_ms: of every round that drafts.
+        sizes: allowed tokens fed, e.g. those of captured graphs; None = every one. One token, plain decoding, always
+            is.
+        max_depth: most levels below the root; None = as deep as it pays.
+
+    Raises:
+        PlanError: an acceptance or a cost is impossible.
+    """
+    verify, draft = _curve("verify_ms", verify_ms), _curve("draft_ms", draft_ms)
+    allowed = np.zeros(len(verify), dtype=np.bool_)
+    allowed[[size for size in sizes if 1 <= size < len(verify)] if sizes is not None else slice(1, None)] = True
+    best = PricedTree(tree=TokenTree(parents=(-1,), ranks=(0,)), tokens_per_round=1.0, round_ms=float(verify[1]))
+    for depth in range(1, _depth_limit(len(verify) - 1, max_depth) + 1):
+        nested = nested_trees(acceptance, len(verify) - 1, depth)
+        if nested.depths.max() < depth:
+            break  # the bound binds no more, so deeper ones give the same trees
+        best = _faster(best, nested, allowed, verify, draft, host_ms)
+    return best
+
+
+def _faster(
+    best: PricedTree, nested: NestedTrees, allowed: Mask, verify: Floats, draft: Floats, host_ms: float
+) -> PricedTree:
+    """Return the fastest of the nested trees of more than one node, or `best` if none is faster."""
+    widths, last = nested.layer_widths, len(draft) - 1
+    layers_ms = np.where(widths > 0, draft[np.minimum(widths, last)], 0.0).sum(axis=1)
+    is_known = allowed[: len(widths)] & (widths.max(axis=1, initial=0) <= last)
+    is_known[:2] = False
+    if not is_known.any():
+        return best
+    round_ms = layers_ms + host_ms + verify[: len(widths)]
+    per_token = np.where(is_known, round_ms, np.inf) / np.maximum(nested.values, 1.0)
+    size = int(per_token.argmin())
+    if not per_token[size] < best.ms_per_token:
+        return best
+    return PricedTree(
+        tree=nested.tree(size), tokens_per_round=float(nested.values[size]), round_ms=float(round_ms[size])
+    )
+
+
+def _curve(name: str, values: ArrayLike) -> Floats:
+    curve = np.asarray(values, dtype=np.float64)
+    if curve.ndim != 1 or len(curve) < 2 or not np.all((curve[1:] >= 0.0) & np.isfinite(curve[1:])):
+        raise PlanError(
+            f"{name} needs a finite time of at least 0 ms per token count, got {curve}; entry 0 is not read"
+        )
+    return curve
+
+
+def _solved(acceptance: ArrayLike, budget: int, max_depth: int | None) -> tuple[Floats, Ints]:
     """Return tree[0] and the maximising s per (depth, nodes of the forest, rank)."""
     rows = _acceptance_rows(acceptance, _depth_limit(budget, max_depth))
     depths, ranks = rows.shape

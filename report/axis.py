@@ -52,6 +52,15 @@ def axis_of_counts(title: str, counts: Iterable[int]) -> Axis:
     return axis_of_steps(title, round(low), round(high))
 
 
+def axis_of_doublings(title: str, counts: Iterable[int]) -> Axis:
+    """Return an axis for whole numbers of at least 1 that are compared by their ratios; each of them is a tick."""
+    known = sorted(set(counts))
+    low, high = _ends(known)
+    if low == high:
+        return axis_of_steps(title, known[0], known[0])
+    return Axis(title=title, low=low / ROOM, high=high * ROOM, ticks=_thinned([float(n) for n in known]), is_log=True)
+
+
 def axis_of_steps(title: str, first: int, last: int) -> Axis:
     """Return an axis for whole numbers, evenly spaced."""
     room = 0.04 * (last - first) or 0.5

@@ -9,14 +9,17 @@ from ..errors import MeasurementError
 from .axis import Axis
 
 MOST_COLUMNS = 3
-Kind = Literal["measured", "held-out", "failed"]
-Symbol = Literal["measured", "held-out", "failed", "line"]
+MOST_WIDE_COLUMNS = 2
+WIDE_FROM = 12  # characters of a label; such labels ask for wider panels
+Kind = Literal["measured", "held-out", "failed", "predicted", "node"]
+Symbol = Literal["measured", "held-out", "failed", "predicted", "line", "dashed line"]
+Side = Literal["above", "above right", "middle", "left"]
 Stroke = tuple[tuple[float, float], ...]  # (x, y) of its points, in values of the axes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """One measured value; what has no height stands in a strip above the plot."""
+    """One value; what has no height stands in a strip above the plot."""
 
     kind: Kind
     x: float
@@ -24,10 +27,20 @@ class Mark:
     text: str  # lines of what is known of it
     low: float | None = None  # ends of its whisker, where its spread is known
     high: float | None = None
+    size: float = 1.0  # of its dot, as a multiple of the usual radius
 
     def __post_init__(self) -> None:
         if self.kind == "failed" and self.y is not None:
             raise MeasurementError(f"a failed mark has the height {self.y}; what failed has none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dot:
+    """A dot that stands for no value of its own: one of many that show an amount."""
+
+    x: float
+    y: float
+    size: float = 1.0  # as a multiple of the usual radius
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +51,20 @@ class Line:
     shade: float | None  # 0 first of a family of lines .. 1 last; None is drawn like text
     marks: tuple[Mark, ...]
     strokes: tuple[Stroke, ...] = ()
+    weight: float = 1.0  # of its strokes, as a multiple of the usual width
+    is_dashed: bool = False
+    dots: tuple[Dot, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A text at a place of the plot: its middle there or a little above it, or all of it above right or left of it."""
+
+    x: float
+    y: float
+    text: str
+    side: Side = "above"
+    is_faint: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +86,23 @@ class Panel:
     label_title: str = ""  # what the labels of the lines are numbers of
     rules: tuple[Rule, ...] = ()
     strip_title: str = ""  # why the marks above the plot have no height
+    notes: tuple[Note, ...] = ()
+    starts_row: bool = False  # whether it stands below the panels before it, not beside them
 
     @property
     def marks(self) -> tuple[Mark, ...]:
         """Every mark of every line."""
         return tuple(mark for line in self.lines for mark in line.marks)
+
+    @property
+    def has_long_labels(self) -> bool:
+        """Whether the labels right of the plot need more room than numbers do; then all stand in one column."""
+        return self.label_length >= WIDE_FROM
+
+    @property
+    def label_length(self) -> int:
+        """Characters of the longest label to the right of the plot."""
+        return max((len(text) for text in (*(line.label for line in self.lines), self.label_title)), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +136,20 @@ class Figure:
     @property
     def columns(self) -> int:
         """How many panels stand side by side where there is room: rows as full as can be."""
-        return 2 if len(self.panels) in (2, 4) else min(len(self.panels), MOST_COLUMNS)
+        most = MOST_WIDE_COLUMNS if any(panel.has_long_labels for panel in self.panels) else MOST_COLUMNS
+        return 2 if len(self.panels) in (2, 4) else min(len(self.panels), most)
+
+    @property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """Row and column of each panel."""
+        found: list[tuple[int, int]] = []
+        row, column = 0, 0
+        for panel in self.panels:
+            if column == self.columns or (panel.starts_row and column):
+                row, column = row + 1, 0
+            found.append((row, column))
+            column += 1
+        return tuple(found)
 
     @property
     def has_strip(self) -> bool:

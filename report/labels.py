@@ -17,6 +17,7 @@ class EndLabel:
 
     line: Line
     x: float  # of the label
+    end_x: float
     end: float
     height: float
     is_led: bool  # whether a stroke should lead to the label: some label of its column had to move
@@ -25,13 +26,16 @@ class EndLabel:
 def end_labels(panel: Panel, gap: float) -> Iterator[EndLabel]:
     """Yield the label of every line that has one, at its right end, moved where it would cover another.
 
+    Short labels stand where their lines end; long ones all stand in one column behind the last line's end.
+
     Args:
         panel: whose lines to label.
         gap: height of one label, as a share of the plot's.
     """
+    reach = 1.0 if panel.has_long_labels else SAME_COLUMN
     column: list[tuple[float, float, Line]] = []
     for end in sorted(_ends(panel), key=lambda end: end[:2]):
-        if column and end[0] > column[0][0] + SAME_COLUMN:
+        if column and end[0] > column[0][0] + reach:
             yield from _labelled(column, gap)
             column = []
         column.append(end)
@@ -49,9 +53,10 @@ def _ends(panel: Panel) -> Iterator[tuple[float, float, Line]]:
 def _labelled(column: Sequence[tuple[float, float, Line]], gap: float) -> Iterator[EndLabel]:
     x = max((x for x, _, _ in column), default=0.0)
     heights = spread_labels([end for _, end, _ in column], gap, 0.0, 1.0)
-    is_led = any(abs(height - end) > LEAST_MOVE for (_, end, _), height in zip(column, heights, strict=True))
-    for (_, end, line), height in zip(column, heights, strict=True):
-        yield EndLabel(line=line, x=x, end=end, height=height, is_led=is_led)
+    has_moved = any(abs(height - end) > LEAST_MOVE for (_, end, _), height in zip(column, heights, strict=True))
+    is_led = has_moved or any(end_x < x - SAME_COLUMN for end_x, _, _ in column)
+    for (end_x, end, line), height in zip(column, heights, strict=True):
+        yield EndLabel(line=line, x=x, end_x=end_x, end=end, height=height, is_led=is_led)
 
 
 def spread_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

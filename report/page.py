@@ -8,9 +8,10 @@ from html import escape
 from .figure import Figure, Grid
 from .script import SCRIPT
 from .style import STYLE
-from .svg import panel_svg, symbol_svg
+from .svg import panel_svg, symbol_svg, width_of
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"  # nothing is ever fetched
+PER_REM = 12.1  # of a panel's width: how large it is drawn where there is room
 
 
 def html_page(figure: Figure) -> str:
@@ -18,8 +19,10 @@ def html_page(figure: Figure) -> str:
     title = escape(figure.title)
     facts = "".join(f"<p>{escape(fact)}</p>" for fact in figure.facts)
     legend = "".join(f"<li>{symbol_svg(symbol)}{escape(meaning)}</li>" for symbol, meaning in figure.legend)
+    width = width_of(figure)
     panels = "\n".join(
-        panel_svg(panel, f"panel-{place}", has_strip=figure.has_strip) for place, panel in enumerate(figure.panels)
+        panel_svg(panel, f"panel-{place}", has_strip=figure.has_strip, width=width)
+        for place, panel in enumerate(figure.panels)
     )
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -35,7 +38,7 @@ def html_page(figure: Figure) -> str:
 <h1>{title}</h1>
 <div class="facts">{facts}</div>
 <ul class="legend">{legend}</ul>
-<div class="panels" style="--columns:{figure.columns}">
+<div class="panels" style="--columns:{figure.columns};--widest:{width / PER_REM:.3g}rem">
 {panels}
 </div>
 <h2>Values</h2>

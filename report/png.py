@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .figure import Figure, Mark, Panel, Symbol
+from .figure import Figure, Kind, Line, Mark, Panel, Side, Symbol
 from .labels import end_labels
 from .palette import LIGHT
 
@@ -15,13 +16,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 DOTS_PER_INCH = 160
-PANEL_WIDTH, PANEL_HEIGHT = 4.7, 3.8  # inches, with their margins
-LEFT, RIGHT, TOP, BOTTOM = 0.62, 0.85, 0.6, 0.58  # margins of a plot, inches
+PLOT_WIDTH, PANEL_HEIGHT = 3.23, 3.8  # inches, the panel's with its margins
+LEFT, TOP, BOTTOM = 0.62, 0.6, 0.58  # margins of a plot, inches
+LABEL_ROOM = 0.85  # right of a plot, for short labels, inches
+CHARACTER = 0.077  # width of one, of a longer label, inches
+LEAST_WIDTH = 9.4  # of a picture, inches, so that its head fits
 FACT_HEIGHT = 0.21
 POINTS = 72.0  # per inch
 LABEL_GAP = 11.0  # points
+LEAD, LONG_LEAD = 4.6, 14.0  # points, how far right a stroke leads to a label that had to move
+NOTE_SIDES: Mapping[Side, tuple[float, float, str, str]] = {  # points right of its place and above it, alignment
+    "above": (0.0, 5.0, "center", "bottom"),
+    "above right": (2.0, 3.0, "left", "bottom"),
+    "middle": (0.0, 0.0, "center", "center_baseline"),
+    "left": (-4.0, 0.0, "right", "center_baseline"),
+}
 STRIP = 0.07  # of a plot's height, above it, where marks without a height stand
-SMALL = 8.5  # points, of text
+BESIDE = 7.0  # points, between a plot and what stands right of it
+SMALL, TINY = 8.5, 7.5  # points, of text
+DOT, STROKE = 4.4, 1.7  # points, a dot's diameter and a stroke's width
 
 
 def png_image(figure: Figure) -> bytes:
@@ -29,22 +42,35 @@ def png_image(figure: Figure) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
-    columns = figure.columns
-    rows = math.ceil(len(figure.panels) / columns)
+    panel_width = LEFT + PLOT_WIDTH + max(_label_room(panel) for panel in figure.panels)
+    rows = 1 + max(row for row, _ in figure.places)
     head = 0.85 + FACT_HEIGHT * (len(figure.facts) + 1)
-    width, height = max(columns, 2) * PANEL_WIDTH, head + rows * PANEL_HEIGHT
+    width, height = max(figure.columns * panel_width, LEAST_WIDTH), head + rows * PANEL_HEIGHT
     canvas = Canvas(figsize=(width, height), dpi=DOTS_PER_INCH, facecolor=LIGHT.background)
     FigureCanvasAgg(canvas)
     _write_head(canvas, figure)
-    for place, panel in enumerate(figure.panels):
-        left = (place % columns) * PANEL_WIDTH + LEFT
-        bottom = height - head - (place // columns + 1) * PANEL_HEIGHT + BOTTOM
-        size = (PANEL_WIDTH - LEFT - RIGHT, PANEL_HEIGHT - TOP - BOTTOM)
+    for panel, (row, column) in zip(figure.panels, figure.places, strict=True):
+        left, bottom = column * panel_width + LEFT, height - head - (row + 1) * PANEL_HEIGHT + BOTTOM
+        size = (panel_width - LEFT - _label_room(panel), PANEL_HEIGHT - TOP - BOTTOM)
         axes = canvas.add_axes((left / width, bottom / height, size[0] / width, size[1] / height))
-        _draw(axes, panel, plot_points=size[1] * POINTS, strip=STRIP if figure.has_strip else 0.0)
+        _draw(axes, panel, _Plot(width=size[0] * POINTS, height=size[1] * POINTS, has_strip=figure.has_strip))
     file = io.BytesIO()
     canvas.savefig(file, format="png", metadata={"Title": figure.title, "Software": "spectune"})
     return file.getvalue()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plot:
+    """Points of a plot, and whether there is a strip above it."""
+
+    width: float
+    height: float
+    has_strip: bool
+
+
+def _label_room(panel: Panel) -> float:
+    lead = LONG_LEAD / POINTS
+    return 0.12 + lead + CHARACTER * panel.label_length if panel.has_long_labels else LABEL_ROOM
 
 
 def _write_head(canvas: Canvas, figure: Figure) -> None:
@@ -68,36 +94,45 @@ def _write_head(canvas: Canvas, figure: Figure) -> None:
 
 
 def _draw_symbol(axes: Axes, left: float, symbol: Symbol) -> None:
-    if symbol == "line":
-        axes.plot([left - 0.08, left + 0.08], [0.0, 0.0], color=LIGHT.text, linewidth=1.8)
+    if symbol in ("line", "dashed line"):
+        dashes = (0, (2.2, 1.2)) if symbol == "dashed line" else "solid"
+        axes.plot([left - 0.08, left + 0.08], [0.0, 0.0], color=LIGHT.text, linewidth=1.8, linestyle=dashes)
         return
     axes.plot([left], [0.0], **_style(symbol, LIGHT.text))
     if symbol != "failed":
         axes.plot([left, left], [-0.9, 0.9], color=LIGHT.text, linewidth=1.3, zorder=1)
 
 
-def _style(symbol: Symbol, colour: str) -> dict[str, Any]:
+def _style(symbol: Symbol | Kind, colour: str, size: float = 1.0) -> dict[str, Any]:  # Any: keywords of matplotlib
     plain: dict[str, Any] = {"color": colour, "linestyle": "none", "clip_on": False, "zorder": 2}
     if symbol == "failed":
         return plain | {"marker": "x", "markersize": 5.5, "markeredgewidth": 1.6}
     if symbol == "held-out":
         return plain | {"marker": "D", "markersize": 4.6, "markerfacecolor": LIGHT.background, "markeredgewidth": 1.2}
-    return plain | {"marker": "o", "markersize": 4.4, "markeredgewidth": 0.0}
+    return plain | {"marker": "o", "markersize": DOT * size, "markeredgewidth": 0.0}
 
 
-def _draw(axes: Axes, panel: Panel, *, plot_points: float, strip: float) -> None:
+def _draw(axes: Axes, panel: Panel, plot: _Plot) -> None:
     _draw_axes(axes, panel)
-    _write_titles(axes, panel, above=1.04 + strip)
+    _write_titles(axes, panel, plot)
     for rule in panel.rules:
         axes.axhline(rule.y, color=LIGHT.faint_text, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-        axes.text(1.03, panel.y.place(rule.y), rule.label, va="center", **_small(axes))
+        axes.text(1.0 + BESIDE / plot.width, panel.y.place(rule.y), rule.label, va="center", **_small(axes))
     for line in panel.lines:
-        colour = LIGHT.shade(line.shade)
-        for mark in line.marks:
-            _draw_mark(axes, panel, mark, colour)
-        for stroke in line.strokes:
-            axes.plot(*zip(*stroke, strict=True), color=colour, linewidth=1.7, solid_joinstyle="round", zorder=2)
-    _draw_labels(axes, panel, plot_points)
+        _draw_line(axes, panel, line)
+    _draw_labels(axes, panel, plot)
+    _write_notes(axes, panel, plot)
+
+
+def _draw_line(axes: Axes, panel: Panel, line: Line) -> None:
+    colour, dashes = LIGHT.shade(line.shade), (0, (3.0, 2.4)) if line.is_dashed else "solid"
+    for dot in line.dots:
+        axes.plot([dot.x], [dot.y], **_style("node", colour, dot.size))
+    for mark in line.marks:
+        _draw_mark(axes, panel, mark, colour)
+    for stroke in line.strokes:
+        look: dict[str, Any] = {"color": colour, "linewidth": STROKE * line.weight, "linestyle": dashes}
+        axes.plot(*zip(*stroke, strict=True), solid_joinstyle="round", solid_capstyle="round", zorder=2, **look)
 
 
 def _draw_axes(axes: Axes, panel: Panel) -> None:
@@ -119,9 +154,10 @@ def _draw_axes(axes: Axes, panel: Panel) -> None:
     axes.set_xlabel(panel.x.title, parse_math=False, size=SMALL, color=LIGHT.faint_text)
 
 
-def _write_titles(axes: Axes, panel: Panel, above: float) -> None:
+def _write_titles(axes: Axes, panel: Panel, plot: _Plot) -> None:
+    above = 1.04 + (STRIP if plot.has_strip else 0.0)
     axes.text(0.0, above, panel.y.title, **_small(axes))
-    axes.text(1.03, above, panel.label_title, **_small(axes))
+    axes.text(1.0 + BESIDE / plot.width, above, panel.label_title, **_small(axes))
     if any(mark.y is None for mark in panel.marks):
         axes.text(-0.02, 1.0 + STRIP / 2, panel.strip_title, ha="right", va="center", **_small(axes))
     heading = {"size": 10.5, "weight": "bold", "color": LIGHT.text}
@@ -138,14 +174,25 @@ def _draw_mark(axes: Axes, panel: Panel, mark: Mark, colour: str) -> None:
         return
     if mark.low is not None and mark.high is not None:
         axes.plot([mark.x, mark.x], [mark.low, mark.high], color=colour, linewidth=1.3, zorder=2)
-    axes.plot([mark.x], [mark.y], **_style(mark.kind, colour))
+    axes.plot([mark.x], [mark.y], **_style(mark.kind, colour, mark.size))
 
 
-def _draw_labels(axes: Axes, panel: Panel, plot_points: float) -> None:
-    for label in end_labels(panel, LABEL_GAP / plot_points):
-        x, colour = label.x + 0.025, LIGHT.shade(label.line.shade)
+def _draw_labels(axes: Axes, panel: Panel, plot: _Plot) -> None:
+    for label in end_labels(panel, LABEL_GAP / plot.height):
+        x, colour = label.x + 5.8 / plot.width, LIGHT.shade(label.line.shade)
+        lead = LONG_LEAD if panel.has_long_labels else LEAD
         if label.is_led:
-            leader = ([x - 0.01, x + 0.02], [label.end, label.height])
+            places = [label.end_x + 3.5 / plot.width, x - 2.3 / plot.width, x + lead / plot.width]
+            leader = (places, [label.end, label.end, label.height])
             axes.plot(*leader, transform=axes.transAxes, color=colour, linewidth=0.8, alpha=0.6, clip_on=False)
-            x += 0.03
+            x += (lead + 2.4) / plot.width
         axes.text(x, label.height, label.line.label, va="center", **_small(axes) | {"weight": "bold", "color": colour})
+
+
+def _write_notes(axes: Axes, panel: Panel, plot: _Plot) -> None:
+    for note in panel.notes:
+        aside, above, *stands = NOTE_SIDES[note.side]
+        place = (panel.x.place(note.x) + aside / plot.width, panel.y.place(note.y) + above / plot.height)
+        look = {"ha": stands[0], "va": stands[1], "size": TINY}
+        colour = LIGHT.faint_text if note.is_faint else LIGHT.text
+        axes.text(*place, note.text, **_small(axes) | look | {"color": colour})

@@ -26,10 +26,11 @@ h2{{font-size:1.1rem;margin:2.5rem 0 .75rem}}
 .symbol{{width:16px;height:16px;color:var(--text);flex:none}}
 .panels{{--even:calc((100% - (var(--columns) - 1)*1.5rem)/var(--columns));display:grid;gap:1.5rem;
   grid-template-columns:repeat(auto-fit,minmax(min(100%,max(25rem,var(--even))),1fr))}}
-.panels svg{{display:block;width:100%;max-width:38rem;height:auto;overflow:visible}}
+.panels svg{{display:block;width:100%;max-width:var(--widest);height:auto;overflow:visible}}
 svg text{{font-size:12px;fill:var(--text);font-variant-numeric:tabular-nums}}
 svg .heading{{font-size:14px;font-weight:600}}
 svg .axis,svg .tick{{fill:var(--faint)}}
+svg .note{{font-size:11px}}
 svg .label text{{fill:currentColor;font-weight:600}}
 svg path{{fill:none}}
 .rule{{stroke:var(--rule)}}

@@ -16,9 +16,8 @@ from .drafters.protocol import Drafter
 from .models.forward import CausalModel
 from .requests import Request
 from .requests import Sequence as Decoded
-from .setup import Schedule
+from .setup import PLAIN, RoundSetup, Schedule, draft_room
 
-DRAFT_ROOM = 256  # cache positions kept for draft nodes behind the longest text
 UNFINISHED = "\ufffd"  # what a tokenizer shows for the first bytes of a character
 
 
@@ -125,12 +124,17 @@ class Generator:
                 f"prompt and new tokens need {room} positions and the model has {self._target.longest_context}; "
                 "shorten the prompt or lower --max-new-tokens"
             )
-        capacity = room + DRAFT_ROOM
+        capacity = room + draft_room(self._setups(), slots)
         drafters: dict[str, Drafter] = {
             name: ModelDrafter(model, slots=slots, capacity=capacity) for name, model in self._drafters.items()
         }
         drafters["lookup"] = LookupDrafter()
         return Decoder(self._target, drafters, self._schedule, slots=slots, capacity=capacity)
+
+    def _setups(self) -> list[RoundSetup]:
+        """Return how rounds may be run: any way the plan has, or plainly."""
+        cells = [] if self.choice.plan is None else self.choice.plan.cells
+        return [PLAIN, *(RoundSetup(policy=c.policy, drafter=c.drafter, run_tokens=c.run_tokens) for c in cells)]
 
     def _text(self, sequence: Decoded) -> str:
         return str(self._tokenizer.decode(sequence.emitted, skip_special_tokens=True))

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import ModelError
-from ..planner.plan import Plan
+from ..planner.plan import Plan, PlanCell
+from ..planner.schedule import next_cell
 from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
@@ -93,10 +94,22 @@ def require_recorded(name: str, found: ModelIdentity, recorded: ModelIdentity) -
 
 def _schedule(plan: Plan | None) -> Schedule:
     """Return the plan's cells as round setups; plain decoding without a plan."""
-    if plan is None:
-        return always(PLAIN)
-    setups = {
-        id(cell): RoundSetup(policy=cell.policy, drafter=cell.drafter, run_tokens=cell.run_tokens)
-        for cell in plan.cells
-    }
-    return lambda batch, context: setups[id(plan.cell(batch, context))]
+    return always(PLAIN) if plan is None else PlannedSchedule(plan)
+
+
+class PlannedSchedule:
+    """A plan's cells as round setups, with its hysteresis: a cell is left only when another is clearly nearer."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Start in no cell."""
+        self._plan = plan
+        self._cell: PlanCell | None = None
+        self._setups = {
+            id(cell): RoundSetup(policy=cell.policy, drafter=cell.drafter, run_tokens=cell.run_tokens)
+            for cell in plan.cells
+        }
+
+    def __call__(self, batch: int, context: int) -> RoundSetup:
+        """Return how to run a round of so many sequences behind so many tokens."""
+        self._cell = next_cell(self._plan, self._cell, batch, context)
+        return self._setups[id(self._cell)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..planner.policy import PlainPolicy, TreePolicy
+from ..planner.room import most_drafted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,16 @@ class RoundSetup:
 Schedule = Callable[[int, int], RoundSetup]  # (batch, context) -> setup
 
 PLAIN = RoundSetup(policy=PlainPolicy())
+
+
+def draft_room(setups: Sequence[RoundSetup], batch: int | None = None) -> int:
+    """Return the cache positions that rounds need behind the committed text, in the target and in drafters.
+
+    Args:
+        setups: how rounds may be run.
+        batch: most sequences at once; None where that is open, which may take much more.
+    """
+    return 1 + max(max(most_drafted(setup.policy, batch), setup.most_tokens) for setup in setups)
 
 
 def always(setup: RoundSetup) -> Schedule:

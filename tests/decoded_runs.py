@@ -12,9 +12,12 @@ from spectune.planner.growth import Children, DraftBatch, grow
 from spectune.planner.policy import (
     CastPolicy,
     ChainPolicy,
+    ConfidentChainPolicy,
     Eagle2Policy,
     LookupPolicy,
+    OptTreePolicy,
     StaticPolicy,
+    TalonPolicy,
     TreePolicy,
 )
 from spectune.planner.tree import TokenTree
@@ -32,8 +35,11 @@ PLAINLY = always(PLAIN)
 BUSHY = TokenTree(parents=(-1, 0, 0, 1, 1, 2, 3), ranks=(0, 0, 1, 0, 1, 0, 0))
 POLICIES: dict[str, TreePolicy] = {
     "chain": ChainPolicy(length=3),
+    "confident-chain": ConfidentChainPolicy(length=5, confidence=0.4),
     "static": StaticPolicy(tree=BUSHY),
     "eagle2": Eagle2Policy(verify_tokens=10, depth=2, top_k=4),
+    "talon": TalonPolicy(nodes=10, gate=0.4, top_k=2, children=6, max_depth=4),
+    "opt-tree": OptTreePolicy(nodes=8, least_gain=0.25, max_depth=4, children=5),
     "cast": CastPolicy(
         breadth=0.3,
         depth=0.2,

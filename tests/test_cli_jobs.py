@@ -126,6 +126,30 @@ def test_plan_prints_the_document_it_writes(workshop: Workshop) -> None:
     assert sorted({cell.batch for cell in plan_from_json(written).cells}) == [1, 2]
 
 
+def test_plan_tells_programs_what_it_promises(workshop: Workshop) -> None:
+    facts = json.loads(workshop.plan.stdout)
+    assert {"device", "target", "cells", "provenance"} <= set(facts)
+    keys = ("batch", "context", "policy", "drafters", "predicted_tokens_per_s", "interval", "predicted_speedup")
+    for cell in facts["cells"]:
+        assert {*keys, "runner_up"} <= set(cell)
+        assert cell["interval"][0] <= cell["predicted_tokens_per_s"] <= cell["interval"][1]
+
+
+def test_plan_solves_in_processes_what_it_solves_alone(workshop: Workshop) -> None:
+    alone, together = (workshop.facts("plan", "--dtype", "float32", "--jobs", jobs)["cells"] for jobs in "12")
+    assert alone == together
+
+
+def test_what_show_writes_is_planned_without_its_store(workshop: Workshop, tmp_path: Path) -> None:
+    for place, kind in enumerate(("surface", "surface", "trace")):
+        number = str(place + 1) if kind == "surface" else "1"
+        workshop.typed("show", kind, "--id", number, "-o", str(tmp_path / f"{place}.json"))
+    files = [option for place in (0, 1) for option in ("--surface", str(tmp_path / f"{place}.json"))]
+    result = CliRunner().invoke(main, ["plan", *files, "--trace", str(tmp_path / "2.json"), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["cells"] == json.loads(workshop.plan.stdout)["cells"]
+
+
 def test_plan_names_the_file_it_wrote(workshop: Workshop) -> None:
     assert f"written to {workshop.folder / 'plan.json'}" in workshop.plan.stderr
 
@@ -164,6 +188,8 @@ def test_validate_keeps_what_it_measured_and_fails_above_the_limit(workshop: Wor
     prompts = ("--prompts", str(workshop.folder / "prompts.txt"), "--max-new-tokens", "12", "--rounds", "1")
     result = workshop.typed("validate", *prompts, "--batch", "1", "--fail-above", "0", "--json")
     (row,) = json.loads(result.stdout)["rows"]
+    speeds = {"predicted_tokens_per_s", "measured_tokens_per_s", "plain_tokens_per_s"}
+    assert {"batch", "context", "policy", *speeds} <= set(row)
     assert result.exit_code == 1
     assert "the prediction for batch 1" in result.stderr.splitlines()[-1]
     (kept,) = workshop.facts("show", "--id", str(json.loads(result.stdout)["plan"]))["validations"]

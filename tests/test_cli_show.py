@@ -9,19 +9,24 @@ from click.testing import CliRunner, Result
 
 from spectune.cli import main
 from spectune.db import open_store
+from spectune.planner.plan import PublishedPrice, plan_to_json
+from spectune.planner.policy import ChainPolicy
 from spectune.profiler.protocols import SurfaceKey
 
 from .drawn_pages import parsed
+from .priced_cells import PLAIN, cell_of, plan_with, priced
 from .synthetic import DEVICE, Language, SkilledDrafter, every_node, model, record, surface, texts
 
 SURFACE = surface("large", "verify", lambda batch, context, tokens: 1.0 + batch * tokens, tokens=(1, 2, 4, 8))
 LANGUAGE = Language(seed=1)
 TRACE = record(SkilledDrafter(LANGUAGE, 0.7), texts(LANGUAGE, 2, lambda place: 6), every_node(2, 2))
+PUBLISHED = PublishedPrice(name="their chain", drafter="small", tokens_per_s=400.0)
+PLAN = plan_with(cell_of([PLAIN, priced(ChainPolicy(length=3), 2.5)], published=[PUBLISHED]))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with a store that knows a device, two models, a surface and a trace."""
+    """Return a folder with a store that knows a device, two models, a surface, a trace and a plan."""
     key = SurfaceKey(
         device=SURFACE.device, model=SURFACE.model, role=SURFACE.role, regime=SURFACE.regime, dtype=SURFACE.dtype
     )
@@ -31,6 +36,14 @@ def folder(tmp_path: Path) -> Path:
         store.add_model(model("small"))
         store.add_measurements(key, SURFACE.measurements)
         store.add_trace(TRACE)
+        store.add_plan(
+            plan_to_json(PLAN),
+            device=DEVICE.fingerprint,
+            device_kind=DEVICE.kind_key,
+            target=PLAN.target.key,
+            workload=PLAN.workload,
+            temperature=0.0,
+        )
     return tmp_path
 
 
@@ -60,12 +73,28 @@ def test_the_picture_is_named_and_the_facts_are_printed_too(folder: Path) -> Non
     assert (folder / "surface.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_plan_is_drawn_with_its_published_defaults_and_its_trees(folder: Path) -> None:
+    result = shown(folder, "plan", "--plot", str(folder / "plan.html"))
+    assert result.exit_code == 0, result.output
+    page = parsed((folder / "plan.html").read_text())
+    assert page.all("h1")[0].text == "large: what the plan promises"
+    assert {"the plan", "runner-up", "their chain", "plain decoding"} <= {text.text for text in page.all("text", "end")}
+    assert "chain of 3 by small" in {text.text for text in page.all("text", "heading")}
+
+
+def test_a_plan_is_shown_beside_published_defaults(folder: Path) -> None:
+    result = shown(folder, "plan")
+    assert "published defaults, as shares of the plan's speed" in result.stdout
+    (row,) = (line for line in result.stdout.splitlines() if line.startswith("their chain"))
+    assert row.split()[2:] == ["0.50", "0.50", "0.50", "1", "1"]
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "words"),
     [
         ("surface", "surface.svg", "end the name in .png or .html"),
         ("surface", "absent/surface.png", "there is no folder"),
-        ("plan", "plan.png", "a plan has no picture"),
+        ("plan", "plan.pdf", "end the name in .png or .html"),
     ],
 )
 def test_a_picture_that_cannot_be_is_refused_in_one_line(kind: str, name: str, words: str, folder: Path) -> None:

@@ -25,6 +25,7 @@ FLOOR = {
     "cli": 7,
 }
 FOLDERS = sorted(path.parent.name for path in ROOT.glob("[a-z]*/__init__.py"))
+READ_BY_THE_PLANNER = ("records", "confidence")  # what the profiler recorded, and its pure functions of a trace
 TORCH_FREE = ("planner", "profiler/records")
 TORCH_AND_FRIENDS = {"torch", "transformers", "safetensors", "sqlalchemy", "alembic"}
 
@@ -88,7 +89,7 @@ def is_allowed(name: list[str], folder: str) -> bool:
         return name[0] not in FLOOR  # `import planner` from the root would load a second copy
     room = name[1] if len(name) > 1 else ""
     if folder == "planner" and room == "profiler":
-        return name[2:3] == ["records"]
+        return name[2] in READ_BY_THE_PLANNER if len(name) > 2 else False
     return room == folder or FLOOR.get(room, len(FLOOR)) < FLOOR[folder]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from spectune.cli.commands import COMMANDS
 
-HEAVY = {"torch", "transformers", "scipy", "sqlalchemy", "alembic", "optuna", "pydantic", "rich", "matplotlib"}
+HEAVY = {"torch", "transformers", "scipy", "numba", "sqlalchemy", "alembic", "optuna", "pydantic", "rich", "matplotlib"}
 MODULES = {name: f"spectune.cli{entry.target.partition(':')[0]}" for name, entry in COMMANDS.items()}
 LOADED = "import sys; print('\\n'.join(sys.modules), file=sys.stderr)"  # stdout has the help's words
 HELP = """

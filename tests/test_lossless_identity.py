@@ -15,7 +15,7 @@ from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 
-from .decoded_runs import PADDED, POLICIES, RankedDrafter, drafter_for, drafting, random_requests, run
+from .decoded_runs import PADDED, POLICIES, RankedDrafter, RecordingDrafter, drafter_for, drafting, random_requests, run
 from .tiny_models import perturbed, tiny_llama, tiny_neox
 
 pytestmark = pytest.mark.lossless
@@ -85,6 +85,14 @@ def test_the_drafters_here_are_sometimes_right_and_sometimes_wrong(family: str) 
     schedule, drafters = drafting("chain", drafter_for("chain", DRAFTERS[family], 3))
     done = run(TARGETS[family], random_requests(11, tokens=16), schedule, drafters)
     assert {kept for one in done.rounds for kept in one.kept} == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("kind", ["confident-chain", "talon", "lookup"])
+def test_trees_of_one_batch_differ_in_size(kind: str) -> None:
+    drafter = RecordingDrafter(drafter_for(kind, DRAFTER, 3))
+    schedule, drafters = drafting(kind, drafter)
+    run(TARGETS["llama"], random_requests(11, tokens=16), schedule, drafters)
+    assert sum(len({len(paths) for _, _, paths in drafts}) > 1 for drafts in drafter.rounds) > 5
 
 
 def test_random_targets_do_not_repeat_one_token() -> None:

@@ -13,7 +13,14 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from spectune.planner.policy import ChainPolicy, StaticPolicy, TreePolicy
+from spectune.planner.policy import (
+    ChainPolicy,
+    ConfidentChainPolicy,
+    OptTreePolicy,
+    StaticPolicy,
+    TalonPolicy,
+    TreePolicy,
+)
 from spectune.runtime import decoder as decoder_module
 from spectune.runtime import draws as draws_module
 from spectune.runtime.decoder import Decoder
@@ -34,7 +41,15 @@ PROMPT = (3, 1, 4)
 SLOTS = 1000
 LLAMA = tiny_llama(layers=1, seed=5, vocabulary=VOCABULARY, hidden=16)
 TARGET, DRAFTER = LeanModel(LLAMA), LeanModel(perturbed(LLAMA, 0.3))
-TREES: dict[str, TreePolicy] = {"chain": ChainPolicy(length=2), "tree": StaticPolicy(tree=BUSHY)}
+TREES: dict[str, TreePolicy] = {
+    "chain": ChainPolicy(length=2),
+    "tree": StaticPolicy(tree=BUSHY),
+}
+RAGGED: dict[str, TreePolicy] = {  # trees of one batch differ
+    "confident chain": ConfidentChainPolicy(length=2, confidence=0.3),
+    "talon": TalonPolicy(nodes=6, gate=0.5, top_k=2, children=4, max_depth=2),
+    "opt-tree": OptTreePolicy(nodes=4, least_gain=0.6, max_depth=2, children=3),
+}
 
 Text = tuple[int, ...]
 
@@ -88,6 +103,11 @@ def p_value(counts: Counter[Text], law: dict[Text, float]) -> float:
     if expected[-1] < 5:
         seen, expected = np.append(seen[:-2], seen[-2:].sum()), np.append(expected[:-2], expected[-2:].sum())
     return float(chi2.sf(((seen - expected) ** 2 / expected).sum(), len(seen) - 1))
+
+
+@pytest.mark.parametrize("kind", RAGGED)
+def test_trees_that_follow_the_drafters_confidence_leave_the_law_alone(kind: str) -> None:
+    assert p_value(sampled(RAGGED[kind], 0, 12_000), exact_law()) > 1e-3
 
 
 @pytest.mark.parametrize("first_seed", [0, 10**6, -(2**62)])
@@ -167,6 +187,14 @@ def test_a_verifier_that_favours_drafts_is_caught(
 ) -> None:
     install(verifier(), monkeypatch)
     assert p_value(sampled(TREES[kind], 0, 5000), exact_law()) < 1e-6
+
+
+@pytest.mark.parametrize("verifier", [SecondChance, DroppedCorrection])
+def test_in_trees_that_differ_a_verifier_that_favours_drafts_is_caught(
+    verifier: Callable[[], SecondChance | FreshNoise], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(verifier(), monkeypatch)
+    assert p_value(sampled(RAGGED["talon"], 0, 5000), exact_law()) < 1e-6
 
 
 @pytest.mark.parametrize("kind", TREES)

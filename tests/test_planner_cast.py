@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spectune.planner.growth import grow
 from spectune.planner.policy import CastPolicy, Eagle2Policy
+from spectune.profiler.records.calibration import SurvivalCurve
 
 from .toy_drafter import ToyDrafter, drafted_paths, toy_scorer
 
@@ -30,6 +31,10 @@ OPEN = CastPolicy(
 )
 
 
+SURE, UNSURE = (
+    SurvivalCurve(log_probs=(-6.0, -2.0, -0.1), survivals=survivals, nodes=9)
+    for survivals in ((0.1, 0.6, 1.0), (0.0, 0.2, 0.5))
+)
 Scored = dict[Path, np.float32]
 
 
@@ -43,9 +48,21 @@ def ranked(found: Scored) -> list[Path]:
     return sorted(found, key=lambda path: -found[path])
 
 
-def mean_probabilities(batch: list[Scored], most: int) -> list[float]:
-    """Return the batch mean of the largest path probability, of the second largest, ..."""
-    rows = [[float(np.exp(np.float64(found[path]))) for path in ranked(found)[:most]] for found in batch]
+def worth(path: Path, score: np.float32, survival: tuple[SurvivalCurve, ...]) -> float:
+    """Return the path probability, or its survival by the curve of its depth, drawn by hand."""
+    if not survival:
+        return float(np.exp(np.float64(score)))
+    curve = survival[min(len(path), len(survival)) - 1]
+    xs, ys = [-np.inf, *curve.log_probs, np.inf], [curve.survivals[0], *curve.survivals, curve.survivals[-1]]
+    for left, right, low, high in zip(xs, xs[1:], ys, ys[1:], strict=False):
+        if left < score <= right:
+            return low if low == high else low + (high - low) * (float(score) - left) / (right - left)
+    raise AssertionError(score)
+
+
+def mean_worths(batch: list[Scored], most: int, survival: tuple[SurvivalCurve, ...]) -> list[float]:
+    """Return the batch mean of the worth of the most probable path, of the second, ..."""
+    rows = [[worth(path, found[path], survival) for path in ranked(found)[:most]] for found in batch]
     return [sum(column) / len(batch) for column in zip(*rows, strict=True)]
 
 
@@ -67,10 +84,10 @@ def recorded_by_dictionary(drafters: list[ToyDrafter], policy: CastPolicy) -> li
     for _ in range(policy.max_depth):
         layers = [grown_layer(*pair, policy.max_width) for pair in zip(drafters, frontiers, strict=True)]
         recorded = [found | layer for found, layer in zip(recorded, layers, strict=True)]
-        gains = mean_probabilities(layers, policy.max_width)
+        gains = mean_worths(layers, policy.max_width, policy.survival)
         width = max(1, best_index([0.0, *gains], [origin, *draft[1:]], policy.breadth))
         utilities.append(sum(gains[:width]))
-        ratios += [later / earlier for earlier, later in pairwise(utilities[-2:])]
+        ratios += [later / earlier if earlier else 0.0 for earlier, later in pairwise(utilities[-2:])]
         window = ratios[-policy.ratio_window :]
         if sum(window) / len(window) * utilities[-1] / draft[width] < policy.depth:
             break
@@ -81,7 +98,7 @@ def recorded_by_dictionary(drafters: list[ToyDrafter], policy: CastPolicy) -> li
 def trees_by_dictionary(drafters: list[ToyDrafter], policy: CastPolicy) -> list[list[Path]]:
     """Return every sequence's tree, nodes in recorded order."""
     recorded = recorded_by_dictionary(drafters, policy)
-    gains = mean_probabilities(recorded, policy.max_verify_tokens - 1)
+    gains = mean_worths(recorded, policy.max_verify_tokens - 1, policy.survival)
     costs = [cost / policy.verify_cost_ms[1] for cost in policy.verify_cost_ms[1:]]
     drafts = best_index([1.0, *gains], costs, policy.rerank)
     chosen = [set(ranked(found)[:drafts]) for found in recorded]
@@ -99,6 +116,7 @@ def cast_policies(draw: st.DrawFn) -> CastPolicy:
         ratio_window=draw(st.integers(1, 3)),
         draft_cost_ms=(0.0, *(0.05 + steps.random(4) / 10).tolist()),  # inversions included
         verify_cost_ms=(0.0, *(1.0 + steps.random(12) / 4).tolist()),
+        survival=draw(st.sampled_from([(), (SURE,), (SURE, UNSURE)])),
     )
 
 
@@ -187,6 +205,70 @@ def test_the_layers_never_grow_with_their_threshold(seeds: list[int], thresholds
     policies = [replace(OPEN, depth=threshold) for threshold in sorted(thresholds)]
     forwards = [len(grow(policy, toy_scorer(*seeds), len(seeds)).widths) for policy in policies]
     assert forwards == sorted(forwards, reverse=True)
+
+
+SLOPES = st.lists(st.floats(0.0, 2.0), min_size=2, max_size=5)
+
+
+@given(SEEDS, SLOPES)
+def test_the_size_never_grows_with_the_slope_of_the_verify_cost(seeds: list[int], slopes: list[float]) -> None:
+    policies = [
+        replace(OPEN, rerank=1.0, verify_cost_ms=(0.0, *(1.0 + slope * k for k in range(12))))
+        for slope in sorted(slopes)
+    ]
+    sizes = [int(grow(policy, toy_scorer(*seeds), len(seeds)).sizes[0]) for policy in policies]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@given(SEEDS, SLOPES)
+def test_no_width_grows_with_the_slope_of_the_draft_cost(seeds: list[int], slopes: list[float]) -> None:
+    policies = [
+        replace(OPEN, breadth=1.0, draft_cost_ms=(0.0, *(0.1 + slope * k for k in range(4))))
+        for slope in sorted(slopes)
+    ]
+    widths = [grow(policy, toy_scorer(*seeds), len(seeds)).widths for policy in policies]
+    assert all(wide >= narrow for upper, lower in pairwise(widths) for wide, narrow in zip(upper, lower, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_rerank_threshold_that_equals_the_speed_up_keeps_the_fastest_size(seed: int) -> None:
+    """R(m) = (1 + U_m) T(1) / (draft + T(m)); Dinkelbach's fixed point is its arg-max over all m."""
+    steps = np.random.default_rng(seed)
+    verify = 1.0 + np.concatenate(([0.0], (0.4 * steps.random(11) ** 4).cumsum()))  # tile steps
+    policy, draft_cost = replace(OPEN, verify_cost_ms=(0.0, *verify.tolist())), 0.3 + steps.random()
+    (found,) = recorded_by_dictionary([ToyDrafter(seed, 6)], policy)
+    tokens = np.cumsum([1.0, *mean_worths([found], 11, ())])
+    speed_up = 0.0
+    for _ in range(12):
+        size = int(grow(replace(policy, rerank=speed_up), toy_scorer(seed), 1).sizes[0])
+        speed_up = float(tokens[size - 1] / (draft_cost + verify[size - 1]))
+    assert speed_up == pytest.approx(float(np.max(tokens / (draft_cost + verify))))
+
+
+@given(cast_policies(), st.floats(0.5, 12.0))
+def test_survival_that_follows_the_path_probability_changes_nothing_but_rounding(
+    policy: CastPolicy, seed: float
+) -> None:
+    grid = np.linspace(-40.0, 0.0, 4001)
+    own = SurvivalCurve(log_probs=tuple(grid.tolist()), survivals=tuple(np.exp(grid).tolist()), nodes=1)
+    plain, same = (replace(policy, survival=survival) for survival in ((), (own,)))
+    sizes = [int(grow(either, toy_scorer(int(seed * 1000)), 1).sizes[0]) for either in (plain, same)]
+    assert abs(sizes[0] - sizes[1]) <= 1
+
+
+def test_nothing_that_survives_leaves_the_root_alone() -> None:
+    nothing = SurvivalCurve(log_probs=(-1.0,), survivals=(0.0,), nodes=1)
+    draft = grow(replace(OPEN, rerank=1.0, depth=0.1, survival=(nothing,)), toy_scorer(1, 2), 2)
+    assert draft.sizes.tolist() == [1, 1] and draft.widths == (1,)
+
+
+def test_survival_decides_how_many_and_the_drafter_which() -> None:
+    policy = replace(OPEN, rerank=9.0, survival=(UNSURE,))
+    draft, every = grow(policy, toy_scorer(5), 1), grow(replace(policy, rerank=0.0), toy_scorer(5), 1)
+    (found,) = recorded_by_dictionary([ToyDrafter(5, 6)], policy)
+    size = int(draft.sizes[0])
+    assert 1 < size < every.sizes[0]
+    assert set(drafted_paths(draft)[1:]) == set(ranked(found)[: size - 1])
 
 
 @given(cast_policies(), st.integers(0, 10**6), st.sampled_from([2, 4]))

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from spectune.planner.cast import select_max_valid_index
 
+from .cost_curves import KINDS, CurveKind, random_costs, random_utilities
+
 FRACTIONS = st.fractions(min_value=0, max_value=4, max_denominator=12)
 
 
@@ -60,6 +62,31 @@ def test_the_scan_is_the_largest_best_index_for_any_costs(
     assert select_max_valid_index(utilities, costs, threshold) == best
 
 
+def first_stop(utilities: list[Fraction], costs: list[Fraction], threshold: Fraction) -> int:
+    """Go on while the next node alone pays."""
+    last = 0
+    while last + 1 < len(utilities) and utilities[last + 1] - utilities[last] >= threshold * (
+        costs[last + 1] - costs[last]
+    ):
+        last += 1
+    return last
+
+
+@given(st.lists(st.tuples(FRACTIONS, FRACTIONS), min_size=1, max_size=12), FRACTIONS)
+def test_for_falling_gains_and_rising_costs_the_first_stop_is_the_best_index(
+    steps: list[tuple[Fraction, Fraction]], threshold: Fraction
+) -> None:
+    gains, prices = sorted((gain for gain, _ in steps), reverse=True), sorted(price for _, price in steps)
+    utilities = [sum(gains[:k], Fraction(0)) for k in range(len(steps) + 1)]
+    costs = [sum(prices[:k], Fraction(0)) for k in range(len(steps) + 1)]
+    assert select_max_valid_index(utilities, costs, threshold) == first_stop(utilities, costs, threshold)
+
+
+def test_for_a_tile_step_the_first_stop_is_too_early() -> None:
+    utilities, costs = [Fraction(n) for n in (0, 1, 3, 4)], [Fraction(n) for n in (0, 2, 2, 2)]
+    assert (first_stop(utilities, costs, Fraction(1)), select_max_valid_index(utilities, costs, Fraction(1))) == (0, 3)
+
+
 def test_the_scan_jumps_over_a_step_that_a_later_node_pays_for() -> None:
     utilities, costs = [0.0, 0.5, 0.9, 1.2], [1.0, 2.0, 2.0, 2.0]  # one tile of three nodes
     assert select_max_valid_index(utilities, costs, 1.0) == 3
@@ -89,3 +116,26 @@ def test_the_threshold_that_equals_the_speed_up_finds_the_best_speed_up(seed: in
         index = select_max_valid_index(utilities, costs, speed_up)
         speed_up = utilities[index] / (draft_cost + costs[index])
     assert speed_up == pytest.approx(max(u / (draft_cost + c) for u, c in zip(utilities, costs, strict=True)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(40))
+def test_the_scan_is_the_brute_force_best_on_tables_of_every_shape(kind: CurveKind, seed: int) -> None:
+    random_steps = np.random.default_rng(seed)
+    costs, utilities = random_costs(kind, random_steps, 48), random_utilities(random_steps, 48)
+    threshold = random_steps.uniform(0.0, 6.0)
+    found = select_max_valid_index(utilities.tolist(), costs.tolist(), threshold)
+    assert utilities[found] - threshold * costs[found] == pytest.approx(max(utilities - threshold * costs), abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(40))
+def test_the_fixed_point_of_the_threshold_is_the_best_throughput_on_every_shape(kind: CurveKind, seed: int) -> None:
+    random_steps = np.random.default_rng(seed)
+    costs, utilities = random_costs(kind, random_steps, 48), random_utilities(random_steps, 48)
+    draft_cost, threshold, before = random_steps.uniform(0.0, 2.0), 0.0, -1.0
+    while threshold > before:
+        before = threshold
+        index = select_max_valid_index(utilities.tolist(), costs.tolist(), threshold)
+        threshold = utilities[index] / (draft_cost + costs[index])
+    assert threshold == pytest.approx(max(utilities / (draft_cost + costs)), rel=1e-12)

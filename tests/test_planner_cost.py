@@ -36,13 +36,12 @@ def surface(role: str, ms: dict[tuple[int, int], float], batch: int = 2) -> Late
 
 
 def overhead() -> RoundOverhead:
-    shapes = [("chain", 1, 2), ("chain", 2, 3), ("chain", 2, 6), ("plain", 0, 1)]
+    chains = [(1, 2), (2, 3), (2, 6)]
     samples = [
-        OverheadSample(
-            kind=kind, batch=2, draft_forwards=forwards, nodes=nodes, host_ms=(0.5 + 0.25 * forwards + 0.125 * nodes,)
-        )
-        for kind, forwards, nodes in shapes
+        OverheadSample(kind="chain", batch=2, draft_forwards=f, nodes=nodes, host_ms=(0.5 + 0.25 * f + 0.125 * nodes,))
+        for f, nodes in chains
     ]
+    samples.append(OverheadSample(kind="plain", batch=2, draft_forwards=0, nodes=1, host_ms=(0.5,)))
     return RoundOverhead(device=DEVICE.fingerprint, target=TARGET.key, dtype="float32", samples=tuple(samples))
 
 

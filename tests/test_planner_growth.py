@@ -1,4 +1,4 @@
-"""Growing plain, chain and static drafts, and the contract every draft keeps."""
+"""Growing plain, chain and static drafts, and the contract every draft keeps, padding included."""
 
 from __future__ import annotations
 
@@ -8,19 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spectune.errors import PlanError
+from spectune.planner.draft import Ints
 from spectune.planner.growth import Children, DraftBatch, grow
 from spectune.planner.policy import (
     CastPolicy,
     ChainPolicy,
+    ConfidentChainPolicy,
     Eagle2Policy,
     LookupPolicy,
+    OptTreePolicy,
     PlainPolicy,
     StaticPolicy,
+    TalonPolicy,
     TreePolicy,
 )
+from spectune.planner.room import most_drafted
 from spectune.planner.tree import TokenTree
 
-from .toy_drafter import ToyDrafter, drafted_paths, toy_scorer
+from .toy_drafter import ToyDrafter, ToyScorer, drafted_paths, toy_scorer
 
 FORK = TokenTree(parents=(-1, 0, 0, 2, 1, 2, 4, 3), ranks=(0, 0, 2, 1, 0, 0, 3, 0))
 
@@ -125,7 +130,23 @@ def cast_policies(draw: st.DrawFn) -> CastPolicy:
 
 POLICIES = st.one_of(
     st.builds(ChainPolicy, length=st.integers(1, 5)),
+    st.builds(ConfidentChainPolicy, length=st.integers(1, 5), confidence=st.floats(0.0, 1.0)),
     static_policies(),
+    st.builds(
+        TalonPolicy,
+        nodes=st.integers(2, 20),
+        gate=st.floats(0.001, 1.0),
+        top_k=st.integers(1, 4),
+        children=st.integers(4, 12),
+        max_depth=st.integers(1, 6),
+    ),
+    st.builds(
+        OptTreePolicy,
+        nodes=st.integers(1, 20),
+        least_gain=st.floats(-0.1, 1.0),
+        max_depth=st.integers(1, 4),
+        children=st.integers(1, 6),
+    ),
     st.builds(Eagle2Policy, verify_tokens=st.integers(2, 20), depth=st.integers(0, 3), top_k=st.integers(1, 4)),
     cast_policies(),
 )
@@ -170,3 +191,40 @@ def test_no_draft_exceeds_what_its_policy_promises(policy: TreePolicy, seeds: li
     draft = grow(policy, scorer, len(seeds))
     assert draft.sizes.max() <= policy.max_verify_tokens
     assert draft.widths == tuple(scorer.widths) and len(draft.widths) <= policy.draft_forwards
+    assert sum(draft.widths[1:]) <= most_drafted(policy, len(seeds)) <= most_drafted(policy)
+
+
+@given(POLICIES, SEEDS, LEVELS)
+def test_what_pads_a_row_has_no_token_and_hangs_on_the_root(
+    policy: TreePolicy, seeds: list[int], levels: int | None
+) -> None:
+    draft = grow(policy, toy_scorer(*seeds, vocabulary=12, levels=levels), len(seeds))
+    is_padding = np.arange(draft.tokens.shape[1]) >= draft.sizes[:, None]
+    columns = [array[is_padding].tolist() for array in (draft.tokens, draft.parents, draft.depths)]
+    assert set(zip(*columns, strict=True)) <= {(-1, 0, 1)}
+    assert draft.tokens.shape[1] == draft.sizes.max()
+
+
+@given(POLICIES, st.lists(st.integers(0, 10**6), min_size=2, max_size=3), LEVELS)
+def test_what_is_answered_in_a_padding_slot_changes_no_tree(
+    policy: TreePolicy, seeds: list[int], levels: int | None
+) -> None:
+    told, garbled = toy_scorer(*seeds, vocabulary=12, levels=levels), GarblingScorer(seeds, levels)
+    draft, same = grow(policy, told, len(seeds)), grow(policy, garbled, len(seeds))
+    for field in ("tokens", "parents", "depths", "sizes"):
+        assert np.array_equal(getattr(draft, field), getattr(same, field))
+    assert draft.widths == same.widths
+
+
+class GarblingScorer(ToyScorer):
+    """A ToyScorer that answers in padding slots what no other slot would answer: sure, and of no token."""
+
+    def __init__(self, seeds: list[int], levels: int | None):
+        super().__init__([ToyDrafter(seed, 12, levels) for seed in seeds])
+
+    def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
+        answer = super().expand(parents, ranks, children)
+        is_padding = (parents < 0)[:, :, None]
+        return Children(
+            tokens=np.where(is_padding, 99, answer.tokens), log_probs=np.where(is_padding, 0.0, answer.log_probs)
+        )

@@ -10,15 +10,19 @@ from spectune.errors import PlanError, SpectuneError
 from spectune.planner.policy import (
     CastPolicy,
     ChainPolicy,
+    ConfidentChainPolicy,
     Eagle2Policy,
     LookupPolicy,
+    OptTreePolicy,
     PlainPolicy,
     StaticPolicy,
+    TalonPolicy,
     TreePolicy,
     policy_from_json,
     policy_to_json,
 )
 from spectune.planner.tree import TokenTree
+from spectune.profiler.records.calibration import SurvivalCurve
 
 FORK = TokenTree(parents=(-1, 0, 0, 1), ranks=(0, 0, 1, 0))
 
@@ -44,11 +48,19 @@ EVERY: list[TreePolicy] = [
     LookupPolicy(length=8),
     StaticPolicy(tree=FORK),
     Eagle2Policy(),
+    ConfidentChainPolicy(),
+    TalonPolicy(),
+    OptTreePolicy(),
     cast(),
 ]
+CURVE = SurvivalCurve(log_probs=(-3.0, -0.5), survivals=(0.1, 0.8), nodes=70)
 
 
-@pytest.mark.parametrize("policy", EVERY, ids=lambda policy: policy.kind)
+@pytest.mark.parametrize(
+    "policy",
+    [*EVERY, cast(survival=(CURVE, CURVE)), TalonPolicy(nodes=9, gate=0.25, top_k=2, children=4, max_depth=3)],
+    ids=lambda policy: policy.label,
+)
 def test_json_gives_back_the_same_policy(policy: TreePolicy) -> None:
     assert policy_from_json(policy_to_json(policy)) == policy
 
@@ -66,11 +78,22 @@ def test_labels_and_kinds_tell_the_policies_apart() -> None:
         (StaticPolicy(tree=FORK), 2, 4),
         (Eagle2Policy(verify_tokens=60, depth=7, top_k=10), 8, 60),
         (Eagle2Policy(verify_tokens=60, depth=1, top_k=2), 2, 7),  # only 2 + 4 candidates exist
+        (ConfidentChainPolicy(), 20, 21),
+        (TalonPolicy(), 50, 60),  # one node per layer below the first ten
+        (TalonPolicy(nodes=60, max_depth=8), 8, 60),
+        (TalonPolicy(nodes=5, top_k=10), 1, 5),
+        (OptTreePolicy(), 10, 61),
         (cast(), 3, 4),
     ],
 )
 def test_forwards_and_tokens_count_root_pass_and_root(policy: TreePolicy, forwards: int, tokens: int) -> None:
     assert (policy.draft_forwards, policy.max_verify_tokens) == (forwards, tokens)
+
+
+def test_labels_tell_a_calibrated_cast_and_a_talon_whose_depth_is_cut() -> None:
+    assert cast(survival=(CURVE,)).label == "CAST 4/3/2.5, calibrated, at most 4"
+    assert TalonPolicy().label == "TALON 60/0.03/10"
+    assert TalonPolicy(max_depth=6).label == "TALON 60/0.03/10, at most 6 deep"
 
 
 def test_only_cast_couples_the_sequences_of_a_batch() -> None:
@@ -90,6 +113,19 @@ def test_one_sequence_is_never_coupled() -> None:
         lambda: StaticPolicy(tree=TokenTree(parents=(-1,), ranks=(0,))),
         lambda: Eagle2Policy(verify_tokens=1),
         lambda: Eagle2Policy(top_k=0),
+        lambda: ConfidentChainPolicy(length=0),
+        lambda: ConfidentChainPolicy(confidence=1.1),
+        lambda: ConfidentChainPolicy(confidence=float("nan")),
+        lambda: TalonPolicy(nodes=1),
+        lambda: TalonPolicy(gate=0.0),
+        lambda: TalonPolicy(gate=1.01),
+        lambda: TalonPolicy(top_k=0),
+        lambda: TalonPolicy(children=9),  # fewer than top_k
+        lambda: TalonPolicy(max_depth=0),
+        lambda: OptTreePolicy(nodes=0),
+        lambda: OptTreePolicy(max_depth=0),
+        lambda: OptTreePolicy(children=0),
+        lambda: OptTreePolicy(least_gain=float("inf")),
         lambda: cast(breadth=-1.0),
         lambda: cast(rerank=float("nan")),
         lambda: cast(ratio_window=0),

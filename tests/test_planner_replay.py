@@ -22,6 +22,7 @@ from spectune.planner.policy import (
 from spectune.planner.recorded import RecordedScorer, Recording, recording_of
 from spectune.planner.replay import Replay, replay_grown, replay_results
 from spectune.planner.tree import TokenTree
+from spectune.profiler.records.acceptance import MISS
 
 from .slow_decoder import Draw, Drawn, Log, Pair, Path, decode, drawing
 from .synthetic import Language, SkilledDrafter, every_node, record, texts
@@ -168,12 +169,15 @@ def test_tokens_add_up_to_the_whole_of_every_text_for_one_slot() -> None:
     assert replay.rounds_by_text(5).sum() == replay.rounds
 
 
-def test_a_position_is_censored_when_the_tree_holds_an_expanded_node_that_was_not_recorded() -> None:
+def test_a_position_is_censored_where_a_node_that_was_not_recorded_could_change_what_is_accepted() -> None:
     language = Language(3)
     recording = recording_of(record(SkilledDrafter(language, 0.6), texts(language, 3, length_of), every_node(1, 2)))
-    (_, whole), (_, small) = eagle2_results(recording, 3, [2], [40, 2])
-    assert whole.censored[recording.rows.left > 0].all()  # child 2 of the root is in the tree, and was not recorded
-    assert not small.censored[recording.rows.left > 0].any()  # only the root's best child, and it is recorded
+    (_, whole), (_, small) = eagle2_results(recording, 3, [2], [40, 2])  # child 2 of the root was not recorded
+    right = recording.next_rank[recording.rows.left > 0]
+    assert set(right.tolist()) == {0, 1, 2, MISS}
+    assert whole.censored[recording.rows.left > 0][right == 2].all()  # it is the target's own, so more may be
+    assert not whole.censored[recording.rows.left > 0][right == MISS].any()  # nothing below the root can be accepted
+    assert not small.censored.any()  # only the root's best child is in the tree, and it is recorded
 
 
 def test_what_was_not_recorded_is_never_accepted() -> None:

@@ -12,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spectune.errors import PlanError
-from spectune.planner.static_tree import best_tree, best_tree_values, expected_tokens, nested_trees
+from spectune.planner.static_tree import best_static_tree, best_tree, best_tree_values, expected_tokens, nested_trees
 from spectune.planner.tree import TokenTree
+
+from .cost_curves import KINDS, CurveKind, random_costs
+from .ordered_trees import ordered_trees, tree_depth, tree_value
 
 VECTORS = [[0.9], [0.6, 0.2], [0.5, 0.3, 0.1], [1.0, 0.0], [0.1, 0.7], [0.2, 0.0, 0.5]]
 MATRICES = [
@@ -123,21 +126,122 @@ def acceptances(draw: st.DrawFn) -> list[list[float]]:
 
 @given(acceptances(), st.integers(1, 24))
 def test_nested_trees_yield_the_values_of_the_programme(acceptance: list[list[float]], budget: int) -> None:
-    values = best_tree_values(acceptance, budget)
-    for size, tree in enumerate(nested_trees(acceptance, budget), start=1):
-        assert tree.size == size
-        assert expected_tokens(tree, acceptance) == pytest.approx(values[size])
+    nested = nested_trees(acceptance, budget)
+    assert nested.values == pytest.approx(best_tree_values(acceptance, budget)[: len(nested) + 1])
+
+
+@pytest.mark.parametrize("acceptance", [*VECTORS, *MATRICES])
+def test_nested_trees_yield_the_values_of_the_programme_in_any_order_of_ranks(acceptance: list[float]) -> None:
+    nested = nested_trees(acceptance, 30)
+    assert nested.values == pytest.approx(best_tree_values(acceptance, 30)[: len(nested) + 1])
+
+
+@pytest.mark.parametrize("max_depth", [1, 2, 5])
+def test_nested_trees_keep_their_depth_bound_and_lose_nothing(max_depth: int) -> None:
+    nested = nested_trees([0.5, 0.1, 0.3], 40, max_depth)
+    assert nested.depths.max() == max_depth
+    assert nested.values == pytest.approx(best_tree_values([0.5, 0.1, 0.3], 40, max_depth)[: len(nested) + 1])
+
+
+@given(acceptances(), st.integers(2, 24))
+def test_a_nested_tree_yields_what_its_reaches_say(acceptance: list[list[float]], budget: int) -> None:
+    nested = nested_trees(acceptance, budget)
+    for size in {1, len(nested) // 2 + 1, len(nested)}:
+        assert nested.tree(size).size == size
+        assert expected_tokens(nested.tree(size), acceptance) == pytest.approx(nested.values[size])
 
 
 @given(acceptances(), st.integers(2, 24))
 def test_each_nested_tree_is_the_one_before_and_a_node(acceptance: list[list[float]], budget: int) -> None:
-    trees = nested_trees(acceptance, budget)
-    for smaller, larger in pairwise(trees):
+    nested = nested_trees(acceptance, budget)
+    for smaller, larger in pairwise(nested.trees(range(1, budget + 1))):
         assert larger.parents[:-1] == smaller.parents and larger.ranks[:-1] == smaller.ranks
 
 
+@given(acceptances(), st.integers(2, 24))
+def test_layer_widths_are_the_inner_nodes_by_depth(acceptance: list[list[float]], budget: int) -> None:
+    nested = nested_trees(acceptance, budget)
+    for size in range(1, len(nested) + 1):
+        inner = [len(nodes) for nodes in nested.tree(size).inner_by_depth()]
+        assert nested.layer_widths[size].tolist() == inner + [0] * (nested.layer_widths.shape[1] - len(inner))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nested_trees_equal_enumeration_of_all_ordered_trees_to_nine_nodes(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = [np.sort(random.dirichlet(np.ones(6)))[:0:-1].tolist() for _ in range(random.integers(2, 9))]
+    nested = nested_trees(rows, 9)
+    for nodes in range(1, 10):
+        truth = max(tree_value(tree, rows) for tree in ordered_trees(nodes))
+        assert nested.values[nodes] == pytest.approx(truth, abs=1e-12)
+
+
 def test_nested_trees_end_when_the_acceptances_do() -> None:
-    assert [tree.size for tree in nested_trees([[0.5, 0.2], [0.5, 0.2]], 50)] == list(range(1, 8))
+    assert len(nested_trees([[0.5, 0.2], [0.5, 0.2]], 50)) == 7
+
+
+def test_a_nested_tree_beyond_the_last_is_refused() -> None:
+    with pytest.raises(PlanError, match="1 to 3 nodes"):
+        nested_trees([0.5, 0.2], 3).tree(4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_static_tree_is_the_fastest_of_all_ordered_trees(kind: CurveKind, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = [np.sort(random.dirichlet(np.ones(4)))[:0:-1].tolist() for _ in range(8)]
+    verify, layer_ms, host_ms = random_costs(kind, random, 8), random.uniform(0.0, 0.3), random.uniform(0.0, 0.2)
+    found = best_static_tree(rows, verify, [layer_ms] * 9, host_ms=host_ms)
+    rivals = [
+        (tree_depth(tree) * layer_ms + host_ms + verify[nodes]) / tree_value(tree, rows)
+        for nodes in range(2, 9)
+        for tree in ordered_trees(nodes)
+    ]
+    assert found.ms_per_token == pytest.approx(min([verify[1], *rivals]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_static_tree_pays_for_the_widths_of_its_layers(kind: CurveKind, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    acceptance, verify = [0.5, 0.2, 0.15], random_costs(kind, random, 20)
+    draft = random.uniform(0.01, 0.1) * random_costs("inverted", random, 20)
+    best = verify[1]
+    for depth in range(1, 20):
+        for tree in nested_trees(acceptance, 20, depth).trees(range(2, 21)):
+            layers = sum(draft[len(inner)] for inner in tree.inner_by_depth())
+            best = min(best, (layers + verify[tree.size]) / expected_tokens(tree, acceptance))
+    assert best_static_tree(acceptance, verify, draft).ms_per_token == pytest.approx(best)
+
+
+def test_the_best_static_tree_reaches_the_end_of_a_tile() -> None:
+    verify = [0.0, *[10.0] * 8, *[20.0] * 8]
+    assert best_static_tree([0.6, 0.2, 0.1], verify, [0.1] * 17).tree.size == 8
+
+
+def test_the_best_static_tree_is_none_where_verification_is_dear() -> None:
+    found = best_static_tree([0.6, 0.2], [0.0, *(10.0 * n for n in range(1, 9))], [0.1] * 9)
+    assert found.tree.size == 1 and found.ms_per_token == 10.0
+
+
+def test_the_best_static_tree_has_an_allowed_size() -> None:
+    found = best_static_tree([0.6, 0.2, 0.1], [10.0] * 40, [0.1] * 40, sizes=(4, 7, 64))
+    assert found.tree.size == 7
+
+
+def test_the_best_static_tree_has_no_layer_wider_than_the_drafter_was_timed() -> None:
+    found = best_static_tree([0.4, 0.3, 0.2], [10.0] * 40, [0.1, 0.1, 0.1])
+    assert max(len(inner) for inner in found.tree.inner_by_depth()) <= 2
+
+
+def test_the_best_static_tree_keeps_its_depth_bound() -> None:
+    assert best_static_tree([0.9, 0.05], [10.0] * 30, [0.1] * 30, max_depth=3).tree.depth == 3
+
+
+@pytest.mark.parametrize("verify", [[0.0], [0.0, -1.0], [0.0, float("nan")], [[0.0, 1.0]]])
+def test_impossible_costs_are_refused(verify: list[float]) -> None:
+    with pytest.raises(PlanError, match="verify_ms"):
+        best_static_tree([0.5], verify, [0.0, 1.0])
 
 
 def test_expected_tokens_equal_simulated_walks() -> None:

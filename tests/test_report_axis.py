@@ -10,6 +10,7 @@ from spectune.errors import MeasurementError
 from spectune.report.axis import (
     Axis,
     axis_of_counts,
+    axis_of_doublings,
     axis_of_errors,
     axis_of_shares,
     axis_of_times,
@@ -63,6 +64,17 @@ def test_counts_that_span_much_carry_powers_of_two() -> None:
 
 def test_counts_that_span_little_carry_every_whole_number() -> None:
     assert axis_of_counts("depth", [1, 2, 3, 4]).ticks == (1, 2, 3, 4)
+
+
+def test_counts_that_are_compared_by_ratios_are_all_ticks_at_equal_distances() -> None:
+    axis = axis_of_doublings("batch", [4, 1, 2, 4])
+    assert axis.ticks == (1, 2, 4)
+    assert axis.place(2) - axis.place(1) == pytest.approx(axis.place(4) - axis.place(2))
+
+
+def test_a_single_count_stands_in_the_middle() -> None:
+    axis = axis_of_doublings("batch", [8])
+    assert (axis.ticks, axis.place(8)) == ((8,), 0.5)
 
 
 def test_zero_lies_in_the_middle_of_an_axis_of_errors() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -54,3 +55,12 @@ def test_lines_that_end_together_get_labels_apart() -> None:
     lower, upper = end_labels(panel((8.0, 5.0), (8.0, 5.0)), gap=0.1)
     assert upper.height - lower.height == pytest.approx(0.1)
     assert lower.is_led and upper.is_led
+
+
+def test_long_labels_all_stand_behind_the_last_line_and_are_led_from_where_theirs_ends() -> None:
+    drawn = panel((4.0, 5.0), (8.0, 5.0))
+    named = tuple(replace(line, label=f"a name of some length, {line.label}") for line in drawn.lines)
+    labels = list(end_labels(replace(drawn, lines=named), gap=0.1))
+    assert len({label.x for label in labels}) == 1
+    assert sorted(label.end_x < label.x for label in labels) == [False, True]
+    assert abs(labels[0].height - labels[1].height) == pytest.approx(0.1)

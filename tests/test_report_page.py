@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -86,3 +87,13 @@ def test_the_higher_of_two_times_is_drawn_higher() -> None:
     low, high = parsed(html_page(surface_figure(one, device="d", model="m"))).all("circle", "reach")
     assert float(high.attributes["cy"]) < float(low.attributes["cy"])
     assert float(high.attributes["cx"]) > float(low.attributes["cx"])
+
+
+def test_panels_fill_their_rows_and_one_may_start_its_own() -> None:
+    figure = surface_figure(SURFACE, device="d", model="m")
+    assert figure.places == ((0, 0), (0, 1), (0, 2))
+    first, second, third = figure.panels
+    apart = replace(figure, panels=(first, replace(second, starts_row=True), third))
+    assert apart.places == ((0, 0), (1, 0), (1, 1))
+    svgs = [svg for svg in parsed(html_page(apart)).all("svg") if "aria-labelledby" in svg.attributes]
+    assert ["style" in svg.attributes for svg in svgs] == [False, True, False]

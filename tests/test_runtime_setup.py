@@ -1,11 +1,11 @@
-"""Round setups: how many tokens a verify really feeds."""
+"""Round setups: how many tokens a verify really feeds, and the room a round needs."""
 
 from __future__ import annotations
 
 import pytest
 
-from spectune.planner.policy import ChainPolicy
-from spectune.runtime.setup import PLAIN, RoundSetup, always
+from spectune.planner.policy import ChainPolicy, OptTreePolicy, TalonPolicy
+from spectune.runtime.setup import PLAIN, RoundSetup, always, draft_room
 
 PADDED = RoundSetup(policy=ChainPolicy(length=3), drafter="d", run_tokens=(0, 2, 2, 8))
 
@@ -23,6 +23,18 @@ def test_the_most_tokens_are_those_of_the_policy_or_of_its_padding() -> None:
     assert PADDED.most_tokens == 8
     assert RoundSetup(policy=ChainPolicy(length=3)).most_tokens == 4
     assert PLAIN.most_tokens == 1
+
+
+def test_a_round_needs_room_for_the_larger_of_what_is_drafted_and_what_is_verified() -> None:
+    assert draft_room([PLAIN]) == 2
+    assert draft_room([PLAIN, PADDED]) == 9  # 8 verified, 2 drafted
+    wide = RoundSetup(policy=OptTreePolicy(nodes=5, children=4, max_depth=4), drafter="d")
+    assert draft_room([PLAIN, PADDED, wide]) == 1 + 4 + 5 + 5
+
+
+def test_an_unknown_batch_needs_room_for_any() -> None:
+    setup = RoundSetup(policy=TalonPolicy(), drafter="d")
+    assert draft_room([setup], 1) < draft_room([setup], 8) < draft_room([setup])
 
 
 def test_always_is_the_same_setup_everywhere() -> None:

@@ -81,7 +81,7 @@ def test_every_setup_emits_the_targets_own_text_within_its_room(kind: str, batch
     setup = PLAIN if kind == "plain" else RoundSetup(policy=POLICIES[kind], drafter=drafter)
     requests = random_requests(5, tokens=9)
     names = [setup.drafter] if setup.drafter else []
-    decoder = FAMILY.decoder(always(setup), names=names, batch=batch, capacity=room_for(requests, [setup]))
+    decoder = FAMILY.decoder(always(setup), names=names, batch=batch, capacity=room_for(requests, [setup], batch))
     run = decode_timed(decoder, requests, batch)
     assert list(run.texts) == own_texts(9)
 

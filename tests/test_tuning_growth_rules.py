@@ -11,7 +11,8 @@ import pytest
 from spectune.errors import MeasurementError
 from spectune.planner.draft import Children, Ints
 from spectune.planner.growth import grow
-from spectune.planner.policy import CastPolicy, Eagle2Policy, TreePolicy
+from spectune.planner.policy import CastPolicy, Eagle2Policy, OptTreePolicy, TalonPolicy, TreePolicy
+from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.tuning.cast_rule import Cast
 from spectune.tuning.growth_rule import GrowthRule
 from spectune.tuning.growth_rules import Beam, BestFirst, OptTree, Talon
@@ -47,8 +48,8 @@ def best(candidates: dict[Path, float], count: int) -> dict[Path, float]:
 class WatchedScorer(ToyScorer):
     """A ToyScorer behind the text (0,) that remembers every node it was asked about."""
 
-    def __init__(self, seed: int):
-        super().__init__([ToyDrafter(seed, VOCABULARY)])
+    def __init__(self, seed: int, vocabulary: int):
+        super().__init__([ToyDrafter(seed, vocabulary)])
         self.paths = [[(0,)]]
         self.asked: set[Path] = {()}
 
@@ -58,8 +59,8 @@ class WatchedScorer(ToyScorer):
         return answer
 
 
-def grown_by_the_planner(policy: TreePolicy, seed: int) -> set[Path]:
-    scorer = WatchedScorer(seed)
+def grown_by_the_planner(policy: TreePolicy, seed: int, vocabulary: int = VOCABULARY) -> set[Path]:
+    scorer = WatchedScorer(seed, vocabulary)
     grow(policy, scorer, 1)
     return scorer.asked
 
@@ -72,9 +73,51 @@ def test_a_beam_expands_what_eagle2_of_its_width_expands(top_k: int, depth: int,
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("nodes", "gate", "top_k", "children"),
+    [(14, 0.2, 3, 6), (30, 0.03, 6, 6), (30, 0.03, 4, 4), (9, 0.9, 2, 5), (4, 0.1, 6, 6), (8, 1.0, 1, 1)],
+)
+def test_talon_expands_what_the_planner_grows(nodes: int, gate: float, top_k: int, children: int, seed: int) -> None:
+    rule = Talon(nodes=nodes, gate=gate, top_k=top_k, children=children)
+    policy = TalonPolicy(nodes=nodes, gate=gate, top_k=top_k, children=children)
+    assert drawn(rule, seed) == grown_by_the_planner(policy, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("children", [10, 49])
+def test_the_levels_talon_expands_what_talons_published_tree_expands(children: int, seed: int) -> None:
+    drawn_by_rule = drawn(Talon(children=children), seed, vocabulary=60, children=60)
+    assert drawn_by_rule == grown_by_the_planner(TalonPolicy(children=children), seed, vocabulary=60)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("nodes", "gain", "depth", "children"), [(6, 0.5, 10, 6), (6, 0.1, 10, 4), (12, 0.02, 3, 6), (3, 0.0, 2, 2)]
+)
+def test_opt_tree_expands_what_the_planner_grows(nodes: int, gain: float, depth: int, children: int, seed: int) -> None:
+    rule = OptTree(nodes=nodes, least_gain=gain, max_depth=depth, children=children)
+    policy = OptTreePolicy(nodes=nodes, least_gain=gain, max_depth=depth, children=children)
+    assert drawn(rule, seed) == grown_by_the_planner(policy, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("children", [10, 60])
+def test_opt_trees_published_tree_is_recorded_by_its_rule(children: int, seed: int) -> None:
+    drawn_by_rule = drawn(OptTree(children=children), seed, vocabulary=60, children=60)
+    assert drawn_by_rule == grown_by_the_planner(OptTreePolicy(children=children), seed, vocabulary=60)
+
+
+SURE, UNSURE = (
+    SurvivalCurve(log_probs=(-6.0, -2.0, -0.1), survivals=survivals, nodes=9)
+    for survivals in ((0.1, 0.6, 1.0), (0.0, 0.2, 0.5))
+)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("survival", [(), (SURE,), (SURE, UNSURE)])
 @pytest.mark.parametrize("thresholds", [(0.0, 0.0, 0.0), (0.2, 0.3, 0.5), (0.6, 0.1, 0.5), (4.0, 3.0, 2.5)])
 def test_cast_expands_what_the_planner_grows_for_one_sequence(
-    thresholds: tuple[float, float, float], seed: int
+    thresholds: tuple[float, float, float], survival: tuple[SurvivalCurve, ...], seed: int
 ) -> None:
     breadth, depth, rerank = thresholds
     policy = CastPolicy(
@@ -87,6 +130,7 @@ def test_cast_expands_what_the_planner_grows_for_one_sequence(
         ratio_window=2,
         draft_cost_ms=(0.0, *(1.0 + 0.4 * (width // 2) for width in range(6))),
         verify_cost_ms=(0.0, *(9.0 + 0.5 * tokens for tokens in range(12))),
+        survival=survival,
     )
     assert drawn(Cast(policy=policy), seed) == grown_by_the_planner(policy, seed)
 
@@ -191,6 +235,7 @@ def test_opt_tree_drafts_on_while_its_best_nodes_gain_enough(gain: float, most: 
         (BestFirst, {"children": 0}),
         (OptTree, {"nodes": 0}),
         (OptTree, {"max_depth": 0}),
+        (OptTree, {"children": 0}),
         (OptTree, {"least_gain": math.nan}),
     ],
 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 import torch
 
-from spectune.planner.policy import CastPolicy, Eagle2Policy, LookupPolicy
+from spectune.planner.policy import DraftedPolicy, LookupPolicy, TalonPolicy
 from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
@@ -23,6 +24,9 @@ from .tiny_models import tiny_lean, tiny_llama
 
 FAMILY = Family(target=tiny_lean(layers=2, seed=1), drafters={"small": tiny_lean(layers=1, seed=2)})
 REQUESTS = [Request(prompt=(1, 2, 1, 2, place), max_new_tokens=40) for place in range(4)]
+
+
+DRAFTED = {policy.__dataclass_fields__["kind"].default for policy in get_args(DraftedPolicy)}
 
 
 class Clock:
@@ -56,7 +60,7 @@ def shapes(kind: str) -> list[tuple[int, int]]:
 
 
 def test_every_kind_of_policy_has_samples_and_every_sample_its_rounds() -> None:
-    assert {sample.kind for sample in samples()} == {"plain", "lookup", "chain", "static", "eagle2", "cast"}
+    assert {sample.kind for sample in samples()} == {"plain", "lookup", *DRAFTED}
     assert all(sample.batch == 2 and len(sample.host_ms) == ROUNDS for sample in samples())
 
 
@@ -65,7 +69,7 @@ def test_a_family_without_drafters_is_sampled_with_what_needs_none() -> None:
     assert {sample.kind for sample in found} == {"plain", "lookup"}
 
 
-@pytest.mark.parametrize("kind", ["plain", "chain", "static", "eagle2", "cast"])
+@pytest.mark.parametrize("kind", ["plain", *sorted(DRAFTED - {"talon"})])
 def test_forwards_and_nodes_are_those_of_the_policy(kind: str) -> None:
     asked = [setup.policy for setup in probes("small") if setup.policy.kind == kind]
     assert shapes(kind) == [(policy.draft_forwards, policy.max_verify_tokens) for policy in asked]
@@ -77,10 +81,22 @@ def test_lookup_runs_no_drafter_and_verifies_what_it_found() -> None:
         assert forwards == 0 and 1 <= nodes <= policy.length + 1
 
 
-def test_the_probes_of_a_kind_differ_in_shape() -> None:
-    for kind in (Eagle2Policy.__name__, CastPolicy.__name__):
-        sizes = {s.policy.max_verify_tokens for s in probes("small") if type(s.policy).__name__ == kind}
-        assert len(sizes) == 2
+def test_talon_runs_as_deep_and_wide_as_its_gate_lets_it() -> None:
+    asked = [setup.policy for setup in probes("small") if isinstance(setup.policy, TalonPolicy)]
+    for policy, (forwards, nodes) in zip(asked, shapes("talon"), strict=True):
+        assert 2 <= forwards <= policy.draft_forwards and policy.top_k < nodes <= policy.nodes
+
+
+@pytest.mark.parametrize("kind", sorted(DRAFTED | {"lookup"}))
+def test_the_probes_of_a_kind_differ_in_shape(kind: str) -> None:
+    sizes = {setup.policy.max_verify_tokens for setup in probes("small") if setup.policy.kind == kind}
+    assert len(sizes) == 2
+
+
+def test_every_round_meets_a_full_batch_however_short_the_texts_are() -> None:
+    short = [Request(prompt=(place,), max_new_tokens=1 + place) for place in range(3)]
+    found = measure_overhead(FAMILY, short, batch=2, drafter="small")
+    assert all(len(sample.host_ms) == ROUNDS for sample in found)
 
 
 def test_what_forwards_take_alone_is_no_host_time_and_the_rest_of_a_round_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spectune.errors import MeasurementError
-from spectune.planner.candidates import CHAIN_LENGTHS, EAGLE2_DEFAULT
-from spectune.planner.policy import CastPolicy
+from spectune.planner.policy import CastPolicy, ConfidentChainPolicy, TalonPolicy
+from spectune.planner.published_rules import EAGLE, EAGLE_OF_TALON, opt_tree, talon
 from spectune.tuning.cast_rule import Cast
 from spectune.tuning.growth_rules import Beam, OptTree, Talon
 from spectune.tuning.recipe import Level, Recipe, recipe_of
@@ -32,20 +32,41 @@ def beams(level: Level) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("level", ["quick", "standard", "full"])
-def test_every_level_holds_the_chains_that_compete(level: Level) -> None:
-    assert beams(level)[1] >= max(CHAIN_LENGTHS)
+def test_every_level_holds_chains_of_eight(level: Level) -> None:
+    assert beams(level)[1] >= 8
 
 
 @pytest.mark.parametrize("level", ["standard", "full"])
 def test_the_wider_levels_hold_eagle2s_own_tree_and_beams_of_every_width(level: Level) -> None:
-    assert beams(level)[EAGLE2_DEFAULT.top_k] == EAGLE2_DEFAULT.draft_forwards
+    assert beams(level)[EAGLE.top_k] >= EAGLE.draft_forwards
     assert sorted(beams(level)) == list(range(1, 11))
+
+
+def test_the_full_level_holds_transformers_chain_and_the_deepest_of_eagles_trees() -> None:
+    assert beams("full")[1] == ConfidentChainPolicy().length
+    assert beams("full")[10] == EAGLE_OF_TALON.draft_forwards
 
 
 def test_the_full_level_holds_talons_and_opt_trees_published_trees() -> None:
     assert {Talon(nodes=60, gate=0.03, top_k=10), OptTree(nodes=60, least_gain=0.5, max_depth=10)} <= set(
         recipe_of("full").rules
     )
+
+
+def rule_of(policy: TalonPolicy) -> Talon:
+    return Talon(nodes=policy.nodes, gate=policy.gate, top_k=policy.top_k, children=policy.children)
+
+
+def test_the_published_talon_is_recorded_whole_by_the_full_level_and_over_ten_children_by_both_wider_ones() -> None:
+    assert rule_of(talon()) == rule_of(TalonPolicy(children=49)) in recipe_of("full").rules
+    for level in ("standard", "full"):
+        assert rule_of(talon(10)) == rule_of(TalonPolicy(children=10)) in recipe_of(level).rules
+
+
+def test_the_published_opt_tree_lies_within_the_rule_of_the_full_level() -> None:
+    policy = opt_tree()
+    rule = OptTree(nodes=policy.nodes, least_gain=policy.least_gain, max_depth=10, children=policy.children)
+    assert rule in recipe_of("full").rules and policy.max_depth <= rule.max_depth
 
 
 @pytest.mark.parametrize(("less", "more"), [("quick", "standard"), ("standard", "full")])

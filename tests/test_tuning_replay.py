@@ -3,47 +3,81 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
 
 from spectune.planner.acceptance import eagle2_results, lookup_results, rank_results
-from spectune.planner.policy import CastPolicy, ChainPolicy, Eagle2Policy, LookupPolicy, StaticPolicy, TreePolicy
+from spectune.planner.policy import (
+    CastPolicy,
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    LookupPolicy,
+    OptTreePolicy,
+    StaticPolicy,
+    TalonPolicy,
+    TreePolicy,
+)
 from spectune.planner.recorded import Recording, recording_of
 from spectune.planner.replay import Replay, replay_grown, replay_results
 from spectune.planner.tree import TokenTree
 from spectune.profiler.records.acceptance import AcceptanceTrace
+from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.runtime.decoder import Round
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.continuations import continuations
 from spectune.tuning.decoding import LOOKUP, Family, decode_timed, room_for
-from spectune.tuning.growth_rules import Beam
+from spectune.tuning.growth_rules import Beam, OptTree, Talon
 from spectune.tuning.recipe import Recipe
 from spectune.tuning.recording import Recorder
 
 from .tiny_models import tiny_lean, tiny_llama
 
-BEAMS = Recipe(rules=tuple(Beam(width=width, forwards=forwards) for width, forwards in ((1, 4), (3, 3), (10, 5))))
+BEAMS = tuple(Beam(width=width, forwards=forwards) for width, forwards in ((1, 9), (3, 3), (10, 5)))
+RECIPE = Recipe(
+    children=12,
+    rules=(
+        *BEAMS,
+        Talon(nodes=16, gate=0.25, top_k=4, children=12),
+        Talon(nodes=24, gate=0.6, top_k=3, children=5),
+        OptTree(nodes=14, least_gain=0.3, max_depth=6, children=12),
+        OptTree(nodes=9, least_gain=0.15, max_depth=5, children=6),
+    ),
+)
+CAST = CastPolicy(
+    breadth=0.0,
+    depth=0.3,
+    rerank=0.4,
+    max_width=10,
+    max_depth=5,
+    max_verify_tokens=30,
+    ratio_window=4,
+    draft_cost_ms=(0.0, *(1.0 + 0.1 * width for width in range(10))),
+    verify_cost_ms=(0.0, *(10.0 + 0.5 * tokens for tokens in range(30))),
+)
+SURVIVAL = (
+    SurvivalCurve(log_probs=(-3.5, -1.5, -0.2), survivals=(0.0, 0.3, 0.95), nodes=9),
+    SurvivalCurve(log_probs=(-4.0, -1.0), survivals=(0.0, 0.6), nodes=9),
+)
 POLICIES: list[TreePolicy] = [
     ChainPolicy(length=4),
     StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1, 1, 3), ranks=(0, 0, 2, 0, 1, 0))),
     LookupPolicy(length=4),
     Eagle2Policy(verify_tokens=8, depth=2, top_k=3),
     Eagle2Policy(verify_tokens=60, depth=4, top_k=10),
-    CastPolicy(
-        breadth=0.0,
-        depth=0.3,
-        rerank=0.4,
-        max_width=10,
-        max_depth=5,
-        max_verify_tokens=30,
-        ratio_window=4,
-        draft_cost_ms=(0.0, *(1.0 + 0.1 * width for width in range(10))),
-        verify_cost_ms=(0.0, *(10.0 + 0.5 * tokens for tokens in range(30))),
-    ),
+    CAST,
+    replace(CAST, survival=SURVIVAL),
+    ConfidentChainPolicy(length=8, confidence=0.35),
+    ConfidentChainPolicy(length=4, confidence=0.25),
+    TalonPolicy(nodes=16, gate=0.25, top_k=4, children=12),
+    TalonPolicy(nodes=24, gate=0.6, top_k=3, children=5, max_depth=4),
+    OptTreePolicy(nodes=14, least_gain=0.3, max_depth=6, children=12),
+    OptTreePolicy(nodes=9, least_gain=0.15, max_depth=5, children=6),
 ]
 
 
@@ -61,7 +95,7 @@ def recorded() -> tuple[Family, list[Request], Recording]:
         Request(prompt=tuple(source.randrange(24) for _ in range(4 + i % 5)), max_new_tokens=14 + 3 * (i % 3))
         for i in range(7)
     ]
-    recorder = Recorder(family.drafters["small"], BEAMS, longest=40)
+    recorder = Recorder(family.drafters["small"], RECIPE, longest=40)
     found = zip(requests, continuations(family.target, requests), strict=True)
     trace = AcceptanceTrace(
         target="large",
@@ -70,7 +104,7 @@ def recorded() -> tuple[Family, list[Request], Recording]:
         workload="random",
         temperature=0.0,
         seed=0,
-        children=BEAMS.children,
+        children=RECIPE.children,
         prefix_exact=True,
         prompts=tuple(recorder.record(request, continuation) for request, continuation in found),
     )
@@ -80,7 +114,7 @@ def recorded() -> tuple[Family, list[Request], Recording]:
 def decoded(policy: TreePolicy, batch: int) -> list[Round]:
     family, requests, _ = recorded()
     setup = RoundSetup(policy=policy, drafter=LOOKUP if isinstance(policy, LookupPolicy) else "small")
-    room = room_for(requests, [setup])
+    room = room_for(requests, [setup], batch)
     decoder = family.decoder(always(setup), names=[str(setup.drafter)], batch=batch, capacity=room)
     run = decode_timed(decoder, requests, batch)
     return [timed.round for timed in run.rounds if len(timed.round.kept) == batch]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..planner.beam import best_candidates
-from ..planner.cast import select_max_valid_index
+from ..planner.cast import select_max_valid_index, survivals
 from ..planner.draft import Scores
 from ..planner.policy import CastPolicy
 from .growth_rule import Choice, Front, Growth, taken
@@ -62,7 +62,8 @@ class _CastGrowth:
         most = self.policy.max_width
         candidates = self.front.candidates(log_probs, most)
         order = best_candidates(candidates, most)
-        utilities = np.exp(np.take_along_axis(candidates, order, axis=1), dtype=np.float64).cumsum(axis=1)
+        best = np.take_along_axis(candidates, order, axis=1)
+        utilities = survivals(self.policy, best, self.layers).cumsum(axis=1)
         widths = np.array([self._width(row, mine) for row, mine in zip(self.rows, utilities, strict=True)])
         is_open = np.array([row.is_open for row in self.rows])
         choice, self.front = taken(candidates, order, np.arange(order.shape[1]) < widths[:, None], is_open)

@@ -14,7 +14,7 @@ from ..runtime.drafters.protocol import Drafter
 from ..runtime.models.forward import CausalModel
 from ..runtime.requests import Request
 from ..runtime.requests import Sequence as Decoded
-from ..runtime.setup import RoundSetup, Schedule
+from ..runtime.setup import RoundSetup, Schedule, draft_room
 
 LOOKUP = "lookup"  # name of the drafter that needs no model
 
@@ -110,11 +110,16 @@ class Family:
         return Decoder(self.target, drafters, schedule, slots=batch, capacity=capacity)
 
 
-def room_for(requests: Sequence[Request], setups: Sequence[RoundSetup]) -> int:
-    """Return the cache positions the longest request needs, draft nodes included."""
+def room_for(requests: Sequence[Request], setups: Sequence[RoundSetup], batch: int | None = None) -> int:
+    """Return the cache positions the longest request needs, draft nodes included, in the target and in drafters.
+
+    Args:
+        requests: what will be decoded.
+        setups: how rounds may be run.
+        batch: most sequences at once; None where that is open, which may take much more.
+    """
     longest = max(len(r.prompt) + r.max_new_tokens for r in requests)
-    drafted = max((s.policy.max_verify_tokens * max(1, s.policy.draft_forwards) for s in setups), default=1)
-    return longest + max(drafted, *(s.most_tokens for s in setups)) + 1
+    return longest + draft_room(setups, batch)
 
 
 def decode_timed(decoder: Decoder, requests: Sequence[Request], batch: int) -> Run:

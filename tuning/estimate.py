@@ -66,8 +66,13 @@ class Estimate:
     reasons: tuple[str, ...]  # why measurements in the store were not used, or figures not counted
 
 
-def estimate(request: EstimateRequest, store: Store) -> Estimate:
+def estimate(request: EstimateRequest, store: Store, identities: Identities | None = None) -> Estimate:
     """Compute every surface of a family on a device, keep them in the store, and return them.
+
+    Args:
+        request: what is wanted.
+        store: gives measurements to go by, and keeps what is computed.
+        identities: of the models, where they are known; else their files are hashed.
 
     Raises:
         DeviceError: the catalogue does not know the device.
@@ -77,7 +82,7 @@ def estimate(request: EstimateRequest, store: Store) -> Estimate:
     architectures = {
         path: read_architecture(path) for path in (request.models.target, *request.models.drafters.values())
     }
-    identities = _identities(request.models, architectures)
+    identities = identities or _identities(request.models, architectures)
     found = evidence_of(wanted, architectures[request.models.target], request.dtype, request.regime, store)
     surfaces = _surfaces(request, wanted, architectures, identities, found)
     store.add_device(wanted.device)

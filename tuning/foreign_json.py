@@ -88,6 +88,7 @@ def _surface_document(text: str) -> Records:
         devices=() if document.device is None else (document.device,),
         models=() if document.model is None else (document.model,),
         surfaces=(document.surface,),
+        overheads=() if document.overhead is None else (document.overhead,),
     )
 
 

@@ -105,18 +105,11 @@ class OptTree:
     nodes: int = 60
     least_gain: float = 0.5
     max_depth: int = 10
+    children: int = 60  # best next tokens of a node that are looked at; more than `nodes` are of no use
 
     def __post_init__(self) -> None:
-        if self.nodes < 1 or self.max_depth < 1 or not math.isfinite(self.least_gain):
-            raise MeasurementError(
-                f"OPT-Tree needs nodes and max_depth >= 1 and a finite least_gain, got {self.nodes}, "
-                f"{self.max_depth} and {self.least_gain}"
-            )
-
-    @property
-    def children(self) -> int:
-        """Best next tokens of a node that matter."""
-        return self.nodes
+        if min(self.nodes, self.max_depth, self.children) < 1 or not math.isfinite(self.least_gain):
+            raise MeasurementError(f"{self}: OPT-Tree needs nodes, max_depth and children >= 1 and a finite least_gain")
 
     def start(self, rows: int) -> Growth:
         """Return fresh trees."""
@@ -191,7 +184,7 @@ class _OptTreeGrowth:
         candidates = self.front.candidates(log_probs, self.rule.children)
         order = best_candidates(candidates, self.rule.nodes)
         self.best, _ = merged(self.best, np.take_along_axis(candidates, order, axis=1), self.rule.nodes)
-        before, self.gained = self.gained, np.exp(self.best, dtype=np.float64).sum(axis=1)
+        before, self.gained = self.gained, np.exp(self.best, dtype=np.float64).cumsum(axis=1)[:, -1]
         is_open = (self.gained - before > self.rule.least_gain) & (self.depth < self.rule.max_depth)
         choice, self.front = taken(candidates, order, np.ones(order.shape, dtype=np.bool_), is_open)
         return choice

@@ -9,26 +9,41 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle
 
-from ..planner.policy import CastPolicy, ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
+from ..planner.policy import (
+    CastPolicy,
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    LookupPolicy,
+    OptTreePolicy,
+    PlainPolicy,
+    StaticPolicy,
+    TalonPolicy,
+    TreePolicy,
+)
 from ..planner.tree import TokenTree
 from ..profiler.records.overhead import OverheadSample
 from ..runtime.decoder import Decoder, Round
 from ..runtime.models.forward import CausalModel
 from ..runtime.requests import Request
-from ..runtime.setup import RoundSetup, always
+from ..runtime.setup import PLAIN, RoundSetup
 from ..runtime.shapes import ForwardShapes
 from .decoding import LOOKUP, Family, room_for
 
 ROUNDS = 8  # timed, per policy
-WARM_UP = 2  # rounds before, untimed
+WARM_UP = 1  # rounds before, untimed
+ALWAYS = -1.0  # a least gain that every layer reaches
 
 
 def probes(drafter: str | None) -> list[RoundSetup]:
-    """Return one or more policies per kind, small and large, that show its cost per forward and per node."""
+    """Return one or more policies per kind, small and large, that show its cost per forward and per node.
+
+    They prune nothing where they can be told not to, so that their shapes do not hang on what the drafter thinks.
+    """
     setups: list[tuple[TreePolicy, str | None]] = [
         (PlainPolicy(), None),
         (LookupPolicy(length=2, max_ngram=2), LOOKUP),
@@ -38,10 +53,16 @@ def probes(drafter: str | None) -> list[RoundSetup]:
         policies: list[TreePolicy] = [
             ChainPolicy(length=1),
             ChainPolicy(length=4),
+            ConfidentChainPolicy(length=1, confidence=0.0),
+            ConfidentChainPolicy(length=4, confidence=0.0),
             StaticPolicy(tree=_bush(2, 2)),
             StaticPolicy(tree=_bush(3, 5)),
             Eagle2Policy(verify_tokens=6, depth=1, top_k=2),
             Eagle2Policy(verify_tokens=24, depth=4, top_k=6),
+            TalonPolicy(nodes=6, top_k=2, children=4, max_depth=2),
+            TalonPolicy(nodes=24, top_k=6, children=6, max_depth=5),
+            OptTreePolicy(nodes=5, least_gain=ALWAYS, max_depth=2, children=2),
+            OptTreePolicy(nodes=23, least_gain=ALWAYS, max_depth=5, children=6),
             _cast(2, 2, 6),
             _cast(6, 5, 24),
         ]
@@ -52,25 +73,43 @@ def probes(drafter: str | None) -> list[RoundSetup]:
 def measure_overhead(
     family: Family, requests: Sequence[Request], *, batch: int, drafter: str | None, seed: int = 0
 ) -> list[OverheadSample]:
-    """Return the samples of one batch size; rounds of all policies are interleaved in random order.
+    """Return the samples of one batch size.
 
-    Right after each round its forwards are timed alone, so that both meet the same mood of the machine.
+    One batch of texts is decoded, and rounds of all policies take turns on it. Policies that verify equally many
+    tokens follow each other, in random order, and right after them their forwards are timed alone, so that both meet
+    the same mood of the machine.
 
     Args:
         family: the models, in the dtype that is to be planned.
-        requests: at least `batch`, long enough for the rounds.
+        requests: at least one; each joins again when all others have.
         batch: sequences.
         drafter: the one the probes draft with; None where the family has none.
         seed: of the order.
     """
-    alone = _Alone(family, drafter, batch, room_for(requests, probes(drafter)))
-    running = [_Probe(family, requests, setup, batch) for setup in probes(drafter)]
+    setups = probes(drafter)
+    unending = [replace(r, stop=frozenset(), max_new_tokens=max(r.max_new_tokens, 2)) for r in requests]
+    room = room_for(unending, setups, batch)
+    alone, running = _Alone(family, drafter, batch, room), _Running(family, unending, drafter, batch, room)
+    found = [_Probe(setup, batch) for setup in setups]
     order = random.Random(seed)
     for turn in range(WARM_UP + ROUNDS):
-        order.shuffle(running)
-        for probe in running:
-            probe.step(alone, keep=turn >= WARM_UP)
-    return [probe.sample() for probe in running]
+        for group in _groups(found, order):
+            rounds = [running.step(probe.setup) for probe in group]
+            alone_ms = alone.forwards_ms([done for done, _ in rounds])
+            if turn >= WARM_UP:
+                for probe, (done, round_ms), forwards_ms in zip(group, rounds, alone_ms, strict=True):
+                    probe.keep(done, round_ms - forwards_ms)
+    return [probe.sample() for probe in found]
+
+
+def _groups(found: Sequence[_Probe], order: random.Random) -> list[list[_Probe]]:
+    """Return the probes by the size of their trees, groups and their members in random order."""
+    sizes = sorted({probe.tokens for probe in found})
+    groups = [[probe for probe in found if probe.tokens == size] for size in sizes]
+    for group in groups:
+        order.shuffle(group)
+    order.shuffle(groups)
+    return groups
 
 
 class _Alone:
@@ -78,69 +117,83 @@ class _Alone:
 
     def __init__(self, family: Family, drafter: str | None, batch: int, room: int) -> None:
         self._batch = batch
-        self._verify = _shapes(family.target, "verify", batch, room)
-        self._draft = None if drafter is None else _shapes(family.drafters[drafter], "draft", batch, room)
+        self._shapes = {"verify": _shapes(family.target, "verify", batch, room)}
+        if drafter is not None:
+            self._shapes["draft"] = _shapes(family.drafters[drafter], "draft", batch, room)
 
-    def forwards_ms(self, done: Round) -> float:
-        """Return what the forwards of a round take one by one."""
-        total = self._ms(self._verify, done.context, done.verify_tokens)
-        if done.widths and self._draft is not None:
-            for tokens, times in Counter((done.fresh, *done.widths[1:])).items():
-                total += times * self._ms(self._draft, done.context, tokens)
-        return total
+    def forwards_ms(self, rounds: Sequence[Round]) -> list[float]:
+        """Return what the forwards of each round take one by one; each shape of theirs is timed once."""
+        known: dict[tuple[str, int], float] = {}
+        return [sum(self._ms(known, role, done.context, tokens) for role, tokens in _fed(done)) for done in rounds]
 
-    def _ms(self, shapes: ForwardShapes, context: int, tokens: int) -> float:
-        call = shapes.prepare(self._batch, context, tokens)
-        call()
-        start = time.perf_counter_ns()
-        call()
-        shapes.wait()
-        return (time.perf_counter_ns() - start) / 1e6
+    def _ms(self, known: dict[tuple[str, int], float], role: str, context: int, tokens: int) -> float:
+        if (role, tokens) not in known:
+            call = self._shapes[role].prepare(self._batch, context, tokens)
+            call()
+            start = time.perf_counter_ns()
+            call()
+            self._shapes[role].wait()
+            known[role, tokens] = (time.perf_counter_ns() - start) / 1e6
+        return known[role, tokens]
+
+
+def _fed(done: Round) -> list[tuple[str, int]]:
+    """Return the forwards of a round: whose, and of how many tokens per sequence."""
+    drafted = (done.fresh, *done.widths[1:]) if done.widths else ()
+    return [("verify", done.verify_tokens), *(("draft", tokens) for tokens in drafted)]
 
 
 def _shapes(model: CausalModel, role: str, batch: int, room: int) -> ForwardShapes:
     return ForwardShapes(model, identity=role, dtype=str(model.dtype), role=role, slots=batch, capacity=room)
 
 
-class _Probe:
-    """One policy's decoder on its way, started afresh whenever its sequences end."""
+class _Running:
+    """A batch on its way, kept full; each of its rounds is run the way it is told."""
 
-    def __init__(self, family: Family, requests: Sequence[Request], setup: RoundSetup, batch: int) -> None:
-        self._family, self._setup, self._batch = family, setup, batch
-        self._requests = [replace(request, stop=frozenset()) for request in requests]  # none may end early
-        self._decoder: Decoder = self._fresh()
+    def __init__(self, family: Family, requests: Sequence[Request], drafter: str | None, batch: int, room: int) -> None:
+        self._setup = PLAIN
+        self._waiting = cycle(requests)
+        names = [LOOKUP, drafter] if drafter else [LOOKUP]
+        self._decoder: Decoder = family.decoder(lambda *_: self._setup, names=names, batch=batch, capacity=room)
+
+    def step(self, setup: RoundSetup) -> tuple[Round, float]:
+        """Run one round; return it and its milliseconds."""
+        while self._decoder.has_room:
+            self._decoder.admit(next(self._waiting))
+        self._setup = setup
+        start = time.perf_counter_ns()
+        done = self._decoder.step()
+        return done, (time.perf_counter_ns() - start) / 1e6
+
+
+class _Probe:
+    """What the rounds of one policy took beyond their forwards."""
+
+    def __init__(self, setup: RoundSetup, batch: int) -> None:
+        self.setup = setup
+        self._batch = batch
         self._host_ms: list[float] = []
         self._rounds: list[Round] = []
 
-    def step(self, alone: _Alone, *, keep: bool) -> None:
-        """Run one round of the full batch; keep what it took beyond its forwards."""
-        if self._decoder.has_room:
-            self._decoder = self._fresh()
-        start = time.perf_counter_ns()
-        done = self._decoder.step()
-        round_ms = (time.perf_counter_ns() - start) / 1e6
-        if keep:
-            self._host_ms.append(max(round_ms - alone.forwards_ms(done), 0.0))
-            self._rounds.append(done)
+    @property
+    def tokens(self) -> int:
+        """Most tokens per sequence one verify feeds."""
+        return self.setup.policy.max_verify_tokens
+
+    def keep(self, done: Round, host_ms: float) -> None:
+        """Note one round."""
+        self._rounds.append(done)
+        self._host_ms.append(host_ms)
 
     def sample(self) -> OverheadSample:
         """Return the host time of the rounds, and their mean shape."""
         return OverheadSample(
-            kind=self._setup.policy.kind,
+            kind=self.setup.policy.kind,
             batch=self._batch,
             draft_forwards=round(statistics.mean(len(r.widths) for r in self._rounds)),
             nodes=round(statistics.mean(r.verify_tokens for r in self._rounds)),
             host_ms=tuple(self._host_ms),
         )
-
-    def _fresh(self) -> Decoder:
-        names = [self._setup.drafter] if self._setup.drafter else []
-        room = room_for(self._requests, [self._setup])
-        decoder = self._family.decoder(always(self._setup), names=names, batch=self._batch, capacity=room)
-        for request in self._requests:
-            if decoder.has_room:
-                decoder.admit(request)
-        return decoder
 
 
 def _bush(width: int, depth: int) -> TokenTree:

@@ -1,24 +1,43 @@
-"""The plan job: from what the store holds about a target on a device to a stored plan."""
+"""The plan job: from what was measured about a target on a device to a plan, kept where decoders look for it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from optuna.exceptions import OptunaError
+from sqlalchemy.exc import SQLAlchemyError
 
 from ..db.store import Store
-from ..errors import StoreError
+from ..errors import RequestError, StoreError
 from ..planner.cost import Cell, cells_of
-from ..planner.inputs import DrafterInputs, PlanInputs
+from ..planner.inputs import TARGET, DrafterInputs, PlanInputs
+from ..planner.memory import memory_bytes
+from ..planner.objective import LatencyBound
+from ..planner.options import SearchOptions
 from ..planner.plan import Plan, plan_to_json
+from ..planner.policy import PlainPolicy
+from ..planner.recorded import texts_of
 from ..planner.search import solve
-from ..profiler.records.device import Device
+from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
+from ..profiler.records.device import GIB, Device
 from ..profiler.records.match import match_devices, nearest
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.surface import LatencySurface
-from .profile import Profile
+from .architectures import footprints_of
+from .host_time import is_known
+from .spread import Spread, jobs_that_pay
+from .steps import Progress, silent
+from .studies import StoredStudies
+
+if TYPE_CHECKING:  # a plan from files loads no model, and no library that does
+    from .profile import Profile
 
 RUNTIME_REGIMES = ("eager", "eager-transformers")  # how the decoder runs; preferred where several were measured
+WHAT_IF = "what-if:"  # stands before the device of a plan that no decoder is to take for a measured one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,57 +53,125 @@ class PlanRequest:
     contexts: tuple[int, ...] = ()
     regime: str = ""  # of the surfaces; the target's newest measured one where empty
     seed: int = 0
+    trials: int = SearchOptions().trials
+    bound: LatencyBound | None = None
+    max_memory_bytes: int | None = None
+
+    @property
+    def options(self) -> SearchOptions:
+        """How the plan is searched for."""
+        return SearchOptions(
+            seed=self.seed, trials=self.trials, bound=self.bound, max_memory_bytes=self.max_memory_bytes
+        )
 
 
-def make_plan(request: PlanRequest, store: Store) -> Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What solving may use; none of it changes the plan, except that trials of an earlier search are taken up.
+
+    Attributes:
+        jobs: processes; None for as many as pay.
+        optuna_storage: where trials are kept, see `StoredStudies`; None is memory.
+        progress: told whenever a part is done.
+    """
+
+    jobs: int | None = None
+    optuna_storage: str | None = None
+    progress: Progress = silent
+
+
+def make_plan(request: PlanRequest, store: Store, effort: Effort | None = None) -> Plan:
     """Solve the plan from what the store holds, keep it there, and return it.
 
     Raises:
         StoreError: a measurement or trace is missing; the message says how to make it.
         PlanError: the store's records do not fit together.
+        RequestError: memory is limited, but how much the models take is not known.
     """
     inputs = inputs_from_store(request, store)
-    return solve_and_store(inputs, request, store)
+    return solve_and_store(inputs, request, store, effort)
+
+
+def solve_and_store(inputs: PlanInputs, request: PlanRequest, store: Store, effort: Effort | None = None) -> Plan:
+    """Solve, keep the plan in the store, and return it."""
+    plan = solve_plan(inputs, request, effort)
+    keep_plan(plan, inputs, store)
+    return plan
+
+
+def solve_plan(inputs: PlanInputs, request: PlanRequest, effort: Effort | None = None) -> Plan:
+    """Solve and return the plan; nothing is kept but trials, where a storage of them is named.
+
+    Args:
+        inputs: what it is computed from.
+        request: batches, contexts and limits; who it is for is the inputs' business.
+        effort: what solving may use.
+
+    Raises:
+        PlanError: the inputs do not hold what is asked for.
+        RequestError: memory is limited, but how much the models take is not known, or too much without any drafter.
+        StoreError: the storage of trials failed.
+    """
+    used, cells = effort or Effort(), _cells(inputs.verify, request)
+    _require_footprints(inputs, request)
+    _require_room(inputs, request, cells)
+    jobs = used.jobs or jobs_that_pay(len(cells), sum(drafter.trace.positions for drafter in inputs.drafters))
+    try:
+        return solve(
+            inputs,
+            cells,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            spectune=version("spectune"),
+            options=request.options,
+            studies=StoredStudies(storage_url=used.optuna_storage, seed=request.seed),
+            spread=Spread(jobs=jobs, progress=used.progress),
+            parts=jobs,
+        )
+    except (OptunaError, SQLAlchemyError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise StoreError(f"the storage of trials failed ({reason}); try again, or without --optuna-storage") from error
+
+
+def keep_plan(plan: Plan, inputs: PlanInputs, store: Store) -> int:
+    """Keep a plan in the store and return its number.
+
+    A plan that rests on anything but measurements, of forwards and of host time, is filed apart from its device's own
+    plans: it can be shown, but no decoder takes it.
+    """
+    surfaces = (inputs.verify, *(drafter.surface for drafter in inputs.drafters))
+    is_measured = all(surface.origin == "measured" for surface in surfaces) and is_known(inputs.overhead)
+    prefix = "" if is_measured else WHAT_IF
+    return store.add_plan(
+        plan_to_json(plan),
+        device=f"{prefix}{plan.device.fingerprint}",
+        device_kind=f"{prefix}{plan.device.kind_key}",
+        target=plan.target.key,
+        workload=plan.workload,
+        temperature=plan.temperature,
+    )
 
 
 def inputs_of(profile: Profile, *, dtype: str) -> PlanInputs:
-    """Return what a fresh profile measured as the planner's inputs."""
-    traces = {trace.drafter_name: trace for trace in profile.traces}
+    """Return what a fresh profile measured as the planner's inputs; its first workload where it recorded several."""
+    models = profile.identities
+    traces = {trace.drafter_name: trace for trace in profile.traces[: len(models.drafters)]}
     return PlanInputs(
         device=profile.device,
-        target=profile.identities.target,
+        target=models.target,
         dtype=dtype,
         verify=profile.verify,
         overhead=profile.overhead,
         drafters=tuple(
             DrafterInputs(name=name, model=model, surface=profile.drafts[name], trace=traces[name])
-            for name, model in profile.identities.drafters.items()
+            for name, model in models.drafters.items()
         ),
+        pairwise=profile.pairwise[0] if profile.pairwise else None,
+        footprints=footprints_of((models.target, *models.drafters.values()), dtype),
     )
-
-
-def solve_and_store(inputs: PlanInputs, request: PlanRequest, store: Store) -> Plan:
-    """Solve, keep the plan in the store, and return it."""
-    plan = solve(
-        inputs,
-        _cells(inputs.verify, request),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        spectune=version("spectune"),
-        seed=request.seed,
-    )
-    store.add_plan(
-        plan_to_json(plan),
-        device=plan.device.fingerprint,
-        device_kind=plan.device.kind_key,
-        target=plan.target.key,
-        workload=plan.workload,
-        temperature=plan.temperature,
-    )
-    return plan
 
 
 def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
-    """Return the newest measurements and traces of a setup.
+    """Return the newest measurements and traces of a setup; drafters recorded along other texts are left out and named.
 
     Raises:
         StoreError: something is missing.
@@ -94,14 +181,11 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
     verify = _surface(store, request, request.target, "verify")
     if overhead is None or not traces:
         what = "host time per round" if overhead is None else f"trace of the workload {request.workload!r}"
-        raise _missing(what, request, store)
-    texts = traces[-1].prompts
-    newest = [t for t in traces if [p.prompt for p in t.prompts] == [p.prompt for p in texts]]
+        raise missing(what, request, store)
+    together, notes = recorded_together(traces)
     drafters = []
-    for trace in newest:
-        model = store.find_model(trace.drafter)
-        if model is None:
-            raise _missing(f"model {trace.drafter_name}", request, store)
+    for trace in together:
+        model = recorded_model(trace, request, store)
         surface = _surface(store, request, model, "draft")
         drafters.append(DrafterInputs(name=trace.drafter_name, model=model, surface=surface, trace=trace))
     return PlanInputs(
@@ -111,6 +195,50 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         verify=verify,
         overhead=overhead,
         drafters=tuple(drafters),
+        pairwise=agreement(together, request, store),
+        footprints=footprints_of((request.target, *(drafter.model for drafter in drafters)), request.dtype),
+        notes=notes,
+    )
+
+
+def recorded_together(traces: Sequence[AcceptanceTrace]) -> tuple[list[AcceptanceTrace], tuple[str, ...]]:
+    """Return the traces recorded along the same texts as the last one, and a note on each of the others."""
+    texts = texts_of(traces[-1])
+    together = [trace for trace in traces if texts_of(trace) == texts]
+    notes = (
+        f"{trace.drafter_name} was recorded along other texts than {traces[-1].drafter_name} and does not compete; "
+        "profile all drafters together"
+        for trace in traces
+        if trace not in together
+    )
+    return together, tuple(notes)
+
+
+def recorded_model(trace: AcceptanceTrace, request: PlanRequest, store: Store) -> ModelIdentity:
+    """Return who a trace's drafter is.
+
+    Raises:
+        StoreError: the store does not know it.
+    """
+    model = store.find_model(trace.drafter)
+    if model is None:
+        raise missing(f"model {trace.drafter_name}", request, store)
+    return model
+
+
+def agreement(traces: Sequence[AcceptanceTrace], request: PlanRequest, store: Store) -> PairwiseAcceptance | None:
+    """Return how the target and these drafters agree along the request's texts; None where the store does not say."""
+    found = store.pairwise([TARGET, *(trace.drafter_name for trace in traces)])
+    if found is None or (found.target, found.workload) != (request.target.key, request.workload):
+        return None
+    return found if found.temperature == traces[0].temperature else None
+
+
+def missing(what: str, request: PlanRequest, store: Store) -> StoreError:
+    """Return the error that something is not in the store, and how it gets there."""
+    return StoreError(
+        f"the store holds no {what} for {request.target.name} on {request.device.label}{_nearest(request, store)}; "
+        f"run: spectune profile --target {request.target.location} --drafter NAME=PATH"
     )
 
 
@@ -120,21 +248,37 @@ def _cells(verify: LatencySurface, request: PlanRequest) -> tuple[Cell, ...]:
     return cells_of(batches, contexts)
 
 
+def _require_footprints(inputs: PlanInputs, request: PlanRequest) -> None:
+    """Raise RequestError where memory is limited and not known."""
+    if request.max_memory_bytes is None:
+        return
+    for model in (inputs.target, *(drafter.model for drafter in inputs.drafters)):
+        if model.key not in inputs.footprints:
+            raise RequestError(
+                f"how much memory {model.name} takes is not known, because its config.json is not at "
+                f"{model.location or 'a known place'} as it was; put it there, or leave out --max-memory"
+            )
+
+
+def _require_room(inputs: PlanInputs, request: PlanRequest, cells: Sequence[Cell]) -> None:
+    """Raise RequestError where not even the target alone keeps to the limit on memory."""
+    for cell in cells:
+        alone = memory_bytes(cell, PlainPolicy(), None, inputs)
+        if request.max_memory_bytes is not None and alone is not None and alone > request.max_memory_bytes:
+            raise RequestError(
+                f"plain decoding alone takes {alone / GIB:.3g} GiB at batch {cell.batch}, context {cell.context}, at "
+                f"most {request.max_memory_bytes / GIB:.3g} GiB are allowed; plan smaller cells or raise --max-memory"
+            )
+
+
 def _surface(store: Store, request: PlanRequest, model: ModelIdentity, role: str) -> LatencySurface:
     """Return the measured surface of one regime; estimates and imports are never taken for measurements."""
     found = store.surfaces(request.device.fingerprint, model.key, request.dtype, role=role)
     wanted = [s for s in found if s.origin == "measured" and (not request.regime or s.regime == request.regime)]
     if not wanted:
-        raise _missing(f"{role} surface of {model.name} in {request.dtype}", request, store)
+        raise missing(f"{role} surface of {model.name} in {request.dtype}", request, store)
     runtime = [surface for surface in wanted if surface.regime in RUNTIME_REGIMES]
     return (runtime or wanted)[-1]
-
-
-def _missing(what: str, request: PlanRequest, store: Store) -> StoreError:
-    return StoreError(
-        f"the store holds no {what} for {request.target.name} on {request.device.label}{_nearest(request, store)}; "
-        f"run: spectune profile --target {request.target.location} --drafter NAME=PATH"
-    )
 
 
 def _nearest(request: PlanRequest, store: Store) -> str:

@@ -23,7 +23,8 @@ BEAMS: tuple[Rule, ...] = tuple(
     Beam(width=width, forwards=8) for width in range(1, CHILDREN + 1)
 )  # the widest is EAGLE-2 60/7/10's own
 STANDARD: tuple[Rule, ...] = (*BEAMS, Talon(children=CHILDREN), BestFirst(nodes=24))
-FULL: tuple[Rule, ...] = (*STANDARD, Talon(), BestFirst(), OptTree())
+DEEP: tuple[Rule, ...] = (Beam(width=1, forwards=20), Beam(width=10, forwards=9))  # transformers' chain, EAGLE 60/8/10
+FULL: tuple[Rule, ...] = (*STANDARD, *DEEP, Talon(), BestFirst(), OptTree(), OptTree(children=CHILDREN))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +53,8 @@ def recipe_of(level: Level, cast: Sequence[CastPolicy] = ()) -> Recipe:
     quick     chains and narrow beams: chains of up to 8, EAGLE-2 of top 2 to 4
     standard  beams of width 1 to 10 as deep as EAGLE-2's default, the 24 most probable nodes, and TALON's default
               tree; all over the 10 best children of a node
-    full      besides these the 60 most probable nodes, and TALON's and OPT-Tree's default trees over the 60 best
-              children, which is all that they can use
+    full      besides these the 60 most probable nodes, TALON's and OPT-Tree's default trees over the 60 best children,
+              which is all that they can use, chains of up to 20, and the deepest of EAGLE's published trees
 
     Args:
         level: how much.

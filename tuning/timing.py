@@ -24,6 +24,7 @@ from .steps import Progress
 
 VERIFY_TOKENS = 64  # of the target: EAGLE-2's published tree has 60
 DRAFT_TOKENS = 16  # of a drafter: the widest layer, and what it reads to catch up with an accepted path
+FULL_DRAFT_TOKENS = 64  # where everything is recorded: a layer of TALON's or OPT-Tree's published tree is that wide
 
 
 def domains_of(request: ProfileRequest, requests: Sequence[Request]) -> tuple[Domain, ...]:
@@ -34,7 +35,8 @@ def domains_of(request: ProfileRequest, requests: Sequence[Request]) -> tuple[Do
     shortest = min(len(r.prompt) for r in requests)
     longest = max(len(r.prompt) + r.max_new_tokens for r in requests)
     contexts = tuple(sorted(set(request.contexts or (shortest, longest))))
-    tokens = (VERIFY_TOKENS, *([DRAFT_TOKENS] * len(request.models.drafters)))
+    drafted = FULL_DRAFT_TOKENS if request.record == "full" else DRAFT_TOKENS
+    tokens = (VERIFY_TOKENS, *([drafted] * len(request.models.drafters)))
     batches = tuple(sorted(set(request.batches)))
     return tuple(Domain(batches=batches, contexts=contexts, most_tokens=most) for most in tokens)
 

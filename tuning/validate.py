@@ -143,6 +143,6 @@ def _measured(cell: PlanCell, family: Family, requests: Sequence[Request], reque
 def entrant(name: str, setup: RoundSetup, family: Family, requests: Sequence[Request], batch: int) -> DecoderEntrant:
     """Return a fresh decoder that runs every round by one setup, ready to race."""
     names = [setup.drafter] if setup.drafter else []
-    room = room_for(requests, [setup])
+    room = room_for(requests, [setup], batch)
     decoder = family.decoder(always(setup), names=names, batch=batch, capacity=room)
     return DecoderEntrant(name, decoder, requests, batch)

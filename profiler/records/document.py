@@ -8,6 +8,7 @@ from ...errors import StoreError
 from .acceptance import AcceptanceTrace
 from .device import Device
 from .model import ModelIdentity
+from .overhead import RoundOverhead
 from .surface import LatencySurface
 
 ADVICE = "the file was changed, or written by another version of spectune; write it again with: spectune show -o FILE"
@@ -15,17 +16,26 @@ ADVICE = "the file was changed, or written by another version of spectune; write
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceDocument:
-    """A latency surface and its identities; None where the writer did not know one."""
+    """A latency surface and its identities; None where the writer did not know one.
+
+    Attributes:
+        overhead: beside a verify surface, what rounds of this target take beyond their forwards.
+    """
 
     surface: LatencySurface
     device: Device | None = None
     model: ModelIdentity | None = None
+    overhead: RoundOverhead | None = None
 
     def __post_init__(self) -> None:
         if self.device is not None:
             _require_same("device", self.device.fingerprint, self.surface.device)
         if self.model is not None:
             _require_same("model", self.model.key, self.surface.model)
+        if self.overhead is not None:
+            _require_same("the host times' device", self.overhead.device, self.surface.device)
+            _require_same("the host times' target", self.overhead.target, self.surface.model)
+            _require_same("the host times' dtype", self.overhead.dtype, self.surface.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,18 @@
-"""What the host adds to one round of speculation, per kind of policy."""
+"""What the host adds to one round of speculation, per kind of policy.
+
+    host = a + b_kind * draft_forwards + c * nodes     where a drafter runs
+    host = a + e_kind                                  where none does; e of plain decoding is 0
+
+`a`, what every round costs, and `c`, what a node of a drafted tree does, are the same for all kinds of a batch size.
+Few noisy rounds of each kind then tell about all of them; a line through two points of one kind alone would follow
+their noise, and be far off for trees smaller than both. Samples count by their relative error.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +20,28 @@ from numpy.typing import NDArray
 from ...errors import MeasurementError
 
 Floats = NDArray[np.float64]
+PLAIN = "plain"  # the kind whose rounds are the common part of all others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLine:
+    """Milliseconds of a round of one kind: of itself, per drafter forward, per node; none negative."""
+
+    round_ms: float
+    forward_ms: float
+    node_ms: float
+
+    def at(self, draft_forwards: int, nodes: int) -> float:
+        """Return the host milliseconds of a round of that shape."""
+        return self.round_ms + self.forward_ms * draft_forwards + self.node_ms * nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadSample:
     """Rounds of one policy shape: round time minus its forwards timed alone; raw repeats are kept.
 
-    It is the host's own work and what a forward loses by running between others.
+    It is the host's own work and what a forward loses by running between others. A repeat may be negative: it is the
+    difference of two clocks on a machine with moods.
     """
 
     kind: str  # the policy's kind, e.g. "chain"
@@ -31,8 +53,8 @@ class OverheadSample:
     def __post_init__(self) -> None:
         if not self.kind or self.batch < 1 or self.draft_forwards < 0 or self.nodes < 0:
             raise MeasurementError(f"{self}: need a kind, batch >= 1, draft_forwards >= 0 and nodes >= 0")
-        if not self.host_ms or not all(0.0 <= repeat < math.inf for repeat in self.host_ms):
-            raise MeasurementError(f"{self}: host_ms needs at least one repeat, each finite and not negative")
+        if not self.host_ms or not all(math.isfinite(repeat) for repeat in self.host_ms):
+            raise MeasurementError(f"{self}: host_ms needs at least one repeat, each finite")
 
     @property
     def median_ms(self) -> float:
@@ -42,7 +64,7 @@ class OverheadSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOverhead:
-    """Host time of a round on one device, fitted per (kind, batch) as a + b * draft_forwards + c * nodes."""
+    """Host time of rounds on one device, fitted per batch size over all kinds together."""
 
     device: str  # Device.fingerprint
     target: str  # ModelIdentity.key
@@ -54,45 +76,51 @@ class RoundOverhead:
             raise MeasurementError("a round overhead needs device, target, dtype and at least one sample")
 
     def host_ms(self, kind: str, batch: int, draft_forwards: int, nodes: int) -> float:
-        """Return the host milliseconds of one round; a, b, c >= 0, so never negative.
-
-        One sample is that constant. Shapes beyond the samples follow the fitted line.
+        """Return the host milliseconds of one round, never negative; beyond the samples they follow the line.
 
         Raises:
             MeasurementError: no sample of this kind at this batch.
         """
-        samples = [sample for sample in self.samples if (sample.kind, sample.batch) == (kind, batch)]
-        if not samples:
+        lines = self.lines(batch)
+        if kind not in lines:
             known = sorted({(sample.kind, sample.batch) for sample in self.samples})
             raise MeasurementError(f"no host time for {kind!r} at batch {batch}; measured (kind, batch): {known}")
-        shapes = np.array([[1.0, sample.draft_forwards, sample.nodes] for sample in samples])
-        weights = non_negative_least_squares(shapes, np.array([sample.median_ms for sample in samples]))
-        return float(weights @ np.array([1.0, draft_forwards, nodes]))
+        return lines[kind].at(draft_forwards, nodes)
+
+    def lines(self, batch: int) -> dict[str, HostLine]:
+        """Return the line of every kind sampled at a batch size.
+
+        Source: non-negative least squares, Lawson and Hanson 1974, chapter 23.
+        """
+        samples = [sample for sample in self.samples if sample.batch == batch]
+        if not samples:
+            return {}
+        kinds = sorted({sample.kind for sample in samples})
+        drafts = {kind: any(s.draft_forwards for s in samples if s.kind == kind) for kind in kinds}
+        rows = np.array([_row(sample, kinds, drafts) for sample in samples])
+        values = np.array([sample.median_ms for sample in samples])
+        weights = 1.0 / np.maximum(values, max(float(np.median(values)) / 2.0, np.finfo(np.float64).tiny))
+        found = _non_negative_fit(rows * weights[:, None], values * weights)
+        shared_ms, node_ms, own = float(found[0]), float(found[1]), found[2:].tolist()
+        return {
+            kind: HostLine(
+                round_ms=shared_ms if drafts[kind] else shared_ms + own_ms,
+                forward_ms=own_ms if drafts[kind] else 0.0,
+                node_ms=node_ms if drafts[kind] else 0.0,
+            )
+            for kind, own_ms in zip(kinds, own, strict=True)
+        }
 
 
-def non_negative_least_squares(rows: Floats, values: Floats) -> Floats:
-    """Return the x >= 0 that minimises |rows @ x - values|, the sparsest where several do.
+def _row(sample: OverheadSample, kinds: list[str], drafts: dict[str, bool]) -> list[float]:
+    """Return what a sample holds of each coefficient: the round's, the node's, then one per kind."""
+    is_drafted = drafts[sample.kind]
+    own = float(sample.draft_forwards) if is_drafted else float(sample.kind != PLAIN)
+    return [1.0, float(sample.nodes if is_drafted else 0), *(own if kind == sample.kind else 0.0 for kind in kinds)]
 
-    The optimum is the unconstrained solution on some subset of the columns, so all subsets are tried:
-    exact, and O(2^columns), meant for a handful of columns.
 
-    Args:
-        rows: (samples, columns).
-        values: (samples,).
+def _non_negative_fit(rows: Floats, values: Floats) -> Floats:
+    from scipy.optimize import nnls
 
-    Returns:
-        (columns,).
-
-    Source: the optimality conditions of non-negative least squares, Lawson and Hanson 1974, chapter 23.
-    """
-    columns = rows.shape[1]
-    best, least = np.zeros(columns), float(values @ values)
-    slack = 1e-12 * least
-    for size in range(1, columns + 1):
-        for subset in combinations(range(columns), size):
-            part = np.linalg.lstsq(rows[:, subset], values, rcond=None)[0]
-            error = float(np.sum((rows[:, subset] @ part - values) ** 2))
-            if part.min() >= 0.0 and error < least - slack:
-                best, least = np.zeros(columns), error
-                best[list(subset)] = part
-    return best
+    found: Floats = nnls(rows, values)[0]
+    return found

@@ -141,19 +141,22 @@ class DraftPass:
         return self._answer(self._drafter.catch_up(self._sequences), children)
 
     def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
-        """Feed the chosen nodes of the layer before and return their children."""
-        rows = np.arange(len(parents))[:, None]
-        tokens = self._tokens[rows, parents, ranks]
-        self._visible = self._sight(parents, rows)
+        """Feed the chosen nodes of the layer before and return their children.
+
+        A slot of a row that has no more nodes is fed the first child of its first slot: some token has to stand there.
+        """
+        rows, slots = np.arange(len(parents))[:, None], np.maximum(parents, 0)
+        tokens = self._tokens[rows, slots, ranks]
+        self._visible = self._sight(slots, rows)
         written = self._visible.shape[2] - tokens.shape[1]
         return self._answer(self._drafter.feed_layer(tokens, self._depth, self._visible, written), children)
 
-    def _sight(self, parents: Ints, rows: Ints) -> Bools:
-        batch, width = parents.shape
+    def _sight(self, slots: Ints, rows: Ints) -> Bools:
+        batch, width = slots.shape
         own = np.broadcast_to(np.eye(width, dtype=np.bool_), (batch, width, width))
         if self._depth == 1:
             return own
-        return np.concatenate((self._visible[rows, parents], own), axis=2)
+        return np.concatenate((self._visible[rows, slots], own), axis=2)
 
     def _answer(self, logits: torch.Tensor, count: int) -> Children:
         self._depth += 1

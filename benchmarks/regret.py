@@ -1,0 +1,173 @@
+"""Is the plan as fast as the best of a sweep that takes twenty times as long as its profile?
+
+Profiles the demo family at batch 1, 4 and 8 and plans. Then does what people do today: decodes the same 16 x 96
+tokens with every one of a list of configurations (plain decoding, chains, prompt lookup, EAGLE-2 grids, TALON),
+interleaved, per batch. The sweep's five best and the plan are measured again, in fresh rounds, on prompts neither has
+seen. Every way may run padded to the same cheaper shapes, plain decoding too. The last line is one JSON object.
+
+    python benchmarks/regret.py [--temperature 0] [--repeats 3] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from typing import Any
+
+from spectune.demo.prompts import calibration_prompts, evaluation_prompts
+from spectune.demo.story import family_folder, family_models
+from spectune.errors import SpectuneError
+from spectune.planner.cost import Cell, cell_costs
+from spectune.planner.inputs import PlanInputs
+from spectune.planner.plan import PlanCell
+from spectune.planner.policy import (
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    LookupPolicy,
+    PlainPolicy,
+    TalonPolicy,
+    TreePolicy,
+)
+from spectune.planner.search import price
+from spectune.runtime.requests import Request
+from spectune.tuning.decoding import Family
+from spectune.tuning.family import load_family, torch_device
+
+from sweep import DTYPE, LOOKUP, PROMPTS, Raced, Way, learned, race, requests, speed_of  # isort: skip
+
+FINALISTS = 5  # of the sweep, measured again
+LEAST_RATIO = 0.98  # plan over the best of the fresh rounds
+MOST_SHARE = 0.05  # profile's seconds over the sweep's
+
+
+def main() -> None:
+    """Run it and print the verdicts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--repeats", type=int, default=3, help="fresh races of the finalists, whose medians count")
+    parser.add_argument("--budget", type=float, default=15.0, help="seconds for latency cells")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the sweep, to see that all of it runs")
+    asked = parser.parse_args()
+    chapter = learned(asked.temperature, asked.budget)
+    models = family_models(family_folder())
+    family = load_family(models, dtype=DTYPE, device=torch_device(chapter.inputs.device))
+    swept = requests(calibration_prompts()[:PROMPTS], asked.temperature, seed=0)
+    fresh = requests(evaluation_prompts()[:32], asked.temperature, seed=1000)
+    ways = configurations(list(models.drafters))[:: 10 if asked.quick else 1]
+    rows = [one_cell(cell, ways, chapter.inputs, family, swept, fresh, asked.repeats) for cell in chapter.cells]
+    sweep_s = sum(row["sweep_s"] for row in rows)
+    checks = verdicts(rows, chapter.profile_s / sweep_s, len(ways))
+    for name, holds in checks.items():
+        print(f"{'ok  ' if holds else 'MISS'} {name}")
+    result = {
+        "bench": "regret",
+        "device": chapter.inputs.device.label,
+        "temperature": asked.temperature,
+        "configurations": len(ways),
+        "profile_s": chapter.profile_s,
+        "plan_s": chapter.plan_s,
+        "sweep_s": sweep_s,
+        "rows": rows,
+        "checks": checks,
+        "holds": all(checks.values()),
+        "not_run": ["H200"],
+    }
+    print(json.dumps(result))
+
+
+def configurations(drafters: list[str]) -> list[Way]:
+    """Return the list of the sweep: what a careful engineer tries by hand."""
+    textual: list[TreePolicy] = [
+        LookupPolicy(length=length, max_ngram=longest, min_ngram=shortest)
+        for length in (2, 3, 4, 6, 8, 10, 16)
+        for longest, shortest in ((2, 1), (3, 1), (3, 2))
+    ]
+    modelled: list[TreePolicy] = [
+        *(ChainPolicy(length=length) for length in (1, 2, 3, 4, 5, 6, 8)),
+        ConfidentChainPolicy(),
+        *(
+            Eagle2Policy(verify_tokens=size, depth=depth, top_k=top_k)
+            for top_k in (2, 4, 10)
+            for depth in (1, 3, 5)
+            for size in (8, 16, 32, 60)
+            if size <= top_k + depth * top_k**2 + 1
+        ),
+        Eagle2Policy(),
+        *(TalonPolicy(nodes=nodes, gate=gate) for nodes in (16, 32, 60) for gate in (0.03, 0.1)),
+    ]
+    ways = [Way(policy=PlainPolicy(), drafter=None), *(Way(policy=policy, drafter=LOOKUP) for policy in textual)]
+    return ways + [Way(policy=policy, drafter=drafter) for drafter in drafters for policy in modelled]
+
+
+def one_cell(
+    cell: PlanCell,
+    ways: list[Way],
+    inputs: PlanInputs,
+    family: Family,
+    swept: list[Request],
+    fresh: list[Request],
+    repeats: int,
+) -> dict[str, Any]:
+    """Sweep one batch size, then measure the best and the plan again; return what came of it."""
+    place = Cell(batch=cell.batch, context=cell.context)
+    padding = cell_costs(place, inputs.verify, {}, inputs.overhead).run_tokens
+    ranked = race(ways, padding, family, swept, cell.batch)
+    planned = Way(policy=cell.policy, drafter=cell.drafter)
+    plain = Way(policy=PlainPolicy(), drafter=None)
+    finalists = dict.fromkeys([*(raced.way for raced in ranked[:FINALISTS]), planned, plain])
+    again = [race(list(finalists), padding, family, fresh, cell.batch, seed=1 + repeat) for repeat in range(repeats)]
+    speeds = {way: statistics.median(speed_of(run, way) for run in again) for way in finalists}
+    best = max(speeds, key=lambda way: speeds[way])
+    row = {
+        "batch": cell.batch,
+        "context": cell.context,
+        "plan": planned.name,
+        "best": best.name,
+        "ratio_to_best": speeds[planned] / speeds[best],
+        "ratio_to_plain": speeds[planned] / speeds[plain],
+        "predicted_tokens_per_s": cell.prediction.tokens_per_s,
+        "interval": [cell.prediction.low, cell.prediction.high],
+        "measured_tokens_per_s": speeds[planned],
+        "finalists": {way.name: speed for way, speed in sorted(speeds.items(), key=lambda one: -one[1])},
+        "place_of_plan_in_sweep": next((n for n, raced in enumerate(ranked, 1) if raced.way == planned), None),
+        "sweep_s": sum(raced.device_s for raced in ranked),
+        "sweep": [_judged(raced, inputs, place) for raced in ranked],
+    }
+    errors = [abs(one["predicted"] / one["measured"] - 1.0) for one in row["sweep"] if one["predicted"]]
+    row["median_error_of_sweep"] = statistics.median(errors)
+    print(
+        f"batch {cell.batch}: plan {planned.name} {speeds[planned]:.0f} tokens/s (predicted "
+        f"{cell.prediction.tokens_per_s:.0f}), best {best.name} {speeds[best]:.0f}, ratio {row['ratio_to_best']:.3f}; "
+        f"{len(errors)} predictions off by {row['median_error_of_sweep']:.1%} in the median",
+        flush=True,
+    )
+    return row
+
+
+def verdicts(rows: list[dict[str, Any]], share: float, configurations: int) -> dict[str, bool]:
+    """Return what must hold, by name."""
+    checks = {
+        f"at least 60 configurations swept ({configurations})": configurations >= 60,
+        f"profile at most {MOST_SHARE:.0%} of the sweep's device time ({share:.3f})": share <= MOST_SHARE,
+    }
+    for row in rows:
+        place = f"batch {row['batch']}"
+        ratio, over_plain = row["ratio_to_best"], row["ratio_to_plain"]
+        checks[f"{place}: plan at least {LEAST_RATIO} of the best ({ratio:.3f})"] = ratio >= LEAST_RATIO
+        checks[f"{place}: plan never below plain decoding ({over_plain:.3f})"] = over_plain >= 1.0
+    return checks
+
+
+def _judged(raced: Raced, inputs: PlanInputs, place: Cell) -> dict[str, Any]:
+    """Return what was measured of a way in the sweep, and what the planner says of it."""
+    try:
+        predicted: float | None = price(inputs, place, raced.way.policy, raced.way.drafter).tokens_per_s
+    except SpectuneError:
+        predicted = None  # the standard recording does not hold its tree
+    return {"way": raced.way.name, "measured": raced.tokens_per_s, "predicted": predicted}
+
+
+if __name__ == "__main__":
+    main()

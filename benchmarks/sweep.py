@@ -1,0 +1,164 @@
+"""What the regret and rules benchmarks share: ways of decoding raced over the same prompts, in interleaved turns."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spectune.db.store import open_store
+from spectune.demo.prompts import calibration_prompts
+from spectune.demo.story import family_folder, family_models
+from spectune.planner.inputs import PlanInputs
+from spectune.planner.plan import PlanCell
+from spectune.planner.policy import TreePolicy
+from spectune.profiler.prompts import Prompt
+from spectune.runtime.models.loading import load_tokenizer
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import RoundSetup
+from spectune.tuning.decoding import Family
+from spectune.tuning.plan import PlanRequest, inputs_of, solve_and_store
+from spectune.tuning.profile import profile
+from spectune.tuning.prompts import requests_of
+from spectune.tuning.race import DecoderEntrant
+from spectune.tuning.recipe import Level
+from spectune.tuning.request import ProfileRequest
+from spectune.tuning.validate import entrant
+
+BATCHES = (1, 4, 8)
+DTYPE = "bfloat16"
+WORKLOAD = "python-stdlib"
+PROMPTS, NEW_TOKENS = 16, 96  # of the profile and of a sweep
+TURNS = 8  # of one race: every entrant decodes an eighth of the tokens, then the next one
+LOOKUP = "lookup"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way of decoding."""
+
+    policy: TreePolicy
+    drafter: str | None
+
+    @property
+    def name(self) -> str:
+        """Name for people."""
+        return self.policy.label if self.drafter is None else f"{self.policy.label} by {self.drafter}"
+
+
+@dataclass(slots=True)
+class Raced:
+    """A way of decoding and what it did: tokens, and seconds of its turns with and without its prompts."""
+
+    way: Way
+    tokens_per_s: float = 0.0
+    device_s: float = 0.0
+
+
+def race(
+    ways: Sequence[Way],
+    run_tokens: tuple[int, ...],
+    family: Family,
+    requests: Sequence[Request],
+    batch: int,
+    *,
+    seed: int = 0,
+) -> list[Raced]:
+    """Decode all requests with every way in turns of random order; tokens/s leave prompts out, device_s does not.
+
+    Args:
+        ways: different ones.
+        run_tokens: padding of a verify; the same for all, so that nobody wins by it.
+        family: the models.
+        requests: as many as the batch or more.
+        batch: slots.
+        seed: of the orders.
+    """
+    field: list[tuple[Raced, DecoderEntrant]] = []
+    for way in ways:
+        setup = RoundSetup(policy=way.policy, drafter=way.drafter, run_tokens=run_tokens)
+        field.append((Raced(way=way), entrant(way.name, setup, family, requests, batch)))
+    order = random.Random(seed)
+    for turn in range(1, TURNS + 1):
+        order.shuffle(field)
+        for raced, runner in field:
+            start = time.perf_counter()
+            runner.advance(turn / TURNS)
+            raced.device_s += time.perf_counter() - start
+        print(f"... batch {batch}: turn {turn} of {TURNS}", file=sys.stderr, flush=True)
+    for raced, runner in field:
+        raced.tokens_per_s = runner.tokens_per_s
+    return sorted((raced for raced, _ in field), key=lambda raced: -raced.tokens_per_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chapter:
+    """What is known before anything is raced, and the seconds it took."""
+
+    inputs: PlanInputs
+    cells: tuple[PlanCell, ...]
+    profile_s: float
+    plan_s: float
+
+
+def learned(temperature: float, budget_s: float, record: Level = "standard") -> Chapter:
+    """Profile the demo family on the calibration prompts and plan, one context per batch: the texts' middle."""
+    request = ProfileRequest(
+        models=family_models(family_folder()),
+        prompts=calibration_prompts()[:PROMPTS],
+        workload=WORKLOAD,
+        temperature=temperature,
+        dtype=DTYPE,
+        batches=BATCHES,
+        max_new_tokens=NEW_TOKENS,
+        budget_s=budget_s,
+        record=record,
+    )
+    with tempfile.TemporaryDirectory() as folder, open_store(str(Path(folder) / "store.db")) as store:
+        started = time.perf_counter()
+        measured = profile(request, store, progress=_tell)
+        profile_s = time.perf_counter() - started
+        inputs = inputs_of(measured, dtype=DTYPE)
+        middle = statistics.median(len(t.prompt) + len(t.continuation) // 2 for t in measured.traces[0].prompts)
+        wanted = PlanRequest(
+            target=measured.identities.target,
+            device=measured.device,
+            dtype=DTYPE,
+            workload=WORKLOAD,
+            temperature=temperature,
+            batches=BATCHES,
+            contexts=(int(middle),),
+        )
+        started = time.perf_counter()
+        plan = solve_and_store(inputs, wanted, store)
+        plan_s = time.perf_counter() - started
+    print(f"profile {profile_s:.1f} s, plan {plan_s:.1f} s", flush=True)
+    return Chapter(inputs=inputs, cells=plan.cells, profile_s=profile_s, plan_s=plan_s)
+
+
+def requests(prompts: Sequence[Prompt], temperature: float, *, seed: int) -> list[Request]:
+    """Return prompts as requests of NEW_TOKENS tokens."""
+    models = family_models(family_folder())
+    asked = ProfileRequest(
+        models=models, prompts=prompts, temperature=temperature, max_new_tokens=NEW_TOKENS, seed=seed
+    )
+    return requests_of(asked, load_tokenizer(str(models.target)))
+
+
+def speed_of(run: Sequence[Raced], way: Way) -> float:
+    """Return the tokens/s of one way in a race."""
+    return next(raced.tokens_per_s for raced in run if raced.way == way)
+
+
+def _tell(what: str, share: float) -> None:
+    if what not in _said:
+        _said.add(what)
+        print(f"... {what}", file=sys.stderr, flush=True)
+
+
+_said: set[str] = set()

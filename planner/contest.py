@@ -1,0 +1,153 @@
+"""All candidates of one cell: priced, pruned because they cannot win, or left out because they cannot be priced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..errors import PlanError
+from .acceptance import PositionResults
+from .bounds import least_round_ms
+from .candidate import Candidate, candidate_of
+from .cost import CellCosts
+from .crossfit import EVERYWHERE
+from .inputs import LOOKUP
+from .policy import PlainPolicy, TreePolicy
+from .provenance import LeftOut
+from .replay import Replay
+
+MOST_CENSORED = 0.02  # share of visited positions that may lack an expansion before a policy is left out
+REACH = 0.90  # candidates that cannot come so near to the cell's best are not replayed
+TAIL = 0.90  # share of rounds that keep a bound on the tail
+Rival = tuple[str, str | None]  # kind and drafter
+
+
+@dataclass(slots=True, eq=False)
+class Contest:
+    """The candidates of one cell.
+
+    Attributes:
+        needs_bytes: the memory a policy with a drafter takes, None where that is not known.
+        most_bytes: of memory; None is no limit.
+        has_tails: whether the tail of each candidate's time per token is wanted.
+        priced: candidates, in the order they came.
+        searched_on: of each, the half of the folds its knobs were searched on, or EVERYWHERE.
+        tails_ms: of each where wanted: the time per token that nine of ten rounds keep.
+        pruned: how many were not replayed because they cannot win.
+        clipped_share: of plain decoding's rounds, those priced at the nearest measured context.
+    """
+
+    costs: CellCosts
+    texts: int  # recorded
+    needs_bytes: Callable[[TreePolicy, str | None], int | None]
+    most_bytes: int | None = None
+    has_tails: bool = False
+    priced: list[Candidate] = field(default_factory=list)
+    searched_on: list[int] = field(default_factory=list)
+    tails_ms: list[float] = field(default_factory=list)
+    pruned: int = 0
+    clipped_share: float = 0.0
+    _best: dict[Rival | None, float] = field(default_factory=dict)
+    _refused: dict[Rival, list[str]] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> int:
+        """Sequences of the cell."""
+        return self.costs.cell.batch
+
+    @property
+    def best_rate(self) -> float:
+        """Most tokens per second so far."""
+        return self._best.get(None, 0.0)
+
+    def best_of(self, kind: str, drafter: str | None) -> float:
+        """Return the most tokens per second of a kind with a drafter so far, 0 where none was priced."""
+        return self._best.get((kind, drafter), 0.0)
+
+    def can_matter(self, policy: TreePolicy, drafter: str | None, results: PositionResults, most_tokens: float) -> bool:
+        """Return whether a policy may come near the best, or be the best of its kind and drafter; count it if not.
+
+        One whose results are not all recorded has no bound; it is for `enter` to refuse.
+
+        Args:
+            policy, drafter: what is to be priced.
+            results: its own, at every position.
+            most_tokens: per sequence and round, from `bounds.most_tokens_per_round`.
+        """
+        if results.censored.mean() > MOST_CENSORED:
+            return True
+        model = None if drafter == LOOKUP else drafter
+        least_ms = least_round_ms(results, policy.kind, model, self.costs)
+        most_rate = 1000.0 * self.costs.cell.batch * most_tokens / least_ms if np.isfinite(least_ms) else np.inf
+        matters = most_rate >= min(REACH * self.best_rate, self.best_of(policy.kind, drafter))
+        self.pruned += not matters
+        return bool(matters)
+
+    def enter(
+        self, policy: TreePolicy, drafter: str | None, replay: Replay, searched_on: int = EVERYWHERE
+    ) -> Candidate | None:
+        """Price a replay, or note why it cannot be and return None."""
+        refusal = self._refusal(policy, drafter, replay)
+        if refusal is None:
+            try:
+                found = candidate_of(policy, drafter, replay, self.costs, self.texts)
+            except PlanError as error:
+                refusal = str(error)
+        if refusal is not None:
+            self.refuse(policy, drafter, refusal)
+            return None
+        self.priced.append(found)
+        self.searched_on.append(searched_on)
+        if self.has_tails:
+            self.tails_ms.append(_tail_ms(policy, None if drafter == LOOKUP else drafter, replay, self.costs))
+        for rival in (None, (policy.kind, drafter)):
+            self._best[rival] = max(self._best.get(rival, 0.0), found.tokens_per_s)
+        return found
+
+    def refuse(self, policy: TreePolicy, drafter: str | None, reason: str) -> None:
+        """Note a policy that cannot be priced."""
+        self._refused.setdefault((policy.kind, drafter), []).append(f"{policy.label}: {reason}")
+
+    def find(self, policy: TreePolicy, drafter: str | None) -> Candidate | None:
+        """Return a candidate that was priced, None where this policy was not."""
+        is_it = (one for one in self.priced if one.drafter == drafter and one.policy == policy)
+        return next(is_it, None)
+
+    def reason(self, policy: TreePolicy, drafter: str | None) -> str:
+        """Return why a policy has no price."""
+        own = f"{policy.label}: "
+        reasons = self._refused.get((policy.kind, drafter), [])
+        return next(reason.removeprefix(own) for reason in reasons if reason.startswith(own))
+
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Return what could not be priced, one line per kind and drafter, the first of each as its reason."""
+        cell = self.costs.cell
+        return tuple(
+            LeftOut(
+                batch=cell.batch,
+                context=cell.context,
+                drafter=drafter,
+                label=reasons[0].split(":")[0] if len(reasons) == 1 else f"{len(reasons)} of kind {kind}",
+                reason=reasons[0].split(": ", 1)[1] if len(reasons) == 1 else f"for example {reasons[0]}",
+            )
+            for (kind, drafter), reasons in self._refused.items()
+        )
+
+    def _refusal(self, policy: TreePolicy, drafter: str | None, replay: Replay) -> str | None:
+        if replay.censored_share > MOST_CENSORED:
+            lacking = f"{replay.censored_share:.1%} of the visited positions lack a recorded expansion"
+            return f"{lacking}; record wider or deeper"
+        if self.most_bytes is None or isinstance(policy, PlainPolicy):
+            return None
+        needed = self.needs_bytes(policy, drafter)
+        if needed is not None and needed > self.most_bytes:
+            return f"it takes {needed / 2**30:.2f} GiB of memory, at most {self.most_bytes / 2**30:.2f} GiB are allowed"
+        return None
+
+
+def _tail_ms(policy: TreePolicy, drafter: str | None, replay: Replay, costs: CellCosts) -> float:
+    """Return the milliseconds per token that nine of ten rounds of a sequence keep."""
+    total_ms = costs.times(replay, policy.kind, drafter).total_ms
+    return float(np.quantile((total_ms[:, None] / replay.kept).ravel(), TAIL))

@@ -1,0 +1,61 @@
+"""From which batch size on speculation no longer pays, read between the cells of a plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+from .plan import Plan, PlanCell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """Where plain decoding begins to win at one context.
+
+    Attributes:
+        last: largest planned batch that speculates; None where none does.
+        first_plain: the planned batch above it; None where `last` is the largest.
+        batch: at which the fastest speculation is as fast as plain decoding, between those two, from the logarithm of
+            its speed-up in the logarithm of the batch; None where one of them is.
+    """
+
+    context: int
+    last: int | None
+    first_plain: int | None
+    batch: float | None
+
+
+def crossings(plan: Plan) -> tuple[Crossing, ...]:
+    """Return where plain decoding begins to win, one crossing per context of the plan."""
+    contexts = sorted({cell.context for cell in plan.cells})
+    return tuple(_crossing([cell for cell in plan.cells if cell.context == context]) for context in contexts)
+
+
+def speculative_speedup(cell: PlanCell) -> float | None:
+    """Return the speed of the cell's fastest speculative policy over plain decoding; None where none was priced."""
+    if cell.drafter is not None:
+        return cell.prediction.speedup_over_plain
+    rivals = [other.tokens_per_s for other in cell.alternatives if other.drafter is not None]
+    return max(rivals) / cell.plain.tokens_per_s if rivals else None
+
+
+def _crossing(cells: list[PlanCell]) -> Crossing:
+    ordered = sorted(cells, key=lambda cell: cell.batch)
+    context = ordered[0].context
+    speculating = [cell for cell in ordered if cell.drafter is not None]
+    if not speculating:
+        return Crossing(context=context, last=None, first_plain=ordered[0].batch, batch=None)
+    last = speculating[-1]
+    above = next((upper for lower, upper in pairwise(ordered) if lower is last), None)
+    if above is None:
+        return Crossing(context=context, last=last.batch, first_plain=None, batch=None)
+    return Crossing(context=context, last=last.batch, first_plain=above.batch, batch=_between(last, above))
+
+
+def _between(last: PlanCell, above: PlanCell) -> float:
+    pays, loses = last.prediction.speedup_over_plain, speculative_speedup(above)
+    if loses is None or loses >= 1.0:  # it is as fast up to there, but for the flattery of having been chosen
+        return float(above.batch)
+    share = max(math.log(pays), 0.0) / (max(math.log(pays), 0.0) - math.log(loses))
+    return float(last.batch * (above.batch / last.batch) ** share)

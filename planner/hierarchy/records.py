@@ -1,0 +1,230 @@
+"""What a hierarchy of drafters is, and what its planner must know: costs and acceptances.
+
+    models[0], models[1], .. models[-1]    smallest to largest; the last is the target
+    c_i(n)      forward_ms[n] of model i   milliseconds of one forward of n tokens, measured
+    o_i         host_ms of model i         added to every forward of it
+    a_ij        acceptance[i][j], j < i    chance that model i accepts a token drawn by model j
+
+Model i may verify what any model before it drafted. A block drafter (n-gram lookup, suffix table, Medusa's heads) may
+only stand at the bottom. A tree may hang below the target alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...errors import PlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCosts:
+    """What a model's forwards take.
+
+    Attributes:
+        name: of the model.
+        forward_ms: index = tokens fed; entry 0 is not read. Steps and inversions are kept. Its last entry is the most
+            tokens that one forward takes: longer drafts are cut to it before they are verified.
+        host_ms: of each forward, beyond the forward itself.
+    """
+
+    name: str
+    forward_ms: tuple[float, ...]
+    host_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require_curve(f"forwards of {self.name}", self.forward_ms)
+        if not 0.0 <= self.host_ms < math.inf:
+            raise PlanError(f"host time of {self.name} must be finite and at least 0 ms, got {self.host_ms}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockDrafter:
+    """A source whose draft of n tokens is one act: lookup, suffix table, Medusa-like heads.
+
+    Attributes:
+        name: of the drafter.
+        draft_ms: index = tokens drafted; entry 0 is not read.
+        acceptance: by name of the verifying model: entry k - 1 is the chance that token k is accepted, given that all
+            before it were. Models that are not named cannot verify it.
+    """
+
+    name: str
+    draft_ms: tuple[float, ...]
+    acceptance: Mapping[str, tuple[float, ...]]
+
+    def __post_init__(self) -> None:
+        _require_curve(f"drafts of {self.name}", self.draft_ms)
+        if not all(chances for chances in self.acceptance.values()):
+            raise PlanError(f"{self.name} has an empty acceptance, got {dict(self.acceptance)}; leave that model out")
+        _require_chances(self.name, [chance for chances in self.acceptance.values() for chance in chances])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeCosts:
+    """What forwards take where one model verifies a certain drafter, in place of the verifier's own curve.
+
+    An early exit's deeper sibling reuses the layers that the exit has run, for one.
+
+    Attributes:
+        verifier: name of the model.
+        drafter: name of the model or block drafter below it.
+        forward_ms: index = tokens fed; entry 0 is not read. The verifier's host time is still added.
+    """
+
+    verifier: str
+    drafter: str
+    forward_ms: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        _require_curve(f"forwards of {self.verifier} on {self.drafter}", self.forward_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopTree:
+    """A tree that the target verifies instead of the bare chain of one drafter.
+
+    Attributes:
+        name: of the tree, among the trees.
+        drafter: name of the model or block drafter that drafts the chain in the tree.
+        expected_tokens: index = tokens drafted in the chain: mean tokens one verification yields, the target's own
+            included. Entry 0 is not read; longer drafts are cut to the last entry.
+        verify_tokens: index as above: tokens fed to the target, root included.
+        host_ms: of each verification, beyond the target's own.
+    """
+
+    name: str
+    drafter: str
+    expected_tokens: tuple[float, ...]
+    verify_tokens: tuple[int, ...]
+    host_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        if len(self.expected_tokens) != len(self.verify_tokens) or len(self.expected_tokens) < 2:
+            raise PlanError(
+                f"tree {self.name} needs as many expected as verified tokens, and at least two entries, got "
+                f"{len(self.expected_tokens)} and {len(self.verify_tokens)}; entry 0 stands for no draft"
+            )
+        if min(self.expected_tokens[1:]) < 1.0 or min(self.verify_tokens[1:]) < 1:
+            raise PlanError(f"tree {self.name} yields or feeds less than one token, got {self}; count the target's own")
+        if not 0.0 <= self.host_ms < math.inf:
+            raise PlanError(f"host time of {self.name} must be finite and at least 0 ms, got {self.host_ms}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HierarchyInputs:
+    """All that the solvers read.
+
+    Attributes:
+        models: smallest first, the target last.
+        acceptance: acceptance[i][j] for j < i; entries on and above the diagonal are not read.
+        blocks: sources that are no models.
+        edges: costs that hold for one pair only.
+        trees: that the target may verify.
+    """
+
+    models: tuple[ModelCosts, ...]
+    acceptance: tuple[tuple[float, ...], ...]
+    blocks: tuple[BlockDrafter, ...] = ()
+    edges: tuple[EdgeCosts, ...] = ()
+    trees: tuple[TopTree, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise PlanError("a hierarchy needs a target, got no model; give it as the last of the models")
+        _require_distinct("models and block drafters", self.node_names)
+        _require_distinct("trees", [tree.name for tree in self.trees])
+        _require_distinct("edges", [f"{edge.verifier} on {edge.drafter}" for edge in self.edges])
+        count = len(self.models)
+        if len(self.acceptance) != count or any(len(row) < i for i, row in enumerate(self.acceptance)):
+            raise PlanError(
+                f"acceptance needs a row per model with an entry for each model before it, got "
+                f"{[len(row) for row in self.acceptance]} entries for {count} models"
+            )
+        _require_chances("the models", [chance for i, row in enumerate(self.acceptance) for chance in row[:i]])
+        self._require_known_names()
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Names of the models, then of the block drafters."""
+        return (*(model.name for model in self.models), *(block.name for block in self.blocks))
+
+    def _require_known_names(self) -> None:
+        models, drafters = {model.name for model in self.models}, {*self.node_names} - {self.models[-1].name}
+        verifiers = [name for block in self.blocks for name in block.acceptance]
+        verifiers += [edge.verifier for edge in self.edges]
+        drafting = [edge.drafter for edge in self.edges] + [tree.drafter for tree in self.trees]
+        unknown = ({*verifiers} - models) | ({*drafting} - drafters)
+        if unknown:
+            raise PlanError(
+                f"no model or drafter is called {sorted(unknown)}; models are {sorted(models)}, drafters "
+                f"{sorted(drafters)}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A drafting level.
+
+    Attributes:
+        name: of its model or block drafter.
+        threshold: T, tokens that one call of the level drafts; above the bottom, at least that many.
+    """
+
+    name: str
+    threshold: int
+
+    def __post_init__(self) -> None:
+        if self.threshold < 1:
+            raise PlanError(f"level {self.name} must draft at least 1 token, got {self.threshold}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hierarchy:
+    """A chain of drafting levels below the target, lowest first; without levels the target decodes alone.
+
+    Attributes:
+        levels: each verifies the one before it; the target verifies the last.
+        tree: name of the tree that the target verifies; None = the bare chain.
+    """
+
+    levels: tuple[Level, ...] = ()
+    tree: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.tree is not None and not self.levels:
+            raise PlanError(f"tree {self.tree} needs a level that drafts it, got none")
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+        levels = " > ".join(f"{level.name} {level.threshold}" for level in self.levels)
+        return f"{levels or 'plain'}{f' in {self.tree}' if self.tree else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolvedHierarchy:
+    """What a solver chose, and the latency it ascribes to it."""
+
+    hierarchy: Hierarchy
+    ms_per_token: float
+
+
+def _require_curve(what: str, curve_ms: Sequence[float]) -> None:
+    if len(curve_ms) < 2 or not all(0.0 <= ms < math.inf for ms in curve_ms[1:]):
+        raise PlanError(
+            f"{what} need a time per token count, finite and at least 0 ms, got {list(curve_ms)}; entry 0 stands for "
+            "no token"
+        )
+
+
+def _require_chances(what: str, chances: Sequence[float]) -> None:
+    wrong = [chance for chance in chances if not 0.0 <= chance <= 1.0]
+    if wrong:
+        raise PlanError(f"acceptances of {what} must lie in [0, 1], got {wrong}")
+
+
+def _require_distinct(what: str, names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise PlanError(f"{what} must have different names, got {list(names)}")

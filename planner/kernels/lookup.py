@@ -1,0 +1,76 @@
+"""Prompt lookup at every position of a text."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .arrays import Ints
+from .compiled import compiled
+
+
+class Search(NamedTuple):
+    """A LookupPolicy's numbers."""
+
+    max_ngram: int
+    min_ngram: int
+    length: int
+
+
+@compiled
+def lookup_sweep(tokens: Ints, firsts: Ints, prompts: Ints, search: Search, found: Ints, right: Ints) -> None:
+    """Find what `lookup.find_continuation` finds at every position of every text.
+
+    earlier[n][i] = the last place before i where the n-gram that ends at i ended before, found along earlier[n - 1]
+
+    Args:
+        tokens: of all texts, one after the other.
+        firsts: (texts + 1,), where each begins.
+        prompts: (texts,), tokens of the prompt and the one after it, so where the first position's text ends.
+        search: what to look for, and how much to copy.
+        found: (rows,), zeros; written: tokens copied at each position.
+        right: (rows,), zeros; written: how many of these the target takes.
+    """
+    row = 0
+    earlier = np.empty((search.max_ngram + 1, len(tokens)), np.int64)
+    for text in range(len(prompts)):
+        own = tokens[firsts[text] : firsts[text + 1]]
+        _link(own, search.max_ngram, earlier)
+        for now in range(prompts[text], len(own)):
+            newest = _newest(earlier, now - 1, search.max_ngram, search.min_ngram)
+            if newest >= 0:
+                found[row] = min(search.length, now - 1 - newest)
+                while (
+                    right[row] < found[row]
+                    and now + right[row] < len(own)
+                    and own[newest + 1 + right[row]] == own[now + right[row]]
+                ):
+                    right[row] += 1
+            row += 1
+        row += 1  # the text's end
+
+
+@compiled
+def _link(own: Ints, max_ngram: int, earlier: Ints) -> None:
+    """Write where each n-gram of a text ended before, -1 where it did not."""
+    order = np.argsort(own, kind="mergesort")
+    for place in range(len(order)):
+        is_first = place == 0 or own[order[place]] != own[order[place - 1]]
+        earlier[1, order[place]] = -1 if is_first else order[place - 1]
+    for at in range(len(own)):
+        for ngram in range(2, max_ngram + 1):
+            before = earlier[ngram - 1, at]
+            while before >= ngram - 1 and own[before - ngram + 1] != own[at - ngram + 1]:
+                before = earlier[ngram - 1, before]
+            earlier[ngram, at] = before if before >= ngram - 1 else -1
+
+
+@compiled
+def _newest(earlier: Ints, at: int, max_ngram: int, min_ngram: int) -> int:
+    """Return where the longest n-gram that ends here ended last before, -1 if none did."""
+    for ngram in range(max_ngram, min_ngram - 1, -1):
+        before: int = earlier[ngram, at]
+        if before >= 0:
+            return before
+    return -1

@@ -1,0 +1,123 @@
+"""The rounds of a replay: walked from results that are known at every position, and priced."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .arrays import Bools, Floats, Ints
+from .compiled import compiled
+from .slots import Numbering, Rounds, leave, refill
+
+
+class Results(NamedTuple):
+    """The arrays of `positions.PositionResults`, which says what they hold."""
+
+    accepted: Ints
+    sizes: Ints
+    is_censored: Bools
+    widths: Ints
+
+
+class Table(NamedTuple):
+    """The arrays of a `cost.CostTable`: ascending contexts, and milliseconds by context and tokens."""
+
+    knots: Floats
+    ms: Floats
+
+
+@compiled
+def walk(numbering: Numbering, results: Results, rounds: Rounds) -> tuple[int, int]:
+    """Write every round of the steady state; return how many there are and how many visited positions are censored."""
+    batch = rounds.kept.shape[1]
+    running, fresh, finished = np.empty(batch, np.int64), np.empty(batch, np.int64), np.empty(batch, np.int64)
+    at = censored = entered = count = 0
+    while count + len(numbering.starts) - entered >= batch:
+        entered = refill(running, fresh, count, numbering.starts, entered)
+        context = nodes = catch_up = 0
+        for slot in range(batch):
+            row = running[slot]
+            context, nodes = max(context, numbering.contexts[row]), max(nodes, results.sizes[row])
+            catch_up = max(catch_up, fresh[slot])
+            rounds.texts[at, slot] = numbering.text_of[row]
+            fresh[slot] = rounds.kept[at, slot] = min(results.accepted[row] + 1, numbering.left[row])
+            censored += results.is_censored[row]
+            own = results.widths[row if len(results.widths) > 1 else 0]
+            for forward in range(len(own)):
+                widest = rounds.widths[at, forward] if slot else 0
+                rounds.widths[at, forward] = max(widest, own[forward])
+            running[slot] = row + fresh[slot]
+        rounds.contexts[at], rounds.nodes[at], rounds.catch_up[at] = context, nodes, catch_up
+        at += 1
+        count = leave(running, fresh, numbering.left, finished)
+    return at, censored
+
+
+@compiled
+def price(
+    rounds: Rounds,
+    span: tuple[float, float, float],
+    draft: Table,
+    verify: Table,
+    host: tuple[float, float, float],
+    times: Floats,
+) -> None:
+    """Write the cost of every round.
+
+    Args:
+        rounds: a Replay's.
+        span: contexts above the first and up to the second are priced as they are, all others as the third.
+        draft: without any context where no model drafts.
+        verify: by tokens in the tree.
+        host: milliseconds of a round, of each drafter forward and of each node.
+        times: (3, rounds), written: draft, verify and host milliseconds.
+    """
+    most = rounds.widths.shape[1]
+    for at in range(len(rounds.contexts)):
+        context = float(rounds.contexts[at])
+        if not span[0] < context <= span[1]:
+            context = span[2]
+        forwards, nodes = 0, rounds.nodes[at]
+        times[0, at] = 0.0
+        for forward in range(most):
+            forwards += rounds.widths[at, forward] > 0
+        if len(draft.knots) and most:
+            lower, upper, share = _between(draft.knots, context)
+            for forward in range(most):
+                fed = rounds.widths[at, forward] if forward else rounds.catch_up[at]
+                low = draft.ms[lower, fed]
+                times[0, at] += low + share * (draft.ms[upper, fed] - low)
+        lower, upper, share = _between(verify.knots, context)
+        times[1, at] = verify.ms[lower, nodes] + share * (verify.ms[upper, nodes] - verify.ms[lower, nodes])
+        times[2, at] = host[0] + host[1] * forwards + host[2] * nodes
+
+
+@compiled
+def sum_by_text(rounds: Rounds, times: Floats, tokens: Ints, ms: Floats) -> None:
+    """Add up what each text emitted and what was spent on it; the slots of a round share its time equally.
+
+    Args:
+        rounds: a Replay's.
+        times: (3, rounds), draft, verify and host milliseconds.
+        tokens, ms: (texts,), zeros; written.
+    """
+    count, batch = rounds.texts.shape
+    for at in range(count):
+        share = (times[0, at] + times[1, at] + times[2, at]) / batch
+        for slot in range(batch):
+            text = rounds.texts[at, slot]
+            tokens[text] += rounds.kept[at, slot]
+            ms[text] += share
+
+
+@compiled
+def _between(knots: Floats, context: float) -> tuple[int, int, float]:
+    """Return the knots around a context, and how far it is from the lower to the upper; level beyond the last."""
+    last = len(knots) - 1
+    upper = min(1, last)
+    while upper < last and knots[upper] < context:
+        upper += 1
+    lower = max(upper - 1, 0)
+    share = (context - knots[lower]) / max(knots[upper] - knots[lower], 1.0)
+    return lower, upper, min(max(share, 0.0), 1.0)

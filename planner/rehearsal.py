@@ -1,0 +1,89 @@
+"""Any one policy replayed on the inputs' texts, every drafter's recording laid out once and every replay made once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..errors import PlanError
+from .acceptance import PositionResults, lookup_results, plain_results, results_of
+from .inputs import LOOKUP, PlanInputs
+from .policy import CastPolicy, LookupPolicy, PlainPolicy, TreePolicy
+from .recorded import Recording, Rows, recording_of, rows_of
+from .replay import Replay, replay_cast, replay_results
+from .shape import ShapeFacts
+from .visited import shape_of
+
+Staged = tuple[TreePolicy, str | None]
+
+
+@dataclass(slots=True, eq=False)
+class Rehearsal:
+    """Replays policies that are asked for by name; CAST, whose cost tables belong to one cell, is not kept."""
+
+    inputs: PlanInputs
+    _recordings: dict[str, Recording] = field(default_factory=dict)
+    _results: dict[Staged, PositionResults] = field(default_factory=dict)
+    _replays: dict[tuple[Staged, int], Replay] = field(default_factory=dict)
+    _shapes: dict[tuple[Staged, int], ShapeFacts] = field(default_factory=dict)
+    _rows: Rows | None = None
+
+    @property
+    def rows(self) -> Rows:
+        """The numbering of the texts' positions."""
+        if self._rows is None:
+            self._rows = rows_of(self.inputs.texts)
+        return self._rows
+
+    def recording(self, drafter: str) -> Recording:
+        """Return a drafter's recording.
+
+        Raises:
+            PlanError: the inputs have no such drafter.
+        """
+        if drafter not in self._recordings:
+            self._recordings[drafter] = recording_of(self.inputs.drafter(drafter).trace)
+        return self._recordings[drafter]
+
+    def replay(self, policy: TreePolicy, drafter: str | None, batch: int) -> Replay:
+        """Return the rounds of a policy.
+
+        Args:
+            policy: any.
+            drafter: who drafts; LOOKUP or None for a LookupPolicy, None for plain decoding.
+            batch: slots.
+
+        Raises:
+            PlanError: no such drafter, fewer texts than slots, or too few children recorded.
+        """
+        if isinstance(policy, CastPolicy):
+            return replay_cast(policy, self.recording(_named(policy, drafter)), batch)
+        staged = (policy, drafter)
+        if (staged, batch) not in self._replays:
+            if staged not in self._results:
+                self._results[staged] = self._of(policy, drafter)
+            self._replays[staged, batch] = replay_results(self._results[staged], self.rows, batch)
+        return self._replays[staged, batch]
+
+    def shape(self, policy: TreePolicy, drafter: str | None, batch: int) -> ShapeFacts:
+        """Return what a policy's trees look like on the texts: verified and accepted nodes by depth."""
+        is_model = drafter is not None and drafter != LOOKUP
+        recording = self.recording(drafter) if drafter is not None and is_model else None
+        staged = (policy, drafter)
+        if (staged, batch) not in self._shapes:
+            self._shapes[staged, batch] = shape_of(policy, batch, texts=self.inputs.texts, recording=recording)
+        return self._shapes[staged, batch]
+
+    def _of(self, policy: TreePolicy, drafter: str | None) -> PositionResults:
+        if isinstance(policy, PlainPolicy):
+            return plain_results(self.rows)
+        if isinstance(policy, LookupPolicy):
+            ((_, results),) = lookup_results(self.inputs.texts, policy.max_ngram, policy.min_ngram, [policy.length])
+            return results
+        assert not isinstance(policy, CastPolicy), "CAST has no results of single positions"
+        return results_of(policy, self.recording(_named(policy, drafter)))
+
+
+def _named(policy: TreePolicy, drafter: str | None) -> str:
+    if drafter is None or drafter == LOOKUP:
+        raise PlanError(f"a {policy.label} needs a drafter; name one of the inputs' drafters")
+    return drafter

@@ -1,0 +1,106 @@
+"""Bounds that no policy beats, and a contest that prunes by them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from spectune.planner.acceptance import eagle2_results, lookup_results, plain_results, rank_results
+from spectune.planner.bounds import least_round_ms, most_tokens_per_round
+from spectune.planner.candidate import candidate_of
+from spectune.planner.contest import Contest
+from spectune.planner.cost import Cell, cell_costs
+from spectune.planner.inputs import LOOKUP, PlanInputs
+from spectune.planner.policy import ChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
+from spectune.planner.recorded import recording_of, rows_of
+from spectune.planner.replay import replay_results
+
+from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
+
+CELL = Cell(batch=3, context=20)
+
+
+@cache
+def made(skill: float = 0.7) -> PlanInputs:
+    language = Language(11)
+    trace = record(SkilledDrafter(language, skill), texts(language, 8, lambda text: 15 + text), every_node(3, 3))
+    return inputs(trace, verify_ms=lambda batch, context, tokens: 10.0 + 0.3 * tokens + 0.01 * context)
+
+
+def contenders(found: PlanInputs) -> list[tuple[TreePolicy, str | None, object]]:
+    recording, rows = recording_of(found.drafters[0].trace), rows_of(found.texts)
+    chains = [ChainPolicy(length=length) for length in (1, 2, 3)]
+    return [
+        (PlainPolicy(), None, plain_results(rows)),
+        *((policy, LOOKUP, results) for policy, results in lookup_results(found.texts, 2, 1, [1, 3])),
+        *((policy, "small", rank_results(policy, recording)) for policy in chains),
+        *((policy, "small", results) for policy, results in eagle2_results(recording, 2, [0, 1], [2, 4])),
+    ]
+
+
+def contest_of(found: PlanInputs) -> Contest:
+    costs = cell_costs(CELL, found.verify, {"small": found.drafters[0].surface}, found.overhead)
+    return Contest(costs=costs, texts=len(found.texts), needs_bytes=lambda policy, drafter: None)
+
+
+@pytest.mark.parametrize("place", range(8))
+def test_no_policy_is_faster_than_its_bound(place: int) -> None:
+    found = made()
+    policy, drafter, results = contenders(found)[place]
+    rows, costs = rows_of(found.texts), contest_of(found).costs
+    priced = candidate_of(policy, drafter, replay_results(results, rows, 3), costs, len(found.texts))
+    model = None if drafter == LOOKUP else drafter
+    bound = 1000.0 * 3 * most_tokens_per_round(results, rows) / least_round_ms(results, policy.kind, model, costs)
+    assert priced.tokens_per_s <= bound * 1.02  # the steady state leaves out a batch's last rounds
+
+
+def test_the_most_tokens_of_plain_decoding_is_one() -> None:
+    rows = rows_of(made().texts)
+    assert most_tokens_per_round(plain_results(rows), rows) == 1.0
+
+
+def test_the_most_tokens_of_a_perfect_chain_is_its_length_and_one() -> None:
+    found = made(1.0)
+    rows, policy = rows_of(found.texts), ChainPolicy(length=1)
+    perfect = most_tokens_per_round(rank_results(policy, recording_of(found.drafters[0].trace)), rows)
+    rounds = np.ceil(rows.left[rows.starts] / 2).sum()
+    assert perfect == pytest.approx(rows.left[rows.starts].sum() / rounds)
+
+
+def test_a_hopeless_policy_is_pruned_and_counted() -> None:
+    found = made()
+    contest, rows = contest_of(found), rows_of(found.texts)
+    results = plain_results(rows)
+    contest.enter(PlainPolicy(), None, replay_results(results, rows, 3))
+    chain = rank_results(ChainPolicy(length=3), recording_of(found.drafters[0].trace))
+    contest.enter(ChainPolicy(length=1), "small", replay_results(chain, rows, 3))  # one of its kind is known
+    assert not contest.can_matter(ChainPolicy(length=3), "small", chain, most_tokens=0.1)
+    assert contest.pruned == 1
+
+
+def test_the_first_of_a_kind_is_never_pruned() -> None:
+    found = made()
+    contest, rows = contest_of(found), rows_of(found.texts)
+    contest.enter(PlainPolicy(), None, replay_results(plain_results(rows), rows, 3))
+    assert contest.can_matter(ChainPolicy(length=3), "small", plain_results(rows), most_tokens=0.001)
+
+
+def test_what_takes_too_much_memory_is_left_out_with_the_reason() -> None:
+    found = made()
+    contest, rows = contest_of(found), rows_of(found.texts)
+    contest.needs_bytes, contest.most_bytes = lambda policy, drafter: 3 * 2**30, 2**30
+    ((policy, results),) = lookup_results(found.texts, 2, 1, [2])
+    assert contest.enter(policy, LOOKUP, replay_results(results, rows, 3)) is None
+    (gone,) = contest.left_out()
+    assert gone.label == LookupPolicy(length=2, max_ngram=2).label
+    assert gone.reason == "it takes 3.00 GiB of memory, at most 1.00 GiB are allowed"
+
+
+def test_many_of_one_kind_are_left_out_in_one_line() -> None:
+    contest = contest_of(made())
+    for length in (1, 2, 3):
+        contest.refuse(ChainPolicy(length=length), "small", "no reason at all")
+    (gone,) = contest.left_out()
+    assert (gone.label, gone.reason) == ("3 of kind chain", "for example chain of 1: no reason at all")

@@ -1,0 +1,74 @@
+"""Choosing on some texts and predicting on others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spectune.planner.crossfit import EVERYWHERE, FOLDS, cross_fitted_rate, folds_of, half_of
+
+TEXTS = 8
+
+
+def rate(tokens: np.ndarray, ms: np.ndarray, searched_on: list[int] | None = None, tie: float = 0.0) -> float:
+    count = len(tokens)
+    marks = np.array(searched_on if searched_on is not None else [EVERYWHERE] * count)
+    return cross_fitted_rate(tokens, ms, marks, np.arange(count), tie)
+
+
+def lucky_on(fold: int) -> np.ndarray:
+    """Milliseconds of a candidate that is twice as fast on one fold's texts and slow elsewhere."""
+    return np.where(folds_of(TEXTS) == fold, 50.0, 110.0)
+
+
+def test_texts_are_dealt_evenly_and_neighbours_apart() -> None:
+    assert folds_of(6).tolist() == [0, 1, 2, 3, 0, 1]
+    assert folds_of(2).tolist() == [0, 1]
+
+
+def test_halves_are_made_of_whole_folds() -> None:
+    assert half_of(np.arange(FOLDS)).tolist() == [0, 1, 0, 1]
+
+
+def test_one_candidate_keeps_its_rate() -> None:
+    ms = np.arange(1.0, TEXTS + 1)[None]
+    assert rate(np.full((1, TEXTS), 100.0), ms) == pytest.approx(100.0 * TEXTS / ms.sum())
+
+
+def test_luck_on_a_fold_does_not_count_there() -> None:
+    steady = np.full(TEXTS, 100.0)
+    tokens = np.full((2, TEXTS), 100.0)
+    assert rate(tokens, np.stack([steady, lucky_on(1)])) < 1.0
+
+
+def test_a_candidate_that_is_better_everywhere_is_worth_all_of_it() -> None:
+    tokens, ms = np.full((2, TEXTS), 100.0), np.stack([np.full(TEXTS, 100.0), np.full(TEXTS, 80.0)])
+    assert rate(tokens, ms) == pytest.approx(100.0 / 80.0)
+
+
+def test_what_was_searched_on_a_half_is_not_chosen_for_its_folds() -> None:
+    tokens, ms = np.full((2, TEXTS), 100.0), np.stack([np.full(TEXTS, 100.0), np.full(TEXTS, 80.0)])
+    on_half_of_the_texts = TEXTS * 100.0 / (TEXTS / 2 * 100.0 + TEXTS / 2 * 80.0)
+    assert rate(tokens, ms, [EVERYWHERE, 0]) == pytest.approx(on_half_of_the_texts)
+
+
+def test_within_the_tie_the_simpler_is_held_to_its_own_rate() -> None:
+    tokens, ms = np.full((2, TEXTS), 100.0), np.stack([np.full(TEXTS, 100.0), np.full(TEXTS, 99.5)])
+    assert rate(tokens, ms, tie=0.01) == pytest.approx(1.0)
+
+
+def test_without_steady_rounds_on_held_out_texts_nothing_can_be_told() -> None:
+    assert np.isnan(rate(np.zeros((1, TEXTS)), np.zeros((1, TEXTS))))
+
+
+def test_the_cross_fitted_rate_is_that_of_brute_force() -> None:
+    source = np.random.default_rng(5)
+    tokens, ms = source.integers(50, 100, (30, 12)).astype(float), source.uniform(40.0, 120.0, (30, 12))
+    folds = np.arange(12) % FOLDS
+    spent = emitted = 0.0
+    for fold in range(FOLDS):
+        rates = [sum(t[folds != fold]) / sum(m[folds != fold]) for t, m in zip(tokens, ms, strict=True)]
+        best = max(range(30), key=lambda place: rates[place])
+        emitted += sum(tokens[best][folds == fold])
+        spent += sum(ms[best][folds == fold])
+    assert rate(tokens, ms) == pytest.approx(emitted / spent)

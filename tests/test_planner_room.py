@@ -1,0 +1,86 @@
+"""How many draft nodes a round feeds to a drafter at most, by hand and in the worst case."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spectune.planner.draft import Children, Ints
+from spectune.planner.growth import grow
+from spectune.planner.policy import (
+    CastPolicy,
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    LookupPolicy,
+    OptTreePolicy,
+    PlainPolicy,
+    StaticPolicy,
+    TalonPolicy,
+    TreePolicy,
+)
+from spectune.planner.room import most_drafted
+from spectune.planner.tree import TokenTree
+
+CAST = CastPolicy(
+    breadth=0.0,
+    depth=0.0,
+    rerank=0.0,
+    max_width=4,
+    max_depth=3,
+    max_verify_tokens=5,
+    ratio_window=1,
+    draft_cost_ms=(0.0, 1.0, 1.0, 1.0, 1.0),
+    verify_cost_ms=(0.0, *[1.0] * 5),
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "alone", "together"),
+    [
+        (PlainPolicy(), 0, 0),
+        (LookupPolicy(length=5), 0, 0),
+        (ChainPolicy(length=4), 3, 3),
+        (ConfidentChainPolicy(length=4), 3, 3),
+        (StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1, 1, 3), ranks=(0, 0, 1, 0, 1, 0))), 2, 2),  # two inner nodes
+        (Eagle2Policy(verify_tokens=60, depth=7, top_k=10), 70, 70),  # more than are verified
+        (CAST, 8, 8),
+        (OptTreePolicy(nodes=20, children=6, max_depth=4), 6 + 20 + 20, 6 + 20 + 20),
+        (TalonPolicy(nodes=8, top_k=3, children=3), 6, 3 + 3 + 2 + 1),
+        (TalonPolicy(nodes=8, top_k=3, children=3, max_depth=1), 0, 0),
+        (TalonPolicy(nodes=60), 58, 2 * 58),
+    ],
+    ids=lambda value: value.label if not isinstance(value, int) else str(value),
+)
+def test_it_is_the_sum_of_the_widest_layers_below_the_root(policy: TreePolicy, alone: int, together: int) -> None:
+    assert (most_drafted(policy, 1), most_drafted(policy, 2)) == (alone, together)
+
+
+class Uneven:
+    """A drafter of rows whose layers are narrow but for one each: row r spreads out behind layer r + 1."""
+
+    def __init__(self, rows: int):
+        """Start at the roots."""
+        self.rows, self.depth = rows, 0
+
+    def root(self, children: int) -> Children:
+        return self._answer(1, children)
+
+    def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
+        return self._answer(parents.shape[1], children)
+
+    def _answer(self, width: int, children: int) -> Children:
+        self.depth += 1
+        even, steep = np.zeros(children), -9.0 * np.arange(children)
+        rows = [even if self.depth == row + 2 else steep for row in range(self.rows)]
+        log_probs = np.repeat(np.array(rows, dtype=np.float32)[:, None], width, axis=1)
+        return Children(tokens=np.zeros(log_probs.shape, dtype=np.int64), log_probs=log_probs)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+def test_talons_of_one_batch_together_may_draft_far_more_than_one_and_never_more_than_told(rows: int) -> None:
+    policy = TalonPolicy(nodes=14, gate=0.5, top_k=1, children=8)
+    drafted = sum(grow(policy, Uneven(rows), rows).widths[1:])
+    assert most_drafted(policy, 1) == 12
+    assert drafted <= most_drafted(policy, rows) <= most_drafted(policy)
+    assert rows == 1 or drafted > 12

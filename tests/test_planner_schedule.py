@@ -1,0 +1,76 @@
+"""A schedule without cliffs, and a decoder that does not thrash between its cells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spectune.planner.plan import Plan
+from spectune.planner.schedule import agreed, next_cell
+
+from .plans import plan_of
+
+A, B, C = ("chain of 1", "small"), ("chain of 2", "small"), ("chain of 3", "small")
+
+
+def test_a_cell_takes_what_its_neighbours_take_where_that_is_as_good() -> None:
+    near = {(1, 100): [A], (2, 100): [B, A], (4, 100): [A]}
+    assert agreed(near) == {(1, 100): 0, (2, 100): 1, (4, 100): 0}
+
+
+def test_a_difference_beyond_noise_stays() -> None:
+    near = {(1, 100): [A], (2, 100): [B], (4, 100): [A]}
+    assert agreed(near) == dict.fromkeys(near, 0)
+
+
+def test_without_agreement_every_cell_takes_its_own_first() -> None:
+    near = {(1, 100): [A, B], (2, 100): [C], (4, 100): [B, A]}
+    assert agreed(near) == dict.fromkeys(near, 0)
+
+
+def test_contexts_are_neighbours_of_the_same_batch_only() -> None:
+    near = {(1, 100): [A], (1, 200): [B, A], (2, 300): [B]}
+    assert agreed(near)[1, 200] == 1
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return replace(plan_of([(1, 100), (4, 100), (1, 1000), (4, 1000)]), hysteresis=1.25)
+
+
+def test_a_fresh_decoder_takes_the_nearest_cell(plan: Plan) -> None:
+    assert next_cell(plan, None, 3, 900) is plan.cell(3, 900)
+
+
+def test_near_the_middle_a_decoder_stays_where_it_is(plan: Plan) -> None:
+    small, large = plan.cell(1, 100), plan.cell(4, 100)
+    assert next_cell(plan, small, 2, 100) is small
+    assert next_cell(plan, large, 2, 100) is large
+
+
+def test_clearly_beyond_the_middle_it_moves(plan: Plan) -> None:
+    small, large = plan.cell(1, 100), plan.cell(4, 100)
+    assert next_cell(plan, small, 3, 100) is large
+    assert next_cell(plan, large, 1, 100) is small
+
+
+def test_a_batch_that_goes_to_and_fro_around_the_middle_causes_no_switch(plan: Plan) -> None:
+    cell = plan.cell(1, 100)
+    seen = []
+    for batch in (1, 2, 1, 2, 2, 1):
+        cell = next_cell(plan, cell, batch, 100)
+        seen.append(cell)
+    assert all(one is plan.cell(1, 100) for one in seen)
+
+
+def test_without_hysteresis_the_nearest_cell_is_taken(plan: Plan) -> None:
+    bare = replace(plan, hysteresis=1.0)
+    assert next_cell(bare, bare.cell(1, 100), 3, 100) is bare.cell(4, 100)
+
+
+def test_a_growing_context_moves_on_after_the_middle(plan: Plan) -> None:
+    cell = plan.cell(1, 100)
+    moved = [context for context in range(100, 1001, 10) if next_cell(plan, cell, 1, context) is not cell]
+    assert moved[0] > 400
+    assert moved[0] < 700

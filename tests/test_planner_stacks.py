@@ -1,0 +1,82 @@
+"""What a hierarchy of the drafters would do, by the cell's costs and the models' agreement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from spectune.planner.cost import Cell, CellCosts, cell_costs
+from spectune.planner.hierarchy.latency import exact_latency
+from spectune.planner.hierarchy.records import Hierarchy, Level
+from spectune.planner.inputs import DrafterInputs, PlanInputs
+from spectune.planner.stacks import hierarchy_inputs, stack_forecast
+from spectune.profiler.records.acceptance import PairwiseAcceptance
+
+from .synthetic import TARGET, Language, SkilledDrafter, every_node, inputs, model, record, surface, texts
+
+NAMES = ("target", "small", "medium")
+AGREEMENT = PairwiseAcceptance(
+    models=NAMES,
+    greedy=((1.0, 0.5, 0.8), (0.5, 1.0, 0.6), (0.8, 0.6, 1.0)),
+    overlap=((1.0, 0.5, 0.8), (0.5, 1.0, 0.6), (0.8, 0.6, 1.0)),
+    positions=100,
+    target=TARGET.key,
+    workload="made up",
+    temperature=0.0,
+)
+
+
+@cache
+def two_drafters() -> PlanInputs:
+    """A target of 10 ms, a medium drafter of 3 ms and a small one of 0.5 ms."""
+    language = Language(4)
+    pairs = texts(language, 6, lambda text: 30)
+    small = record(SkilledDrafter(language, 0.6, seed=1), pairs, every_node(2, 3))
+    medium = record(SkilledDrafter(language, 0.9, seed=2), pairs, every_node(2, 3), name="medium")
+    bottom = inputs(small, verify_ms=lambda batch, context, tokens: 10.0, draft_ms=lambda *shape: 0.5)
+    upper = DrafterInputs(
+        name="medium", model=model("medium"), surface=surface("medium", "draft", lambda *shape: 3.0), trace=medium
+    )
+    return replace(bottom, drafters=(*bottom.drafters, upper), pairwise=AGREEMENT)
+
+
+def costs_of(found: PlanInputs, batch: int = 1) -> CellCosts:
+    drafts = {drafter.name: drafter.surface for drafter in found.drafters}
+    return cell_costs(Cell(batch=batch, context=20), found.verify, drafts, found.overhead)
+
+
+def test_the_cheaper_drafter_stands_below_and_the_target_on_top() -> None:
+    found = two_drafters()
+    assert [one.name for one in hierarchy_inputs(found, costs_of(found)).models] == ["small", "medium", "target"]
+
+
+def test_acceptance_by_the_target_is_the_traces_and_between_drafters_their_agreement() -> None:
+    found = two_drafters()
+    rows = hierarchy_inputs(found, costs_of(found)).acceptance
+    small, medium = (float(drafter.trace.rank_acceptance()[0]) for drafter in found.drafters)
+    assert rows == ((), (0.6,), (small, medium))
+
+
+def test_the_forecast_is_the_latency_of_its_own_hierarchy() -> None:
+    found = two_drafters()
+    stack = stack_forecast(found, costs_of(found))
+    assert stack is not None
+    levels = [Level(name=name, threshold=many) for name, many in zip(stack.models, stack.thresholds, strict=True)]
+    own = exact_latency(hierarchy_inputs(found, costs_of(found)), Hierarchy(levels=tuple(levels)))
+    assert stack.tokens_per_s == pytest.approx(1000.0 / own.ms_per_token)
+
+
+def test_a_stack_is_no_slower_than_the_best_single_drafter() -> None:
+    found = two_drafters()
+    stack = stack_forecast(found, costs_of(found))
+    assert stack is not None
+    assert stack.tokens_per_s >= stack.best_single_tokens_per_s * (1.0 - 1e-9)
+
+
+def test_without_agreement_or_with_one_drafter_or_a_batch_there_is_no_forecast() -> None:
+    found = two_drafters()
+    assert stack_forecast(replace(found, pairwise=None), costs_of(found)) is None
+    assert stack_forecast(replace(found, drafters=found.drafters[:1]), costs_of(found)) is None
+    assert stack_forecast(found, costs_of(found, batch=3)) is None

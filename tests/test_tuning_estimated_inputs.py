@@ -1,0 +1,109 @@
+"""Plans for a device that is not here: labelled as computed, and of no use to a decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from spectune.db import Store, open_store
+from spectune.errors import RequestError, StoreError
+from spectune.profiler.catalogue import catalogued
+from spectune.profiler.identity import identify
+from spectune.profiler.records.acceptance import AcceptanceTrace
+from spectune.profiler.records.device import Device
+from spectune.profiler.records.model import ModelIdentity
+from spectune.runtime.choice import choose_plan
+from spectune.tuning.estimated_inputs import inputs_on_estimates
+from spectune.tuning.host_time import UNKNOWN
+from spectune.tuning.plan import PlanRequest, solve_and_store
+
+from .synthetic import DEVICE, Language, SkilledDrafter, every_node, overhead, record, texts
+
+FAMILY = Path(__file__).parents[1] / "demo" / "models"
+H200 = catalogued("H200").device
+
+
+@cache
+def identity(name: str) -> ModelIdentity:
+    return identify(FAMILY / name)
+
+
+def request(**changes: object) -> PlanRequest:
+    wanted: dict[str, object] = {"target": identity("target"), "device": H200, "workload": "made up", "trials": 2}
+    return PlanRequest(**(wanted | changes))  # type: ignore[arg-type]
+
+
+@cache
+def recorded() -> AcceptanceTrace:
+    spoken = Language(3)
+    made_up = record(SkilledDrafter(spoken, 0.8), texts(spoken, 4, lambda text: 10), every_node(2, 2))
+    return replace(made_up, target=identity("target").key, drafter=identity("small").key)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A store that holds a trace of the demo family, and nothing measured."""
+    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path / "cache"))
+    with open_store(str(tmp_path / "store.db")) as opened:
+        for name in ("target", "small"):
+            opened.add_model(identity(name))
+        opened.add_trace(recorded())
+        yield opened
+
+
+def test_a_trace_is_priced_on_computed_surfaces_that_the_store_keeps(store: Store) -> None:
+    found = inputs_on_estimates(request(), store)
+    assert [found.verify, found.drafters[0].surface] == store.surfaces(H200.fingerprint)
+    assert found.drafters[0].trace == recorded()
+    assert found.verify.batches == (1,)  # there are not texts enough for 8
+    assert set(found.footprints) == {identity("target").key, identity("small").key}
+
+
+def test_the_notes_say_that_nothing_was_measured(store: Store) -> None:
+    origin, *_, host = inputs_on_estimates(request(), store).notes
+    assert origin.startswith("an estimate: every forward on NVIDIA H200 was computed from limits alone")
+    assert host == UNKNOWN
+
+
+def test_host_time_is_that_of_the_device_that_is_nearest(store: Store) -> None:
+    other = Device(kind="cuda", name="Other GPU", index=0, memory_bytes=2**35)
+    for device, ms in ((DEVICE, 0.5), (other, 0.25)):
+        store.add_device(device)
+        measured = replace(overhead(ms), device=device.fingerprint, target=identity("target").key, dtype="bfloat16")
+        store.add_overhead(measured)
+    found = inputs_on_estimates(request(), store)
+    assert found.overhead.host_ms("chain", 1, 3, 4) == 0.25
+    assert f"the host time of rounds is that of {other.label}" in found.notes
+
+
+def test_every_context_that_is_asked_for_is_computed(store: Store) -> None:
+    found = inputs_on_estimates(request(batches=(2, 4), contexts=(64, 4096)), store)
+    assert found.verify.batches == (2, 4)
+    assert set(found.verify.contexts(2)) > {64, 4096}
+
+
+def test_a_store_without_a_trace_says_what_to_run(store: Store) -> None:
+    with pytest.raises(StoreError, match=r"no trace of the workload 'chat'.*run: spectune profile"):
+        inputs_on_estimates(request(workload="chat"), store)
+
+
+def test_a_model_whose_configuration_is_gone_is_named(store: Store) -> None:
+    store.add_model(replace(identity("small"), location="nowhere"))
+    with pytest.raises(RequestError, match=r"nothing can be computed for small, .* nowhere"):
+        inputs_on_estimates(request(), store)
+
+
+@pytest.mark.parametrize(
+    "real", [H200, replace(H200, driver="570.1", compute_capability="9.0"), replace(H200, libraries=(("torch", "3"),))]
+)
+def test_no_decoder_takes_a_plan_that_was_made_on_estimates(real: Device, store: Store) -> None:
+    solve_and_store(inputs_on_estimates(request(), store), request(batches=(1,), contexts=(64,)), store)
+    choice = choose_plan(
+        "auto", target=identity("target"), device=real, store=store.url, workload="made up", temperature=0.0
+    )
+    assert len(store.plans()) == 1
+    assert choice.plan is None and "no plan for" in choice.reason

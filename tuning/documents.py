@@ -1,0 +1,143 @@
+"""A plan's inputs from files that `spectune show surface|trace -o` wrote: no device, store or model is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from ..errors import RequestError, SpectuneError
+from ..planner.inputs import DrafterInputs, PlanInputs
+from ..profiler.records.acceptance import AcceptanceTrace
+from ..profiler.records.device import Device
+from ..profiler.records.document import SurfaceDocument, TraceDocument
+from ..profiler.records.model import ModelIdentity
+from ..profiler.records.surface import LatencySurface
+from ..profiler.records.wire import from_json
+from .architectures import footprints_of
+from .host_time import UNKNOWN, no_host_time
+
+Document = TypeVar("Document", SurfaceDocument, TraceDocument)
+Surfaces = Mapping[Path, SurfaceDocument]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFiles:
+    """Which files a plan is made from: surfaces of a target and its drafters on one device, traces of the drafters."""
+
+    surfaces: tuple[Path, ...]
+    traces: tuple[Path, ...]
+
+    def __post_init__(self) -> None:
+        if not self.surfaces or not self.traces:
+            raise RequestError(
+                f"a plan from files needs surfaces and traces, got {len(self.surfaces)} and {len(self.traces)}; give "
+                "--surface for the target and every drafter, and --trace for every drafter"
+            )
+
+
+def inputs_from_files(files: PlanFiles) -> PlanInputs:
+    """Return what the files hold as a plan's inputs; who the target is and where it runs is in them.
+
+    Raises:
+        RequestError: a file cannot be read, is no such document, or one is missing, twice there or of no use.
+        PlanError: the files do not belong together.
+    """
+    surfaces = {path: _document(SurfaceDocument, path) for path in files.surfaces}
+    traces = [_document(TraceDocument, path).trace for path in files.traces]
+    target = _target(traces, files.traces)
+    verify = _of_model(surfaces, target, "verify", "the traces' target")
+    drafts = [_of_model(surfaces, trace.drafter, "draft", trace.drafter_name) for trace in traces]
+    _require_used(surfaces, {verify, *drafts})
+    found = surfaces[verify]
+    models = {document.surface.model: _model(path, document) for path, document in surfaces.items()}
+    return PlanInputs(
+        device=_device(verify, found),
+        target=models[target],
+        dtype=found.surface.dtype,
+        verify=found.surface,
+        overhead=found.overhead or no_host_time(found.surface),
+        drafters=tuple(
+            DrafterInputs(
+                name=trace.drafter_name, model=models[trace.drafter], surface=surfaces[path].surface, trace=trace
+            )
+            for trace, path in zip(traces, drafts, strict=True)
+        ),
+        footprints=footprints_of(models.values(), found.surface.dtype),
+        notes=_notes(surfaces, found),
+    )
+
+
+def _document(kind: type[Document], path: Path) -> Document:
+    name = "surface" if kind is SurfaceDocument else "trace"
+    try:
+        return from_json(kind, path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise RequestError(f"cannot read {path} ({reason}); write it with: spectune show {name} -o FILE") from error
+    except SpectuneError as error:
+        raise RequestError(
+            f"{path} is no {name} of spectune: {error}; write it with: spectune show {name} -o FILE"
+        ) from error
+
+
+def _target(traces: Sequence[AcceptanceTrace], paths: Sequence[Path]) -> str:
+    """Return the key of the model that wrote all texts."""
+    for trace, path in zip(traces, paths, strict=True):
+        if trace.target != traces[0].target:
+            raise RequestError(
+                f"{path} is a trace along {trace.target}, {paths[0]} one along {traces[0].target}; plan one target"
+            )
+    return traces[0].target
+
+
+def _of_model(surfaces: Surfaces, model: str, role: str, called: str) -> Path:
+    """Return the one surface of a model in a role."""
+    found = [path for path, document in surfaces.items() if _is_of(document.surface, model, role)]
+    if not found:
+        raise RequestError(
+            f"no file is a {role} surface of {called} ({model}); write one with: spectune show surface -o FILE"
+        )
+    if len(found) > 1:
+        raise RequestError(f"{found[0]} and {found[1]} are both {role} surfaces of {called}; give one of them")
+    return found[0]
+
+
+def _is_of(surface: LatencySurface, model: str, role: str) -> bool:
+    return (surface.model, surface.role) == (model, role)
+
+
+def _require_used(surfaces: Surfaces, used: set[Path]) -> None:
+    """Raise RequestError for a surface that no trace asks for, or of another number format than the others."""
+    dtypes = {document.surface.dtype for document in surfaces.values()}
+    if len(dtypes) > 1:
+        raise RequestError(f"the surfaces are of {' and '.join(sorted(dtypes))}; give surfaces of one number format")
+    for path, document in surfaces.items():
+        if path not in used:
+            surface = document.surface
+            raise RequestError(
+                f"{path} is a {surface.role} surface of {surface.model}, which no trace needs; leave it out, or add "
+                "that drafter's trace"
+            )
+
+
+def _device(path: Path, document: SurfaceDocument) -> Device:
+    if document.device is None:
+        raise RequestError(f"{path} does not say which device it is of; write it from a store that knows the device")
+    return document.device
+
+
+def _model(path: Path, document: SurfaceDocument) -> ModelIdentity:
+    if document.model is None:
+        raise RequestError(f"{path} does not say which model it is of; write it from a store that knows the model")
+    return document.model
+
+
+def _notes(surfaces: Surfaces, verify: SurfaceDocument) -> tuple[str, ...]:
+    notes = [
+        f"{path.name} is {document.surface.origin} ({document.surface.regime}), not measured here"
+        for path, document in surfaces.items()
+        if document.surface.origin != "measured"
+    ]
+    return (*notes, *(() if verify.overhead else (UNKNOWN,)))

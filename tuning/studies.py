@@ -1,0 +1,123 @@
+"""Where Optuna keeps the trials of a search: in memory, or in a storage that outlives it.
+
+A storage may serve several processes, and several searches one after the other: a study holds what was tried before,
+and a search goes on behind it.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import optuna
+from optuna.samplers import TPESampler
+from optuna.storages import BaseStorage, RDBStorage
+from sqlalchemy import event
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import SQLAlchemyError
+
+from ..db.sqlite import BUSY_TIMEOUT_S, prepare_file
+from ..db.url import resolve_url, shown, sqlite_file
+from ..errors import StoreError
+from ..planner.studies import studies_in_memory, study_seed
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+ATTEMPTS = 20  # to make the tables of a new storage, while other processes try the same
+FAILURES = (optuna.exceptions.OptunaError, SQLAlchemyError, ImportError, OSError, RuntimeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredStudies:
+    """Opens studies by name; may be sent to other processes, each of which opens the storage for itself.
+
+    Attributes:
+        storage_url: a database URL (sqlite:///trials.db, postgresql://...), or the path of a journal file; None keeps
+            every study in memory.
+        seed: of the samplers. A fresh study draws by its name and this seed, as one in memory does; one that goes on
+            draws anew, so that nothing is tried twice.
+    """
+
+    storage_url: str | None = None
+    seed: int = 0
+
+    def __call__(self, name: str) -> optuna.Study:
+        """Return the study of a name, which maximises; what it holds already is kept.
+
+        Raises:
+            StoreError: the storage cannot be opened, or is of another version of Optuna.
+        """
+        if self.storage_url is None:
+            return studies_in_memory(self.seed)(name)
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = _stored(self.storage_url, name)
+        tried = len(study.get_trials(deepcopy=False))
+        study.sampler = TPESampler(seed=study_seed(f"{name} behind {tried}" if tried else name, self.seed))
+        return study
+
+
+def _stored(place: str, name: str) -> optuna.Study:
+    try:
+        return optuna.create_study(storage=_storage(place), study_name=name, direction="maximize", load_if_exists=True)
+    except FAILURES as error:
+        raise StoreError(f"cannot keep trials in {_named(place)}: {_first_line(error)}; choose another") from error
+
+
+@lru_cache(maxsize=4)
+def _storage(place: str) -> BaseStorage:
+    """Return a storage of this process; opening one takes far longer than a trial.
+
+    Raises:
+        StoreError: the place is no URL, or a file that cannot be used.
+    """
+    if "://" not in place:
+        return _journal(Path(place))
+    url = resolve_url(place)
+    return _sqlite(url) if url.get_backend_name() == "sqlite" else RDBStorage(url.render_as_string(hide_password=False))
+
+
+def _journal(path: Path) -> BaseStorage:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    if path.suffix in (".db", ".sqlite", ".sqlite3"):
+        raise StoreError(f"{path} looks like an SQLite file; write sqlite:///{path}, or name a journal file")
+    return JournalStorage(JournalFileBackend(str(path.absolute())))
+
+
+def _sqlite(url: URL) -> BaseStorage:
+    """Open an SQLite file that several processes may write, each waiting for its turn."""
+    if (file := sqlite_file(url)) is not None:
+        prepare_file(file)
+        with closing(sqlite3.connect(file, timeout=BUSY_TIMEOUT_S)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL").close()  # the file remembers it
+    options = {"connect_args": {"timeout": BUSY_TIMEOUT_S}}
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            storage = RDBStorage(str(url), engine_kwargs=dict(options))
+            break
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError):  # another process has just made a table
+            if attempt == ATTEMPTS:
+                raise
+            time.sleep(0.05 * random.random() * attempt)
+    event.listen(storage.engine, "connect", _write_fast)
+    return storage
+
+
+def _write_fast(connection: Connection, _record: object) -> None:
+    connection.execute("PRAGMA synchronous=NORMAL").close()  # a killed process loses nothing beside a write-ahead log
+
+
+def _named(place: str) -> str:
+    return shown(resolve_url(place)) if "://" in place else place
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
