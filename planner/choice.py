@@ -35,17 +35,18 @@ SIMPLICITY = {  # of equally many models and nodes: shapes known before the roun
 TIE = 0.01  # relative distance below which two speeds are equal, whatever the texts say
 TIE_MOST = 0.02  # relative distance above which they are not, however few the texts are
 CONSIDERED = 0.2  # relative distance to the fastest up to which noise is looked at
-DRIFT = 0.02  # relative standard error of a device between measuring and decoding, at least
+DRIFT = 0.02  # least relative standard deviation of a device between measuring and decoding
 SDS_OF_90_PERCENT = 1.645
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceErrors:
-    """Relative errors of the measured latencies: of the target, and by drafter name."""
+    """Relative errors of the measured latencies: of the target, by drafter name, and of all by the device's drift."""
 
     verify: float
     drafts: dict[str, float]
+    drift: float = DRIFT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -250,7 +251,7 @@ class Promise:
         return ErrorParts(
             acceptance=math.sqrt(2.0) * relative_error(rates, self.texts),
             surfaces=math.hypot(verify, draft),
-            drift=DRIFT,
+            drift=self.errors.drift,
             optimism=flattery,
         )
 

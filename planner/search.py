@@ -19,7 +19,7 @@ from .acceptance import PositionResults
 from .bounds import most_tokens_per_round
 from .candidate import Candidate
 from .candidates import drafted, textual, unrecorded_beams
-from .choice import SurfaceErrors, ballot_of, planned_cell
+from .choice import DRIFT, SurfaceErrors, ballot_of, planned_cell
 from .contest import Contest
 from .cost import Cell, cell_costs
 from .estimate import resampling_weights
@@ -128,6 +128,7 @@ def solve_cells(
     errors = SurfaceErrors(
         verify=_known_error(inputs.verify),
         drafts={drafter.name: _known_error(drafter.surface) for drafter in inputs.drafters},
+        drift=max(DRIFT, math.sqrt(2.0) * inputs.verify.drift()),  # the moment of measuring is a sample, too
     )
     solved = []
     for contest in contests:

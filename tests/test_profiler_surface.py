@@ -191,3 +191,22 @@ def test_a_surface_of_failures_has_no_error() -> None:
     failed = Measurement(batch=1, context_tokens=0, tokens=2, failure="out of memory")
     with pytest.raises(MeasurementError, match="out of memory"):
         surface([failed]).relative_error()
+
+
+def test_the_drift_of_a_session_is_the_spread_of_its_calls_factors() -> None:
+    cells = [
+        Measurement(batch=1, context_tokens=10, tokens=n, repeats_ms=(1.0, 1.0), drift=(0.9, 1.1)) for n in (1, 2, 3)
+    ]
+    assert surface(cells).drift() == pytest.approx(0.1)
+
+
+def test_one_stalled_call_is_no_drift() -> None:
+    steady = [
+        Measurement(batch=1, context_tokens=10, tokens=n, repeats_ms=(1.0,) * 10, drift=(1.0,) * 10) for n in (1, 2, 3)
+    ]
+    stalled = Measurement(batch=1, context_tokens=10, tokens=4, repeats_ms=(1.0,), drift=(9.0,))
+    assert surface([*steady, stalled]).drift() < 0.05
+
+
+def test_a_surface_without_drift_says_0() -> None:
+    assert surface([Measurement(batch=1, context_tokens=10, tokens=1, repeats_ms=(1.0,))]).drift() == 0.0

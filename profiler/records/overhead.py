@@ -6,6 +6,9 @@
 `a`, what every round costs, and `c`, what a node of a drafted tree does, are the same for all kinds of a batch size.
 Few noisy rounds of each kind then tell about all of them; a line through two points of one kind alone would follow
 their noise, and be far off for trees smaller than both. Samples count by their relative error.
+
+The lines go through medians, but many rounds take their mean: `a` therefore has the mean distance of all repeats from
+their sample's median added, the outermost ones pulled in.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from numpy.typing import NDArray
 from ...errors import MeasurementError
 
 Floats = NDArray[np.float64]
+OUTERMOST = 0.05  # share of repeats on either side
 PLAIN = "plain"  # the kind whose rounds are the common part of all others
 
 
@@ -99,9 +103,10 @@ class RoundOverhead:
         drafts = {kind: any(s.draft_forwards for s in samples if s.kind == kind) for kind in kinds}
         rows = np.array([_row(sample, kinds, drafts) for sample in samples])
         values = np.array([sample.median_ms for sample in samples])
-        weights = 1.0 / np.maximum(values, max(float(np.median(values)) / 2.0, np.finfo(np.float64).tiny))
+        least = float(np.median(values)) / 2.0
+        weights = 1.0 / np.maximum(values, least if least > 0.0 else 1.0)
         found = _non_negative_fit(rows * weights[:, None], values * weights)
-        shared_ms, node_ms, own = float(found[0]), float(found[1]), found[2:].tolist()
+        shared_ms, node_ms, own = float(found[0]) + _excess_ms(samples), float(found[1]), found[2:].tolist()
         return {
             kind: HostLine(
                 round_ms=shared_ms if drafts[kind] else shared_ms + own_ms,
@@ -117,6 +122,13 @@ def _row(sample: OverheadSample, kinds: list[str], drafts: dict[str, bool]) -> l
     is_drafted = drafts[sample.kind]
     own = float(sample.draft_forwards) if is_drafted else float(sample.kind != PLAIN)
     return [1.0, float(sample.nodes if is_drafted else 0), *(own if kind == sample.kind else 0.0 for kind in kinds)]
+
+
+def _excess_ms(samples: list[OverheadSample]) -> float:
+    """Return by how much a mean round is longer than a median one, at least 0; repeats beyond OUTERMOST are pulled in."""
+    apart = np.concatenate([np.array(sample.host_ms) - sample.median_ms for sample in samples])
+    low, high = np.quantile(apart, [OUTERMOST, 1.0 - OUTERMOST])
+    return max(float(np.clip(apart, low, high).mean()), 0.0)
 
 
 def _non_negative_fit(rows: Floats, values: Floats) -> Floats:

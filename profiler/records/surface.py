@@ -189,6 +189,17 @@ class LatencySurface:
         sentinels = [cell for cell in cells if cell.purpose == "sentinel"] or cells
         return tuple(sorted(abs(ms / cell.median_ms - 1.0) for cell in sentinels for ms in cell.steady_ms))
 
+    def drift(self) -> float:
+        """Return the relative standard deviation of the device's speed over the session, 0 where it is not known.
+
+        The slowest and fastest twentieth of the calls count as the ones next to them.
+        """
+        factors = [factor for cell in self._ran() for factor in cell.drift]
+        if not factors:
+            return 0.0
+        low, high = np.quantile(factors, [0.05, 0.95])
+        return float(np.clip(factors, low, high).std())
+
     def _ran(self) -> list[Measurement]:
         return [cell for cell in self.measurements if cell.failure is None]
 
