@@ -1,11 +1,12 @@
 """Is the plan as fast as the best of a sweep that takes twenty times as long as its profile?
 
-Profiles the demo family at batch 1, 4 and 8 and plans. Then does what people do today: decodes the same 16 x 96
-tokens with every one of a list of configurations (plain decoding, chains, prompt lookup, EAGLE-2 grids, TALON),
-interleaved, per batch. The sweep's five best and the plan are measured again, in fresh rounds, on prompts neither has
-seen. Every way may run padded to the same cheaper shapes, plain decoding too. The last line is one JSON object.
+Profiles the demo family at batch 1, 4 and 8 on 24 prompts x 128 tokens and plans. Then does what people do today:
+decodes the same 16 x 96 tokens with every one of a list of configurations (plain decoding, chains, prompt lookup,
+EAGLE-2 grids, TALON), interleaved, per batch. The sweep's five best and the plan are measured again in fresh rounds, on
+64 prompts neither has seen. Every way may run padded to the same cheaper shapes, plain decoding too. The last line is
+one JSON object.
 
-    python benchmarks/regret.py [--temperature 0] [--repeats 3] [--quick]
+    python benchmarks/regret.py [--temperature 0] [--repeats 2] [--quick]
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from spectune.runtime.requests import Request
 from spectune.tuning.decoding import Family
 from spectune.tuning.family import load_family, torch_device
 
-from sweep import DTYPE, LOOKUP, PROMPTS, Raced, Way, learned, race, requests, speed_of  # isort: skip
+from sweep import DTYPE, FINE_TURNS, LOOKUP, PROMPTS, Raced, Way, learned, race, requests, speed_of  # isort: skip
 
 FINALISTS = 5  # of the sweep, measured again
 LEAST_RATIO = 0.98  # plan over the best of the fresh rounds
@@ -46,7 +47,7 @@ def main() -> None:
     """Run it and print the verdicts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--repeats", type=int, default=3, help="fresh races of the finalists, whose medians count")
+    parser.add_argument("--repeats", type=int, default=2, help="fresh races of the finalists, whose medians count")
     parser.add_argument("--budget", type=float, default=15.0, help="seconds for latency cells")
     parser.add_argument("--quick", action="store_true", help="a tenth of the sweep, to see that all of it runs")
     asked = parser.parse_args()
@@ -54,7 +55,7 @@ def main() -> None:
     models = family_models(family_folder())
     family = load_family(models, dtype=DTYPE, device=torch_device(chapter.inputs.device))
     swept = requests(calibration_prompts()[:PROMPTS], asked.temperature, seed=0)
-    fresh = requests(evaluation_prompts()[:32], asked.temperature, seed=1000)
+    fresh = requests(evaluation_prompts(), asked.temperature, seed=1000)
     ways = configurations(list(models.drafters))[:: 10 if asked.quick else 1]
     rows = [one_cell(cell, ways, chapter.inputs, family, swept, fresh, asked.repeats) for cell in chapter.cells]
     sweep_s = sum(row["sweep_s"] for row in rows)
@@ -117,7 +118,10 @@ def one_cell(
     planned = Way(policy=cell.policy, drafter=cell.drafter)
     plain = Way(policy=PlainPolicy(), drafter=None)
     finalists = dict.fromkeys([*(raced.way for raced in ranked[:FINALISTS]), planned, plain])
-    again = [race(list(finalists), padding, family, fresh, cell.batch, seed=1 + repeat) for repeat in range(repeats)]
+    again = [
+        race(list(finalists), padding, family, fresh, cell.batch, turns=FINE_TURNS, seed=1 + repeat)
+        for repeat in range(repeats)
+    ]
     speeds = {way: statistics.median(speed_of(run, way) for run in again) for way in finalists}
     best = max(speeds, key=lambda way: speeds[way])
     row = {

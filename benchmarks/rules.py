@@ -6,7 +6,7 @@ published default, each with the drafter that is predicted to serve it best, in 
 medians count. All may run padded to the same cheaper shapes. Sequoia's tree is built by its own procedure from the same
 surface and trace. The last line is one JSON object.
 
-    python benchmarks/rules.py [--temperature 0] [--repeats 3]
+    python benchmarks/rules.py [--temperature 0] [--repeats 2]
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spectune.runtime.requests import Request
 from spectune.tuning.decoding import Family
 from spectune.tuning.family import load_family, torch_device
 
-from sweep import DTYPE, LOOKUP, Way, learned, race, requests, speed_of  # isort: skip
+from sweep import DTYPE, FINE_TURNS, LOOKUP, Way, learned, race, requests, speed_of  # isort: skip
 
 SEQUOIA_SIZES = (2, 4, 8, 16, 32, 64)  # tokens a verify is tried with
 LEAST_RATIO = 1.0  # plan over every rule
@@ -42,7 +42,7 @@ def main() -> None:
     """Run it and print the verdicts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--repeats", type=int, default=3, help="races, whose medians count")
+    parser.add_argument("--repeats", type=int, default=2, help="races, whose medians count")
     parser.add_argument("--budget", type=float, default=30.0, help="seconds for latency cells")
     asked = parser.parse_args()
     chapter = learned(asked.temperature, asked.budget, "full")
@@ -118,7 +118,7 @@ def one_cell(cell: PlanCell, inputs: PlanInputs, family: Family, fresh: list[Req
     padding = cell_costs(place, inputs.verify, {}, inputs.overhead).run_tokens
     rules, planned = rules_of(cell, inputs), Way(policy=cell.policy, drafter=cell.drafter)
     ways = list(dict.fromkeys([planned, *(rule.way for rule in rules)]))
-    runs = [race(ways, padding, family, fresh, cell.batch, seed=repeat) for repeat in range(repeats)]
+    runs = [race(ways, padding, family, fresh, cell.batch, turns=FINE_TURNS, seed=repeat) for repeat in range(repeats)]
     speeds = {way: statistics.median(speed_of(run, way) for run in runs) for way in ways}
     row = {
         "batch": cell.batch,

@@ -33,8 +33,10 @@ from spectune.tuning.validate import entrant
 BATCHES = (1, 4, 8)
 DTYPE = "bfloat16"
 WORKLOAD = "python-stdlib"
-PROMPTS, NEW_TOKENS = 16, 96  # of the profile and of a sweep
-TURNS = 8  # of one race: every entrant decodes an eighth of the tokens, then the next one
+PROFILE_PROMPTS, PROFILE_TOKENS = 24, 128  # recorded: text is cheap to a profile, and dear to a sweep
+PROMPTS, NEW_TOKENS = 16, 96  # decoded by every way of a race
+TURNS = 8  # of a sweep: every entrant decodes an eighth of the tokens, then the next one
+FINE_TURNS = 32  # of a race between few, whose differences are small
 LOOKUP = "lookup"
 
 
@@ -67,6 +69,7 @@ def race(
     requests: Sequence[Request],
     batch: int,
     *,
+    turns: int = TURNS,
     seed: int = 0,
 ) -> list[Raced]:
     """Decode all requests with every way in turns of random order; tokens/s leave prompts out, device_s does not.
@@ -77,6 +80,7 @@ def race(
         family: the models.
         requests: as many as the batch or more.
         batch: slots.
+        turns: shares the work is cut into.
         seed: of the orders.
     """
     field: list[tuple[Raced, DecoderEntrant]] = []
@@ -84,13 +88,13 @@ def race(
         setup = RoundSetup(policy=way.policy, drafter=way.drafter, run_tokens=run_tokens)
         field.append((Raced(way=way), entrant(way.name, setup, family, requests, batch)))
     order = random.Random(seed)
-    for turn in range(1, TURNS + 1):
+    for turn in range(1, turns + 1):
         order.shuffle(field)
         for raced, runner in field:
             start = time.perf_counter()
-            runner.advance(turn / TURNS)
+            runner.advance(turn / turns)
             raced.device_s += time.perf_counter() - start
-        print(f"... batch {batch}: turn {turn} of {TURNS}", file=sys.stderr, flush=True)
+        print(f"... batch {batch}: turn {turn} of {turns}", file=sys.stderr, flush=True)
     for raced, runner in field:
         raced.tokens_per_s = runner.tokens_per_s
     return sorted((raced for raced, _ in field), key=lambda raced: -raced.tokens_per_s)
@@ -110,12 +114,12 @@ def learned(temperature: float, budget_s: float, record: Level = "standard") -> 
     """Profile the demo family on the calibration prompts and plan, one context per batch: the texts' middle."""
     request = ProfileRequest(
         models=family_models(family_folder()),
-        prompts=calibration_prompts()[:PROMPTS],
+        prompts=calibration_prompts()[:PROFILE_PROMPTS],
         workload=WORKLOAD,
         temperature=temperature,
         dtype=DTYPE,
         batches=BATCHES,
-        max_new_tokens=NEW_TOKENS,
+        max_new_tokens=PROFILE_TOKENS,
         budget_s=budget_s,
         record=record,
     )

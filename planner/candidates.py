@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,8 +17,10 @@ from .acceptance import (
     rank_results,
     talon_results,
 )
+from .crossfit import EVERYWHERE, HALVES, Bools, folds_of, half_of
 from .policy import ChainPolicy, Eagle2Policy, OptTreePolicy, PlainPolicy, StaticPolicy, TreePolicy
 from .recorded import Recording, Rows, Text
+from .spaces import MOST_CHILDREN
 from .static_tree import Floats, nested_trees
 from .tree import TokenTree
 
@@ -26,53 +29,76 @@ CONFIDENT_LENGTHS = (4, 6, 8, 12, 20)
 CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 LOOKUP_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48)
 LOOKUP_NGRAMS = ((1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2), (4, 3))  # longest, shortest
-STATIC_SIZES = (3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 60)
+STATIC_SIZES = (*range(3, 13), 14, 16, 20, 24, 28, 32, 40, 48, 60, 80, 100, 128)
 STATIC_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10)
 EAGLE2_WIDTHS = (2, 3, 4, 5, 6, 8, 10)
 EAGLE2_DEPTHS = range(8)
-EAGLE2_SIZES = (*range(3, 17), *range(18, 33, 2), *range(36, 61, 4))
+EAGLE2_SIZES = (*range(3, 17), *range(18, 33, 2), *range(36, 65, 4), *range(72, 129, 8))
 TALON_GATES = (0.01, 0.03, 0.08, 0.2, 0.5)
 TALON_WIDTHS = (2, 4, 6, 10)
-TALON_NODES = (4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 60)
+TALON_NODES = (4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 60, 80, 100, 128)
 TALON_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 50)
 OPT_TREE_NODES = (4, 8, 12, 16, 24, 32)
 OPT_TREE_GAINS = (0.1, 0.2, 0.35, 0.5)
 OPT_TREE_DEPTHS = (3, 5, 8)
 
-Contender = tuple[TreePolicy, PositionResults]
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Contender:
+    """A policy, what it does at every position, and the half of the folds its shape was made from, or EVERYWHERE."""
+
+    policy: TreePolicy
+    results: PositionResults
+    searched_on: int = EVERYWHERE
 
 
-def textual(texts: tuple[Text, ...], rows: Rows) -> Iterator[Contender]:
-    """Yield plain decoding, then every lookup: what needs no model."""
-    yield PlainPolicy(), plain_results(rows)
-    for max_ngram, min_ngram in LOOKUP_NGRAMS:
-        yield from lookup_results(texts, max_ngram, min_ngram, LOOKUP_LENGTHS)
+def textual(texts: tuple[Text, ...], rows: Rows, most_tokens: int) -> Iterator[Contender]:
+    """Yield plain decoding, then every lookup: what needs no model.
+
+    Args:
+        texts: recorded.
+        rows: the numbering of their positions.
+        most_tokens: that one verify can feed.
+    """
+    yield Contender(policy=PlainPolicy(), results=plain_results(rows))
+    lengths = [length for length in LOOKUP_LENGTHS if length < most_tokens]
+    for max_ngram, min_ngram in LOOKUP_NGRAMS if lengths else ():
+        for policy, results in lookup_results(texts, max_ngram, min_ngram, lengths):
+            yield Contender(policy=policy, results=results)
 
 
-def drafted(recording: Recording, acceptance: Floats) -> Iterator[Contender]:
+def drafted(recording: Recording, most_tokens: int) -> Iterator[Contender]:
     """Yield chains, static trees and the dynamic trees of one drafter, cheap ones first.
 
     Args:
         recording: of the drafter.
-        acceptance: (children,), its unconditional acceptance by rank, from which static trees are built.
+        most_tokens: that one verify can feed.
     """
-    for length in CHAIN_LENGTHS:
-        policy = ChainPolicy(length=length)
-        yield policy, rank_results(policy, recording)
-    yield from confident_chain_results(recording, CONFIDENT_LENGTHS, CONFIDENCES)
+    chains = [ChainPolicy(length=length) for length in CHAIN_LENGTHS if length < most_tokens]
+    for chain in chains:
+        yield Contender(policy=chain, results=rank_results(chain, recording))
     if recording.is_prefix_exact:
-        for tree in dict.fromkeys((*static_trees(acceptance), *static_trees(acceptance_by_depth(recording)))):
+        for tree, half in _static_trees_by_half(recording, most_tokens):
             static = StaticPolicy(tree=tree)
-            yield static, rank_results(static, recording)
+            yield Contender(policy=static, results=rank_results(static, recording), searched_on=half)
+    for policy, results in _grown(recording, most_tokens):
+        yield Contender(policy=policy, results=results)
+
+
+def _grown(recording: Recording, most_tokens: int) -> Iterator[tuple[TreePolicy, PositionResults]]:
+    """Yield what looks at the drafter's confidence."""
+    children = min(MOST_CHILDREN, recording.children)
+    lengths = [length for length in CONFIDENT_LENGTHS if length < most_tokens]
+    if lengths:
+        yield from confident_chain_results(recording, lengths, CONFIDENCES)
     for top_k in EAGLE2_WIDTHS:
         if top_k <= recording.children:
-            yield from _beam(recording, top_k)
-    for top_k in TALON_WIDTHS:
-        if top_k <= recording.children:
-            for gate in TALON_GATES:
-                children = min(10, recording.children)
-                yield from talon_results(recording, gate, top_k, children, TALON_NODES, TALON_DEPTHS)
-    yield from opt_tree_results(recording, _opt_trees(recording.children))
+            yield from _beam(recording, top_k, most_tokens)
+    nodes = [count for count in TALON_NODES if count <= most_tokens]
+    for top_k in TALON_WIDTHS if nodes else ():
+        for gate in TALON_GATES if top_k <= children else ():
+            yield from talon_results(recording, gate, top_k, children, nodes, TALON_DEPTHS)
+    yield from opt_tree_results(recording, _opt_trees(children, most_tokens))
 
 
 def unrecorded_beams(recording: Recording) -> list[Eagle2Policy]:
@@ -80,29 +106,50 @@ def unrecorded_beams(recording: Recording) -> list[Eagle2Policy]:
     return [Eagle2Policy(top_k=top_k) for top_k in EAGLE2_WIDTHS if top_k > recording.children]
 
 
-def static_trees(acceptance: Floats) -> list[TokenTree]:
-    """Return the best trees of every size and depth bound that are no chains, each shape once.
+def static_trees(acceptance: Floats, most_tokens: int = max(STATIC_SIZES)) -> list[TokenTree]:
+    """Return the best trees of many sizes and depth bounds that are no chains, each shape once.
 
     Args:
         acceptance: (ranks,) or (depths, ranks), as `static_tree` takes it.
+        most_tokens: nodes of the largest.
     """
+    sizes = [size for size in STATIC_SIZES if size <= most_tokens]
     trees: dict[TokenTree, None] = {}
-    for max_depth in STATIC_DEPTHS:
-        nested = nested_trees(acceptance, max(STATIC_SIZES), max_depth)
-        trees |= {tree: None for tree in nested.trees(STATIC_SIZES) if tree.size > tree.depth + 1}
+    for max_depth in STATIC_DEPTHS if sizes else ():
+        nested = nested_trees(acceptance, max(sizes), max_depth)
+        trees |= {tree: None for tree in nested.trees(sizes) if tree.size > tree.depth + 1}
     return list(trees)
 
 
-def acceptance_by_depth(recording: Recording) -> Floats:
+def _static_trees_by_half(recording: Recording, most_tokens: int) -> list[tuple[TokenTree, int]]:
+    """Return the best trees of each half of the texts, and which half that is; EVERYWHERE for those of both."""
+    halves: dict[TokenTree, set[int]] = {}
+    for half in range(HALVES):
+        is_of_half = half_of(folds_of(len(recording.texts)))[recording.rows.text_of] == half
+        for acceptance in (acceptance_by_rank(recording, is_of_half), acceptance_by_depth(recording, is_of_half)):
+            for tree in static_trees(acceptance, most_tokens):
+                halves.setdefault(tree, set()).add(half)
+    return [(tree, EVERYWHERE if len(seen) == HALVES else seen.pop()) for tree, seen in halves.items()]
+
+
+def acceptance_by_rank(recording: Recording, chosen: Bools) -> Floats:
+    """Return (children,): how often the target's token has each rank, over the chosen rows."""
+    at = np.flatnonzero(chosen & (recording.rows.left > 0))
+    counts = np.bincount(recording.next_rank[at], minlength=recording.children)[: recording.children]
+    shares: Floats = counts / max(len(at), 1)
+    return shares
+
+
+def acceptance_by_depth(recording: Recording, chosen: Bools) -> Floats:
     """Return (depths, children): how often the target's path goes on with each rank, given that it came so far.
 
-    The last row is the deepest one behind which a tenth of the positions still are.
+    Paths start at the chosen rows. The last depth is the deepest one that a tenth of them reach.
     """
     ranks, left = recording.next_rank, recording.rows.left
-    positions = np.flatnonzero(left > 0)
-    at = positions
+    at = np.flatnonzero(chosen & (left > 0))
+    least = max(len(at) // 10, 1)
     rows: list[Floats] = []
-    while len(at) >= max(len(positions) // 10, 1) and len(rows) < max(STATIC_DEPTHS):
+    while len(at) >= least and len(rows) < max(STATIC_DEPTHS):
         counts = np.bincount(ranks[at], minlength=recording.children)[: recording.children]
         rows.append(counts / len(at))
         at = at[ranks[at] < recording.children] + 1
@@ -110,17 +157,19 @@ def acceptance_by_depth(recording: Recording) -> Floats:
     return np.array(rows)
 
 
-def _beam(recording: Recording, top_k: int) -> Iterator[Contender]:
+def _beam(recording: Recording, top_k: int, most_tokens: int) -> Iterator[tuple[TreePolicy, PositionResults]]:
     """Yield the EAGLE-2 trees of one width; sizes that hold every candidate appear once."""
-    for policy, results in eagle2_results(recording, top_k, EAGLE2_DEPTHS, EAGLE2_SIZES):
+    sizes = [size for size in EAGLE2_SIZES if size <= most_tokens]
+    for policy, results in eagle2_results(recording, top_k, EAGLE2_DEPTHS, sizes) if sizes else ():
         if policy.max_verify_tokens == policy.verify_tokens:
             yield policy, results
 
 
-def _opt_trees(children: int) -> list[OptTreePolicy]:
+def _opt_trees(children: int, most_tokens: int) -> list[OptTreePolicy]:
     return [
-        OptTreePolicy(nodes=nodes, least_gain=gain, max_depth=depth, children=min(nodes, children, 10))
+        OptTreePolicy(nodes=nodes, least_gain=gain, max_depth=depth, children=min(nodes, children))
         for nodes in OPT_TREE_NODES
+        if nodes < most_tokens
         for gain in OPT_TREE_GAINS
         for depth in OPT_TREE_DEPTHS
     ]

@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from .candidate import Candidate
 from .contest import Contest
 from .cost import Floats
-from .crossfit import cross_fitted_rate
-from .estimate import by_text, relative_error, resampled_rates
-from .objective import LatencyBound
-from .plan import Alternative, ErrorParts, PlanCell, Prediction, PublishedPrice, StackForecast
+from .crossfit import Bools, cross_fitted_rate
+from .estimate import by_text, rates_of, relative_error, resampled, resampled_rates
+from .plan import Alternative, ErrorParts, Lead, PlanCell, Prediction, PublishedPrice, StackForecast
 from .policy import LookupPolicy, PlainPolicy
-from .schedule import Way
 from .sensitivity import outlook_of
 from .shape import ShapeFacts
 
@@ -32,8 +30,8 @@ SIMPLICITY = {  # of equally many models and nodes: shapes known before the roun
     "opt-tree": 3,
     "cast": 4,
 }
-TIE = 0.01  # relative distance below which two speeds are equal, whatever the texts say
-TIE_MOST = 0.02  # relative distance above which they are not, however few the texts are
+TIE = 0.005  # relative distance below which two speeds are equal, whatever the texts say
+TIE_MOST = 0.01  # relative distance above which they are not, however few the texts are: what simplicity may cost
 CONSIDERED = 0.2  # relative distance to the fastest up to which noise is looked at
 DRIFT = 0.02  # least relative standard deviation of a device between measuring and decoding
 SDS_OF_90_PERCENT = 1.645
@@ -59,7 +57,6 @@ class Ballot:
         able: places of those that may be chosen, plain decoding always among them.
         near: places of those as good as the best, the one the cell takes by itself first.
         cross_fitted: tokens per second of choices on texts that did not make them, NaN where that cannot be told.
-        keeps_bound: whether the ones in `near` keep the latency bound.
     """
 
     candidates: list[Candidate]
@@ -67,34 +64,32 @@ class Ballot:
     able: tuple[int, ...]
     near: tuple[int, ...]
     cross_fitted: float
-    keeps_bound: bool
 
     @property
-    def ways(self) -> list[Way]:
-        """What each of the near candidates is called."""
-        return [(self.candidates[place].policy.label, self.candidates[place].drafter) for place in self.near]
+    def flattery(self) -> float:
+        """By how much the choice on these texts is faster than on others, relative, at least 0."""
+        if self.near[0] == self.plain or not math.isfinite(self.cross_fitted):
+            return 0.0
+        return max(0.0, 1.0 - self.cross_fitted / self.candidates[self.near[0]].tokens_per_s)
 
 
-def ballot_of(contest: Contest, weights: Floats, bound: LatencyBound | None) -> Ballot:
+def ballot_of(contest: Contest, weights: Floats) -> Ballot:
     """Return which candidates of a cell are as good as its best; plain decoding must be among the priced.
 
-    The best is the fastest that keeps the bound, or, where none does, the one with the lowest latency. Where a promise
+    The best is the fastest that keeps the bound, or, where none does, of those with the least latency. Where a promise
     freed of its optimism is no faster than plain decoding, plain decoding alone is left.
 
     Args:
         contest: of the cell.
         weights: (resamples, texts), how often each text is drawn.
-        bound: of the latency.
     """
     candidates = contest.priced
     plain = next(place for place, one in enumerate(candidates) if isinstance(one.policy, PlainPolicy))
-    keeping = _keeping(contest, bound)
-    able = keeping if len(keeping) else _lowest_latency(contest, bound)
-    simplicity = ranks_of_simplicity(candidates)
-    near = as_good_as_the_best(candidates, weights, able, simplicity)
-    tokens, ms = by_text([candidates[place] for place in able])
+    able = _able(contest)
+    field = Field.of([candidates[place] for place in able], weights)
+    near = tuple(int(able[place]) for place in field.near())
     searched = np.array([contest.searched_on[place] for place in able])
-    crossed = 1000.0 * cross_fitted_rate(tokens, ms, searched, simplicity[able], TIE)
+    crossed = 1000.0 * cross_fitted_rate(field.tokens, field.ms, searched, field.choose)
     speed = candidates[near[0]].tokens_per_s
     is_no_gain = (min(crossed, speed) if math.isfinite(crossed) else speed) <= candidates[plain].tokens_per_s
     if is_no_gain and plain in able:
@@ -105,31 +100,54 @@ def ballot_of(contest: Contest, weights: Floats, bound: LatencyBound | None) -> 
         able=tuple(sorted({plain, *near, *able.tolist()})),
         near=near,
         cross_fitted=crossed,
-        keeps_bound=bool(len(keeping)),
     )
 
 
-def as_good_as_the_best(
-    candidates: Sequence[Candidate], weights: Floats, able: Ints, simplicity: Ints
-) -> tuple[int, ...]:
-    """Return the places whose distance to the fastest is noise, the simplest first.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Field:
+    """Candidates of which one is to be chosen.
 
-    Noise is the standard error of the paired difference over resampled texts, but at least TIE and at most TIE_MOST.
-
-    Args:
-        candidates: all.
+    Attributes:
+        tokens, ms: (candidates, texts).
+        simplicity: (candidates,), rank of each, the simplest first.
         weights: (resamples, texts).
-        able: places that may be chosen.
-        simplicity: (candidates,), rank of each.
     """
-    speeds = np.array([candidates[place].tokens_per_s for place in able])
-    best = float(speeds.max())
-    close = np.flatnonzero(speeds >= (1.0 - CONSIDERED) * best)
-    rates = 1000.0 * resampled_rates([candidates[able[place]] for place in close], weights)
-    fastest = int(speeds[close].argmax())
-    noise = np.clip((rates[fastest] - rates).std(axis=1), TIE * best, TIE_MOST * best)
-    tied = close[best - speeds[close] <= noise]
-    return tuple(sorted((int(able[place]) for place in tied), key=lambda place: int(simplicity[place])))
+
+    tokens: Floats
+    ms: Floats
+    simplicity: Ints
+    weights: Floats
+
+    @staticmethod
+    def of(candidates: Sequence[Candidate], weights: Floats) -> Field:
+        """Return the field of some candidates."""
+        tokens, ms = by_text(candidates)
+        return Field(tokens=tokens, ms=ms, simplicity=ranks_of_simplicity(candidates), weights=weights)
+
+    def near(self, may: Ints | None = None, texts: Bools | None = None) -> list[int]:
+        """Return the places whose distance to the fastest is noise, the simplest first.
+
+        Noise is the standard error of the paired difference over resampled texts, but at least TIE and at most
+        TIE_MOST: with few texts it would else let a plainly slower policy pass for as good.
+
+        Args:
+            may: places to choose among; all where None.
+            texts: (texts,), to choose by; all where None.
+        """
+        rows = np.arange(len(self.tokens)) if may is None else may
+        used = np.ones(self.tokens.shape[1], dtype=np.bool_) if texts is None else texts
+        tokens, ms = self.tokens[rows][:, used], self.ms[rows][:, used]
+        speeds = rates_of(tokens, ms)
+        best = float(speeds.max())
+        close = np.flatnonzero(speeds >= (1.0 - CONSIDERED) * best)
+        drawn = resampled(tokens[close], ms[close], self.weights[:, used])
+        noise = np.clip((drawn[int(speeds[close].argmax())] - drawn).std(axis=1), TIE * best, TIE_MOST * best)
+        tied = rows[close[best - speeds[close] <= noise]]
+        return sorted(tied.tolist(), key=lambda place: int(self.simplicity[place]))
+
+    def choose(self, may: Ints, texts: Bools) -> int:
+        """Return the simplest of the places near the best."""
+        return self.near(may, texts)[0]
 
 
 def ranks_of_simplicity(candidates: Sequence[Candidate]) -> Ints:
@@ -141,16 +159,17 @@ def ranks_of_simplicity(candidates: Sequence[Candidate]) -> Ints:
     return ranks
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What a cell's plan tells besides its choice, whichever of the near candidates that is."""
+
+    published: tuple[PublishedPrice, ...] = ()
+    stack: StackForecast | None = None
+    shape: ShapeFacts | None = None
+
+
 def planned_cell(
-    contest: Contest,
-    ballot: Ballot,
-    taken: int,
-    weights: Floats,
-    errors: SurfaceErrors,
-    *,
-    published: tuple[PublishedPrice, ...] = (),
-    stack: StackForecast | None = None,
-    shape: ShapeFacts | None = None,
+    contest: Contest, ballot: Ballot, taken: int, weights: Floats, errors: SurfaceErrors, beside: Beside
 ) -> PlanCell:
     """Return the cell's plan once the schedule has taken one of its near candidates.
 
@@ -158,34 +177,51 @@ def planned_cell(
         taken: place among `ballot.near`.
         weights: (resamples, texts).
     """
-    cell, candidates, chosen = contest.costs.cell, ballot.candidates, ballot.near[taken]
-    flattery = 0.0
-    if chosen != ballot.plain and math.isfinite(ballot.cross_fitted):
-        flattery = max(0.0, 1.0 - ballot.cross_fitted / candidates[ballot.near[0]].tokens_per_s)
-    rates = resampled_rates([candidates[chosen], candidates[ballot.plain]], weights)
-    promise = Promise(rates=rates, plain=candidates[ballot.plain], errors=errors, texts=weights.shape[1])
-    others = alternatives(candidates, candidates[chosen])
-    able = [candidates[place] for place in ballot.able]
-    outlook = outlook_of(
-        able, ballot.able.index(chosen), ballot.able.index(ballot.plain), contest.costs, optimism=flattery
-    )
+    cell, chosen = contest.costs.cell, ballot.candidates[ballot.near[taken]]
+    plain, able = ballot.candidates[ballot.plain], [ballot.candidates[place] for place in ballot.able]
+    flattery = 0.0 if chosen is plain else ballot.flattery
+    rates = resampled_rates([chosen, plain], weights)
+    promise = Promise(rates=rates, plain=plain, errors=errors, texts=weights.shape[1])
+    others = alternatives(able, chosen)
+    place, base = ballot.able.index(ballot.near[taken]), ballot.able.index(ballot.plain)
     return PlanCell(
         batch=cell.batch,
         context=cell.context,
-        policy=candidates[chosen].policy,
-        drafter=candidates[chosen].drafter,
-        run_tokens=candidates[chosen].run_tokens,
-        prediction=promise.of(candidates[chosen], flattery),
-        plain=promise.of(candidates[ballot.plain], 0.0),
+        policy=chosen.policy,
+        drafter=chosen.drafter,
+        run_tokens=chosen.run_tokens,
+        prediction=promise.of(chosen, flattery),
+        plain=promise.of(plain, 0.0),
         runner_up=others[0] if others else None,
+        lead=_lead(chosen, able, others, weights),
         alternatives=others,
-        published=published,
-        outlook=outlook,
-        memory_bytes=contest.needs_bytes(candidates[chosen].policy, candidates[chosen].drafter),
-        keeps_bound=ballot.keeps_bound,
-        stack=stack,
-        shape=shape,
+        published=beside.published,
+        outlook=outlook_of(able, place, base, contest.costs, optimism=flattery),
+        memory_bytes=contest.needs_bytes(chosen.policy, chosen.drafter),
+        keeps_bound=_keeps_bound(contest, ballot.near[taken], flattery),
+        stack=beside.stack,
+        shape=beside.shape,
     )
+
+
+def _lead(chosen: Candidate, able: Sequence[Candidate], others: Sequence[Alternative], weights: Floats) -> Lead | None:
+    """Return how far the choice is ahead of the runner-up on the recorded texts."""
+    if not others:
+        return None
+    rival = next(one for one in able if (one.policy, one.drafter) == (others[0].policy, others[0].drafter))
+    drawn = resampled_rates([chosen, rival], weights)
+    usable = (drawn > 0.0).all(axis=0)
+    return Lead(
+        relative=chosen.tokens_per_s / rival.tokens_per_s - 1.0,
+        error=float((drawn[0, usable] / drawn[1, usable]).std()),
+    )
+
+
+def _keeps_bound(contest: Contest, place: int, flattery: float) -> bool:
+    """Return whether a candidate keeps the bound once its optimism is taken off."""
+    if contest.bound is None:
+        return True
+    return contest.latencies_ms[place] / (1.0 - flattery) <= contest.bound.most_ms
 
 
 def alternatives(candidates: Sequence[Candidate], chosen: Candidate) -> tuple[Alternative, ...]:
@@ -256,23 +292,13 @@ class Promise:
         )
 
 
-def _keeping(contest: Contest, bound: LatencyBound | None) -> Ints:
-    """Return the places of the candidates that keep the bound; all where there is none."""
-    if bound is None:
-        return np.arange(len(contest.priced))
-    return np.flatnonzero(_latencies(contest, bound) <= bound.most_ms)
-
-
-def _lowest_latency(contest: Contest, bound: LatencyBound | None) -> Ints:
-    assert bound is not None, "without a bound every candidate keeps it"
-    return np.array([int(_latencies(contest, bound).argmin())])
-
-
-def _latencies(contest: Contest, bound: LatencyBound) -> Floats:
-    if bound.metric == "p90_itl":
-        return np.array(contest.tails_ms)
-    batch = contest.costs.cell.batch
-    return np.array([1000.0 * batch / candidate.tokens_per_s for candidate in contest.priced])
+def _able(contest: Contest) -> Ints:
+    """Return the places that may be chosen: those that keep the bound, where none does those that miss it least."""
+    keeping = np.array([place for place in range(len(contest.priced)) if contest.keeps_bound(place)], dtype=np.int64)
+    if len(keeping):
+        return keeping
+    latencies = np.array(contest.latencies_ms)
+    return np.flatnonzero(latencies <= latencies.min() * (1.0 + TIE_MOST))
 
 
 def _margin(parts: ErrorParts) -> float:

@@ -14,6 +14,7 @@ from .candidate import Candidate, candidate_of
 from .cost import CellCosts
 from .crossfit import EVERYWHERE
 from .inputs import LOOKUP
+from .objective import LatencyBound
 from .policy import PlainPolicy, TreePolicy
 from .provenance import LeftOut
 from .replay import Replay
@@ -31,24 +32,26 @@ class Contest:
     Attributes:
         needs_bytes: the memory a policy with a drafter takes, None where that is not known.
         most_bytes: of memory; None is no limit.
-        has_tails: whether the tail of each candidate's time per token is wanted.
+        bound: of the latency; a candidate that breaks it is priced, but nothing is measured against it.
         priced: candidates, in the order they came.
         searched_on: of each, the half of the folds its knobs were searched on, or EVERYWHERE.
-        tails_ms: of each where wanted: the time per token that nine of ten rounds keep.
+        latencies_ms: of each where there is a bound: what the bound is about.
         pruned: how many were not replayed because they cannot win.
         clipped_share: of plain decoding's rounds, those priced at the nearest measured context.
+        steady_share: of the texts' tokens, those that plain decoding emits while every slot is busy.
     """
 
     costs: CellCosts
     texts: int  # recorded
     needs_bytes: Callable[[TreePolicy, str | None], int | None]
     most_bytes: int | None = None
-    has_tails: bool = False
+    bound: LatencyBound | None = None
     priced: list[Candidate] = field(default_factory=list)
     searched_on: list[int] = field(default_factory=list)
-    tails_ms: list[float] = field(default_factory=list)
+    latencies_ms: list[float] = field(default_factory=list)
     pruned: int = 0
     clipped_share: float = 0.0
+    steady_share: float = 1.0
     _best: dict[Rival | None, float] = field(default_factory=dict)
     _refused: dict[Rival, list[str]] = field(default_factory=dict)
 
@@ -59,8 +62,16 @@ class Contest:
 
     @property
     def best_rate(self) -> float:
-        """Most tokens per second so far."""
+        """Most tokens per second so far, of those that keep the bound."""
         return self._best.get(None, 0.0)
+
+    def best_with(self, drafter: str) -> float:
+        """Return the most tokens per second with a drafter so far, 0 where none was priced."""
+        return max((speed for rival, speed in self._best.items() if rival and rival[1] == drafter), default=0.0)
+
+    def keeps_bound(self, place: int) -> bool:
+        """Return whether a priced candidate keeps the bound; all do where there is none."""
+        return self.bound is None or self.latencies_ms[place] <= self.bound.most_ms
 
     def best_of(self, kind: str, drafter: str | None) -> float:
         """Return the most tokens per second of a kind with a drafter so far, 0 where none was priced."""
@@ -69,14 +80,15 @@ class Contest:
     def can_matter(self, policy: TreePolicy, drafter: str | None, results: PositionResults, most_tokens: float) -> bool:
         """Return whether a policy may come near the best, or be the best of its kind and drafter; count it if not.
 
-        One whose results are not all recorded has no bound; it is for `enter` to refuse.
+        One whose results are not all recorded has no bound on its speed; it is for `enter` to refuse. Where much of the
+        texts is decoded outside the steady state, the bound, which is about whole texts, says nothing.
 
         Args:
             policy, drafter: what is to be priced.
             results: its own, at every position.
             most_tokens: per sequence and round, from `bounds.most_tokens_per_round`.
         """
-        if results.censored.mean() > MOST_CENSORED:
+        if results.censored.mean() > MOST_CENSORED or self.steady_share < REACH:
             return True
         model = None if drafter == LOOKUP else drafter
         least_ms = least_round_ms(results, policy.kind, model, self.costs)
@@ -100,10 +112,11 @@ class Contest:
             return None
         self.priced.append(found)
         self.searched_on.append(searched_on)
-        if self.has_tails:
-            self.tails_ms.append(_tail_ms(policy, None if drafter == LOOKUP else drafter, replay, self.costs))
-        for rival in (None, (policy.kind, drafter)):
-            self._best[rival] = max(self._best.get(rival, 0.0), found.tokens_per_s)
+        if self.bound is not None:
+            self.latencies_ms.append(self._latency_ms(found, replay, self.bound))
+        if self.keeps_bound(-1):
+            for rival in (None, (policy.kind, drafter)):
+                self._best[rival] = max(self._best.get(rival, 0.0), found.tokens_per_s)
         return found
 
     def refuse(self, policy: TreePolicy, drafter: str | None, reason: str) -> None:
@@ -139,12 +152,19 @@ class Contest:
         if replay.censored_share > MOST_CENSORED:
             lacking = f"{replay.censored_share:.1%} of the visited positions lack a recorded expansion"
             return f"{lacking}; record wider or deeper"
+        if policy.max_verify_tokens > self.costs.verify.most_tokens:
+            return f"a verify of {policy.max_verify_tokens} tokens was not measured; profile larger ones"
         if self.most_bytes is None or isinstance(policy, PlainPolicy):
             return None
         needed = self.needs_bytes(policy, drafter)
         if needed is not None and needed > self.most_bytes:
             return f"it takes {needed / 2**30:.2f} GiB of memory, at most {self.most_bytes / 2**30:.2f} GiB are allowed"
         return None
+
+    def _latency_ms(self, found: Candidate, replay: Replay, bound: LatencyBound) -> float:
+        if bound.metric == "itl":
+            return 1000.0 * self.batch / found.tokens_per_s
+        return _tail_ms(found.policy, None if found.drafter == LOOKUP else found.drafter, replay, self.costs)
 
 
 def _tail_ms(policy: TreePolicy, drafter: str | None, replay: Replay, costs: CellCosts) -> float:

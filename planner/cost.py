@@ -220,12 +220,8 @@ def _table(surface: LatencySurface, cell: Cell, fed: Sequence[int]) -> CostTable
 
 
 def _host_lines(overhead: RoundOverhead, batch: int) -> dict[str, tuple[float, float, float]]:
-    """Return the fit per kind; it is linear in forwards and nodes, so three of its values say it all."""
-    lines = {}
-    for kind in {sample.kind for sample in overhead.samples if sample.batch == batch}:
-        base, forward, node = (overhead.host_ms(kind, batch, *shape) for shape in ((0, 0), (1, 0), (0, 1)))
-        lines[kind] = (base, forward - base, node - base)
-    return lines
+    """Return the fit per kind: milliseconds of a round, of each drafter forward and of each node."""
+    return {kind: (line.round_ms, line.forward_ms, line.node_ms) for kind, line in overhead.lines(batch).items()}
 
 
 def _nearest_measured(surface: LatencySurface, cell: Cell) -> int:

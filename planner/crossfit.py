@@ -11,6 +11,8 @@ A policy whose knobs were searched on a half of the folds may be chosen only for
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +20,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+Choose = Callable[[Ints, Bools], int]  # (places that may be chosen, texts to choose by) -> place
 FOLDS = 4
 HALVES = 2  # of the folds; knobs are searched on one half at a time
 EVERYWHERE = -1  # the half of a policy that was not searched for
@@ -33,14 +36,13 @@ def half_of(folds: Ints) -> Ints:
     return folds % HALVES
 
 
-def cross_fitted_rate(tokens: Floats, ms: Floats, searched_on: Ints, simplicity: Ints, tie: float) -> float:
+def cross_fitted_rate(tokens: Floats, ms: Floats, searched_on: Ints, choose: Choose) -> float:
     """Return tokens per millisecond of choices on the texts that did not make them.
 
     Args:
         tokens, ms: (candidates, texts).
         searched_on: (candidates,), the half of the folds whose texts chose its knobs, or EVERYWHERE.
-        simplicity: (candidates,), rank of each; of those within the tie of the fastest the lowest is chosen.
-        tie: relative distance.
+        choose: the rule of the final choice.
 
     Returns:
         The rate; NaN where the held-out texts have no steady rounds.
@@ -49,17 +51,8 @@ def cross_fitted_rate(tokens: Floats, ms: Floats, searched_on: Ints, simplicity:
     spent = emitted = 0.0
     for fold in range(int(folds.max()) + 1):
         is_held_out = folds == fold
-        may = (searched_on == EVERYWHERE) | (searched_on != half_of(np.array(fold)))
-        rates = _rates(tokens[:, ~is_held_out], ms[:, ~is_held_out])
-        rates = np.where(may, rates, -np.inf)
-        near = np.flatnonzero(rates >= (1.0 - tie) * rates.max())
-        chosen = near[np.argmin(simplicity[near])]
+        may = np.flatnonzero((searched_on == EVERYWHERE) | (searched_on != half_of(np.array(fold))))
+        chosen = choose(may, ~is_held_out)
         emitted += float(tokens[chosen, is_held_out].sum())
         spent += float(ms[chosen, is_held_out].sum())
     return emitted / spent if spent > 0.0 else float("nan")
-
-
-def _rates(tokens: Floats, ms: Floats) -> Floats:
-    spent: Floats = ms.sum(axis=1)
-    emitted: Floats = tokens.sum(axis=1)
-    return emitted / np.maximum(spent, np.finfo(np.float64).tiny)

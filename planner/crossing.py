@@ -16,6 +16,7 @@ class Crossing:
     Attributes:
         last: largest planned batch that speculates; None where none does.
         first_plain: the planned batch above it; None where `last` is the largest.
+        plain_below: planned batches below `last` that do not speculate: what pays need not do so at every batch.
         batch: at which the fastest speculation is as fast as plain decoding, between those two, from the logarithm of
             its speed-up in the logarithm of the batch; None where one of them is.
     """
@@ -24,6 +25,7 @@ class Crossing:
     last: int | None
     first_plain: int | None
     batch: float | None
+    plain_below: tuple[int, ...] = ()
 
 
 def crossings(plan: Plan) -> tuple[Crossing, ...]:
@@ -47,10 +49,17 @@ def _crossing(cells: list[PlanCell]) -> Crossing:
     if not speculating:
         return Crossing(context=context, last=None, first_plain=ordered[0].batch, batch=None)
     last = speculating[-1]
+    below = tuple(cell.batch for cell in ordered if cell.drafter is None and cell.batch < last.batch)
     above = next((upper for lower, upper in pairwise(ordered) if lower is last), None)
     if above is None:
-        return Crossing(context=context, last=last.batch, first_plain=None, batch=None)
-    return Crossing(context=context, last=last.batch, first_plain=above.batch, batch=_between(last, above))
+        return Crossing(context=context, last=last.batch, first_plain=None, batch=None, plain_below=below)
+    return Crossing(
+        context=context,
+        last=last.batch,
+        first_plain=above.batch,
+        batch=_between(last, above),
+        plain_below=below,
+    )
 
 
 def _between(last: PlanCell, above: PlanCell) -> float:

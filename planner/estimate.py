@@ -7,6 +7,8 @@ The texts are a sample, and so are the texts the plan will meet.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +16,7 @@ from .candidate import Candidate
 from .cost import Floats
 
 RESAMPLES = 400
+TINY = float(np.finfo(np.float64).tiny)
 
 
 def resampling_weights(texts: int, seed: int) -> Floats:
@@ -22,11 +25,27 @@ def resampling_weights(texts: int, seed: int) -> Floats:
     return generator.multinomial(texts, np.full(texts, 1.0 / texts), size=RESAMPLES).astype(np.float64)
 
 
-def resampled_rates(candidates: list[Candidate], weights: Floats) -> Floats:
+def resampled_rates(candidates: Sequence[Candidate], weights: Floats) -> Floats:
     """Return (candidates, resamples): tokens per millisecond; columns are paired."""
-    tokens, ms = by_text(candidates)
+    return resampled(*by_text(candidates), weights)
+
+
+def resampled(tokens: Floats, ms: Floats, weights: Floats) -> Floats:
+    """Return (candidates, resamples): tokens per millisecond.
+
+    Args:
+        tokens, ms: (candidates, texts).
+        weights: (resamples, texts).
+    """
     drawn_ms: Floats = ms @ weights.T
-    return tokens @ weights.T / np.maximum(drawn_ms, np.finfo(np.float64).tiny)
+    return tokens @ weights.T / np.maximum(drawn_ms, TINY)
+
+
+def rates_of(tokens: Floats, ms: Floats) -> Floats:
+    """Return (candidates,): tokens per millisecond over all texts."""
+    spent: Floats = ms.sum(axis=1)
+    emitted: Floats = tokens.sum(axis=1)
+    return emitted / np.maximum(spent, TINY)
 
 
 def relative_error(rates: Floats, texts: int) -> float:
@@ -37,7 +56,7 @@ def relative_error(rates: Floats, texts: int) -> float:
     return float(rates.std() / rates.mean() * np.sqrt(texts / (texts - 1)))
 
 
-def by_text(candidates: list[Candidate]) -> tuple[Floats, Floats]:
+def by_text(candidates: Sequence[Candidate]) -> tuple[Floats, Floats]:
     """Return tokens and milliseconds of every candidate on every text: (candidates, texts) each."""
     tokens: NDArray[np.float64] = np.array([candidate.tokens for candidate in candidates], dtype=np.float64)
     return tokens, np.array([candidate.ms for candidate in candidates])

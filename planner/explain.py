@@ -77,10 +77,11 @@ def _end(crossing: Crossing) -> str:
     where = f"at context {crossing.context}:"
     if crossing.last is None:
         return f"{where} at no planned batch"
+    but = f", but not at {', '.join(map(str, crossing.plain_below))}" if crossing.plain_below else ""
     if crossing.batch is None:
-        return f"{where} at every planned batch, up to {crossing.last}"
+        return f"{where} at every planned batch, up to {crossing.last}{but}"
     between = f"between the planned batches {crossing.last} and {crossing.first_plain}"
-    return f"{where} up to a batch of about {crossing.batch:.0f}, {between}"
+    return f"{where} up to a batch of about {crossing.batch:.0f}, {between}{but}"
 
 
 def _published(plan: Plan) -> list[str]:

@@ -1,20 +1,22 @@
 """Knobs of tree policies, searched by Optuna on replayed speed; the study is opened by the floor above.
 
-A study holds numbers alone, so one that was stored goes on where it stopped: its finished trials are not run again, the
-best of them are replayed to be candidates.
+A study holds numbers alone, so one that was stored goes on where it stopped: what its finished trials found is
+replayed, to be candidates again, and no trial is spent on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from ..errors import PlanError
 
 if TYPE_CHECKING:
     import optuna
 
 Knobs = Mapping[str, float]
 Trial = Callable[[Knobs], float]  # knobs -> tokens per second on the texts searched on, 0 where they have no price
-REVISITED = 3  # best trials of an earlier run that compete again
 
 
 def search(study: optuna.Study, space: Mapping[str, Range], starts: Sequence[Knobs], trials: int, run: Trial) -> None:
@@ -30,8 +32,8 @@ def search(study: optuna.Study, space: Mapping[str, Range], starts: Sequence[Kno
     from optuna.trial import TrialState
 
     finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    for known in sorted(finished, key=lambda trial: -(trial.value or 0.0))[:REVISITED]:
-        run(known.params)
+    for params in {tuple(sorted(trial.params.items())): trial.params for trial in finished}.values():
+        run(params)
     if not study.get_trials(deepcopy=False):
         for start in starts[:trials]:
             study.enqueue_trial({name: space[name].nearest(value) for name, value in start.items()})
@@ -40,14 +42,17 @@ def search(study: optuna.Study, space: Mapping[str, Range], starts: Sequence[Kno
         study.tell(trial, run({name: range_.suggest(trial, name) for name, range_ in space.items()}))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """The values a knob may take: low to high; even in logarithm where it is positive and real, else whole numbers."""
+    """The values a knob may take, both ends included: whole numbers, or positive ones evenly in their logarithm."""
 
-    __slots__ = ("high", "is_whole", "low")
+    low: float
+    high: float
+    is_whole: bool = False
 
-    def __init__(self, low: float, high: float, *, is_whole: bool = False) -> None:
-        """Take the ends, both included."""
-        self.low, self.high, self.is_whole = low, high, is_whole
+    def __post_init__(self) -> None:
+        if not self.low <= self.high or (self.low <= 0.0 and not self.is_whole):
+            raise PlanError(f"a knob's range needs low <= high, and low > 0 unless it is whole, got {self}")
 
     def nearest(self, value: float) -> float:
         """Return the value, or the end it lies beyond."""

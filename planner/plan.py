@@ -56,7 +56,7 @@ class Prediction:
     errors: ErrorParts
 
     def __post_init__(self) -> None:
-        times = (self.round_ms, self.draft_ms, self.verify_ms, self.tokens_per_round)  # host_ms has either sign
+        times = (self.round_ms, self.draft_ms, self.verify_ms, self.tokens_per_round)
         if not 0.0 <= self.low <= self.tokens_per_s <= self.high < math.inf:
             raise PlanError(f"need 0 <= low <= tokens_per_s <= high, got {self.low}, {self.tokens_per_s}, {self.high}")
         if not 0.0 <= self.speedup_low <= self.speedup_over_plain <= self.speedup_high < math.inf:
@@ -76,6 +76,14 @@ class Alternative:
     policy: TreePolicy
     drafter: str | None
     tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lead:
+    """How far a choice is ahead of the runner-up on the recorded texts: relative, and its standard error over texts."""
+
+    relative: float  # negative where the runner-up is faster, but less simple
+    error: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +122,7 @@ class PlanCell:
         run_tokens: index = tokens in the tree, value = tokens fed to the target per sequence; up to
             policy.max_verify_tokens.
         runner_up: the fastest alternative of another kind or drafter.
+        lead: over the runner-up; None where there is none.
         alternatives: the fastest of every kind and drafter, fastest first, the plan's own left out.
         published: published defaults, each with its fastest drafter.
         outlook: what would change the answer.
@@ -136,6 +145,7 @@ class PlanCell:
     outlook: Outlook | None = None
     memory_bytes: int | None = None
     keeps_bound: bool = True
+    lead: Lead | None = None
     stack: StackForecast | None = None
     shape: ShapeFacts | None = None
 

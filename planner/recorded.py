@@ -19,7 +19,7 @@ from .draft import Bools, Children, Ints, Scores
 from .kernels.expansions import Expansions
 
 Floats = NDArray[np.float64]
-MOST_SURVIVED = 2  # tables of survivals kept with a recording; each takes twice the memory of its scores
+MOST_SURVIVED = 3  # tables of survivals kept with a recording; each takes twice the memory of its scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,19 +44,22 @@ class Rehearsal:
             self._recordings[drafter] = recording_of(self.inputs.drafter(drafter).trace)
         return self._recordings[drafter]
 
-    def replay(self, policy: TreePolicy, drafter: str | None, batch: int) -> Replay:
+    def replay(self, policy: TreePolicy, drafter: str | None, batch: int, *, is_kept: bool = True) -> Replay:
         """Return the rounds of a policy.
 
         Args:
             policy: any.
             drafter: who drafts; LOOKUP or None for a LookupPolicy, None for plain decoding.
             batch: slots.
+            is_kept: whether the policy may be asked for again.
 
         Raises:
             PlanError: no such drafter, fewer texts than slots, or too few children recorded.
         """
         if isinstance(policy, CastPolicy):
             return replay_cast(policy, self.recording(_named(policy, drafter)), batch)
+        if not is_kept:
+            return replay_results(self._of(policy, drafter), self.rows, batch)
         staged = (policy, drafter)
         if (staged, batch) not in self._replays:
             if staged not in self._results:

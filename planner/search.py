@@ -15,13 +15,12 @@ from functools import partial
 from ..errors import PlanError
 from ..profiler.records.measurement import NORMAL_FROM_MAD
 from ..profiler.records.surface import LatencySurface
-from .acceptance import PositionResults
 from .bounds import most_tokens_per_round
 from .candidate import Candidate
-from .candidates import drafted, textual, unrecorded_beams
-from .choice import DRIFT, SurfaceErrors, ballot_of, planned_cell
+from .candidates import Contender, drafted, textual, unrecorded_beams
+from .choice import DRIFT, Beside, SurfaceErrors, ballot_of, planned_cell
 from .contest import Contest
-from .cost import Cell, cell_costs
+from .cost import Cell, Floats, cell_costs
 from .estimate import resampling_weights
 from .inputs import LOOKUP, PlanInputs
 from .memory import memory_bytes
@@ -33,13 +32,14 @@ from .published_prices import price_published
 from .recorded import Rows
 from .rehearsal import Rehearsal
 from .replay import Replay, replay_results
-from .schedule import HYSTERESIS, agreed
+from .schedule import HYSTERESIS, Place, Way, agreed
 from .searched import Searcher
 from .stacks import stack_forecast
 from .studies import studies_in_memory
 
 FEWEST_JUDGED = 5  # held-out shapes from which a surface's error is taken
 UNKNOWN_ERROR = 0.10  # taken as a surface's relative error where single repeats leave it open
+LEAST_STEADY = 0.5  # share of the texts' tokens below which a plan says how few it rests on
 MOST_NEAR = 5  # candidates as good as a cell's best that its schedule may take, the simplest ones
 
 
@@ -57,6 +57,16 @@ class SolvedCell:
     notes: tuple[str, ...]
     priced: int
     pruned: int
+
+    @property
+    def place(self) -> Place:
+        """Batch and context."""
+        return self.near[0].batch, self.near[0].context
+
+    @property
+    def ways(self) -> list[Way]:
+        """What each of the near plans is called."""
+        return [(cell.policy.label, cell.drafter) for cell in self.near]
 
 
 Solve = Callable[[tuple[Cell, ...]], tuple[SolvedCell, ...]]
@@ -93,14 +103,9 @@ def solve(
     wanted = options or SearchOptions()
     groups = _groups(cells, parts)
     solved = partial(solve_cells, inputs, wanted, studies or studies_in_memory(wanted.seed))
-    outcomes = [found for group in spread(solved, groups) for found in group]
-    ways = {
-        (one.near[0].batch, one.near[0].context): [(cell.policy.label, cell.drafter) for cell in one.near]
-        for one in outcomes
-    }
-    taken = agreed(ways)
-    by_place = {(one.near[0].batch, one.near[0].context): one for one in outcomes}
-    in_order = [by_place[cell.batch, cell.context] for cell in cells]  # whatever the groups were
+    found = {one.place: one for group in spread(solved, groups) for one in group}
+    outcomes = [found[cell.batch, cell.context] for cell in cells]  # whatever the groups were
+    taken = agreed({one.place: one.ways for one in outcomes})
     return Plan(
         device=inputs.device,
         target=inputs.target,
@@ -108,8 +113,8 @@ def solve(
         dtype=inputs.dtype,
         workload=inputs.workload,
         temperature=inputs.temperature,
-        cells=tuple(_of_cell(found, taken) for found in in_order),
-        provenance=_provenance(inputs, in_order, created=created, spectune=spectune, seed=wanted.seed),
+        cells=tuple(one.near[taken[one.place]] for one in outcomes),
+        provenance=_provenance(inputs, outcomes, created=created, spectune=spectune, seed=wanted.seed),
         bound=wanted.bound,
         hysteresis=HYSTERESIS,
     )
@@ -121,43 +126,32 @@ def solve_cells(
     """Return what each cell found; all contexts of a batch size are best solved together."""
     rehearsal = Rehearsal(inputs)
     contests = price_all(rehearsal, cells, options)
-    searcher = Searcher(inputs=inputs, options=options, studies=studies, rehearsal=rehearsal)
-    for contest in contests:
-        searcher.search(contest)
-    weights = resampling_weights(len(inputs.texts), options.seed)
-    errors = SurfaceErrors(
-        verify=_known_error(inputs.verify),
-        drafts={drafter.name: _known_error(drafter.surface) for drafter in inputs.drafters},
-        drift=max(DRIFT, math.sqrt(2.0) * inputs.verify.drift()),  # the moment of measuring is a sample, too
-    )
+    searcher = Searcher(options=options, studies=studies, rehearsal=rehearsal)
+    weights, errors = resampling_weights(len(inputs.texts), options.seed), _errors(inputs)
     solved = []
     for contest in contests:
-        published = price_published(contest, rehearsal)
-        stack = stack_forecast(inputs, contest.costs)
-        ballot = ballot_of(contest, weights, options.bound)
-        near = tuple(
-            planned_cell(
-                contest,
-                ballot,
-                taken,
-                weights,
-                errors,
-                published=published,
-                stack=stack,
-                shape=rehearsal.shape(ballot.candidates[place].policy, ballot.candidates[place].drafter, contest.batch),
-            )
-            for taken, place in enumerate(ballot.near[:MOST_NEAR])
-        )
-        solved.append(
-            SolvedCell(
-                near=near,
-                left_out=contest.left_out(),
-                notes=_notes_of(contest),
-                priced=len(contest.priced),
-                pruned=contest.pruned,
-            )
-        )
+        searcher.search(contest)
+        solved.append(_solved(contest, rehearsal, weights, errors))
     return tuple(solved)
+
+
+def _solved(contest: Contest, rehearsal: Rehearsal, weights: Floats, errors: SurfaceErrors) -> SolvedCell:
+    published = price_published(contest, rehearsal)
+    stack = stack_forecast(rehearsal.inputs, contest.costs)
+    ballot = ballot_of(contest, weights)
+    near = []
+    for taken, place in enumerate(ballot.near[:MOST_NEAR]):
+        one = ballot.candidates[place]
+        shape = rehearsal.shape(one.policy, one.drafter, contest.batch)
+        beside = Beside(published=published, stack=stack, shape=shape)
+        near.append(planned_cell(contest, ballot, taken, weights, errors, beside))
+    return SolvedCell(
+        near=tuple(near),
+        left_out=contest.left_out(),
+        notes=_notes_of(contest),
+        priced=len(contest.priced),
+        pruned=contest.pruned,
+    )
 
 
 def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | None = None) -> Candidate:
@@ -185,36 +179,36 @@ def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOption
     """
     inputs = rehearsal.inputs
     contests = [_contest(inputs, cell, options) for cell in cells]
-    for policy, results in textual(inputs.texts, rehearsal.rows):
-        _enter(contests, policy, None if isinstance(policy, PlainPolicy) else LOOKUP, results, rehearsal.rows)
+    most_tokens = max(contest.costs.verify.most_tokens for contest in contests)
+    for contender in textual(inputs.texts, rehearsal.rows, most_tokens):
+        _enter(contests, contender, None if isinstance(contender.policy, PlainPolicy) else LOOKUP, rehearsal.rows)
     for contest in contests:
         if not any(isinstance(candidate.policy, PlainPolicy) for candidate in contest.priced):
             raise PlanError(f"plain decoding has no price: {contest.left_out()[0].reason}")
     for drafter in inputs.drafters:
         recording = rehearsal.recording(drafter.name)
-        for policy, results in drafted(recording, drafter.trace.rank_acceptance()):
-            _enter(contests, policy, drafter.name, results, recording.rows)
+        for contender in drafted(recording, most_tokens):
+            _enter(contests, contender, drafter.name, recording.rows)
         for contest in contests:
             for beam in unrecorded_beams(recording):
                 contest.refuse(beam, drafter.name, f"the trace records {recording.children} children per node")
     return contests
 
 
-def _enter(
-    contests: list[Contest], policy: TreePolicy, drafter: str | None, results: PositionResults, rows: Rows
-) -> None:
+def _enter(contests: list[Contest], contender: Contender, drafter: str | None, rows: Rows) -> None:
     """Replay once per batch size, price in every cell where the policy can matter."""
+    policy, results = contender.policy, contender.results
     replays: dict[int, Replay] = {}
     most_tokens = most_tokens_per_round(results, rows)
     for contest in contests:
         if not contest.can_matter(policy, drafter, results, most_tokens):
             continue
-        batch = contest.costs.cell.batch
-        if batch not in replays:
-            replays[batch] = replay_results(results, rows, batch)
-        contest.enter(policy, drafter, replays[batch])
+        if contest.batch not in replays:
+            replays[contest.batch] = replay_results(results, rows, contest.batch)
+        contest.enter(policy, drafter, replays[contest.batch], contender.searched_on)
         if isinstance(policy, PlainPolicy):
-            contest.clipped_share = contest.costs.clipped_share(replays[batch])
+            contest.clipped_share = contest.costs.clipped_share(replays[contest.batch])
+            contest.steady_share = replays[contest.batch].tokens / int(rows.left[rows.starts].sum())
 
 
 def _contest(inputs: PlanInputs, cell: Cell, options: SearchOptions) -> Contest:
@@ -229,28 +223,38 @@ def _contest(inputs: PlanInputs, cell: Cell, options: SearchOptions) -> Contest:
         texts=len(inputs.texts),
         needs_bytes=needs_bytes,
         most_bytes=options.max_memory_bytes,
-        has_tails=options.bound is not None and options.bound.metric == "p90_itl",
+        bound=options.bound,
     )
 
 
 def _groups(cells: Sequence[Cell], parts: int) -> list[tuple[Cell, ...]]:
-    """Return the cells in groups of whole batch sizes, dealt out in turn."""
+    """Return the cells in groups of whole batch sizes, dealt out in turn; single cells where there are more parts."""
     batches = sorted({cell.batch for cell in cells})
-    dealt = [set(batches[start::parts]) for start in range(min(max(parts, 1), len(batches)))]
-    return [tuple(cell for cell in cells if cell.batch in some) for some in dealt]
+    if parts > len(batches):
+        dealt = [tuple(cells[start::parts]) for start in range(min(parts, len(cells)))]
+        return [group for group in dealt if group]
+    own = [set(batches[start::parts]) for start in range(max(parts, 1))]
+    return [tuple(cell for cell in cells if cell.batch in some) for some in own]
 
 
-def _of_cell(found: SolvedCell, taken: dict[tuple[int, int], int]) -> PlanCell:
-    return found.near[taken[found.near[0].batch, found.near[0].context]]
+def _errors(inputs: PlanInputs) -> SurfaceErrors:
+    return SurfaceErrors(
+        verify=_known_error(inputs.verify) or UNKNOWN_ERROR,
+        drafts={drafter.name: _known_error(drafter.surface) or UNKNOWN_ERROR for drafter in inputs.drafters},
+        drift=max(DRIFT, math.sqrt(2.0) * inputs.verify.drift()),  # the moment of measuring is a sample, too
+    )
 
 
-def _known_error(surface: LatencySurface) -> float:
-    """Return a surface's relative standard error: at shapes it never saw where those were timed, else at its own."""
+def _known_error(surface: LatencySurface) -> float | None:
+    """Return a surface's relative standard error: at shapes it never saw where those were timed, else at its own.
+
+    None where single repeats leave it open.
+    """
     judged = [held.error for held in surface.held_out()]
     if len(judged) >= FEWEST_JUDGED:
         return NORMAL_FROM_MAD * statistics.median(judged)
     error = surface.relative_error()
-    return error if math.isfinite(error) else UNKNOWN_ERROR
+    return error if math.isfinite(error) else None
 
 
 def _provenance(
@@ -275,15 +279,20 @@ def _notes(surfaces: list[LatencySurface]) -> tuple[str, ...]:
     return tuple(
         f"{surface.role} of {surface.model} has single repeats; its error is taken as {UNKNOWN_ERROR:.0%}"
         for surface in surfaces
-        if not math.isfinite(surface.relative_error())
+        if _known_error(surface) is None
     )
 
 
 def _notes_of(contest: Contest) -> tuple[str, ...]:
-    if contest.clipped_share == 0.0:
-        return ()
-    cell, known = contest.costs.cell, contest.costs.verify.contexts
-    return (
-        f"batch {cell.batch}, context {cell.context}: {contest.clipped_share:.0%} of the rounds lie outside "
-        f"the measured contexts {known[0]:.0f}..{known[-1]:.0f} and are priced at the nearest",
-    )
+    cell, known, notes = contest.costs.cell, contest.costs.verify.contexts, []
+    if contest.clipped_share > 0.0:
+        notes.append(
+            f"batch {cell.batch}, context {cell.context}: {contest.clipped_share:.0%} of the rounds lie outside "
+            f"the measured contexts {known[0]:.0f}..{known[-1]:.0f} and are priced at the nearest"
+        )
+    if contest.steady_share < LEAST_STEADY:
+        notes.append(
+            f"batch {cell.batch}, context {cell.context}: with {contest.texts} texts only {contest.steady_share:.0%} "
+            "of the tokens are decoded while every slot is busy, and only these count; record more prompts"
+        )
+    return tuple(notes)

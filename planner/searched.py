@@ -1,13 +1,13 @@
-"""The knobs that grids cannot hold, searched per cell: CAST's thresholds and caps, TALON's gate, budget and depth.
+"""The knobs that grids cannot hold, searched per cell: CAST's thresholds and caps, and what lies between grid points.
 
-Only drafters that come near a cell's best are searched for. Every study sees one half of the texts alone, so that what
-it finds can be judged on the other (crossfit.py); CAST's survival curves are fitted on the same half.
+Every drafter that comes near a cell's best is searched for, and every kind whose grid does. Each study sees one half
+of the texts alone, so that what it finds can be judged on the other (crossfit.py); CAST's survival curves are fitted on
+the same half.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,18 +17,20 @@ from ..profiler.confidence import fit_calibration
 from ..profiler.records.calibration import SurvivalCurve
 from .candidate import Candidate
 from .contest import Contest
-from .crossfit import HALVES, folds_of, half_of
+from .crossfit import EVERYWHERE, HALVES, folds_of, half_of
 from .inputs import PlanInputs
-from .knobs import Knobs, Range, search
+from .knobs import Knobs, search
 from .options import SearchOptions, Studies
-from .policy import Eagle2Policy, PlainPolicy, TalonPolicy, TreePolicy
+from .policy import Eagle2Policy, TreePolicy
 from .rehearsal import Rehearsal
 from .solved_cast import cast_policy, cast_space, fixed_point, like_eagle2, uniform
+from .spaces import MOST_CHILDREN, Space, spaces
 
-WORTH_SEARCHING = 0.85  # of the cell's best, that a drafter's own best must reach
+DRAFTER_REACH = 0.85  # of the cell's best, that a drafter's own best must come to
+KIND_REACH = 0.95  # of the same, that the best of a kind's grid must come to
 HAND_SET = (1.0, 2.0, 3.0)  # uniform CAST thresholds that always compete, on the drafter's own confidence
 STARTS = 2  # of a grid's fastest, that a study begins with
-MOST_DRAFTERS = 1  # searched for per cell, the fastest first
+STUDY_VERSION = 1  # of what a trial's knobs and value mean
 Bools = NDArray[np.bool_]
 
 
@@ -36,7 +38,6 @@ Bools = NDArray[np.bool_]
 class Searcher:
     """Searches cells one by one; survival curves are fitted once per drafter and half."""
 
-    inputs: PlanInputs
     options: SearchOptions
     studies: Studies
     rehearsal: Rehearsal
@@ -44,133 +45,102 @@ class Searcher:
     _survivals: dict[tuple[str, int], tuple[SurvivalCurve, ...]] = field(default_factory=dict)
 
     def search(self, contest: Contest) -> None:
-        """Enter searched policies of the drafters that come near the best of a cell."""
-        promising = sorted(
-            (drafter.name for drafter in self.inputs.drafters if _best_with(contest, drafter.name) > 0.0),
-            key=lambda name: -_best_with(contest, name),
-        )
-        for drafter in promising[:MOST_DRAFTERS]:
-            if _best_with(contest, drafter) >= WORTH_SEARCHING * contest.best_rate:
-                for threshold in HAND_SET:
-                    self._enter(contest, drafter, self._cast(contest, drafter, uniform(threshold), ()), None)
-                for half in range(HALVES):
-                    self._search_cast(contest, drafter, half)
-                    self._search_talon(contest, drafter, half)
+        """Enter searched policies of the drafters and kinds that come near the best of a cell."""
+        for drafter in self.rehearsal.inputs.drafters:
+            if contest.best_with(drafter.name) >= DRAFTER_REACH * contest.best_rate:
+                hunts = [self._hunt(contest, drafter.name, half) for half in range(HALVES)]
+                if "cast" in contest.costs.host and contest.costs.verify.most_tokens >= 2:
+                    self._search_cast(contest, drafter.name, hunts)
+                for space in spaces(hunts[0].children, contest.costs.verify.most_tokens):
+                    if contest.best_of(space.kind, drafter.name) >= KIND_REACH * contest.best_rate:
+                        for hunt in hunts:
+                            starts = [space.knobs(policy) for policy in hunt.fastest(space.kind)]
+                            self._study(hunt, space, starts)
 
-    def _search_cast(self, contest: Contest, drafter: str, half: int) -> None:
-        survival = self._survival(drafter, half)
+    def _search_cast(self, contest: Contest, drafter: str, hunts: list[Hunt]) -> None:
+        for threshold in HAND_SET:
+            policy = cast_policy(contest.costs, drafter, hunts[0].children, uniform(threshold))
+            contest.enter(policy, drafter, self.rehearsal.replay(policy, drafter, contest.batch))
+        for hunt in hunts:
+            space = self._cast_space(hunt)
+            unit = 1000.0 * contest.batch / float(contest.costs.verify.row(contest.costs.cell.context)[1])
+            reached = fixed_point(lambda knobs, h=hunt, s=space: h.price(s.policy(knobs)), unit, contest.best_rate)  # type: ignore[misc]
+            widest = {name: range_.high for name, range_ in space.ranges.items() if range_.is_whole}
+            starts = [widest | knobs for knobs in reached[:STARTS]]
+            starts += [like_eagle2(policy) for policy in hunt.fastest("eagle2") if isinstance(policy, Eagle2Policy)]
+            self._study(hunt, space, starts)
 
-        def run(knobs: Knobs) -> float:
-            return self._enter(contest, drafter, self._cast(contest, drafter, knobs, survival), half)
+    def _cast_space(self, hunt: Hunt) -> Space:
+        costs, survival = hunt.contest.costs, self._survival(hunt.drafter, hunt.half)
 
-        plain = next(one for one in contest.priced if isinstance(one.policy, PlainPolicy))
-        on_half = _speed_on(plain, self._texts_of(half))
-        start = contest.best_rate / plain.tokens_per_s
-        children = self.rehearsal.recording(drafter).children
-        space = cast_space(children, contest.costs.verify.most_tokens)
-        widest = {name: range_.high for name, range_ in space.items() if range_.is_whole}
-        starts = [knobs | widest for knobs in fixed_point(run, on_half, start)[:2]]
-        starts += [like_eagle2(policy) for policy in self._best_beams(contest, drafter, half)]
-        self._study(contest, drafter, "cast", half, space, starts, run)
+        def policy(knobs: Knobs) -> TreePolicy:
+            return cast_policy(costs, hunt.drafter, hunt.children, knobs, survival)
 
-    def _best_beams(self, contest: Contest, drafter: str, half: int) -> list[Eagle2Policy]:
-        """Return the fastest EAGLE-2 trees on the texts of a half."""
-        known = [one for one in contest.priced if isinstance(one.policy, Eagle2Policy) and one.drafter == drafter]
-        ranked = sorted(known, key=lambda one: -_speed_on(one, self._texts_of(half)))[:STARTS]
-        return [one.policy for one in ranked if isinstance(one.policy, Eagle2Policy)]
+        ranges = cast_space(hunt.children, costs.verify.most_tokens)
+        return Space(kind="cast", ranges=ranges, policy=policy, knobs=lambda policy: {})
 
-    def _search_talon(self, contest: Contest, drafter: str, half: int) -> None:
-        children = min(10, self.rehearsal.recording(drafter).children)
-        texts = self._texts_of(half)
+    def _study(self, hunt: Hunt, space: Space, starts: list[dict[str, float]]) -> None:
+        trials = (self.options.trials + hunt.half) // HALVES  # an odd one goes to the second half
+        if trials:
+            cell, limits = hunt.contest.costs.cell, (self.options.bound, self.options.max_memory_bytes)
+            place = f"{cell.batch}x{cell.context} in {cell.low:g}..{cell.high:g}, {limits}, half {hunt.half}"
+            name = f"{self._inputs_digest()} v{STUDY_VERSION} {hunt.drafter} {space.kind} {place}"
+            search(self.studies(name), space.ranges, starts, trials, lambda knobs: hunt.price(space.policy(knobs)))
 
-        def run(knobs: Knobs) -> float:
-            return self._enter(contest, drafter, _talon(knobs, children), half)
-
-        known = [one for one in contest.priced if isinstance(one.policy, TalonPolicy) and one.drafter == drafter]
-        ranked = sorted(known, key=lambda one: -_speed_on(one, texts))[:STARTS]
-        starts = [_knobs_of(one.policy) for one in ranked if isinstance(one.policy, TalonPolicy)]
-        most = min(60, contest.costs.verify.most_tokens)
-        space = {
-            "nodes": Range(3, most, is_whole=True),
-            "gate": Range(0.003, 1.0),
-            "top_k": Range(1, children, is_whole=True),
-            "max_depth": Range(1, 10, is_whole=True),
-        }
-        self._study(contest, drafter, "talon", half, space, starts, run)
-
-    def _study(
-        self,
-        contest: Contest,
-        drafter: str,
-        kind: str,
-        half: int,
-        space: Mapping[str, Range],
-        starts: list[dict[str, float]],
-        run: Callable[[Knobs], float],
-    ) -> None:
-        trials = self.options.trials // HALVES
-        if trials and kind in contest.costs.host:
-            cell = contest.costs.cell
-            name = f"{self._inputs_digest()} {drafter} {kind} {cell.batch}x{cell.context} half {half}"
-            search(self.studies(name), space, starts, trials, run)
-
-    def _cast(
-        self, contest: Contest, drafter: str, knobs: Knobs, survival: tuple[SurvivalCurve, ...]
-    ) -> TreePolicy | None:
-        if contest.costs.verify.most_tokens < 2 or "cast" not in contest.costs.host:
-            return None
-        return cast_policy(contest.costs, drafter, self.rehearsal.recording(drafter).children, knobs, survival)
-
-    def _enter(self, contest: Contest, drafter: str, policy: TreePolicy | None, half: int | None) -> float:
-        """Price a policy; return its speed on the texts of the half, on all where there is none, 0 without a price."""
-        if policy is None:
-            return 0.0
-        replay = self.rehearsal.replay(policy, drafter, contest.costs.cell.batch)
-        found = contest.enter(policy, drafter, replay) if half is None else contest.enter(policy, drafter, replay, half)
-        if found is None:
-            return 0.0
-        return found.tokens_per_s if half is None else _speed_on(found, self._texts_of(half))
-
-    def _texts_of(self, half: int) -> Bools:
-        is_of_half: Bools = half_of(folds_of(len(self.inputs.texts))) == half
-        return is_of_half
+    def _hunt(self, contest: Contest, drafter: str, half: int) -> Hunt:
+        return Hunt(contest=contest, drafter=drafter, half=half, rehearsal=self.rehearsal)
 
     def _survival(self, drafter: str, half: int) -> tuple[SurvivalCurve, ...]:
         if (drafter, half) not in self._survivals:
-            places = np.flatnonzero(self._texts_of(half)).tolist()
-            calibration = fit_calibration(self.inputs.drafter(drafter).trace, places)
-            self._survivals[drafter, half] = calibration.curves
+            trace = self.rehearsal.inputs.drafter(drafter).trace
+            places = np.flatnonzero(texts_of_half(len(trace.prompts), half)).tolist()
+            self._survivals[drafter, half] = fit_calibration(trace, places).curves
         return self._survivals[drafter, half]
 
     def _inputs_digest(self) -> str:
         """Return a name for everything prices follow from: trials of other inputs must not be taken for these."""
         if not self._digest:
-            self._digest = _digest(self.inputs)
+            self._digest = _digest(self.rehearsal.inputs)
         return self._digest
 
 
-def _talon(knobs: Knobs, children: int) -> TalonPolicy:
-    return TalonPolicy(
-        nodes=int(knobs["nodes"]),
-        gate=knobs["gate"],
-        top_k=int(knobs["top_k"]),
-        children=children,
-        max_depth=int(knobs["max_depth"]),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Hunt:
+    """One cell and drafter, searched on one half of the texts."""
+
+    contest: Contest
+    drafter: str
+    half: int
+    rehearsal: Rehearsal
+
+    @property
+    def children(self) -> int:
+        """Best next tokens of a node that policies look at."""
+        return min(MOST_CHILDREN, self.rehearsal.recording(self.drafter).children)
+
+    def price(self, policy: TreePolicy) -> float:
+        """Enter a policy; return its tokens/s on the half's texts, 0 where it has no price or breaks the bound."""
+        replay = self.rehearsal.replay(policy, self.drafter, self.contest.batch, is_kept=False)
+        found = self.contest.enter(policy, self.drafter, replay, self.half)
+        return self._speed(found) if found is not None and self.contest.keeps_bound(-1) else 0.0
+
+    def fastest(self, kind: str) -> list[TreePolicy]:
+        """Return the fastest policies of a kind on the half's texts, of those that saw no other ones."""
+        seen = (EVERYWHERE, self.half)
+        priced = zip(self.contest.priced, self.contest.searched_on, strict=True)
+        known = [one for one, half in priced if half in seen and (one.policy.kind, one.drafter) == (kind, self.drafter)]
+        return [one.policy for one in sorted(known, key=lambda one: -self._speed(one))[:STARTS]]
+
+    def _speed(self, candidate: Candidate) -> float:
+        texts = texts_of_half(len(candidate.ms), self.half)
+        spent = float(candidate.ms[texts].sum())
+        return 1000.0 * float(candidate.tokens[texts].sum()) / spent if spent > 0.0 else 0.0
 
 
-def _knobs_of(policy: TalonPolicy) -> dict[str, float]:
-    return {"nodes": policy.nodes, "gate": policy.gate, "top_k": policy.top_k, "max_depth": policy.max_depth}
-
-
-def _best_with(contest: Contest, drafter: str) -> float:
-    return max((one.tokens_per_s for one in contest.priced if one.drafter == drafter), default=0.0)
-
-
-def _speed_on(candidate: Candidate, texts: Bools) -> float:
-    """Return the tokens per second on some of the texts, 0 where none of their rounds is steady."""
-    spent = float(candidate.ms[texts].sum())
-    return 1000.0 * float(candidate.tokens[texts].sum()) / spent if spent > 0.0 else 0.0
+def texts_of_half(texts: int, half: int) -> Bools:
+    """Return (texts,): which of them a half holds."""
+    is_of_half: Bools = half_of(folds_of(texts)) == half
+    return is_of_half
 
 
 def _digest(inputs: PlanInputs) -> str:

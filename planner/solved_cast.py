@@ -1,9 +1,10 @@
 """CAST with thresholds that follow from the costs, not from a hand: calibrated survival, fixed point, search.
 
-In units of one plain decoding step, keeping a node pays exactly if its survival per cost is at least the speed-up the
-whole round reaches. So for calibrated survival the best threshold is the speed-up itself, and applying a threshold C,
-then setting C to the speed-up it replays to, climbs to it (Dinkelbach). Survival is not perfectly calibrated and the
-greedy rules are not exact maximisers, so the fixed point is where the search of the three thresholds starts.
+In units of one plain forward, keeping a node pays exactly if its survival per cost is at least the tokens per such unit
+that the whole round reaches, its host time included. So for calibrated survival the best threshold is that rate itself,
+and applying a threshold C, then setting C to the rate it replays to, climbs to it (Dinkelbach). Survival is not
+perfectly calibrated and the greedy rules are not exact maximisers, so the fixed point is where the search of the three
+thresholds starts.
 
 Source: Hong et al. 2025, arXiv:2510.26577; Dinkelbach 1967, On nonlinear fractional programming.
 """
@@ -20,8 +21,8 @@ from .policy import CastPolicy, Eagle2Policy
 STEPS = 4  # of the fixed point; it moves by less than a percent after two or three
 SETTLED = 0.01  # relative change of the threshold below which the fixed point is reached
 RATIOS = 4  # how many ratios between layers the depth rule averages; the paper's R is not printed
-WIDTH, DEPTH, SIZE = 10, 8, 60  # caps, those of EAGLE's published tree
-THRESHOLDS = Range(0.01, 20.0)
+WIDTH, DEPTH, SIZE = 10, 8, 128  # caps: EAGLE's published width and depth, and a verify of any size
+THRESHOLDS = Range(low=0.01, high=20.0)
 
 
 def cast_policy(
@@ -65,9 +66,9 @@ def cast_space(children: int, most_tokens: int) -> dict[str, Range]:
         "breadth": THRESHOLDS,
         "depth": THRESHOLDS,
         "rerank": THRESHOLDS,
-        "max_width": Range(1, min(WIDTH, children), is_whole=True),
-        "max_depth": Range(1, DEPTH, is_whole=True),
-        "max_verify_tokens": Range(2, min(SIZE, most_tokens), is_whole=True),
+        "max_width": Range(low=1, high=min(WIDTH, children), is_whole=True),
+        "max_depth": Range(low=1, high=DEPTH, is_whole=True),
+        "max_verify_tokens": Range(low=2, high=min(SIZE, most_tokens), is_whole=True),
     }
 
 
@@ -87,21 +88,22 @@ def uniform(threshold: float) -> dict[str, float]:
     return {"breadth": inside, "depth": inside, "rerank": inside}
 
 
-def fixed_point(run: Callable[[Knobs], float], plain: float, start: float) -> list[dict[str, float]]:
+def fixed_point(run: Callable[[Knobs], float], unit: float, start: float) -> list[dict[str, float]]:
     """Replay thresholds on their way to the fixed point; return them, the fastest first.
 
     Args:
         run: prices CAST with such knobs and returns its speed.
-        plain: speed of plain decoding, in the same unit.
-        start: speed-up to start from.
+        unit: speed whose threshold is 1: of decoding one token per plain forward, without host time, since the cost
+            tables that the threshold weighs hold forwards alone.
+        start: speed to start from.
     """
     seen: list[tuple[float, dict[str, float]]] = []
-    threshold = start
+    threshold = start / unit
     for _ in range(STEPS):
         knobs = uniform(threshold)
         speed = run(knobs)
         seen.append((speed, knobs))
-        if abs(speed / plain - threshold) <= SETTLED * threshold or speed <= 0.0:
+        if abs(speed / unit - threshold) <= SETTLED * threshold or speed <= 0.0:
             break
-        threshold = speed / plain
+        threshold = speed / unit
     return [knobs for _, knobs in sorted(seen, key=lambda one: -one[0])]

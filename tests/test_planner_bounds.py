@@ -13,7 +13,8 @@ from spectune.planner.candidate import candidate_of
 from spectune.planner.contest import Contest
 from spectune.planner.cost import Cell, cell_costs
 from spectune.planner.inputs import LOOKUP, PlanInputs
-from spectune.planner.policy import ChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
+from spectune.planner.objective import LatencyBound
+from spectune.planner.policy import ChainPolicy, ConfidentChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
 from spectune.planner.recorded import recording_of, rows_of
 from spectune.planner.replay import replay_results
 
@@ -96,6 +97,31 @@ def test_what_takes_too_much_memory_is_left_out_with_the_reason() -> None:
     (gone,) = contest.left_out()
     assert gone.label == LookupPolicy(length=2, max_ngram=2).label
     assert gone.reason == "it takes 3.00 GiB of memory, at most 1.00 GiB are allowed"
+
+
+def test_what_could_verify_more_than_was_measured_is_left_out() -> None:
+    found = made()
+    contest, rows = contest_of(found), rows_of(found.texts)
+    policy = ConfidentChainPolicy(length=80, confidence=0.9)
+    assert contest.enter(policy, "small", replay_results(plain_results(rows), rows, 3)) is None
+    assert "a verify of 81 tokens was not measured" in contest.left_out()[0].reason
+
+
+def test_what_breaks_the_bound_is_nothing_to_be_measured_against() -> None:
+    found = made()
+    contest, rows = contest_of(found), rows_of(found.texts)
+    contest.bound = LatencyBound(metric="itl", most_ms=1.0)
+    contest.enter(PlainPolicy(), None, replay_results(plain_results(rows), rows, 3))
+    assert not contest.keeps_bound(0)
+    assert contest.best_rate == 0.0
+
+
+def test_where_most_rounds_are_not_steady_nothing_is_pruned() -> None:
+    found = made()
+    contest, rows = contest_of(found), rows_of(found.texts)
+    contest.enter(PlainPolicy(), None, replay_results(plain_results(rows), rows, 3))
+    contest.steady_share = 0.5
+    assert contest.can_matter(PlainPolicy(), None, plain_results(rows), most_tokens=0.1)
 
 
 def test_many_of_one_kind_are_left_out_in_one_line() -> None:

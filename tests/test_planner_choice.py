@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spectune.planner.candidate import Candidate
-from spectune.planner.choice import Promise, SurfaceErrors, alternatives, as_good_as_the_best, ranks_of_simplicity
+from spectune.planner.choice import Field, Promise, SurfaceErrors, alternatives
 from spectune.planner.estimate import relative_error, resampled_rates, resampling_weights
 from spectune.planner.policy import (
     ChainPolicy,
@@ -42,8 +42,7 @@ def candidate(policy: TreePolicy, speed: float, wobble: float = 0.0, drafter: st
 
 
 def near(*candidates: Candidate) -> list[TreePolicy]:
-    weights, everyone = resampling_weights(TEXTS, seed=0), np.arange(len(candidates))
-    places = as_good_as_the_best(candidates, weights, everyone, ranks_of_simplicity(candidates))
+    places = Field.of(candidates, resampling_weights(TEXTS, seed=0)).near()
     return [candidates[place].policy for place in places]
 
 
@@ -71,8 +70,8 @@ ORDER: list[TreePolicy] = [
 
 
 @pytest.mark.parametrize("place", range(len(ORDER) - 1))
-def test_within_one_percent_the_simpler_is_chosen(place: int) -> None:
-    assert chosen(candidate(ORDER[place], 99.5), candidate(ORDER[place + 1], 100.0)) == ORDER[place]
+def test_within_half_a_percent_the_simpler_is_chosen(place: int) -> None:
+    assert chosen(candidate(ORDER[place], 99.7), candidate(ORDER[place + 1], 100.0)) == ORDER[place]
 
 
 def test_beyond_noise_the_faster_is_chosen() -> None:
@@ -80,21 +79,21 @@ def test_beyond_noise_the_faster_is_chosen() -> None:
 
 
 def test_a_difference_within_the_spread_over_texts_is_a_tie() -> None:
-    rivals = candidate(PlainPolicy(), 98.3), candidate(ChainPolicy(length=2), 100.0, wobble=0.3)
+    rivals = candidate(PlainPolicy(), 99.2), candidate(ChainPolicy(length=2), 100.0, wobble=0.3)
     assert chosen(*rivals) == PlainPolicy()
 
 
-def test_beyond_two_percent_no_spread_makes_a_tie() -> None:
-    rivals = candidate(PlainPolicy(), 97.0), candidate(ChainPolicy(length=2), 100.0, wobble=0.3)
+def test_beyond_one_percent_no_spread_makes_a_tie() -> None:
+    rivals = candidate(PlainPolicy(), 98.5), candidate(ChainPolicy(length=2), 100.0, wobble=0.3)
     assert chosen(*rivals) == ChainPolicy(length=2)
 
 
 def test_all_that_are_as_good_stand_in_order_of_simplicity() -> None:
     field = [
         candidate(ORDER[3], 100.0),
-        candidate(ORDER[8], 99.5),
+        candidate(ORDER[8], 99.8),
         candidate(ORDER[0], 50.0),
-        candidate(ORDER[2], 99.2),
+        candidate(ORDER[2], 99.6),
     ]
     assert near(*field) == [ORDER[2], ORDER[3], ORDER[8]]
 
@@ -106,7 +105,7 @@ def test_a_spread_that_both_share_is_no_noise() -> None:
 
 def test_of_equally_simple_ones_the_faster_is_chosen() -> None:
     rivals = candidate(ChainPolicy(length=2), 99.8, drafter="medium"), candidate(ChainPolicy(length=2), 100.0)
-    places = as_good_as_the_best(rivals, resampling_weights(TEXTS, seed=0), np.arange(2), ranks_of_simplicity(rivals))
+    places = Field.of(rivals, resampling_weights(TEXTS, seed=0)).near()
     assert rivals[places[0]].drafter == "small"
 
 

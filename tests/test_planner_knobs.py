@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from spectune.errors import PlanError
 from spectune.planner.knobs import Knobs, Range, search
 from spectune.planner.studies import studies_in_memory
 
-SPACE = {"width": Range(1, 10, is_whole=True), "gate": Range(0.01, 1.0)}
+SPACE = {"width": Range(low=1, high=10, is_whole=True), "gate": Range(low=0.01, high=1.0)}
 
 
 class Hill:
@@ -49,13 +50,18 @@ def test_the_search_comes_near_the_top() -> None:
     assert max(hill(knobs) for knobs in list(hill.asked)) > 98.0
 
 
-def test_a_finished_study_is_not_run_again_and_its_best_trials_compete() -> None:
-    study = studies_in_memory(0)("hill")
-    search(study, SPACE, [], 20, Hill())
-    again = Hill()
+def test_a_finished_study_spends_no_trial_and_what_it_found_competes_again() -> None:
+    study, first, again = studies_in_memory(0)("hill"), Hill(), Hill()
+    search(study, SPACE, [], 20, first)
     search(study, SPACE, [], 20, again)
-    assert len(again.asked) == 3
-    assert again(again.asked[0]) == pytest.approx(study.best_value)
+    assert len(study.get_trials()) == 20
+    assert sorted(map(str, again.asked)) == sorted(map(str, first.asked))
+
+
+@pytest.mark.parametrize(("low", "high", "is_whole"), [(3, 2, True), (0.0, 1.0, False), (-1.0, 1.0, False)])
+def test_a_range_without_values_is_refused(low: float, high: float, is_whole: bool) -> None:
+    with pytest.raises(PlanError, match="low <= high"):
+        Range(low=low, high=high, is_whole=is_whole)
 
 
 def test_a_stopped_study_goes_on_where_it_stopped() -> None:

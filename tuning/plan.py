@@ -112,7 +112,7 @@ def solve_plan(inputs: PlanInputs, request: PlanRequest, effort: Effort | None =
         RequestError: memory is limited, but how much the models take is not known, or too much without any drafter.
         StoreError: the storage of trials failed.
     """
-    used, cells = effort or Effort(), _cells(inputs.verify, request)
+    used, cells = effort or Effort(), _cells(inputs, request)
     _require_footprints(inputs, request)
     _require_room(inputs, request, cells)
     jobs = used.jobs or jobs_that_pay(len(cells), sum(drafter.trace.positions for drafter in inputs.drafters))
@@ -242,8 +242,14 @@ def missing(what: str, request: PlanRequest, store: Store) -> StoreError:
     )
 
 
-def _cells(verify: LatencySurface, request: PlanRequest) -> tuple[Cell, ...]:
-    batches = request.batches or verify.batches
+def _served(batches: Sequence[int], texts: int) -> tuple[int, ...]:
+    """Return the measured batch sizes that the recorded texts fill; the smallest in any case."""
+    return tuple(batch for batch in batches if batch <= max(texts, min(batches)))
+
+
+def _cells(inputs: PlanInputs, request: PlanRequest) -> tuple[Cell, ...]:
+    verify = inputs.verify
+    batches = request.batches or _served(verify.batches, len(inputs.texts))
     contexts = request.contexts or verify.full_contexts
     return cells_of(batches, contexts)
 

@@ -23,7 +23,7 @@ from .request import Identities, ProfileRequest
 from .steps import Progress
 
 VERIFY_TOKENS = 64  # of the target: EAGLE-2's published tree has 60
-DRAFT_TOKENS = 16  # of a drafter: the widest layer, and what it reads to catch up with an accepted path
+DRAFT_TOKENS = 24  # of a drafter: the widest layer, and what it reads to catch up with an accepted chain of 20
 FULL_DRAFT_TOKENS = 64  # where everything is recorded: a layer of TALON's or OPT-Tree's published tree is that wide
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from functools import update_wrapper
+from functools import lru_cache, update_wrapper
+from pathlib import Path
 from typing import Generic, ParamSpec, TypeVar, cast
+
+import platformdirs
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 class Kernel(Generic[Arguments, Result]):
-    """A function and, from the first call on, its machine code, which is kept beside the source file.
+    """A function and, from the first call on, its machine code, which is kept in the user's cache folder.
 
-    Numba looks at a source file's own time stamp: after an edit of a helper in another file, clear `__pycache__`.
+    Numba looks at the time stamp of a function's own file alone, so the folder is named after all kernels' sources: an
+    edit of a helper in another file is an edit of its callers, too.
     """
 
     def __init__(self, function: Callable[Arguments, Result]) -> None:
@@ -40,6 +45,15 @@ class Kernel(Generic[Arguments, Result]):
                 made = njit(nogil=True)(self._function)
             self._machine_code = cast(Callable[Arguments, Result], made)
         return self._machine_code
+
+
+@lru_cache
+def kernel_cache() -> str:
+    """Return the folder of machine code that belongs to these very sources."""
+    digest = hashlib.sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    return str(platformdirs.user_cache_path("spectune") / "kernels" / digest.hexdigest()[:16])
 
 
 def compiled(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:

@@ -125,7 +125,7 @@ def _row(sample: OverheadSample, kinds: list[str], drafts: dict[str, bool]) -> l
 
 
 def _excess_ms(samples: list[OverheadSample]) -> float:
-    """Return by how much a mean round is longer than a median one, at least 0; repeats beyond OUTERMOST are pulled in."""
+    """Return by how much a mean round is longer than a median one, at least 0; the outermost repeats are pulled in."""
     apart = np.concatenate([np.array(sample.host_ms) - sample.median_ms for sample in samples])
     low, high = np.quantile(apart, [OUTERMOST, 1.0 - OUTERMOST])
     return max(float(np.clip(apart, low, high).mean()), 0.0)
