@@ -1,6 +1,6 @@
 """Is the plan as fast as the best of a sweep that takes twenty times as long as its profile?
 
-Profiles the demo family at batch 1, 4 and 8 on 24 prompts x 128 tokens and plans. Then does what people do today:
+Profiles the demo family at batch 1, 4 and 8 on 24 prompts x 96 tokens and plans. Then does what people do today:
 decodes the same 16 x 96 tokens with every one of a list of configurations (plain decoding, chains, prompt lookup,
 EAGLE-2 grids, TALON), interleaved, per batch. The sweep's five best and the plan are measured again in fresh rounds, on
 64 prompts neither has seen. Every way may run padded to the same cheaper shapes, plain decoding too. The last line is
@@ -30,6 +30,7 @@ from spectune.planner.policy import (
     PlainPolicy,
     TalonPolicy,
     TreePolicy,
+    policy_to_json,
 )
 from spectune.planner.search import price
 from spectune.runtime.requests import Request
@@ -134,6 +135,10 @@ def one_cell(
         "predicted_tokens_per_s": cell.prediction.tokens_per_s,
         "interval": [cell.prediction.low, cell.prediction.high],
         "measured_tokens_per_s": speeds[planned],
+        "padding": padding,
+        "ways": {
+            way.name: {"policy": json.loads(policy_to_json(way.policy)), "drafter": way.drafter} for way in finalists
+        },
         "finalists": {way.name: speed for way, speed in sorted(speeds.items(), key=lambda one: -one[1])},
         "place_of_plan_in_sweep": next((n for n, raced in enumerate(ranked, 1) if raced.way == planned), None),
         "sweep_s": sum(raced.device_s for raced in ranked),

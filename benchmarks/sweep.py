@@ -33,7 +33,7 @@ from spectune.tuning.validate import entrant
 BATCHES = (1, 4, 8)
 DTYPE = "bfloat16"
 WORKLOAD = "python-stdlib"
-PROFILE_PROMPTS, PROFILE_TOKENS = 24, 128  # recorded: text is cheap to a profile, and dear to a sweep
+PROFILE_PROMPTS, PROFILE_TOKENS = 24, 96  # recorded: text is cheaper to a profile than to a sweep
 PROMPTS, NEW_TOKENS = 16, 96  # decoded by every way of a race
 TURNS = 8  # of a sweep: every entrant decodes an eighth of the tokens, then the next one
 FINE_TURNS = 32  # of a race between few, whose differences are small

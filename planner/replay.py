@@ -79,14 +79,6 @@ class Replay:
         """What kernels read."""
         return Rounds(self.contexts, self.nodes, self.catch_up, self.widths, self.texts, self.kept)
 
-    def rounds_by_text(self, texts: int) -> Ints:
-        """Return (texts,): in how many of the rounds each text ran."""
-        return np.bincount(self.texts.ravel(), minlength=texts)
-
-    def tokens_by_text(self, texts: int) -> Ints:
-        """Return (texts,): tokens each text emitted in the rounds counted."""
-        return np.bincount(self.texts.ravel(), weights=self.kept.ravel(), minlength=texts).astype(np.int64)
-
 
 def replay_results(results: PositionResults, rows: Rows, batch: int) -> Replay:
     """Return the rounds of a policy whose tree depends on the committed text alone.

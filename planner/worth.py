@@ -1,8 +1,9 @@
 """What timing a shape is worth to the plan: much where a policy that uses it could be the fastest.
 
-Each drafter's chains and static trees stand for all policies that use as many tokens. From acceptance by rank comes how
-many tokens each yields, from the costs known so far how long its round takes, and so its rate R. A policy far below the
-best will stay there whatever its exact cost; one close to it may yet win:
+Each drafter's chains and static trees, and lookups in the recorded texts, stand for all policies that use as many
+tokens. From acceptance by rank, and from the texts, comes how many tokens each yields, from the costs known so far how
+long its round takes, and so its rate R. A policy far below the best will stay there whatever its exact cost; one close
+to it may yet win:
 
     weight = exp(-(R_best - R) / (REACH R_best)),    worth of a shape = FLOOR + the largest weight of a policy using it
 """
@@ -17,13 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PlanError
-from .candidates import CHAIN_LENGTHS, static_trees
+from .acceptance import lookup_results
+from .candidates import CHAIN_LENGTHS, LOOKUP_LENGTHS, static_trees
+from .recorded import Text, rows_of
+from .replay import replay_results
 from .tree import TokenTree
 
 Floats = NDArray[np.float64]
 Shape = tuple[int, int, int]  # (batch, context_tokens, tokens)
 Cost = Callable[[int, Shape], float | None]  # (surface, shape) -> milliseconds, None where it is not known yet
 REACH = 0.10  # relative distance to the best rate at which a policy's weight has fallen to 1 / e
+LONGEST_LOOKUP = 32  # drafted tokens; a verify of the longest has one more
 FLOOR = 0.35  # worth of a shape that no policy near the best uses; the surface must hold there too
 
 
@@ -40,13 +45,16 @@ class Sketch:
 class DecisionWorth:
     """Weighs shapes by how near the policies that use them come to the best; a `profiler.protocols.CellValue`."""
 
-    def __init__(self, verify: int, acceptance: Mapping[int, Floats], contexts: Sequence[int]) -> None:
+    def __init__(
+        self, verify: int, acceptance: Mapping[int, Floats], contexts: Sequence[int], texts: Sequence[Text] = ()
+    ) -> None:
         """Sketch the policies.
 
         Args:
             verify: number of the target's surface.
             acceptance: by number of the drafter's surface, its unconditional acceptance by rank: (children,).
             contexts: where rates are compared.
+            texts: recorded, in which lookups find what they draft.
 
         Raises:
             PlanError: no context.
@@ -57,6 +65,8 @@ class DecisionWorth:
         self._sketches = [Sketch(drafter=None, tokens_per_round=1.0, verify_tokens=1, widths=())]
         for drafter, by_rank in acceptance.items():
             self._sketches.extend(sketches(drafter, by_rank))
+        if texts:
+            self._sketches.extend(lookup_sketches(texts))
 
     def worths(self, cost: Cost) -> Callable[[int, Shape], float]:
         """Return what each shape is worth, from the costs known so far."""
@@ -78,6 +88,7 @@ class DecisionWorth:
         if best <= 0.0:
             return {}
         weights = np.exp(-(best - rates) / (REACH * best))
+        weights[0] = 1.0  # plain decoding: every speed-up is told against it
         used: dict[int, dict[int, float]] = {}
         for sketch, weight in zip(self._sketches, weights.tolist(), strict=True):
             _note(used.setdefault(self._verify, {}), [sketch.verify_tokens], weight)
@@ -117,6 +128,21 @@ def sketches(drafter: int, acceptance: Floats) -> list[Sketch]:
         for length in CHAIN_LENGTHS
     ]
     return [*chains, *(_of_tree(drafter, tree, acceptance) for tree in static_trees(acceptance))]
+
+
+def lookup_sketches(texts: Sequence[Text]) -> list[Sketch]:
+    """Return lookups of many lengths after 3..1-grams, with what they yield along the texts at batch 1."""
+    rows = rows_of(texts)
+    lengths = [length for length in LOOKUP_LENGTHS if length <= LONGEST_LOOKUP]
+    return [
+        Sketch(
+            drafter=None,
+            tokens_per_round=replay_results(results, rows, 1).tokens_per_round,
+            verify_tokens=policy.max_verify_tokens,
+            widths=(),
+        )
+        for policy, results in lookup_results(texts, 3, 1, lengths)
+    ]
 
 
 def _of_tree(drafter: int, tree: TokenTree, acceptance: Floats) -> Sketch:

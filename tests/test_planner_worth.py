@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
+from spectune.planner.recorded import Text
 from spectune.planner.worth import FLOOR, DecisionWorth, sketches
 
 SURE, HOPELESS = np.array([0.9, 0.05]), np.array([0.02, 0.01])
@@ -52,3 +53,14 @@ def test_a_chain_yields_the_geometric_sum_of_its_acceptance() -> None:
 def test_rates_need_a_context() -> None:
     with pytest.raises(PlanError, match="context"):
         DecisionWorth(0, {1: SURE}, ())
+
+
+def test_lengths_that_lookups_profit_from_are_worth_more_than_longer_ones() -> None:
+    repeating = Text(prompt=(1, 2, 3, 4), continuation=(1, 2, 3, 4) * 12)
+    worth = DecisionWorth(0, {1: np.array([0.01])}, (100,), [repeating, repeating]).worths(cost)
+    assert worth(0, (1, 100, 8)) > worth(0, (1, 100, 2))
+
+
+def test_plain_decoding_is_always_worth_measuring() -> None:
+    worth = DecisionWorth(0, {1: SURE}, (100,)).worths(cost)
+    assert worth(0, (1, 100, 1)) == FLOOR + 1.0

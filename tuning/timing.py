@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..planner.recorded import texts_of
 from ..planner.worth import DecisionWorth
 from ..profiler.domain import Domain
 from ..profiler.latency import measure
@@ -103,7 +104,8 @@ def _worth(verify: Domain, traces: Sequence[AcceptanceTrace], names: Sequence[st
     acceptance: dict[int, NDArray[np.float64]] = {}
     for trace in traces:
         acceptance[1 + list(names).index(trace.drafter_name)] = trace.rank_acceptance()
-    return DecisionWorth(0, acceptance, verify.contexts) if acceptance else None
+    texts = texts_of(traces[0]) if traces else ()
+    return DecisionWorth(0, acceptance, verify.contexts, texts) if acceptance else None
 
 
 def by_name(surfaces: Sequence[LatencySurface], drafters: Mapping[str, object]) -> dict[str, LatencySurface]:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from functools import lru_cache, update_wrapper
 from pathlib import Path
-from typing import Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import platformdirs
 
@@ -32,28 +32,36 @@ class Kernel(Generic[Arguments, Result]):
 
     def compiled(self) -> Callable[Arguments, Result]:
         """Return what numba makes of the function and of the kernels it calls."""
-        from numba import njit  # heavy: loads LLVM
+        from numba import config, njit  # heavy: loads LLVM
 
+        settings: Any = config  # has no types
         if self._machine_code is None:
             names = self._function.__globals__
             for name in self._function.__code__.co_names:
                 if isinstance(names.get(name), Kernel):
                     names[name] = names[name].compiled()  # numba must find its own kind of function there
+            folder, others = kernel_cache(), settings.CACHE_DIR
+            settings.CACHE_DIR = folder or others
             try:
-                made = njit(cache=True, nogil=True)(self._function)
-            except RuntimeError:  # neither this folder nor the user's own can be written: compile in every process
-                made = njit(nogil=True)(self._function)
+                made = njit(cache=folder is not None, nogil=True)(self._function)
+            finally:
+                settings.CACHE_DIR = others
             self._machine_code = cast(Callable[Arguments, Result], made)
         return self._machine_code
 
 
 @lru_cache
-def kernel_cache() -> str:
-    """Return the folder of machine code that belongs to these very sources."""
+def kernel_cache() -> str | None:
+    """Return the folder of machine code that belongs to these very sources, None where none can be written."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
-    return str(platformdirs.user_cache_path("spectune") / "kernels" / digest.hexdigest()[:16])
+    folder = platformdirs.user_cache_path("spectune") / "kernels" / digest.hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None  # every process then compiles for itself
+    return str(folder)
 
 
 def compiled(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:
