@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import MeasurementError
-from .measurement import Measurement
+from .measurement import NORMAL_FROM_MAD, Measurement
 from .role import Origin, origin_of, require_regime, require_role
 from .rows import BatchRows
 
@@ -192,13 +192,10 @@ class LatencySurface:
     def drift(self) -> float:
         """Return the relative standard deviation of the device's speed over the session, 0 where it is not known.
 
-        The slowest and fastest twentieth of the calls count as the ones next to them.
+        From the median distance of the calls' factors to 1, so that a stalled part of the session does not count.
         """
-        factors = [factor for cell in self._ran() for factor in cell.drift]
-        if not factors:
-            return 0.0
-        low, high = np.quantile(factors, [0.05, 0.95])
-        return float(np.clip(factors, low, high).std())
+        apart = [abs(factor - 1.0) for cell in self._ran() for factor in cell.drift]
+        return NORMAL_FROM_MAD * statistics.median(apart) if apart else 0.0
 
     def _ran(self) -> list[Measurement]:
         return [cell for cell in self.measurements if cell.failure is None]
