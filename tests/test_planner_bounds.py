@@ -7,7 +7,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from spectune.planner.acceptance import eagle2_results, lookup_results, plain_results, rank_results
+from spectune.planner.acceptance import (
+    PositionResults,
+    eagle2_results,
+    lookup_results,
+    plain_results,
+    rank_results,
+)
 from spectune.planner.bounds import least_round_ms, most_tokens_per_round
 from spectune.planner.candidate import candidate_of
 from spectune.planner.contest import Contest
@@ -30,7 +36,7 @@ def made(skill: float = 0.7) -> PlanInputs:
     return inputs(trace, verify_ms=lambda batch, context, tokens: 10.0 + 0.3 * tokens + 0.01 * context)
 
 
-def contenders(found: PlanInputs) -> list[tuple[TreePolicy, str | None, object]]:
+def contenders(found: PlanInputs) -> list[tuple[TreePolicy, str | None, PositionResults]]:
     recording, rows = recording_of(found.drafters[0].trace), rows_of(found.texts)
     chains = [ChainPolicy(length=length) for length in (1, 2, 3)]
     return [

@@ -82,7 +82,7 @@ def test_a_trials_value_is_the_speed_on_its_own_half_alone() -> None:
         for one, half in zip(contest.priced, contest.searched_on, strict=True)
         if half == 1
     }
-    assert all(np.isclose(trial.value, list(speeds)).any() for trial in study.get_trials())
+    assert all(np.isclose(trial.value or 0.0, list(speeds)).any() for trial in study.get_trials())
 
 
 def test_solved_cast_is_no_slower_than_the_best_eagle2_tree_of_its_own_half() -> None:
@@ -91,7 +91,7 @@ def test_solved_cast_is_no_slower_than_the_best_eagle2_tree_of_its_own_half() ->
 
     def speed(kind: str, halves: tuple[int, ...]) -> float:
         return max(
-            one.tokens[own].sum() / one.ms[own].sum()
+            float(one.tokens[own].sum() / one.ms[own].sum())
             for one, half in zip(contest.priced, contest.searched_on, strict=True)
             if one.policy.kind == kind and half in halves
         )

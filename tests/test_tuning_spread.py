@@ -19,6 +19,13 @@ from spectune.planner.cost import Cell
 from spectune.tuning.spread import FEWEST_CELL_POSITIONS, Group, Spread, cores_available, jobs_that_pay
 from spectune.tuning.steps import silent
 
+
+@pytest.fixture(autouse=True)
+def _tests_are_found_by_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spawned process takes over this one's path, and looks for what it is to run in `tests`."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+
+
 GROUPS = [(Cell(batch=batch, context=10), Cell(batch=batch, context=20)) for batch in (4, 3, 2, 1)]
 
 

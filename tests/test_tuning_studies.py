@@ -17,6 +17,12 @@ from spectune.errors import StoreError
 from spectune.tuning.studies import StoredStudies
 
 
+@pytest.fixture(autouse=True)
+def _tests_are_found_by_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spawned process takes over this one's path, and looks for what it is to run in `tests`."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+
+
 def place_of(kind: str, folder: Path) -> str | None:
     return {"sqlite": f"sqlite:///{folder / 'trials.db'}", "journal": str(folder / "trials.log"), "memory": None}[kind]
 
