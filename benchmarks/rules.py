@@ -32,7 +32,7 @@ from spectune.runtime.requests import Request
 from spectune.tuning.decoding import Family
 from spectune.tuning.family import load_family, torch_device
 
-from sweep import DTYPE, FINE_TURNS, LOOKUP, Way, learned, race, requests, speed_of  # isort: skip
+from sweep import DTYPE, FINE_TURNS, LOOKUP, Way, learned, raced, requests, speed_of  # isort: skip
 
 SEQUOIA_SIZES = (2, 4, 8, 16, 32, 64)  # tokens a verify is tried with
 LEAST_RATIO = 1.0  # plan over every rule
@@ -118,7 +118,7 @@ def one_cell(cell: PlanCell, inputs: PlanInputs, family: Family, fresh: list[Req
     padding = cell_costs(place, inputs.verify, {}, inputs.overhead).run_tokens
     rules, planned = rules_of(cell, inputs), Way(policy=cell.policy, drafter=cell.drafter)
     ways = list(dict.fromkeys([planned, *(rule.way for rule in rules)]))
-    runs = [race(ways, padding, family, fresh, cell.batch, turns=FINE_TURNS, seed=repeat) for repeat in range(repeats)]
+    runs = [raced(ways, padding, family, fresh, cell.batch, turns=FINE_TURNS, seed=repeat) for repeat in range(repeats)]
     speeds = {way: statistics.median(speed_of(run, way) for run in runs) for way in ways}
     row = {
         "batch": cell.batch,

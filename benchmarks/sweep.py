@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from spectune.tuning.decoding import Family
 from spectune.tuning.plan import PlanRequest, inputs_of, solve_and_store
 from spectune.tuning.profile import profile
 from spectune.tuning.prompts import requests_of
-from spectune.tuning.race import DecoderEntrant
+from spectune.tuning.race import DecoderEntrant, race
 from spectune.tuning.recipe import Level
 from spectune.tuning.request import ProfileRequest
 from spectune.tuning.validate import entrant
@@ -53,16 +52,36 @@ class Way:
         return self.policy.label if self.drafter is None else f"{self.policy.label} by {self.drafter}"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Raced:
-    """A way of decoding and what it did: tokens, and seconds of its turns with and without its prompts."""
+    """A way of decoding and what it did: tokens/s without prompts, and seconds of the device with them."""
 
     way: Way
-    tokens_per_s: float = 0.0
-    device_s: float = 0.0
+    tokens_per_s: float
+    device_s: float
 
 
-def race(
+class Timed:
+    """An entrant whose whole turns are timed, prompts included."""
+
+    def __init__(self, way: Way, entrant: DecoderEntrant) -> None:
+        """Take a fresh entrant."""
+        self.name, self.way, self.device_s = way.name, way, 0.0
+        self._entrant = entrant
+
+    def advance(self, share: float) -> None:
+        """Decode on."""
+        start = time.perf_counter()
+        self._entrant.advance(share)
+        self.device_s += time.perf_counter() - start
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Throughput, prompts apart."""
+        return self._entrant.tokens_per_s
+
+
+def raced(
     ways: Sequence[Way],
     run_tokens: tuple[int, ...],
     family: Family,
@@ -72,10 +91,10 @@ def race(
     turns: int = TURNS,
     seed: int = 0,
 ) -> list[Raced]:
-    """Decode all requests with every way in turns of random order; tokens/s leave prompts out, device_s does not.
+    """Decode all requests with every way in turns of random order; return the ways, the fastest first.
 
     Args:
-        ways: different ones.
+        ways: what races; one that is named twice gets two decoders.
         run_tokens: padding of a verify; the same for all, so that nobody wins by it.
         family: the models.
         requests: as many as the batch or more.
@@ -83,21 +102,14 @@ def race(
         turns: shares the work is cut into.
         seed: of the orders.
     """
-    field: list[tuple[Raced, DecoderEntrant]] = []
-    for way in ways:
-        setup = RoundSetup(policy=way.policy, drafter=way.drafter, run_tokens=run_tokens)
-        field.append((Raced(way=way), entrant(way.name, setup, family, requests, batch)))
-    order = random.Random(seed)
-    for turn in range(1, turns + 1):
-        order.shuffle(field)
-        for raced, runner in field:
-            start = time.perf_counter()
-            runner.advance(turn / turns)
-            raced.device_s += time.perf_counter() - start
-        print(f"... batch {batch}: turn {turn} of {turns}", file=sys.stderr, flush=True)
-    for raced, runner in field:
-        raced.tokens_per_s = runner.tokens_per_s
-    return sorted((raced for raced, _ in field), key=lambda raced: -raced.tokens_per_s)
+    print(f"... batch {batch}: racing {len(ways)} ways", file=sys.stderr, flush=True)
+    setups = [RoundSetup(policy=way.policy, drafter=way.drafter, run_tokens=run_tokens) for way in ways]
+    field = [
+        Timed(way, entrant(way.name, setup, family, requests, batch)) for way, setup in zip(ways, setups, strict=True)
+    ]
+    race(field, turns=turns, seed=seed)
+    done = [Raced(way=one.way, tokens_per_s=one.tokens_per_s, device_s=one.device_s) for one in field]
+    return sorted(done, key=lambda one: -one.tokens_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +166,14 @@ def requests(prompts: Sequence[Prompt], temperature: float, *, seed: int) -> lis
     return requests_of(asked, load_tokenizer(str(models.target)))
 
 
+def speeds_of(run: Sequence[Raced], way: Way) -> list[float]:
+    """Return the tokens/s of each decoder of one way in a race."""
+    return [one.tokens_per_s for one in run if one.way == way]
+
+
 def speed_of(run: Sequence[Raced], way: Way) -> float:
-    """Return the tokens/s of one way in a race."""
-    return next(raced.tokens_per_s for raced in run if raced.way == way)
+    """Return the tokens/s of one way in a race, the mean of its decoders'."""
+    return statistics.mean(speeds_of(run, way))
 
 
 def _tell(what: str, share: float) -> None:

@@ -23,7 +23,7 @@ from ..planner.policy import (
 )
 from ..planner.search import price
 from ..runtime.requests import Request
-from ..runtime.setup import RoundSetup, always
+from ..runtime.setup import RoundSetup, always, setup_of
 from ..tuning.baseline import GenerateEntrant
 from ..tuning.decoding import Family, Run, decode_timed, room_for
 from ..tuning.exact import Judgement, judge
@@ -33,7 +33,7 @@ from ..tuning.recipe import CHILDREN, Recipe, Rule, recipe_of
 from ..tuning.recording import record_prompts
 from ..tuning.request import Identities, ProfileRequest
 from ..tuning.traces import trace_of
-from ..tuning.validate import entrant, plain_setup, setup_of
+from ..tuning.validate import entrant, plain_setup
 from .records import CellOutcome, Row
 
 SLOTS = 32  # sequences decoded at once where they do not influence each other

@@ -113,7 +113,7 @@ def cell_facts(cell: PlanCell) -> CellFacts:
         acceptance=chain_acceptance(promise.tokens_per_round, extent.depth) if is_chain else None,
         break_even=chain_acceptance(needed, extent.depth) if is_chain else None,
         ms_per_token=1000.0 * cell.batch / promise.tokens_per_s,
-        lead_over_runner_up=None if cell.runner_up is None else replayed_speed(cell) / cell.runner_up.tokens_per_s - 1,
+        lead_over_runner_up=None if cell.lead is None else cell.lead.relative,
         published=_published(cell),
     )
 

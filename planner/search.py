@@ -1,7 +1,7 @@
 """Solve a plan: replay every candidate, price it in every cell, search the knobs that have no grid, choose.
 
-The cells are solved in groups of whole batch sizes, which may run in processes of their own; the schedule is then made
-of what each cell found as good as its best.
+The cells are solved in groups, which may run in processes of their own; the schedule is then made of what each cell
+found as good as its best.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def solve(
         options: how long to search and what to keep to.
         studies: opens Optuna studies by name; in memory where None.
         spread: applies a function to groups of cells, in order; may do so in other processes.
-        parts: groups to make, at most one per batch size.
+        parts: groups to make; whole batch sizes as long as there are enough of them.
 
     Raises:
         PlanError: fewer texts than slots, or inputs that do not belong together.
@@ -239,10 +239,15 @@ def _groups(cells: Sequence[Cell], parts: int) -> list[tuple[Cell, ...]]:
 
 def _errors(inputs: PlanInputs) -> SurfaceErrors:
     return SurfaceErrors(
-        verify=_known_error(inputs.verify) or UNKNOWN_ERROR,
-        drafts={drafter.name: _known_error(drafter.surface) or UNKNOWN_ERROR for drafter in inputs.drafters},
+        verify=_error(inputs.verify),
+        drafts={drafter.name: _error(drafter.surface) for drafter in inputs.drafters},
         drift=max(DRIFT, math.sqrt(2.0) * inputs.verify.drift()),  # the moment of measuring is a sample, too
     )
+
+
+def _error(surface: LatencySurface) -> float:
+    known = _known_error(surface)
+    return UNKNOWN_ERROR if known is None else known
 
 
 def _known_error(surface: LatencySurface) -> float | None:

@@ -62,13 +62,16 @@ class Searcher:
             policy = cast_policy(contest.costs, drafter, hunts[0].children, uniform(threshold))
             contest.enter(policy, drafter, self.rehearsal.replay(policy, drafter, contest.batch))
         for hunt in hunts:
-            space = self._cast_space(hunt)
-            unit = 1000.0 * contest.batch / float(contest.costs.verify.row(contest.costs.cell.context)[1])
-            reached = fixed_point(lambda knobs, h=hunt, s=space: h.price(s.policy(knobs)), unit, contest.best_rate)  # type: ignore[misc]
-            widest = {name: range_.high for name, range_ in space.ranges.items() if range_.is_whole}
-            starts = [widest | knobs for knobs in reached[:STARTS]]
-            starts += [like_eagle2(policy) for policy in hunt.fastest("eagle2") if isinstance(policy, Eagle2Policy)]
-            self._study(hunt, space, starts)
+            self._search_cast_on(hunt)
+
+    def _search_cast_on(self, hunt: Hunt) -> None:
+        space, contest = self._cast_space(hunt), hunt.contest
+        unit = 1000.0 * contest.batch / float(contest.costs.verify.row(contest.costs.cell.context)[1])
+        reached = fixed_point(lambda knobs: hunt.price(space.policy(knobs)), unit, contest.best_rate)
+        widest = {name: range_.high for name, range_ in space.ranges.items() if range_.is_whole}
+        starts = [widest | knobs for knobs in reached[:STARTS]]
+        starts += [like_eagle2(policy) for policy in hunt.fastest("eagle2") if isinstance(policy, Eagle2Policy)]
+        self._study(hunt, space, starts)
 
     def _cast_space(self, hunt: Hunt) -> Space:
         costs, survival = hunt.contest.costs, self._survival(hunt.drafter, hunt.half)

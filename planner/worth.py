@@ -5,7 +5,7 @@ tokens. From acceptance by rank, and from the texts, comes how many tokens each 
 long its round takes, and so its rate R. A policy far below the best will stay there whatever its exact cost; one close
 to it may yet win:
 
-    weight = exp(-(R_best - R) / (REACH R_best)),    worth of a shape = FLOOR + the largest weight of a policy using it
+    weight = exp(-(R_best - R) / (REACH R_best)),    worth of a shape = the largest weight of a policy using it
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +28,8 @@ from .tree import TokenTree
 Floats = NDArray[np.float64]
 Shape = tuple[int, int, int]  # (batch, context_tokens, tokens)
 Cost = Callable[[int, Shape], float | None]  # (surface, shape) -> milliseconds, None where it is not known yet
-REACH = 0.10  # relative distance to the best rate at which a policy's weight has fallen to 1 / e
+REACH = 0.05  # relative distance to the best rate at which a policy's weight has fallen to 1 / e
 LONGEST_LOOKUP = 32  # drafted tokens; a verify of the longest has one more
-FLOOR = 0.35  # worth of a shape that no policy near the best uses; the surface must hold there too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class DecisionWorth:
             self._sketches.extend(lookup_sketches(texts))
 
     def worths(self, cost: Cost) -> Callable[[int, Shape], float]:
-        """Return what each shape is worth, from the costs known so far."""
+        """Return what each shape is worth, in [0, 1], from the costs known so far."""
         known: dict[int, dict[int, Floats]] = {}
 
         def worth(surface: int, shape: Shape) -> float:
@@ -77,13 +77,14 @@ class DecisionWorth:
             if batch not in known:
                 known[batch] = self._weights(cost, batch)
             weights = known[batch].get(surface)
-            return FLOOR if weights is None else FLOOR + float(weights[min(tokens, len(weights) - 1)])
+            return 0.0 if weights is None else float(weights[min(tokens, len(weights) - 1)])
 
         return worth
 
     def _weights(self, cost: Cost, batch: int) -> dict[int, Floats]:
         """Return, by surface, (tokens + 1,): the largest weight of a policy that uses that many tokens."""
-        rates = np.array([max(self._rate(cost, batch, c, s) for c in self._contexts) for s in self._sketches])
+        known = lru_cache(maxsize=None)(cost)
+        rates = np.array([max(self._rate(known, batch, c, s) for c in self._contexts) for s in self._sketches])
         best = float(rates.max())
         if best <= 0.0:
             return {}

@@ -16,6 +16,7 @@ from .tally import Cell, Tally
 
 HELD_OUT_CALLS = 9  # timed per held-out cell, spread over the session
 FIRST_VISIT = 2.0  # price of a cell's first visit, which warms it up, over that of another
+DECISIVE = 1.0  # share of all shapes that one counts for where the decision hangs on it
 PATIENCE = 4  # calls at disturbed moments, per undisturbed one wanted, before they are taken as they are
 VisitMs = Callable[[float], float]  # what a visit takes, from what the call takes
 
@@ -109,18 +110,18 @@ class AdaptiveDesign:
             for batch in domain.batches:
                 for option in self._options(tally, surface, batch):
                     price = option.calls * visit_ms(option.call_ms)
-                    rate = option.gain * worth(surface, option.shape) / price
+                    rate = option.error * (option.share + DECISIVE * worth(surface, option.shape)) / price
                     rated.append((rate, surface, option))
         rated.sort(key=lambda entry: (-entry[0], entry[1], entry[2].shape))
         return [(surface, option) for _, surface, option in rated]
 
     def _options(self, tally: Tally, surface: int, batch: int) -> list[Option]:
         part = Slice(tally, surface, batch, self._domains[surface], self._enough)
-        return [option for option in options_of(part) if option.gain > 0.0 and part.may_run(option.shape)]
+        return [option for option in options_of(part) if option.error > 0.0 and part.may_run(option.shape)]
 
     def _worth(self, tally: Tally) -> Callable[[int, Shape], float]:
         if self._value is None:
-            return lambda surface, shape: 1.0
+            return lambda surface, shape: 0.0
         rows: dict[tuple[int, int], BatchRows | None] = {}
 
         def cost(surface: int, shape: Shape) -> float | None:

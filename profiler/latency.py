@@ -18,7 +18,7 @@ from .records.visit import Visit
 from .tally import Cell, Tally
 
 Progress = Callable[[float], None]  # called with the share of the budget spent, in [0, 1]
-ROUNDS = 45  # of a whole session, so that 30 revisits of a sentinel are far apart
+ROUNDS = 30  # of a whole session; each revisits the sentinels twice
 SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.25, 2.0
 STABLE = 0.05  # relative change between two medians below which a warm-up is over
 LONGEST_WARM_UP = 0.05  # share of the budget, over all runners

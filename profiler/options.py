@@ -32,9 +32,10 @@ class Option:
     """Something a round could time, and what that would be worth."""
 
     shape: Shape
-    gain: float  # relative error removed, weighted by the share of shapes it was made at
+    error: float  # relative error removed there
+    share: float  # of all shapes that the error is made at
     call_ms: float  # what one call is expected to take
-    calls: int  # needed for the gain
+    calls: int  # needed for it
     beside: tuple[Shape, ...] = ()  # shapes without which this one tells nothing
 
 
@@ -54,8 +55,8 @@ def _points(part: Slice) -> Iterator[Option]:
         for (_, cell), share in zip(row, _half_gaps(places, part.tokens), strict=True):
             error = part.tally.error(cell)
             if error > part.enough:
-                gain = share * reach * (error - part.tally.error(cell, more=1))
-                yield Option(shape=cell.shape, gain=gain, call_ms=cell.ms, calls=1)
+                removed = reach * (error - part.tally.error(cell, more=1))
+                yield Option(shape=cell.shape, error=removed, share=share, call_ms=cell.ms, calls=1)
 
 
 def _gaps(part: Slice) -> Iterator[Option]:
@@ -72,9 +73,9 @@ def _middle(part: Slice, left: tuple[int, Cell], right: tuple[int, Cell], error:
     middle = part.free(part.reference, inside)
     if middle is not None:
         share = len(inside) / part.tokens
-        gain = share * _beyond_noise(part, error, (left[1], right[1]))
+        removed = _beyond_noise(part, error, (left[1], right[1]))
         shape = (part.batch, part.reference, middle)
-        yield Option(shape=shape, gain=gain, call_ms=right[1].ms, calls=CALLS_OF_A_NEW_CELL)
+        yield Option(shape=shape, error=removed, share=share, call_ms=right[1].ms, calls=CALLS_OF_A_NEW_CELL)
 
 
 def _rows(part: Slice) -> Iterator[Option]:
@@ -88,10 +89,10 @@ def _rows(part: Slice) -> Iterator[Option]:
             inside = [tokens for tokens in known if left[0] < tokens < right[0]]
             middle = part.free(context, inside)
             if middle is not None:
-                share = (right[0] - left[0] - 1) / part.tokens * part.reach(context)
-                gain = share * _beyond_noise(part, error, (left[1], right[1]))
+                share = (right[0] - left[0] - 1) / part.tokens
+                removed = part.reach(context) * _beyond_noise(part, error, (left[1], right[1]))
                 shape = (part.batch, context, middle)
-                yield Option(shape=shape, gain=gain, call_ms=right[1].ms, calls=CALLS_OF_A_NEW_CELL)
+                yield Option(shape=shape, error=removed, share=share, call_ms=right[1].ms, calls=CALLS_OF_A_NEW_CELL)
 
 
 def _contexts(part: Slice) -> Iterator[Option]:
@@ -105,11 +106,12 @@ def _contexts(part: Slice) -> Iterator[Option]:
         middle = (left[0] + right[0]) // 2
         if right[0] - left[0] >= max(32, span / 4) and part.free(middle, [tokens]) is not None:
             share = (right[0] - left[0]) / span
-            gain = share * _beyond_noise(part, error, (left[1], right[1]))
+            removed = _beyond_noise(part, error, (left[1], right[1]))
             shape = (part.batch, middle, tokens)
             ends = [(part.batch, middle, n) for n in part.end_tokens if n != tokens]
             calls = CALLS_OF_A_NEW_CELL * (1 + len(ends))
-            yield Option(shape=shape, gain=gain, call_ms=right[1].ms, calls=calls, beside=tuple(ends))
+            beside = tuple(ends)
+            yield Option(shape=shape, error=removed, share=share, call_ms=right[1].ms, calls=calls, beside=beside)
 
 
 def interval_errors(places: Sequence[int], values: Sequence[float]) -> list[float]:

@@ -80,7 +80,7 @@ class CellValue(Protocol):
     """What knowing a cell is worth to a decision; the floor above brings it."""
 
     def worths(self, cost: Callable[[int, Shape], float | None]) -> Callable[[int, Shape], float]:
-        """Return the worth of a shape of a surface, both by number, relative to others; above 0.
+        """Return the worth of a shape of a surface, both by number: 0 none, 1 the decision hangs on it.
 
         Args:
             cost: milliseconds of a shape of a surface as far as they are known, None where they are not.

@@ -16,7 +16,7 @@ from .drafters.protocol import Drafter
 from .models.forward import CausalModel
 from .requests import Request
 from .requests import Sequence as Decoded
-from .setup import PLAIN, RoundSetup, Schedule, draft_room
+from .setup import PLAIN, RoundSetup, Schedule, draft_room, setup_of
 
 UNFINISHED = "\ufffd"  # what a tokenizer shows for the first bytes of a character
 
@@ -134,7 +134,7 @@ class Generator:
     def _setups(self) -> list[RoundSetup]:
         """Return how rounds may be run: any way the plan has, or plainly."""
         cells = [] if self.choice.plan is None else self.choice.plan.cells
-        return [PLAIN, *(RoundSetup(policy=c.policy, drafter=c.drafter, run_tokens=c.run_tokens) for c in cells)]
+        return [PLAIN, *(setup_of(cell) for cell in cells)]
 
     def _text(self, sequence: Decoded) -> str:
         return str(self._tokenizer.decode(sequence.emitted, skip_special_tokens=True))

@@ -15,7 +15,7 @@ from .choice import Choice, choose_plan
 from .generator import Generator
 from .models.forward import CausalModel
 from .models.loading import load_model, load_tokenizer, require_one_vocabulary
-from .setup import PLAIN, RoundSetup, Schedule, always
+from .setup import PLAIN, RoundSetup, Schedule, always, setup_of
 
 LOOKUP = "lookup"  # the plan's name for the text itself as drafter
 
@@ -104,10 +104,7 @@ class PlannedSchedule:
         """Start in no cell."""
         self._plan = plan
         self._cell: PlanCell | None = None
-        self._setups = {
-            id(cell): RoundSetup(policy=cell.policy, drafter=cell.drafter, run_tokens=cell.run_tokens)
-            for cell in plan.cells
-        }
+        self._setups = {id(cell): setup_of(cell) for cell in plan.cells}
 
     def __call__(self, batch: int, context: int) -> RoundSetup:
         """Return how to run a round of so many sequences behind so many tokens."""

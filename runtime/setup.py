@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..planner.plan import PlanCell
 from ..planner.policy import PlainPolicy, TreePolicy
 from ..planner.room import most_drafted
 
@@ -29,6 +30,11 @@ class RoundSetup:
     def most_tokens(self) -> int:
         """Most tokens per sequence one verify can feed."""
         return max(self.policy.max_verify_tokens, *self.run_tokens, 1)
+
+
+def setup_of(cell: PlanCell) -> RoundSetup:
+    """Return how a plan's cell runs its rounds."""
+    return RoundSetup(policy=cell.policy, drafter=cell.drafter, run_tokens=cell.run_tokens)
 
 
 Schedule = Callable[[int, int], RoundSetup]  # (batch, context) -> setup

@@ -8,7 +8,7 @@ import numpy as np
 
 from spectune.planner.candidate import Candidate
 from spectune.planner.cost import Cell, CellCosts, CostTable
-from spectune.planner.plan import Alternative, ErrorParts, Plan, PlanCell, Prediction, PublishedPrice
+from spectune.planner.plan import Alternative, ErrorParts, Lead, Plan, PlanCell, Prediction, PublishedPrice
 from spectune.planner.policy import PlainPolicy, TreePolicy
 from spectune.planner.provenance import Provenance
 from spectune.planner.sensitivity import outlook_of
@@ -89,6 +89,7 @@ def cell_of(
         prediction=promise(own, plain, batch, optimism),
         plain=promise(plain, plain, batch),
         runner_up=others[0] if others else None,
+        lead=Lead(relative=speed(own, batch) / others[0].tokens_per_s - 1.0, error=0.01) if others else None,
         alternatives=tuple(others),
         published=tuple(published),
         outlook=outlook_of(candidates, chosen, 0, costs(), optimism=optimism),

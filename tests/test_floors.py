@@ -25,7 +25,11 @@ FLOOR = {
     "cli": 7,
 }
 FOLDERS = sorted(path.parent.name for path in ROOT.glob("[a-z]*/__init__.py"))
-READ_BY_THE_PLANNER = ("records", "confidence")  # what the profiler recorded, and its pure functions of a trace
+READ_BY_THE_PLANNER = (
+    "records",
+    "confidence",  # pure functions of a trace
+    "remembered",  # where machine code is kept: the folder of what is made once
+)
 TORCH_FREE = ("planner", "profiler/records")
 TORCH_AND_FRIENDS = {"torch", "transformers", "safetensors", "sqlalchemy", "alembic"}
 

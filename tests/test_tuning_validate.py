@@ -19,7 +19,8 @@ from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.wire import from_json
-from spectune.tuning.validate import ValidateRequest, plain_setup, setup_of, validate_stored
+from spectune.runtime.setup import setup_of
+from spectune.tuning.validate import ValidateRequest, plain_setup, validate_stored
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 from .tiny_family import save_model

@@ -19,7 +19,7 @@ from ..profiler.records.wire import to_json
 from ..runtime.loader import require_recorded
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.requests import Request
-from ..runtime.setup import RoundSetup, always
+from ..runtime.setup import RoundSetup, always, setup_of
 from .decoding import Family, room_for
 from .family import load_family, torch_device
 from .prompts import requests_of
@@ -80,11 +80,6 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
     validation = Validation(plan_id=row.id, rows=tuple(rows))
     store.add_validation(row.id, to_json(validation))
     return validation
-
-
-def setup_of(cell: PlanCell) -> RoundSetup:
-    """Return how a plan's cell runs its rounds."""
-    return RoundSetup(policy=cell.policy, drafter=cell.drafter, run_tokens=cell.run_tokens)
 
 
 def plain_setup(cell: PlanCell) -> RoundSetup:

@@ -8,14 +8,14 @@ from functools import lru_cache, update_wrapper
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-import platformdirs
+from ...profiler.remembered import cache_folder
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 class Kernel(Generic[Arguments, Result]):
-    """A function and, from the first call on, its machine code, which is kept in the user's cache folder.
+    """A function and, from the first call on, its machine code, which is kept in the cache folder.
 
     Numba looks at the time stamp of a function's own file alone, so the folder is named after all kernels' sources: an
     edit of a helper in another file is an edit of its callers, too.
@@ -56,7 +56,7 @@ def kernel_cache() -> str | None:
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
-    folder = platformdirs.user_cache_path("spectune") / "kernels" / digest.hexdigest()[:16]
+    folder = cache_folder() / "kernels" / digest.hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
