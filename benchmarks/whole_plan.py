@@ -41,7 +41,7 @@ from spectune.tuning.traces import trace_of
 MOST_S = 60.0
 BATCHES, CONTEXTS = (1, 2, 4, 8, 16, 32), (256, 1024, 4096)
 TOKENS = (1, 2, 3, 4, 6, 8, 9, 12, 16, 17, 24, 25, 32, 33, 40, 41, 48, 49, 56, 57, 64)
-KINDS = ("plain", "lookup", "chain", "confident-chain", "static", "eagle2", "talon", "opt-tree", "cast")
+KINDS = ("plain", "lookup", "chain", "confident-chain", "static", "eagle2", "talon", "opt-tree", "cast", "stack")
 DTYPE = "bfloat16"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,6 +28,29 @@ if TYPE_CHECKING:
 @options.planned_dtype
 @options.workload
 @options.temperature
+@click.option("--top-k", default=0, show_default=True, type=click.IntRange(0), help="Draw from the K best; 0 is all.")
+@click.option(
+    "--top-p",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    help="Draw from the fewest best tokens with this probability.",
+)
+@click.option(
+    "--min-p",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0.0, 1.0),
+    help="Draw no token below this share of the best one's probability.",
+)
+@click.option(
+    "--repetition-penalty",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.0, min_open=True),
+    help="Above 1, tokens of the text become less likely.",
+)
+@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
 @options.max_new_tokens
 @options.seed
 @options.store
@@ -43,11 +66,9 @@ def run(
     device: str,
     dtype: str | None,
     workload: str,
-    temperature: float,
-    max_new_tokens: int,
-    seed: int,
     store: str | None,
     as_json: bool,
+    **generation: Any,  # click gives the fields of GenerationSettings
 ) -> None:
     """Decode a prompt with the stored plan.
 
@@ -57,12 +78,15 @@ def run(
     \b
         spectune run --target path/to/target --prompt "def main():" --max-new-tokens 64
         spectune run --target path/to/target --prompt "def main():" --plan none
+        spectune run --target path/to/target --prompt "def main():" --temperature 0.8 --top-p 0.9 --stop "def "
     """
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
         raise RequestError("the prompt is empty; write some text")
+    from ..runtime.generation import GenerationSettings
     from ..runtime.loader import load
 
+    wanted = GenerationSettings(**generation)
     generator = load(
         target,
         device=device,
@@ -70,18 +94,19 @@ def run(
         plan=plan,
         drafters=drafters,
         workload=workload,
-        temperature=temperature,
+        temperature=wanted.temperature,
         dtype=dtype,
     )
     choice = generator.choice
     _require_planned(drafters, choice)
     tell(settings, choice.reason)
     if as_json:
-        done = generator.generate(text, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+        done = generator.generate(text, wanted)
         origin = {"source": choice.source, "reason": choice.reason}
-        print_json({"text": done.text, "tokens": list(done.tokens), "rounds": done.rounds, "plan": origin})
+        facts = {"text": done.text, "tokens": list(done.tokens), "rounds": done.rounds}
+        print_json({**facts, "finish_reason": done.finish_reason, "plan": origin})
         return
-    for piece in generator.stream(text, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed):
+    for piece in generator.stream(text, wanted):
         click.echo(piece, nl=False)
     click.echo()
 

@@ -12,6 +12,8 @@ from ..errors import NoPlanError, StoreError
 from .database import Database
 from .tables import ObservationTable, PlanTable, ValidationTable, is_temperature
 
+WHAT_IF = "what-if:"  # stands before the device of a plan that rests on anything but measurements of that device
+
 OutcomeTable = type[ObservationTable] | type[ValidationTable]
 
 

@@ -19,8 +19,9 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ..runtime.decoder import Decoder
+from ..runtime.feed import Feed
 from ..runtime.models.loading import load_model
-from ..runtime.requests import Request, Sequence
+from ..runtime.requests import Request
 from ..runtime.setup import PLAIN, always
 from ..training.distill import distil
 from ..training.language_model import train
@@ -91,14 +92,12 @@ def own_texts(target: Path, corpus: Tokens, seed: int = 0) -> Tokens:
         for index, start in enumerate(starts)
     ]
     slots = 96
-    done: list[Sequence] = []
     model = load_model(str(target), dtype="bfloat16")
     decoder = Decoder(model, {}, always(PLAIN), slots=slots, capacity=OWN_PROMPT + OWN_TOKENS + 1)
-    while requests or decoder.running:
-        while requests and decoder.has_room:
-            done.append(decoder.admit(requests.pop(), len(done)))
+    feed = Feed(decoder, requests[::-1])  # the sampled ones last
+    while feed.refill():
         decoder.step()
-    return np.concatenate([np.asarray([*s.tokens, 0], dtype=np.uint16) for s in done])
+    return np.concatenate([np.asarray([*s.tokens, 0], dtype=np.uint16) for s in feed.sequences])
 
 
 def train_drafters(folder: Path, training: Tokens) -> None:

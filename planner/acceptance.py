@@ -56,7 +56,7 @@ def rank_results(policy: RankPolicy, recording: Recording) -> PositionResults:
     if not recording.is_prefix_exact:
         return grown_results(policy, recording)
     if isinstance(policy, ChainPolicy):
-        accepted = np.minimum(_right_run(recording.next_rank), policy.length)
+        accepted = np.minimum(right_run(recording.next_rank), policy.length)
         return _of_one_size(accepted, policy.length + 1, (1,) * policy.length)
     widths = tuple(len(inner) for inner in policy.tree.inner_by_depth())
     return _of_one_size(_tree_hits(policy.tree, recording.next_rank), policy.tree.size, widths)
@@ -101,7 +101,7 @@ def results_of(policy: StatelessPolicy, recording: Recording) -> PositionResults
     return results
 
 
-def _right_run(next_rank: Ints) -> Ints:
+def right_run(next_rank: Ints) -> Ints:
     """Return (rows,): how many tokens from each row on the drafter ranks first; an end stops the run."""
     wrong = np.where(next_rank != 0, np.arange(len(next_rank)), len(next_rank))
     return np.minimum.accumulate(wrong[::-1])[::-1] - np.arange(len(next_rank))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .cost import CellCosts, Floats
+from .cost import CellCosts, Floats, RoundTimes
 from .draft import Ints
 from .inputs import LOOKUP
 from .kernels.rounds import sum_by_text
@@ -49,13 +49,19 @@ class Candidate:
         return self.draft_ms + self.verify_ms + self.host_ms
 
 
-def candidate_of(policy: TreePolicy, drafter: str | None, replay: Replay, costs: CellCosts, texts: int) -> Candidate:
-    """Return the candidate of a replay; `drafter` is LOOKUP for a LookupPolicy.
+def times_of(policy: TreePolicy, drafter: str | None, replay: Replay, costs: CellCosts) -> RoundTimes:
+    """Return what each round of a replay costs; `drafter` is one model, LOOKUP, or None.
 
     Raises:
         PlanError: a forward is larger than what was measured, or the kind has no host time.
     """
-    times = costs.times(replay, policy.kind, None if drafter == LOOKUP else drafter)
+    return costs.times(replay, policy.kind, None if drafter == LOOKUP else drafter)
+
+
+def candidate_of(
+    policy: TreePolicy, drafter: str | None, replay: Replay, times: RoundTimes, costs: CellCosts, texts: int
+) -> Candidate:
+    """Return the candidate of a replay whose rounds take these times; `drafter` is LOOKUP for a LookupPolicy."""
     tokens, ms = np.zeros(texts, dtype=np.int64), np.zeros(texts)
     sum_by_text(replay.arrays, times.by_part, tokens, ms)
     draft_ms, verify_ms, host_ms = times.by_part.mean(axis=1).tolist()

@@ -15,7 +15,7 @@ from .cost import Floats
 from .crossfit import Bools, cross_fitted_rate
 from .estimate import by_text, rates_of, relative_error, resampled, resampled_rates
 from .plan import Alternative, ErrorParts, Lead, PlanCell, Prediction, PublishedPrice, StackForecast
-from .policy import LookupPolicy, PlainPolicy
+from .policy import LookupPolicy, PlainPolicy, StackPolicy
 from .sensitivity import outlook_of
 from .shape import ShapeFacts
 
@@ -29,6 +29,7 @@ SIMPLICITY = {  # of equally many models and nodes: shapes known before the roun
     "talon": 3,
     "opt-tree": 3,
     "cast": 4,
+    "stack": 5,
 }
 TIE = 0.005  # relative distance below which two speeds are equal, whatever the texts say
 TIE_MOST = 0.01  # relative distance above which they are not, however few the texts are: what simplicity may cost
@@ -45,6 +46,11 @@ class SurfaceErrors:
     verify: float
     drafts: dict[str, float]
     drift: float = DRIFT
+
+    def draft_of(self, candidate: Candidate) -> float:
+        """Return the error of a candidate's drafting, of a stack that of its worst known model; 0 without a model."""
+        names = candidate.policy.models if isinstance(candidate.policy, StackPolicy) else (candidate.drafter or "",)
+        return max(self.drafts.get(name, 0.0) for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -283,7 +289,7 @@ class Promise:
 
     def _parts(self, chosen: Candidate, rates: Floats, flattery: float) -> ErrorParts:
         verify = self.errors.verify * chosen.verify_ms / chosen.round_ms
-        draft = self.errors.drafts.get(chosen.drafter or "", 0.0) * chosen.draft_ms / chosen.round_ms
+        draft = self.errors.draft_of(chosen) * chosen.draft_ms / chosen.round_ms
         return ErrorParts(
             acceptance=math.sqrt(2.0) * relative_error(rates, self.texts),
             surfaces=math.hypot(verify, draft),
@@ -309,4 +315,6 @@ def _complexity(candidate: Candidate) -> tuple[float, ...]:
     """Return what makes a candidate less simple: models, then nodes, then how its tree comes about; then the slower."""
     policy = candidate.policy
     models = 0 if isinstance(policy, PlainPolicy | LookupPolicy) else 1
+    if isinstance(policy, StackPolicy):
+        models = len(policy.models)
     return models, policy.max_verify_tokens, SIMPLICITY[policy.kind], -candidate.tokens_per_s

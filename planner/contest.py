@@ -10,8 +10,8 @@ import numpy as np
 from ..errors import PlanError
 from .acceptance import PositionResults
 from .bounds import least_round_ms
-from .candidate import Candidate, candidate_of
-from .cost import CellCosts
+from .candidate import Candidate, candidate_of, times_of
+from .cost import CellCosts, RoundTimes
 from .crossfit import EVERYWHERE
 from .inputs import LOOKUP
 from .objective import LatencyBound
@@ -98,13 +98,20 @@ class Contest:
         return bool(matters)
 
     def enter(
-        self, policy: TreePolicy, drafter: str | None, replay: Replay, searched_on: int = EVERYWHERE
+        self,
+        policy: TreePolicy,
+        drafter: str | None,
+        replay: Replay,
+        searched_on: int = EVERYWHERE,
+        *,
+        times: RoundTimes | None = None,
     ) -> Candidate | None:
-        """Price a replay, or note why it cannot be and return None."""
+        """Price a replay, or note why it cannot be and return None; `times` are known where several models draft."""
         refusal = self._refusal(policy, drafter, replay)
         if refusal is None:
             try:
-                found = candidate_of(policy, drafter, replay, self.costs, self.texts)
+                known = times or times_of(policy, drafter, replay, self.costs)
+                found = candidate_of(policy, drafter, replay, known, self.costs, self.texts)
             except PlanError as error:
                 refusal = str(error)
         if refusal is not None:
@@ -113,7 +120,7 @@ class Contest:
         self.priced.append(found)
         self.searched_on.append(searched_on)
         if self.bound is not None:
-            self.latencies_ms.append(self._latency_ms(found, replay, self.bound))
+            self.latencies_ms.append(self._latency_ms(found, replay, known, self.bound))
         if self.keeps_bound(-1):
             for rival in (None, (policy.kind, drafter)):
                 self._best[rival] = max(self._best.get(rival, 0.0), found.tokens_per_s)
@@ -161,13 +168,12 @@ class Contest:
             return f"it takes {needed / 2**30:.2f} GiB of memory, at most {self.most_bytes / 2**30:.2f} GiB are allowed"
         return None
 
-    def _latency_ms(self, found: Candidate, replay: Replay, bound: LatencyBound) -> float:
+    def _latency_ms(self, found: Candidate, replay: Replay, times: RoundTimes, bound: LatencyBound) -> float:
         if bound.metric == "itl":
             return 1000.0 * self.batch / found.tokens_per_s
-        return _tail_ms(found.policy, None if found.drafter == LOOKUP else found.drafter, replay, self.costs)
+        return _tail_ms(replay, times)
 
 
-def _tail_ms(policy: TreePolicy, drafter: str | None, replay: Replay, costs: CellCosts) -> float:
+def _tail_ms(replay: Replay, times: RoundTimes) -> float:
     """Return the milliseconds per token that nine of ten rounds of a sequence keep."""
-    total_ms = costs.times(replay, policy.kind, drafter).total_ms
-    return float(np.quantile((total_ms[:, None] / replay.kept).ravel(), TAIL))
+    return float(np.quantile((times.total_ms[:, None] / replay.kept).ravel(), TAIL))

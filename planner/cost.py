@@ -167,10 +167,11 @@ class CellCosts:
 
     def clipped_share(self, replay: Replay) -> float:
         """Return the share of rounds priced at the nearest measured context, not at their own."""
-        contexts = self._priced_at(replay.contexts)
+        contexts = self.priced_at(replay.contexts)
         return float(np.mean((contexts < self.verify.contexts[0]) | (contexts > self.verify.contexts[-1])))
 
-    def _priced_at(self, contexts: Ints) -> Floats:
+    def priced_at(self, contexts: Ints) -> Floats:
+        """Return the contexts that rounds are priced at: their own where the cell answers for it, else the cell's."""
         inside = (contexts > self.cell.low) & (contexts <= self.cell.high)
         return np.where(inside, contexts, self.cell.context).astype(np.float64)
 

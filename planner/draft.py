@@ -71,7 +71,10 @@ class DraftBatch:
         parents: (batch, nodes), index of the parent; -1 for the root.
         depths: (batch, nodes), edges to the root, so position = context + depth.
         sizes: (batch,), nodes of each row that are no padding, root included.
-        widths: nodes per sequence of every drafter forward that ran, in order; empty if none did.
+        widths: nodes per sequence of every drafter forward that ran, in order; empty if none did. Of a stack: tokens
+            fed, those among them that are read again.
+        levels: of a stack, which of its models ran each of these forwards, 0 being the one next to the target; else
+            empty.
     """
 
     tokens: Ints
@@ -79,6 +82,7 @@ class DraftBatch:
     depths: Ints
     sizes: Ints
     widths: tuple[int, ...]
+    levels: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         shape = self.tokens.shape

@@ -13,6 +13,7 @@ from .policy import (
     LookupPolicy,
     OptTreePolicy,
     PlainPolicy,
+    StackPolicy,
     StaticPolicy,
     TalonPolicy,
     TreePolicy,
@@ -59,6 +60,7 @@ def _static(tree: TokenTree) -> Extent:
 def _depth_and_width(
     policy: PlainPolicy
     | LookupPolicy
+    | StackPolicy
     | ChainPolicy
     | ConfidentChainPolicy
     | Eagle2Policy
@@ -71,6 +73,8 @@ def _depth_and_width(
             return 0, 0
         case ChainPolicy() | ConfidentChainPolicy() | LookupPolicy():
             return policy.length, 1
+        case StackPolicy():
+            return policy.max_chain, 1 + sum(policy.lengths[1:])
         case Eagle2Policy():
             return policy.depth + 1, policy.top_k if policy.depth else 1
         case TalonPolicy():

@@ -23,6 +23,7 @@ from .policy import (
     LookupPolicy,
     OptTreePolicy,
     PlainPolicy,
+    StackPolicy,
     StaticPolicy,
     TalonPolicy,
     TreePolicy,
@@ -37,12 +38,12 @@ def grow(policy: TreePolicy, scorer: LayerScorer, batch: int) -> DraftBatch:
     """Return the trees that `policy` drafts for a batch of sequences.
 
     Args:
-        policy: any but a LookupPolicy, which reads text and needs no scorer.
+        policy: any but a LookupPolicy, which reads text and needs no scorer, and a StackPolicy, which needs several.
         scorer: a fresh scorer of this round; plain decoding never calls it.
         batch: sequences the scorer serves.
 
     Raises:
-        PlanError: the policy is a LookupPolicy, or the scorer serves another batch.
+        PlanError: the policy is a LookupPolicy or a StackPolicy, or the scorer serves another batch.
     """
     draft = _grown(policy, scorer, batch)
     if len(draft.tokens) != batch:
@@ -70,3 +71,7 @@ def _grown(policy: TreePolicy, scorer: LayerScorer, batch: int) -> DraftBatch:
             return grow_cast(policy, scorer)
         case LookupPolicy():
             raise PlanError(f"a {policy.label} has no drafter to grow with; call lookup.find_continuation")
+        case StackPolicy():
+            raise PlanError(
+                f"a {policy.label} is drafted by several models and not by one scorer; ask the runtime's drafter"
+            )

@@ -1,9 +1,13 @@
-"""What decoding by a policy keeps in memory: weights, and the keys and values of every token.
+"""What decoding by a policy takes of memory at its peak: weights, caches, masks, and the largest forward's own results.
 
-    memory   = weights of target and drafter + batch * capacity * (key-value bytes per token of both)
+    peak     = held + the most that any forward has alive at once
+    held     = weights and tables of target and drafters + slots * capacity * (key-value bytes per token of all) + masks
     capacity = context + what a round drafts or verifies at most + 1
+    forward  = max(rows * row_bytes + pairs * pair_bytes,  rows * vocabulary * bytes per logit)
 
-Results of layers and the workspace of kernels come on top; they are small beside these while a round feeds few tokens.
+A forward's first peak lies inside a layer, its second where tokens are drawn from its logits. A pair is a fed token
+and a cache position in its sight; masks have an entry for each. All of it is counted in bytes that torch's allocator
+hands out, for the lean forward run eagerly: what libraries map or keep for themselves, and CUDA graphs, are not in it.
 """
 
 from __future__ import annotations
@@ -13,52 +17,226 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import PlanError
+from ..profiler.records.architecture import Architecture, bytes_of
 from .cost import Cell
-from .policy import TreePolicy
+from .policy import (
+    CastPolicy,
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    LookupPolicy,
+    OptTreePolicy,
+    PlainPolicy,
+    StackPolicy,
+    StaticPolicy,
+    TalonPolicy,
+    TreePolicy,
+)
 from .room import most_drafted
 
 if TYPE_CHECKING:
     from .inputs import PlanInputs
 
 LOOKUP = "lookup"  # drafts from the text itself, without weights or a cache
+PIECE = 512  # most tokens of a prompt that are read at once
+BEYOND = 64  # positions behind the longest context that position tables hold for drafts
+DRAWN = 4  # bytes of a number that tokens are drawn or chosen by
+NOISE = 24  # bytes alive at once for each number of noise that is made: three of 64 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What one model takes in the number format it runs in."""
+    """What one model takes in the number format it runs in; what is 0 is not counted."""
 
     weight_bytes: int
     kv_bytes_per_token: int  # of all layers
+    table_bytes: int = 0  # cosines and sines of all positions
+    tied_head_bytes: int = 0  # of an output head that is the token table; a CPU may hold it twice
+    row_bytes: int = 0  # alive at once inside a layer, per token fed
+    pair_bytes: int = 0  # of a layer's mask, per token fed and cache position in its sight
+    vocabulary: int = 0
+    number_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.weight_bytes < 1 or self.kv_bytes_per_token < 0:
             raise PlanError(f"a footprint needs weight_bytes >= 1 and kv_bytes_per_token >= 0, got {self}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The most that a decoder holds and feeds at once."""
+
+    slots: int  # sequences
+    capacity: int  # cache positions of each
+    prompt_tokens: int  # of the longest prompt
+    verify_tokens: int  # per sequence, root and padding included
+    verify_depths: int = 1  # different places in the text that these tokens stand at
+    layer_tokens: int = 0  # per sequence, in the widest forward of a drafter; 0 without a drafting model
+    is_ranked: bool = False  # those forwards are asked for their best tokens alone, not for probabilities
+    unread_tokens: int = 0  # per sequence, committed since the drafter last read
+
+
+def footprint_of(architecture: Architecture, dtype: str) -> Footprint:
+    """Return what a model takes in a number format, as the lean forward keeps and runs it.
+
+    A row's numbers are most where the MLP's first product is ready and the layer's before is not yet forgotten: the
+    layer's input, its sum with attention and that normed; query, key and value, what attention mixed, the angles; and
+    both halves of the MLP twice.
+
+    Raises:
+        ModelError: the format is unknown.
+    """
+    size, heads, kv_heads = bytes_of(dtype), architecture.heads, architecture.kv_heads
+    attention = 2 * (heads + kv_heads + 1) * architecture.head_dim
+    positions = architecture.longest_context + BEYOND if architecture.longest_context else 0
+    return Footprint(
+        weight_bytes=architecture.weight_bytes(dtype),
+        kv_bytes_per_token=architecture.kv_bytes_per_token(dtype),
+        table_bytes=2 * size * positions * architecture.head_dim,
+        tied_head_bytes=size * architecture.vocabulary * architecture.hidden if architecture.is_tied else 0,
+        row_bytes=size * (3 * architecture.hidden + attention + 4 * architecture.intermediate),
+        pair_bytes=size * (heads // kv_heads),
+        vocabulary=architecture.vocabulary,
+        number_bytes=size,
+    )
+
+
 def memory_bytes(
     cell: Cell, policy: TreePolicy, drafter: str | None, inputs: PlanInputs, run_tokens: Sequence[int] = ()
 ) -> int | None:
-    """Return what a policy keeps in memory in a cell; None where a model's footprint is not known.
+    """Return the peak of decoding by a policy in a cell; None where a model's footprint is not known.
 
     Args:
         cell: its batch and context.
         policy: what is drafted.
-        drafter: name among the inputs' drafters, "lookup", or None.
-        inputs: whose footprints count.
+        drafter: name among the inputs' drafters, of a stack, "lookup", or None.
+        inputs: whose footprints count, on whose device.
         run_tokens: index = tokens in the tree, value = tokens fed; where a round runs padded.
     """
-    keys = [inputs.target.key]
-    if drafter not in (None, LOOKUP):
-        keys.append(inputs.drafter(drafter).model.key)
-    if any(key not in inputs.footprints for key in keys):
+    names = policy.models if isinstance(policy, StackPolicy) else [drafter]
+    keys = [inputs.drafter(name).model.key for name in names if name not in (None, LOOKUP)]
+    if any(key not in inputs.footprints for key in (inputs.target.key, *keys)):
         return None
-    used = [inputs.footprints[key] for key in keys]
-    capacity = cell.context + _room(policy, cell.batch, run_tokens)
-    per_token = sum(footprint.kv_bytes_per_token for footprint in used)
-    return sum(footprint.weight_bytes for footprint in used) + cell.batch * capacity * per_token
+    return peak_bytes(
+        inputs.footprints[inputs.target.key],
+        [inputs.footprints[key] for key in keys],
+        load_of(cell, policy, run_tokens),
+        device_kind=inputs.device.kind,
+        is_sampled=inputs.temperature > 0,
+    )
 
 
-def _room(policy: TreePolicy, batch: int, run_tokens: Sequence[int]) -> int:
-    """Return the cache positions a round needs beyond its context, as the decoder sets them aside."""
+def load_of(cell: Cell, policy: TreePolicy, run_tokens: Sequence[int] = ()) -> Load:
+    """Return what a policy holds and feeds in a cell, the cell's context being taken for the longest prompt."""
     verified = policy.max_verify_tokens
-    return max(most_drafted(policy, batch), verified, *run_tokens[: verified + 1]) + 1
+    fed = max(verified, *run_tokens[: verified + 1], 1)
+    return Load(
+        slots=cell.batch,
+        capacity=cell.context + max(most_drafted(policy, cell.batch), fed) + 1,
+        prompt_tokens=cell.context,
+        verify_tokens=fed,
+        verify_depths=1 + _deepest(policy),
+        layer_tokens=widest_layer(policy),
+        is_ranked=isinstance(policy, StackPolicy),
+        unread_tokens=1 + _deepest(policy),
+    )
+
+
+def peak_bytes(
+    target: Footprint, drafters: Sequence[Footprint], load: Load, *, device_kind: str, is_sampled: bool
+) -> int:
+    """Return the most bytes that a decoder's tensors take at once.
+
+    Args:
+        target: its footprint.
+        drafters: of every model that drafts.
+        load: what is held and fed.
+        device_kind: "cpu" or "cuda".
+        is_sampled: whether requests have a temperature above 0.
+    """
+    piece, models = min(PIECE, load.prompt_tokens), [target, *drafters]
+    prompt_pairs = piece * load.prompt_tokens
+    fed = {"verify": load.verify_tokens, "layer": load.layer_tokens, "unread": load.unread_tokens}
+    rows = {name: load.slots * tokens for name, tokens in fed.items()}
+    pairs = {name: count * load.capacity for name, count in rows.items()}
+    held = sum(_held(model, device_kind) for model in models)
+    held += load.slots * load.capacity * sum(model.kv_bytes_per_token for model in models)
+    held += max(prompt_pairs, pairs["verify"]) * _mask_bytes(target, device_kind)
+    held += sum(max(prompt_pairs, *pairs.values()) * _mask_bytes(model, device_kind) for model in drafters)
+    forwards = [_inside(model, piece, prompt_pairs) for model in models]
+    forwards += [
+        _inside(target, rows["verify"], pairs["verify"]),
+        _drawing_bytes(target, load, device_kind, is_sampled),
+    ]
+    for model in drafters:
+        forwards += [_inside(model, rows[name], pairs[name]) for name in ("layer", "unread")]
+        forwards.append(rows["layer"] * model.vocabulary * _scored_bytes(model, load, is_sampled))
+    return held + max(forwards)
+
+
+def widest_layer(policy: TreePolicy) -> int:
+    """Return the most tokens per sequence that one forward of a drafter has logits for; 0 where no model drafts."""
+    match policy:
+        case PlainPolicy() | LookupPolicy():
+            return 0
+        case ChainPolicy() | ConfidentChainPolicy():
+            return 1
+        case StackPolicy():
+            return 1 + 2 * policy.max_chain  # what was committed is read again before what is drafted below
+        case StaticPolicy():
+            return max(len(inner) for inner in policy.tree.inner_by_depth())
+        case Eagle2Policy():
+            return policy.top_k
+        case CastPolicy():
+            return policy.max_width
+        case OptTreePolicy():
+            return min(policy.nodes, int(policy.children ** (policy.max_depth - 1)))
+        case TalonPolicy():
+            return max(1, min(policy.top_k, policy.nodes - 2), policy.nodes - 2 - policy.top_k)
+
+
+def _deepest(policy: TreePolicy) -> int:
+    """Return the most drafted tokens on one path of a tree."""
+    match policy:
+        case LookupPolicy():
+            return policy.length
+        case StackPolicy():
+            return policy.max_chain
+        case _:
+            return min(policy.draft_forwards, policy.max_verify_tokens - 1)
+
+
+def _held(model: Footprint, device_kind: str) -> int:
+    """Return a model's weights and tables; oneDNN's layout of a tied head is a second copy of the token table."""
+    is_packed = device_kind == "cpu" and model.number_bytes == bytes_of("bfloat16")
+    return model.weight_bytes + model.table_bytes + (model.tied_head_bytes if is_packed else 0)
+
+
+def _mask_bytes(model: Footprint, device_kind: str) -> int:
+    """Return the bytes of one mask entry: masks are made in float32 on the host and kept as the model takes them."""
+    return model.number_bytes + (DRAWN if device_kind == "cpu" and model.number_bytes else 0)
+
+
+def _inside(model: Footprint, rows: int, pairs: int) -> int:
+    return rows * model.row_bytes + pairs * model.pair_bytes
+
+
+def _drawing_bytes(model: Footprint, load: Load, device_kind: str, is_sampled: bool) -> int:
+    """Return what drawing from the target's logits takes, themselves included.
+
+    Noise is made once per place in the text and spread over the tokens that stand there.
+    """
+    logits = load.slots * load.verify_tokens * model.vocabulary
+    if not is_sampled:
+        is_copied = device_kind == "cpu" and model.number_bytes < DRAWN  # numpy knows no bfloat16
+        return logits * (model.number_bytes + (DRAWN if is_copied else 0))
+    made = load.slots * load.verify_depths * model.vocabulary
+    return logits * (model.number_bytes + DRAWN) + max(NOISE * made, DRAWN * (made + 2 * logits))
+
+
+def _scored_bytes(model: Footprint, load: Load, is_sampled: bool) -> int:
+    """Return what scoring takes per logit of a drafter, itself included."""
+    copied = DRAWN if model.number_bytes < DRAWN else 0
+    if load.is_ranked:
+        return model.number_bytes + copied
+    return model.number_bytes + (DRAWN if is_sampled else copied) + DRAWN

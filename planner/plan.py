@@ -18,9 +18,10 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.wire import from_json, to_json
 from .objective import LatencyBound
 from .outlook import Outlook
-from .policy import PlainPolicy, TreePolicy
+from .policy import PlainPolicy, StackPolicy, TreePolicy
 from .provenance import Provenance
 from .shape import ShapeFacts
+from .stack_policy import stack_name
 
 VERSION = 2
 KEYS = ("version", "device", "target", "cells", "provenance")
@@ -118,7 +119,8 @@ class PlanCell:
     """How to decode at one batch size and context.
 
     Attributes:
-        drafter: name of what drafts, "lookup" for a LookupPolicy, None for plain decoding.
+        drafter: name of what drafts, "lookup" for a LookupPolicy, `stack_name` of a StackPolicy, None for plain
+            decoding.
         run_tokens: index = tokens in the tree, value = tokens fed to the target per sequence; up to
             policy.max_verify_tokens.
         runner_up: the fastest alternative of another kind or drafter.
@@ -126,7 +128,7 @@ class PlanCell:
         alternatives: the fastest of every kind and drafter, fastest first, the plan's own left out.
         published: published defaults, each with its fastest drafter.
         outlook: what would change the answer.
-        memory_bytes: weights and key-value caches of target and drafter; None where architectures are not known.
+        memory_bytes: at the peak of decoding, weights and caches included; None where architectures are not known.
         keeps_bound: whether the plan's latency bound is kept; True where there is none.
         stack: the best hierarchy of drafters, where pairwise acceptance is known.
         shape: what the policy's trees look like.
@@ -154,12 +156,21 @@ class PlanCell:
             raise PlanError(f"a cell needs batch >= 1 and context >= 1, got {self.batch} and {self.context}")
         if (self.drafter is None) != isinstance(self.policy, PlainPolicy):
             raise PlanError(f"a {self.policy.label} cannot have drafter {self.drafter!r}; only plain decoding has none")
+        if isinstance(self.policy, StackPolicy) and self.drafter != stack_name(self.policy):
+            raise PlanError(f"a {self.policy.label} is drafted by {stack_name(self.policy)!r}, got {self.drafter!r}")
         padded = self.run_tokens
         if len(padded) <= self.policy.max_verify_tokens or any(fed < n for n, fed in enumerate(padded)):
             raise PlanError(
                 f"run_tokens must reach {self.policy.max_verify_tokens} tokens and never feed fewer than asked, "
                 f"got {padded}"
             )
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Names of all that draft: every level of a stack, else the one drafter or nobody."""
+        if isinstance(self.policy, StackPolicy):
+            return self.policy.drafters
+        return () if self.drafter is None else (self.drafter,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,9 +203,9 @@ class Plan:
         places = [(cell.batch, cell.context) for cell in self.cells]
         if not places or len(set(places)) < len(places):
             raise PlanError(f"a plan needs cells at different (batch, context), got {places}; plan every cell once")
-        known = {None, "lookup", *(name for name, _ in self.drafters)}
+        known = {"lookup", *(name for name, _ in self.drafters)}
         for cell in self.cells:
-            if cell.drafter not in known:
+            if not known.issuperset(cell.drafters):
                 raise PlanError(f"a cell drafts with {cell.drafter!r}, which is not among the plan's drafters; add it")
 
     def cell(self, batch: int, context: int) -> PlanCell:
@@ -241,7 +252,7 @@ def plan_from_json(text: str) -> Plan:
 
 def _headline(cell: PlanCell) -> Json:
     return {
-        "drafters": [] if cell.drafter is None else [cell.drafter],
+        "drafters": list(cell.drafters),
         "predicted_tokens_per_s": cell.prediction.tokens_per_s,
         "interval": [cell.prediction.low, cell.prediction.high],
         "predicted_speedup": cell.prediction.speedup_over_plain,

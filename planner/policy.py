@@ -13,6 +13,7 @@ from typing import TypeAlias
 from ..errors import PlanError
 from ..profiler.records.wire import from_json, to_json
 from .chain_policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, PlainPolicy
+from .stack_policy import StackPolicy
 from .tree_policies import CastPolicy, Eagle2Policy, OptTreePolicy, StaticPolicy, TalonPolicy
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "LookupPolicy",
     "OptTreePolicy",
     "PlainPolicy",
+    "StackPolicy",
     "StaticPolicy",
     "TalonPolicy",
     "TreePolicy",
@@ -34,7 +36,7 @@ __all__ = [
 DraftedPolicy: TypeAlias = (
     ChainPolicy | ConfidentChainPolicy | StaticPolicy | Eagle2Policy | TalonPolicy | OptTreePolicy | CastPolicy
 )
-TreePolicy: TypeAlias = PlainPolicy | LookupPolicy | DraftedPolicy
+TreePolicy: TypeAlias = PlainPolicy | LookupPolicy | StackPolicy | DraftedPolicy
 
 _POLICIES: dict[str, type[TreePolicy]] = {
     "plain": PlainPolicy,
@@ -46,6 +48,7 @@ _POLICIES: dict[str, type[TreePolicy]] = {
     "talon": TalonPolicy,
     "opt-tree": OptTreePolicy,
     "cast": CastPolicy,
+    "stack": StackPolicy,
 }
 
 

@@ -20,6 +20,7 @@ from .policy import (
     LookupPolicy,
     OptTreePolicy,
     PlainPolicy,
+    StackPolicy,
     StaticPolicy,
     TalonPolicy,
     TreePolicy,
@@ -250,6 +251,8 @@ def _children_and_width(policy: TreePolicy) -> tuple[int, int]:
     match policy:
         case PlainPolicy() | LookupPolicy():
             return 0, 0
+        case StackPolicy():
+            return 1 + policy.siblings, 1
         case ChainPolicy() | ConfidentChainPolicy():
             return 1, 1
         case StaticPolicy():

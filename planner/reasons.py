@@ -209,7 +209,7 @@ def _stack(cell: PlanCell) -> Iterator[str]:
 def _memory(cell: PlanCell, memory_bytes: int) -> Iterator[str]:
     if cell.memory_bytes is not None:
         most = f" of {memory_bytes / GIB:,.1f}" if memory_bytes else ""
-        yield f"weights and caches take {cell.memory_bytes / GIB:,.1f}{most} GiB of memory"
+        yield f"at its peak decoding takes {cell.memory_bytes / GIB:,.1f}{most} GiB of memory"
 
 
 def _kept(cell: PlanCell, facts: CellFacts, bound: LatencyBound | None) -> Iterator[str]:

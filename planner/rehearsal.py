@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..errors import PlanError
 from .acceptance import PositionResults, lookup_results, plain_results, results_of
 from .inputs import LOOKUP, PlanInputs
-from .policy import CastPolicy, LookupPolicy, PlainPolicy, TreePolicy
+from .policy import CastPolicy, LookupPolicy, PlainPolicy, StackPolicy, TreePolicy
 from .recorded import Recording, Rows, recording_of, rows_of
 from .replay import Replay, replay_cast, replay_results
 from .shape import ShapeFacts
@@ -62,13 +62,16 @@ class Rehearsal:
             return replay_results(self._of(policy, drafter), self.rows, batch)
         staged = (policy, drafter)
         if (staged, batch) not in self._replays:
-            if staged not in self._results:
-                self._results[staged] = self._of(policy, drafter)
-            self._replays[staged, batch] = replay_results(self._results[staged], self.rows, batch)
+            self._replays[staged, batch] = replay_results(self.results(policy, drafter), self.rows, batch)
         return self._replays[staged, batch]
 
-    def shape(self, policy: TreePolicy, drafter: str | None, batch: int) -> ShapeFacts:
-        """Return what a policy's trees look like on the texts: verified and accepted nodes by depth."""
+    def shape(self, policy: TreePolicy, drafter: str | None, batch: int) -> ShapeFacts | None:
+        """Return what a policy's trees look like on the texts: verified and accepted nodes by depth.
+
+        None for a stack, whose chains end where its lower models happen to.
+        """
+        if isinstance(policy, StackPolicy):
+            return None
         is_model = drafter is not None and drafter != LOOKUP
         recording = self.recording(drafter) if drafter is not None and is_model else None
         staged = (policy, drafter)
@@ -76,13 +79,26 @@ class Rehearsal:
             self._shapes[staged, batch] = shape_of(policy, batch, texts=self.inputs.texts, recording=recording)
         return self._shapes[staged, batch]
 
+    def results(self, policy: TreePolicy, drafter: str | None) -> PositionResults:
+        """Return what a policy does at every position of the texts.
+
+        Raises:
+            PlanError: it is coupled or a stack, there is no such drafter, or too few children were recorded.
+        """
+        if (policy, drafter) not in self._results:
+            self._results[policy, drafter] = self._of(policy, drafter)
+        return self._results[policy, drafter]
+
     def _of(self, policy: TreePolicy, drafter: str | None) -> PositionResults:
         if isinstance(policy, PlainPolicy):
             return plain_results(self.rows)
         if isinstance(policy, LookupPolicy):
             ((_, results),) = lookup_results(self.inputs.texts, policy.max_ngram, policy.min_ngram, [policy.length])
             return results
-        assert not isinstance(policy, CastPolicy), "CAST has no results of single positions"
+        if isinstance(policy, StackPolicy):
+            raise PlanError(f"a {policy.label} has several drafters; replay it with stack_replay")
+        if isinstance(policy, CastPolicy):
+            raise PlanError(f"{policy.label} has no results of single positions; replay it")
         return results_of(policy, self.recording(_named(policy, drafter)))
 
 

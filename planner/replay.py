@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +24,17 @@ from .kernels.slots import Numbering, Rounds
 from .policy import CastPolicy, TreePolicy
 from .recorded import RecordedScorer, Recording, Rows
 
-Advance = Callable[[list[int]], list[int]]  # rows of the running sequences -> tokens each keeps
+
+class Step(NamedTuple):
+    """One round of all slots."""
+
+    kept: list[int]  # tokens that each slot emits
+    nodes: int  # of the largest tree, root included
+    widths: tuple[int, ...]  # nodes per sequence of each drafter forward
+    censored: int = 0  # slots at positions whose result the trace leaves open
+
+
+Advance = Callable[[list[int]], Step]  # rows of the running sequences -> what the round there does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -155,27 +166,42 @@ def replay_grown(policy: TreePolicy, recording: Recording, batch: int) -> Replay
     Raises:
         PlanError: fewer texts than slots, or the trace records too few children.
     """
-    sizes: list[int] = []
-    widths: list[tuple[int, ...]] = []
-    censored = 0
 
-    def advance(at: list[int]) -> list[int]:
-        nonlocal censored
+    def advance(at: list[int]) -> Step:
         rows = np.array(at)
         scorer = RecordedScorer(recording, rows)
         draft = grow(policy, scorer, batch)
-        sizes.append(int(draft.sizes.max()))
-        widths.append(draft.widths)
-        censored += int(scorer.censored.sum())
         accepted = np.maximum(draft.tokens, 0).sum(axis=1)  # the root and padding are -1
         kept: list[int] = np.minimum(accepted + 1, recording.rows.left[rows]).tolist()
-        return kept
+        return Step(kept, int(draft.sizes.max()), draft.widths, int(scorer.censored.sum()))
 
-    walked = _walk(recording.rows, batch, advance)
+    return replay_stepped(recording.rows, batch, advance)
+
+
+def replay_stepped(rows: Rows, batch: int, advance: Advance) -> Replay:
+    """Return the rounds of whatever decodes: it is asked round by round, in order.
+
+    Args:
+        rows: the numbering of the texts' positions.
+        batch: slots.
+        advance: told the rows of the running sequences, in slot order.
+
+    Raises:
+        PlanError: fewer texts than slots.
+    """
+    steps: list[Step] = []
+
+    def noted(at: list[int]) -> list[int]:
+        steps.append(advance(at))
+        return steps[-1].kept
+
+    walked = _walk(rows, batch, noted)
+    widths = [step.widths for step in steps]
     padded = np.zeros((len(widths), max(map(len, widths))), dtype=np.int64)
     for row, ran in zip(padded, widths, strict=True):
         row[: len(ran)] = ran
-    return _replay(walked, recording.rows, np.array(sizes, dtype=np.int64), padded, censored)
+    nodes = np.array([step.nodes for step in steps], dtype=np.int64)
+    return _replay(walked, rows, nodes, padded, sum(step.censored for step in steps))
 
 
 def _require_texts(rows: Rows, batch: int) -> None:
@@ -193,7 +219,7 @@ class _Walk:
     fresh: Ints
 
 
-def _walk(rows: Rows, batch: int, advance: Advance) -> _Walk:
+def _walk(rows: Rows, batch: int, advance: Callable[[list[int]], list[int]]) -> _Walk:
     _require_texts(rows, batch)
     waiting = rows.starts.tolist()[::-1]
     left = rows.left.tolist()

@@ -10,17 +10,20 @@ from .policy import (
     LookupPolicy,
     OptTreePolicy,
     PlainPolicy,
+    StackPolicy,
     StaticPolicy,
     TalonPolicy,
     TreePolicy,
 )
+from .stack_policy import stack_room
 
 
 def most_drafted(policy: TreePolicy, batch: int | None = None) -> int:
     """Return the most nodes per sequence that a drafter is fed in one round: its widths but the root's, added up.
 
     Trees that are verified may be smaller: EAGLE-2 and OPT-Tree draft more than they keep. And a layer is as wide as
-    the widest sequence needs, so TALON's sequences together may draft more than one alone.
+    the widest sequence needs, so TALON's sequences together may draft more than one alone. A stack's drafters need
+    room in which the rows of a batch wait for each other; see `stack_room`.
 
     Args:
         policy: what is drafted.
@@ -29,6 +32,8 @@ def most_drafted(policy: TreePolicy, batch: int | None = None) -> int:
     match policy:
         case PlainPolicy() | LookupPolicy():
             return 0
+        case StackPolicy():
+            return stack_room(policy, batch)
         case ChainPolicy() | ConfidentChainPolicy():
             return policy.length - 1
         case StaticPolicy():

@@ -26,7 +26,7 @@ from .inputs import LOOKUP, PlanInputs
 from .memory import memory_bytes
 from .options import SearchOptions, Studies
 from .plan import Plan, PlanCell
-from .policy import LookupPolicy, PlainPolicy, TreePolicy
+from .policy import LookupPolicy, PlainPolicy, StackPolicy, TreePolicy
 from .provenance import LeftOut, Provenance, surface_source, trace_source
 from .published_prices import price_published
 from .recorded import Rows
@@ -34,6 +34,7 @@ from .rehearsal import Rehearsal
 from .replay import Replay, replay_results
 from .schedule import HYSTERESIS, Place, Way, agreed
 from .searched import Searcher
+from .stack_search import StackSearch
 from .stacks import stack_forecast
 from .studies import studies_in_memory
 
@@ -128,14 +129,18 @@ def solve_cells(
     contests = price_all(rehearsal, cells, options)
     searcher = Searcher(options=options, studies=studies, rehearsal=rehearsal)
     weights, errors = resampling_weights(len(inputs.texts), options.seed), _errors(inputs)
+    stacks = StackSearch(rehearsal, options.seed)
     solved = []
     for contest in contests:
         searcher.search(contest)
-        solved.append(_solved(contest, rehearsal, weights, errors))
+        stacks.search(contest)
+        solved.append(_solved(contest, rehearsal, stacks, weights, errors))
     return tuple(solved)
 
 
-def _solved(contest: Contest, rehearsal: Rehearsal, weights: Floats, errors: SurfaceErrors) -> SolvedCell:
+def _solved(
+    contest: Contest, rehearsal: Rehearsal, stacks: StackSearch, weights: Floats, errors: SurfaceErrors
+) -> SolvedCell:
     published = price_published(contest, rehearsal)
     stack = stack_forecast(rehearsal.inputs, contest.costs)
     ballot = ballot_of(contest, weights)
@@ -148,7 +153,7 @@ def _solved(contest: Contest, rehearsal: Rehearsal, weights: Floats, errors: Sur
     return SolvedCell(
         near=tuple(near),
         left_out=contest.left_out(),
-        notes=_notes_of(contest),
+        notes=(*_notes_of(contest), *_modelled(contest, near[0].policy, stacks)),
         priced=len(contest.priced),
         pruned=contest.pruned,
     )
@@ -163,9 +168,11 @@ def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | Non
     Raises:
         PlanError: no such drafter, a forward larger than measured, or too few recorded expansions.
     """
-    contest = _contest(inputs, cell, SearchOptions())
+    contest, rehearsal = _contest(inputs, cell, SearchOptions()), Rehearsal(inputs)
+    if isinstance(policy, StackPolicy):
+        return StackSearch(rehearsal, SearchOptions().seed).price(contest, policy)
     source = LOOKUP if isinstance(policy, LookupPolicy) else None if isinstance(policy, PlainPolicy) else drafter
-    found = contest.enter(policy, source, Rehearsal(inputs).replay(policy, source, cell.batch))
+    found = contest.enter(policy, source, rehearsal.replay(policy, source, cell.batch))
     if found is None:
         raise PlanError(f"{policy.label} cannot be priced: {contest.left_out()[0].reason}")
     return found
@@ -285,6 +292,18 @@ def _notes(surfaces: list[LatencySurface]) -> tuple[str, ...]:
         f"{surface.role} of {surface.model} has single repeats; its error is taken as {UNKNOWN_ERROR:.0%}"
         for surface in surfaces
         if _known_error(surface) is None
+    )
+
+
+def _modelled(contest: Contest, policy: TreePolicy, stacks: StackSearch) -> tuple[str, ...]:
+    """Return what is not exact about a chosen policy."""
+    if not isinstance(policy, StackPolicy):
+        return ()
+    found, cell = stacks.replay(policy, contest.batch), contest.costs.cell
+    shares = ", ".join(f"{found.modelled_share(level):.0%} of {name}" for level, name in enumerate(policy.models))
+    return (
+        f"batch {cell.batch}, context {cell.context}: the tokens of the {policy.label} are replayed; of its forwards "
+        f"these are modelled, because a model above had left the text: {shares}",
     )
 
 

@@ -25,6 +25,7 @@ from .cost import CellCosts, Floats
 from .extent import Extent, extent_of
 from .inputs import LOOKUP
 from .outlook import Challenger, Change, Neighbour, Outlook, Scenario, Step
+from .policy import StackPolicy
 
 CHANGES: tuple[Change, ...] = ("verify", "draft", "host", "acceptance")
 FACTORS = (0.9, 1.1)
@@ -58,7 +59,7 @@ def outlook_of(
         raise PlanError(f"candidate {plain} is a {candidates[plain].policy.label}; pass the place of plain decoding")
     field = _Field(candidates=candidates, rounds=_rounds(candidates), batch=costs.cell.batch)
     is_plain = chosen == plain
-    perfect = _perfect_chain(costs, candidates[chosen].drafter)
+    perfect = _perfect_chain(costs, _next_to_target(candidates[chosen]))
     return Outlook(
         scenarios=tuple(
             field.scenario(change, factor, chosen, plain, optimism) for change in CHANGES for factor in FACTORS
@@ -211,6 +212,11 @@ class _Field:
 class _Perfect:
     tokens_per_s: float
     length: int
+
+
+def _next_to_target(candidate: Candidate) -> str | None:
+    """Return who drafts what the target verifies: of a stack its first model."""
+    return candidate.policy.models[0] if isinstance(candidate.policy, StackPolicy) else candidate.drafter
 
 
 def _perfect_chain(costs: CellCosts, drafter: str | None) -> _Perfect | None:

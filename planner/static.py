@@ -18,7 +18,7 @@ def grow_static(policy: StaticPolicy, scorer: LayerScorer) -> DraftBatch:
     Only nodes that have children are expanded; each forward asks for as many children as the
     highest rank below it needs.
     """
-    levels = _levels(policy.tree)
+    levels = levels_of(policy.tree)
     children = scorer.root(levels[0].children)
     batch = len(children.tokens)
     tokens = np.full((batch, policy.tree.size), ROOT_TOKEN, dtype=np.int64)
@@ -32,7 +32,7 @@ def grow_static(policy: StaticPolicy, scorer: LayerScorer) -> DraftBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Level:
+class Level:
     """One forward over a tree's inner nodes of one depth, and the nodes it fills below them.
 
     `nodes[i]` is child `ranks[i]` of the expanded node in slot `slots[i]`; the expanded nodes
@@ -48,15 +48,15 @@ class _Level:
 
 
 @lru_cache(maxsize=256)
-def _levels(tree: TokenTree) -> tuple[_Level, ...]:
+def levels_of(tree: TokenTree) -> tuple[Level, ...]:
     """Return the forwards that grow the tree, top down; cached, a tree is grown every round."""
-    levels: list[_Level] = []
+    levels: list[Level] = []
     above: tuple[int, ...] = (-1,)
     for inner in tree.inner_by_depth():
         nodes = [node for node in range(1, tree.size) if tree.parents[node] in inner]
         ranks = [tree.ranks[node] for node in nodes]
         levels.append(
-            _Level(
+            Level(
                 expanded_slots=np.array([above.index(tree.parents[node]) for node in inner], dtype=np.int64),
                 expanded_ranks=np.array([tree.ranks[node] for node in inner], dtype=np.int64),
                 nodes=np.array(nodes, dtype=np.int64),

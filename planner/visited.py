@@ -13,7 +13,7 @@ from .draft import Bools, DraftBatch, Ints
 from .extent import fixed_tree
 from .growth import grow
 from .lookup import find_continuation
-from .policy import DraftedPolicy, LookupPolicy, PlainPolicy, TreePolicy
+from .policy import DraftedPolicy, LookupPolicy, PlainPolicy, StackPolicy, TreePolicy
 from .recorded import RecordedScorer, Recording, Text
 from .shape import ShapeFacts
 from .tree import TokenTree
@@ -28,18 +28,20 @@ def shape_of(
     has slots run together until the first of them ends, then the next so many.
 
     Args:
-        policy: any; a chosen one.
+        policy: any but a StackPolicy; a chosen one.
         batch: sequences that run together.
         texts: recorded; a lookup reads them.
         recording: of the drafter, laid out over the same texts; None for plain decoding and lookup.
 
     Raises:
-        PlanError: a drafter's recording is missing, or too little was recorded for the policy.
+        PlanError: a drafter's recording is missing, too little was recorded for the policy, or it is a StackPolicy.
     """
     if isinstance(policy, PlainPolicy):
         return ShapeFacts(verified=(), reached=())
     if isinstance(policy, LookupPolicy):
         return _of_lookup(policy, texts)
+    if isinstance(policy, StackPolicy):
+        raise PlanError(f"the shape of a {policy.label} is not counted; replay it with stack_replay")
     if recording is None:
         raise PlanError(f"a {policy.label} is drafted by a model; pass the recording of its drafter")
     tree = fixed_tree(policy)

@@ -1,111 +1,151 @@
-"""Find the plan for a target on a device, and say why it is this one or none."""
+"""Which plan a target decodes with on a device, and why it is this one or none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ..db.store import Store, open_store
-from ..errors import NoPlanError, PlanError, RequestError, StoreError
-from ..planner.plan import Plan, plan_from_json
+from ..db.store import open_store
+from ..errors import NoPlanError, PlanError, RequestError
+from ..planner.plan import Plan, PlanCell, plan_from_json
+from ..planner.schedule import Place
 from ..profiler.records.device import Device
-from ..profiler.records.match import DeviceMatch, match_devices, nearest
+from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity
+from .ladder import Found, Wanted, find_plan, in_short, told
+from .nearness import catalogued_as, is_near
+from .setup import PLAIN, RoundSetup, setup_of
 
-Source = Literal["this device", "same kind of device", "file", "none"]
+Source = Literal["this device", "same kind of device", "nearest device", "estimate", "file", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A plan, or none for plain decoding, and the reason in one line."""
+    """A plan, or none for plain decoding, and the reason in one line.
+
+    Attributes:
+        source: where the plan comes from; "nearest device" and "estimate" are guesses.
+        match: of the plan's device with this one; None without a plan.
+        plan_id: of the store it was found in; None for a file, and without a plan.
+        substitutes: by (batch, context), how cells are run that cannot be run as planned.
+    """
 
     plan: Plan | None
     source: Source
     reason: str
-    match: DeviceMatch | None = None  # of the plan's device with this one; None without a plan
+    match: DeviceMatch | None = None
+    plan_id: int | None = None
+    substitutes: tuple[tuple[Place, RoundSetup], ...] = ()
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether nothing of the plan was measured on this kind of device."""
+        return self.source in ("nearest device", "estimate")
+
+    @property
+    def setups(self) -> tuple[RoundSetup, ...]:
+        """Every way a round may be run: plainly, padded or not, or as a cell says."""
+        cells = () if self.plan is None else self.plan.cells
+        plain = (RoundSetup(policy=PLAIN.policy, run_tokens=cell.run_tokens[:2]) for cell in cells)
+        return (PLAIN, *plain, *(self.setup(cell) for cell in cells))
+
+    def setup(self, cell: PlanCell) -> RoundSetup:
+        """Return how a cell of the plan is run."""
+        return dict(self.substitutes).get((cell.batch, cell.context)) or setup_of(cell)
+
+
+def plainly(reason: str) -> Choice:
+    """Return the choice of plain decoding."""
+    return Choice(plan=None, source="none", reason=reason)
 
 
 def choose_plan(
-    plan: str, *, target: ModelIdentity, device: Device, store: str | None, workload: str, temperature: float
+    plan: str,
+    *,
+    target: ModelIdentity,
+    device: Device,
+    store: str | None,
+    workload: str | None,
+    temperature: float,
 ) -> Choice:
     """Return the plan to decode with.
 
-    "auto" takes the newest plan of the store for exactly this device, else that of the nearest device of the
-    same kind under other settings or versions, else none; a store that cannot be read means none. "none" is
-    plain decoding. Anything else is a plan file, which must be for this target and this kind of device.
-    Whatever differs between the plan's device and this one is named.
+    Whatever is wrong with a plan or a store means plain decoding, and the reason says so: it cannot be read, is of
+    another version, names a policy that is not known here, or is for another target or device.
+
+    Args:
+        plan: "auto" looks into the store, and climbs down the ladder of `ladder.py`; "none" is plain decoding; a URL
+            is another store to look into; anything else is a plan file.
+        target, device: what it must be for.
+        store: as `open_store` takes it.
+        workload: whose; where None, that of "default" if there is one, else the newest.
+        temperature: of the requests.
 
     Raises:
-        RequestError: the file cannot be read.
-        PlanError: the file is corrupt, or for another target or device.
+        RequestError: there is no such plan file.
     """
     if plan == "none":
-        return Choice(plan=None, source="none", reason="plain decoding was asked for")
-    if plan != "auto":
-        return _from_file(Path(plan), target, device)
+        return plainly("plain decoding was asked for")
+    wanted = Wanted(target=target, device=device, workload=workload, temperature=temperature)
+    is_stored = plan == "auto" or "://" in plan
+    if not is_stored and not Path(plan).is_file():
+        raise RequestError(f"cannot read the plan {plan}, there is no such file; write one with: spectune plan -o FILE")
     try:
-        return _from_store(target, device, store, workload, temperature)
+        return _from_store(wanted, store if plan == "auto" else plan) if is_stored else _from_file(Path(plan), wanted)
     except NoPlanError as error:
-        return Choice(plan=None, source="none", reason=f"plain decoding: {error}")
-    except (StoreError, PlanError) as error:
-        return Choice(plan=None, source="none", reason=f"plain decoding, the stored plan is of no use: {error}")
+        return plainly(f"plain decoding: {told(error)}")
+    except Exception as error:  # a plan only makes things faster: without one the target goes on
+        which = "the stored plan" if is_stored else f"the plan {plan}"
+        return plainly(f"plain decoding, {which} is of no use: {told(error)}")
 
 
-def _from_file(path: Path, target: ModelIdentity, device: Device) -> Choice:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"cannot read the plan {path} ({error}); write one with: spectune plan -o FILE") from error
-    plan = plan_from_json(text)
-    if plan.target.key != target.key:
-        raise PlanError(f"{path} is a plan for the model {plan.target.name}, not for {target.name}; plan this model")
-    match = match_devices(wanted=device, have=plan.device)
-    if match.grade == "other":
-        raise PlanError(
-            f"{path} is a plan for another device ({plan.device.label}), this is {device.label}: {match}; "
-            "profile and plan on this one"
-        )
-    return Choice(plan=plan, source="file", reason=f"plan from {path}{_caution(match)}", match=match)
-
-
-def _from_store(target: ModelIdentity, device: Device, store: str | None, workload: str, temperature: float) -> Choice:
+def _from_store(wanted: Wanted, store: str | None) -> Choice:
     with open_store(store) as opened:
-        find = partial(opened.newest_plan, target=target.key, workload=workload, temperature=temperature)
-        try:
-            plan = plan_from_json(find(device=device.fingerprint))
-            source: Source = "this device"
-        except NoPlanError:
-            plan = _nearest_plan(device, opened, find)
-            source = "same kind of device"
-    match = match_devices(wanted=device, have=plan.device)
-    if match.grade == "other":
-        raise PlanError(f"it is filed under this kind of device, but was made on another: {match}; plan again")
-    return Choice(plan=plan, source=source, reason=f"plan made on {source}{_caution(match)}", match=match)
+        found = find_plan(opened, wanted)
+    return Choice(
+        plan=found.plan,
+        source=found.rung,
+        reason=_reason(found, wanted),
+        match=found.match,
+        plan_id=found.plan_id,
+    )
 
 
-def _nearest_plan(device: Device, store: Store, find: Callable[..., str]) -> Plan:
-    """Return the newest plan of the device that is nearest among those of this kind; the newest among equals.
-
-    Raises:
-        NoPlanError: no device of this kind has one.
-    """
-    find(device_kind=device.kind_key)  # raises where there is none
-    plans = list(_plans_of_kind(device.kind_key, store, find))
-    best = nearest(device, [plan.device for plan in plans])
-    return next(plan for plan in plans if plan.device is best)
+def _reason(found: Found, wanted: Wanted) -> str:
+    """Say which plan was found, what differs, and what was passed over."""
+    workload = "" if wanted.workload is not None else f" for the workload {found.plan.workload!r}"
+    passed = f"; passed over: {in_short(found.passed)}" if found.passed else ""
+    return f"{_origin(found.rung, found.plan, found.match)}{workload}{passed}"
 
 
-def _plans_of_kind(kind_key: str, store: Store, find: Callable[..., str]) -> Iterator[Plan]:
-    """Yield the newest plan of every device of a kind, the newest first."""
-    fingerprints = dict.fromkeys(row.device for row in reversed(store.plans()) if row.device_kind == kind_key)
-    for fingerprint in fingerprints:
-        with suppress(NoPlanError):  # its plans are for other requests
-            yield plan_from_json(find(device=fingerprint))
+def _origin(source: Source, plan: Plan, match: DeviceMatch) -> str:
+    if source == "estimate":
+        return f"a guess: plan estimated for {plan.device.label}, not measured on this device"
+    if source == "nearest device":
+        return f"a guess: plan made on {plan.device.label}, which is near this device{_caution(match)}"
+    return f"plan made on {source}{_caution(match)}"
 
 
 def _caution(match: DeviceMatch) -> str:
     return "" if match.grade == "same" else f" with {match}; its prediction may be off"
+
+
+def _from_file(path: Path, wanted: Wanted) -> Choice:
+    plan = plan_from_json(path.read_text(encoding="utf-8"))
+    plan.cell(1, 0)  # compares all cells, so that no decoder meets one that cannot be compared
+    if plan.target.key != wanted.target.key:
+        raise PlanError(f"it is for the model {plan.target.name}, not for {wanted.target.name}; plan this model")
+    match = match_devices(wanted=wanted.device, have=plan.device)
+    made = Choice(plan=plan, source="file", reason=f"plan from {path}{_caution(match)}", match=match)
+    if match.grade != "other":
+        return made
+    twin = catalogued_as(wanted.device)
+    if twin is not None and twin.device.kind_key == plan.device.kind_key:
+        return replace(made, source="estimate", reason=f"{_origin('estimate', plan, match)}, from {path}")
+    if is_near(wanted.device, plan.device, plan.dtype):
+        return replace(made, source="nearest device", reason=f"{_origin('nearest device', plan, match)}, from {path}")
+    raise PlanError(
+        f"it is for another device ({plan.device.label}), this is {wanted.device.label}: {match}; "
+        "profile and plan on this one"
+    )

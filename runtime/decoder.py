@@ -1,29 +1,36 @@
 """Decode a batch round by round: draft, verify in one forward, accept, commit.
 
 The output is the target's own whatever the drafts are: each emitted token is drawn from the
-target's logits (see draws.py), and a draft only decides how many are drawn per forward.
+target's logits (see draws.py), and a draft only decides how many are drawn per forward. So a
+drafter that fails costs its drafts and nothing else (see faults.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from ..errors import RequestError
 from ..planner.growth import DraftBatch
 from .drafters.lookup import chains
 from .drafters.protocol import Drafter
 from .draws import draw
-from .layout import Ints, ancestors, lay_out
+from .faults import MOST_FAULTS, Fault, is_out_of_memory, reason_of, require_sound
+from .layout import Ints, Masks, ancestors, lay_out
 from .models.forward import CausalModel
 from .requests import Request, Sequence
+from .sampling import tree_paths
 from .setup import RoundSetup, Schedule
+from .stopwatch import stopwatch_of
 from .walk import accept
 
 PREFILL_TOKENS = 512  # longest piece of a prompt fed at once
+GRAPH_STEP = 128  # cache positions in sight of captured forwards are a multiple of this
+BEGUN, DRAFTED, LAID_OUT, VERIFIED, DONE = range(5)  # moments of a round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +45,11 @@ class Round:
     widths: tuple[int, ...]  # draft nodes per sequence of each drafter forward, the root's own first
     fresh: int  # tokens per sequence really fed to the first of them: what was committed since the last draft
     finished: list[Sequence]
+    levels: tuple[int, ...] = ()  # of a stack, which of its models ran each forward, 0 being next to the target
+    faults: tuple[Fault, ...] = ()  # what went wrong; the output is right all the same
+    draft_ms: float = 0.0  # drafting, the growing of trees included
+    verify_ms: float = 0.0  # the target's forward
+    round_ms: float = 0.0  # everything
 
 
 class Decoder:
@@ -64,6 +76,10 @@ class Decoder:
         self._schedule = schedule
         self._slots = slots
         self._cache = target.new_cache(slots, capacity)
+        self._masks = Masks(target.dtype, target.device)
+        self._watch = stopwatch_of(target.device, DONE + 1)
+        self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
+        self._failures = dict.fromkeys(drafters, 0)  # in a row, by drafter
 
     @property
     def has_room(self) -> bool:
@@ -83,21 +99,40 @@ class Decoder:
         sequence.commit(draw(logits, [sequence], np.zeros((1, 1), dtype=np.int64))[0])
         if not sequence.is_finished:
             self.running.append(sequence)
-            for drafter in self._drafters.values():
-                drafter.admit(slot, sequence)
+            for name in self._drafters:
+                self._keep_up(name, lambda drafter: drafter.admit(slot, sequence))
         return sequence
 
+    def cancel(self, sequence: Sequence) -> None:
+        """Let a sequence leave before it is finished; what it has emitted stays in it.
+
+        Raises:
+            RequestError: it is not in the batch.
+        """
+        if not any(other is sequence for other in self.running):
+            raise RequestError(
+                f"request {sequence.index} is not being decoded; it has finished or was cancelled before"
+            )
+        self._leave(sequence)
+
     def step(self) -> Round:
-        """Run one round over the whole batch and let finished sequences leave."""
+        """Run one round over the whole batch and let finished sequences leave.
+
+        Raises:
+            MemoryError: the target cannot verify even the newest token of every sequence.
+        """
+        self._watch.mark(BEGUN)
         batch = list(self.running)
         context = max(s.context for s in batch)
         setup = self._schedule(len(batch), context)
-        fresh = self._drafters[setup.drafter].fresh(batch) if setup.drafter else 0
-        draft = self._draft(batch, setup)
+        fresh, draft = self._draft(batch, setup)
+        self._watch.mark(DRAFTED)
         kept, fed = self._verify(batch, draft, setup)
         finished = [s for s in batch if s.is_finished]
         for sequence in finished:
             self._leave(sequence)
+        faults, self._faults = tuple(self._faults), []
+        self._watch.mark(DONE)
         return Round(
             setup=setup,
             context=context,
@@ -107,31 +142,86 @@ class Decoder:
             widths=draft.widths,
             fresh=fresh,
             finished=finished,
+            levels=draft.levels,
+            faults=faults,
+            draft_ms=self._watch.ms(BEGUN, DRAFTED),
+            verify_ms=self._watch.ms(LAID_OUT, VERIFIED),
+            round_ms=self._watch.ms(BEGUN, DONE),
         )
 
-    def _draft(self, batch: Many[Sequence], setup: RoundSetup) -> DraftBatch:
+    def _draft(self, batch: Many[Sequence], setup: RoundSetup) -> tuple[int, DraftBatch]:
+        """Return how many tokens the drafter had to read first, and its trees; only roots where it fails."""
+        nothing = chains([[] for _ in batch])
         if setup.drafter is None:
-            return chains([[] for _ in batch])
-        return self._drafters[setup.drafter].draft(batch, setup.policy)
+            return 0, nothing
+        drafter = self._drafters.get(setup.drafter)
+        if drafter is None:
+            self._faults.append(Fault(drafter=setup.drafter, reason="there is no such drafter here"))
+            return 0, nothing
+        if self._failures[setup.drafter] >= MOST_FAULTS:
+            return 0, nothing
+        try:
+            fresh, draft = drafter.fresh(batch), drafter.draft(batch, setup.policy)
+            require_sound(draft, len(batch), self._target.vocabulary)
+        except Exception as error:  # whatever a drafter does wrong, the target goes on
+            self._note_failure(setup.drafter, error, 1)
+            return 0, nothing
+        self._failures[setup.drafter] = 0
+        return fresh, draft
+
+    def _keep_up(self, name: str, tell: Callable[[Drafter], None]) -> None:
+        """Tell a drafter of a sequence that came or moved; one that fails at it has lost track and rests for good."""
+        if self._failures[name] < MOST_FAULTS:
+            try:
+                tell(self._drafters[name])
+            except Exception as error:
+                self._note_failure(name, error, MOST_FAULTS)
+
+    def _note_failure(self, name: str, error: Exception, weight: int) -> None:
+        self._failures[name] += weight
+        lost = "; it is not asked again" if self._failures[name] >= MOST_FAULTS else ""
+        self._faults.append(Fault(drafter=name, reason=reason_of(error) + lost))
 
     def _verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> tuple[list[int], int]:
+        """Return tokens emitted per sequence, and tokens fed; where a tree does not fit, its root alone is verified."""
+        fed = setup.padded(int(draft.sizes.max()))
+        try:
+            return self._verify_tree(batch, draft, fed)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error) or fed == 1:
+                raise
+            self._faults.append(Fault(drafter=None, reason=reason_of(error)))
+        return self._verify_tree(batch, chains([[] for _ in batch]), 1)
+
+    def _verify_tree(self, batch: Many[Sequence], draft: DraftBatch, fed: int) -> tuple[list[int], int]:
         nodes = int(draft.sizes.max())
-        fed = setup.padded(nodes)
         tokens, parents, depths = (_widen(a, nodes, fed) for a in (draft.tokens, draft.parents, draft.depths))
         tokens[:, 0] = [s.tokens[-1] for s in batch]
         contexts = [s.context for s in batch]
         self._cache.require(max(contexts) + fed)
+        sees = ancestors(parents)
         step = lay_out(
             np.maximum(tokens, 0),
             depths,
             contexts,
-            ancestors(parents),
+            sees,
             dtype=self._target.dtype,
             device=self._target.device,
+            masks=self._masks,
+            seen_in=self._seen_in,
         )
+        self._watch.mark(LAID_OUT)
         logits = self._target.forward(step, self._cache)
+        self._watch.mark(VERIFIED)
         self.forwards += 1
-        return self._commit(batch, draft, draw(logits, batch, depths), contexts), fed
+        draws = draw(logits, batch, depths, tree_paths(batch, tokens, sees))
+        return self._commit(batch, draft, draws, contexts), fed
+
+    def _seen_in(self, positions: int) -> int:
+        """Return the cache positions a verify looks at: few different numbers where each is captured as a graph."""
+        if self._target.regime != "cuda-graph":
+            return positions
+        return min(-(-positions // GRAPH_STEP) * GRAPH_STEP, self._cache.capacity)
 
     def _commit(
         self, batch: Many[Sequence], draft: DraftBatch, draws: list[list[int]], contexts: Many[int]
@@ -151,8 +241,8 @@ class Decoder:
         if slot != last:
             mover = self.running[last]
             self._cache.move_slot(last, slot, mover.context)
-            for drafter in self._drafters.values():
-                drafter.move(last, slot)
+            for name in self._drafters:
+                self._keep_up(name, lambda drafter: drafter.move(last, slot))
             self.running[slot] = mover
         self.running.pop()
 

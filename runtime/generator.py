@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Unpack
 
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
+from ..planner.policy import StackPolicy, TreePolicy
 from .choice import Choice
 from .decoder import Decoder
 from .drafters.lookup import LookupDrafter
 from .drafters.model import ModelDrafter
 from .drafters.protocol import Drafter
+from .drafters.stack import stack_drafter
+from .generation import Completion, GenerationOptions, GenerationSettings
 from .models.forward import CausalModel
 from .requests import Request
-from .requests import Sequence as Decoded
-from .setup import PLAIN, RoundSetup, Schedule, draft_room, setup_of
-
-UNFINISHED = "\ufffd"  # what a tokenizer shows for the first bytes of a character
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
-    """What was generated for one prompt."""
-
-    text: str
-    tokens: tuple[int, ...]
-    rounds: int  # target forwards this sequence took part in, its prompt apart
+from .serving import Session, request_of
+from .setup import Schedule, draft_room
+from .watch.protocol import RoundObserver
 
 
 class Generator:
     """A target and its drafters, ready to decode by a schedule.
 
+    Everything that generates takes `GenerationSettings`, their fields as keywords, or both: keywords go first.
+
     Attributes:
         choice: the plan it follows, or why there is none.
+        observer: what is told of every round: of a loaded generator its `Watch`, with events, counters and drift.
     """
 
     def __init__(
@@ -44,100 +41,119 @@ class Generator:
         drafters: Mapping[str, CausalModel],
         schedule: Schedule,
         choice: Choice,
+        observer: RoundObserver | None = None,
     ) -> None:
-        """Take loaded models; caches are allocated per call."""
+        """Take loaded models; caches are allocated per call, and the observer is told of every round."""
         self.choice = choice
         self._target, self._tokenizer = target, tokenizer
-        self._drafters, self._schedule = drafters, schedule
+        self._drafters, self._schedule, self.observer = drafters, schedule, observer
 
     def generate(
-        self, prompt: str, *, max_new_tokens: int = 128, temperature: float = 0.0, seed: int = 0
+        self, prompt: str, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
     ) -> Completion:
-        """Return the target's continuation of one prompt."""
-        return self.generate_batch([prompt], max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)[0]
+        """Return the target's continuation of one prompt.
+
+        Raises:
+            RequestError: the prompt has no tokens or does not fit into the model, or a setting is out of range.
+        """
+        return self.generate_batch([prompt], settings, **options)[0]
 
     def generate_batch(
         self,
         prompts: Sequence[str],
+        settings: GenerationSettings | Sequence[GenerationSettings] | None = None,
         *,
-        max_new_tokens: int = 128,
-        temperature: float = 0.0,
-        seed: int = 0,
         slots: int = 8,
+        **options: Unpack[GenerationOptions],
     ) -> list[Completion]:
-        """Return the continuations of all prompts; prompt i draws with seed + i.
+        """Return the continuations of all prompts.
 
         Args:
             prompts: any number.
-            max_new_tokens: per prompt.
-            temperature: 0 is greedy.
-            seed: of the first prompt's draws.
+            settings: one per prompt; or one for all, with which prompt i draws with seed + i.
             slots: sequences decoded at once; the others wait for a free slot.
+            options: fields of the settings.
 
         Raises:
-            RequestError: a prompt has no tokens or does not fit into the model.
+            RequestError: a prompt has no tokens or does not fit into the model, or a setting is out of range.
         """
-        requests = [self._request(p, max_new_tokens, temperature, seed + i) for i, p in enumerate(prompts)]
-        decoder = self._decoder(requests, min(slots, len(requests)))
-        sequences: list[Decoded] = []
-        rounds = [0] * len(requests)
-        while len(sequences) < len(requests) or decoder.running:
-            while len(sequences) < len(requests) and decoder.has_room:
-                sequences.append(decoder.admit(requests[len(sequences)], len(sequences)))
-            if decoder.running:
-                for sequence in decoder.running:
-                    rounds[sequence.index] += 1
-                decoder.step()
-        return [self._completion(s, rounds[s.index]) for s in sequences]
+        each = _one_per_prompt(settings, options, len(prompts))
+        requests = [request_of(self._tokenizer, *pair) for pair in zip(prompts, each, strict=True)]
+        if not requests:
+            return []
+        session = self._session_for(requests, slots, piecewise=False)
+        for request, own in zip(requests, each, strict=True):
+            session.enqueue(request, own.stop)
+        done = {event.handle: event.completion for event in session.events() if event.completion is not None}
+        return [done[handle] for handle in range(len(requests))]
 
     def stream(
-        self, prompt: str, *, max_new_tokens: int = 128, temperature: float = 0.0, seed: int = 0
+        self, prompt: str, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
     ) -> Iterator[str]:
-        """Yield the continuation of one prompt piece by piece, as rounds commit it."""
-        request = self._request(prompt, max_new_tokens, temperature, seed)
-        decoder = self._decoder([request], 1)
-        sequence = decoder.admit(request)
-        shown = ""
-        while True:
-            is_finished = sequence.is_finished
-            text = self._text(sequence)
-            ready = text if is_finished else text.removesuffix(UNFINISHED)
-            if len(ready) > len(shown) and ready.startswith(shown):
-                yield ready[len(shown) :]
-                shown = ready
-            if is_finished:
-                return
-            decoder.step()
+        """Yield the continuation of one prompt piece by piece, as rounds commit it.
 
-    def _request(self, prompt: str, max_new_tokens: int, temperature: float, seed: int) -> Request:
-        ids = tuple(self._tokenizer(prompt)["input_ids"])
-        if not ids:
-            raise RequestError("the prompt is empty; write some text")
-        end = self._tokenizer.eos_token_id
-        stop = frozenset() if end is None else frozenset([int(end)])
-        return Request(prompt=ids, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, stop=stop)
+        A piece never ends inside a character, nor with what may still become a stop string.
+        """
+        (own,) = _one_per_prompt(settings, options, 1)
+        request = request_of(self._tokenizer, prompt, own)
+        session = self._session_for([request], 1, piecewise=True)
+        session.enqueue(request, own.stop)
+        yield from (event.piece for event in session.events() if event.piece)
 
-    def _decoder(self, requests: Sequence[Request], slots: int) -> Decoder:
-        room = max(len(r.prompt) + r.max_new_tokens for r in requests)
-        if room > self._target.longest_context:
+    def session(self, *, slots: int = 8, longest: int = 2048) -> Session:
+        """Return a running batch that requests may join and leave at any time.
+
+        Args:
+            slots: sequences decoded at once; the others wait for a free slot.
+            longest: most tokens of one request, prompt and new ones together; memory is allocated for them.
+
+        Raises:
+            RequestError: the model has fewer positions than that.
+        """
+        return self._session(slots, longest, piecewise=True)
+
+    def _session_for(self, requests: Sequence[Request], slots: int, *, piecewise: bool) -> Session:
+        longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
+        return self._session(min(slots, len(requests)), longest, piecewise=piecewise)
+
+    def _session(self, slots: int, longest: int, *, piecewise: bool) -> Session:
+        if slots < 1:
+            raise RequestError(f"slots must be at least 1, got {slots}; 8 are usual")
+        if longest > self._target.longest_context:
             raise RequestError(
-                f"prompt and new tokens need {room} positions and the model has {self._target.longest_context}; "
+                f"prompt and new tokens need {longest} positions and the model has {self._target.longest_context}; "
                 "shorten the prompt or lower --max-new-tokens"
             )
-        capacity = room + draft_room(self._setups(), slots)
-        drafters: dict[str, Drafter] = {
-            name: ModelDrafter(model, slots=slots, capacity=capacity) for name, model in self._drafters.items()
-        }
-        drafters["lookup"] = LookupDrafter()
+        decoder = self._decoder(slots, longest)
+        return Session(decoder, self._tokenizer, longest=longest, piecewise=piecewise, observer=self.observer)
+
+    def _decoder(self, slots: int, longest: int) -> Decoder:
+        setups = self.choice.setups
+        capacity = longest + draft_room(setups, slots)
+        drafters: dict[str, Drafter] = {"lookup": LookupDrafter()}
+        for setup in setups:
+            if setup.drafter is not None and setup.drafter not in drafters:
+                drafters |= self._drafter(setup.drafter, setup.policy, slots, capacity)
         return Decoder(self._target, drafters, self._schedule, slots=slots, capacity=capacity)
 
-    def _setups(self) -> list[RoundSetup]:
-        """Return how rounds may be run: any way the plan has, or plainly."""
-        cells = [] if self.choice.plan is None else self.choice.plan.cells
-        return [PLAIN, *(setup_of(cell) for cell in cells)]
+    def _drafter(self, name: str, policy: TreePolicy, slots: int, capacity: int) -> dict[str, Drafter]:
+        """Return a drafter by its name; nothing where its model is missing, which the decoder reports as a fault."""
+        if isinstance(policy, StackPolicy):
+            if not set(policy.models) <= set(self._drafters):
+                return {}
+            return {name: stack_drafter(policy, self._drafters, slots=slots, capacity=capacity)}
+        if name not in self._drafters:
+            return {}
+        return {name: ModelDrafter(self._drafters[name], slots=slots, capacity=capacity)}
 
-    def _text(self, sequence: Decoded) -> str:
-        return str(self._tokenizer.decode(sequence.emitted, skip_special_tokens=True))
 
-    def _completion(self, sequence: Decoded, rounds: int) -> Completion:
-        return Completion(text=self._text(sequence), tokens=tuple(sequence.emitted), rounds=rounds)
+def _one_per_prompt(
+    settings: GenerationSettings | Sequence[GenerationSettings] | None, options: GenerationOptions, prompts: int
+) -> list[GenerationSettings]:
+    """Return each prompt's settings, the options put over them; settings for all give every prompt its own seed."""
+    if settings is None or isinstance(settings, GenerationSettings):
+        shared = replace(settings or GenerationSettings(), **options)
+        return [replace(shared, seed=shared.seed + place) for place in range(prompts)]
+    if len(settings) != prompts:
+        raise RequestError(f"there are {prompts} prompts and {len(settings)} settings; give one each, or one for all")
+    return [replace(own, **options) for own in settings]

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .models.arena import Arena
 from .models.forward import ForwardInput
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+class Masks:
+    """The mask of a forward, in memory that is allocated once and written anew for every forward.
+
+    On a GPU the host's part is pinned by torch, so that copying it waits for nothing.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        """Hold nothing yet; the memory grows to the largest mask."""
+        self._host, self._device = Arena(torch.float32, torch.device("cpu")), Arena(dtype, device)
+
+    def mask(self, contexts: Sequence[int], visible: Bools, seen: int) -> torch.Tensor:
+        """Return (batch, n, seen): 0 on the context and the visible nodes, -inf elsewhere; valid until the next."""
+        shape = (len(contexts), visible.shape[1], seen)
+        host = self._host.view(shape)
+        bias = host.numpy()
+        bias.fill(-np.inf)
+        opened = np.where(visible, np.float32(0.0), np.float32(-np.inf))
+        for row, context in enumerate(contexts):
+            bias[row, :, :context] = 0.0
+            bias[row, :, context : context + visible.shape[2]] = opened[row if len(opened) > 1 else 0]
+        placed = self._device.view(shape)
+        if placed.device.type == "cuda":
+            return placed.copy_(host.pin_memory(), non_blocking=True)
+        return placed.copy_(host)
 
 
 def lay_out(
@@ -25,6 +53,8 @@ def lay_out(
     written: int = 0,
     take: Ints | None = None,
     first_slot: int = 0,
+    masks: Masks | None = None,
+    seen_in: Callable[[int], int] | None = None,
 ) -> ForwardInput:
     """Return the forward's input for new nodes behind each row's context.
 
@@ -38,35 +68,30 @@ def lay_out(
         written: nodes behind the context that are in the cache already.
         take: (batch,) the only token of each row whose output is wanted.
         first_slot: cache slot of row 0.
+        masks: memory for the mask; fresh memory where None.
+        seen_in: the cache positions to put in sight where so many are needed; exactly those where None.
     """
     count = tokens.shape[1]
     starts = np.asarray(contexts, dtype=np.int64)[:, None]
-    seen = int(starts.max()) + written + count
+    ends = int(starts.max()) + written + count
+    seen = ends if seen_in is None else seen_in(ends)
     columns = starts + np.arange(written, written + count)
+    sees_all = seen == ends and len(set(contexts)) == 1 and bool(visible.all())
     return ForwardInput(
-        tokens=torch.from_numpy(np.ascontiguousarray(tokens)).to(device),
-        positions=torch.from_numpy(starts + depths).to(device),
-        columns=torch.from_numpy(columns).to(device),
-        bias=_bias(contexts, visible, seen, dtype, device),
+        tokens=sent(np.ascontiguousarray(tokens), device),
+        positions=sent(starts + depths, device),
+        columns=sent(columns, device),
+        bias=None if sees_all else (masks or Masks(dtype, device)).mask(contexts, visible, seen),
         seen=seen,
-        take=None if take is None else torch.from_numpy(take).to(device),
+        take=None if take is None else sent(take, device),
         first_slot=first_slot,
     )
 
 
-def _bias(
-    contexts: Sequence[int], visible: Bools, seen: int, dtype: torch.dtype, device: torch.device
-) -> torch.Tensor | None:
-    """Return (batch, n, seen): 0 on the context and the visible nodes, -inf elsewhere."""
-    behind = visible.shape[2]
-    if len(set(contexts)) == 1 and bool(visible.all()):
-        return None
-    bias = np.full((len(contexts), visible.shape[1], seen), -np.inf, dtype=np.float32)
-    opened = np.where(visible, np.float32(0.0), np.float32(-np.inf))
-    for row, context in enumerate(contexts):
-        bias[row, :, :context] = 0.0
-        bias[row, :, context : context + behind] = opened[row if len(opened) > 1 else 0]
-    return torch.from_numpy(bias).to(device=device, dtype=dtype)
+def sent(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Return an array on a device; through pinned memory to a GPU, so that the host does not wait."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def ancestors(parents: Ints) -> Bools:

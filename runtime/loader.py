@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 from ..errors import ModelError
-from ..planner.plan import Plan, PlanCell
-from ..planner.schedule import next_cell
+from ..planner.plan import Plan
 from ..profiler.device import detect
 from ..profiler.identity import identify
+from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
-from .choice import Choice, choose_plan
+from .choice import Choice, choose_plan, plainly
 from .generator import Generator
+from .ladder import in_short, told
 from .models.forward import CausalModel
-from .models.loading import load_model, load_tokenizer, require_one_vocabulary
-from .setup import PLAIN, RoundSetup, Schedule, always, setup_of
+from .models.loading import DTYPES, load_model, load_tokenizer, require_one_vocabulary
+from .substitutes import with_substitutes
+from .watch.ledger import Subject
+from .watch.observations import ObservationWriter, keeper
+from .watch.options import WatchOptions
+from .watch.watch import Watch
 
-LOOKUP = "lookup"  # the plan's name for the text itself as drafter
+UNPLANNED_DTYPE = "bfloat16"
 
 
 def load(
@@ -27,60 +34,76 @@ def load(
     plan: str = "auto",
     *,
     drafters: Mapping[str, str | Path] | None = None,
-    workload: str = "default",
+    workload: str | None = None,
     temperature: float = 0.0,
     dtype: str | None = None,
+    watch: WatchOptions | None = None,
 ) -> Generator:
     """Return a generator that decodes the target as fast as its plan knows how; the output is the target's own.
+
+    Whatever is wrong with a plan, its store or its drafters costs speed and nothing else: `Generator.choice` says which
+    plan is followed and why, or why none is. While it decodes, the generator watches itself: see `Watch`.
 
     Args:
         target: model folder in Hugging Face layout, safetensors.
         device: "auto", "cpu" or "cuda:N".
-        store: where plans are kept, as `open_store` takes it.
-        plan: "auto", "none", or a plan file.
+        store: where plans are kept, as `open_store` takes it; observations of a stored plan are written back to it.
+        plan: "auto", "none", a plan file, or the URL of another store.
         drafters: folders by name, where they differ from the recorded ones.
-        workload: whose plan to take.
+        workload: whose plan to take; where None, that of "default" if there is one, else the newest.
         temperature: of the requests the plan was made for.
         dtype: of the weights; the plan's where None, bfloat16 without a plan.
+        watch: how closely it watches itself.
 
     Raises:
         ModelError: the target cannot be loaded.
-        PlanError: a plan *file* is corrupt or for another target or device. Whatever else is wrong with
-            a plan means plain decoding, and `Generator.choice` says why.
+        DeviceError: there is no such device.
+        RequestError: there is no such plan file.
     """
-    identity = identify(Path(target))
     here = detect(device)
+    identity = identify(Path(target))
     choice = choose_plan(plan, target=identity, device=here, store=store, workload=workload, temperature=temperature)
+    choice = _in_dtype(choice, dtype)
+    number_format = dtype or (choice.plan.dtype if choice.plan else UNPLANNED_DTYPE)
     place = "cpu" if here.kind == "cpu" else f"cuda:{here.index}"
-    number_format = dtype or (choice.plan.dtype if choice.plan else "bfloat16")
-    models: dict[str, CausalModel] = {}
-    if choice.plan is not None:
-        try:
-            models = _drafters(choice.plan, Path(target), drafters or {}, number_format, place)
-        except ModelError as error:
-            choice = Choice(plan=None, source="none", reason=f"plain decoding, a drafter is missing: {error}")
-    return Generator(
-        load_model(str(target), dtype=number_format, device=place),
-        load_tokenizer(str(target)),
-        models,
-        _schedule(choice.plan),
+    model = load_model(str(target), dtype=number_format, device=place)
+    shelf = _Shelf(choice.plan, Path(target), drafters or {}, dtype=number_format, device=place)
+    choice = _explained(with_substitutes(choice, shelf.has, model.longest_context), shelf.missing)
+    watching = Watch(
         choice,
+        watch,
+        subject=_subject(choice, here, number_format),
+        writer=_writer(choice, store if plan == "auto" else plan),
     )
+    return Generator(model, load_tokenizer(str(target)), shelf.models, watching.schedule, choice, watching)
 
 
-def _drafters(
-    plan: Plan, target: Path, given: Mapping[str, str | Path], dtype: str, device: str
-) -> dict[str, CausalModel]:
-    """Return the models the plan's cells draft with, each checked against the recorded weights."""
-    needed = {cell.drafter for cell in plan.cells} - {None, LOOKUP}
-    loaded = {}
-    for name, recorded in plan.drafters:
-        if name in needed:
-            folder = Path(given.get(name, recorded.location))
-            require_recorded(name, identify(folder, name), recorded)
-            require_one_vocabulary(str(target), str(folder))
-            loaded[name] = load_model(str(folder), dtype=dtype, device=device)
-    return loaded
+class _Shelf:
+    """The models a plan drafts with, loaded when first asked for; what cannot be had is remembered with its reason."""
+
+    def __init__(
+        self, plan: Plan | None, target: Path, given: Mapping[str, str | Path], *, dtype: str, device: str
+    ) -> None:
+        self.models: dict[str, CausalModel] = {}
+        self.missing: dict[str, str] = {}
+        self._recorded = dict(plan.drafters) if plan is not None else {}
+        self._target, self._given = target, given
+        self._dtype, self._device = dtype, device
+
+    def has(self, name: str) -> bool:
+        """Return whether a drafter is there, with the recorded weights."""
+        if name not in self.models and name not in self.missing:
+            try:
+                self.models[name] = self._load(name, self._recorded[name])
+            except Exception as error:  # a drafter only makes things faster
+                self.missing[name] = told(error)
+        return name in self.models
+
+    def _load(self, name: str, recorded: ModelIdentity) -> CausalModel:
+        folder = Path(self._given.get(name, recorded.location))
+        require_recorded(name, identify(folder, name), recorded)
+        require_one_vocabulary(str(self._target), str(folder))
+        return load_model(str(folder), dtype=self._dtype, device=self._device)
 
 
 def require_recorded(name: str, found: ModelIdentity, recorded: ModelIdentity) -> None:
@@ -92,21 +115,38 @@ def require_recorded(name: str, found: ModelIdentity, recorded: ModelIdentity) -
         )
 
 
-def _schedule(plan: Plan | None) -> Schedule:
-    """Return the plan's cells as round setups; plain decoding without a plan."""
-    return always(PLAIN) if plan is None else PlannedSchedule(plan)
+def _in_dtype(choice: Choice, dtype: str | None) -> Choice:
+    """Return the choice, with a word where the plan was made for another number format; none where it is unknown."""
+    if choice.plan is None or dtype == choice.plan.dtype:
+        return choice
+    if dtype is not None:
+        words = f"it was made for {choice.plan.dtype} and decodes in {dtype}; its prediction may be off"
+        return replace(choice, reason=f"{choice.reason}; {words}")
+    if choice.plan.dtype not in DTYPES:
+        return plainly(f"plain decoding, the plan is of no use: it is for the unknown dtype {choice.plan.dtype!r}")
+    return choice
 
 
-class PlannedSchedule:
-    """A plan's cells as round setups, with its hysteresis: a cell is left only when another is clearly nearer."""
+def _explained(choice: Choice, missing: Mapping[str, str]) -> Choice:
+    """Say why drafters are missing."""
+    if not missing:
+        return choice
+    reasons = in_short([f"{name}: {reason}" for name, reason in missing.items()])
+    return replace(choice, reason=f"{choice.reason}; a drafter is missing: {reasons}")
 
-    def __init__(self, plan: Plan) -> None:
-        """Start in no cell."""
-        self._plan = plan
-        self._cell: PlanCell | None = None
-        self._setups = {id(cell): setup_of(cell) for cell in plan.cells}
 
-    def __call__(self, batch: int, context: int) -> RoundSetup:
-        """Return how to run a round of so many sequences behind so many tokens."""
-        self._cell = next_cell(self._plan, self._cell, batch, context)
-        return self._setups[id(self._cell)]
+def _subject(choice: Choice, device: Device, dtype: str) -> Subject | None:
+    """Return what observations are about; None where the plan is in no store."""
+    if choice.plan_id is None:
+        return None
+    return Subject(
+        plan_id=choice.plan_id,
+        device=device.fingerprint,
+        dtype=dtype,
+        source=choice.source,
+        spectune=version("spectune"),
+    )
+
+
+def _writer(choice: Choice, store: str | None) -> ObservationWriter | None:
+    return None if choice.plan_id is None else ObservationWriter(keeper(store, choice.plan_id))

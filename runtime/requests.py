@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from ..errors import RequestError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One prompt to continue."""
+class Sampling:
+    """How the next token is drawn from logits; the defaults are greedy decoding.
+
+    The settings mean what transformers means by them and apply in the order of `runtime/sampling.py`. At
+    temperature 0 only the repetition penalty matters.
+    """
+
+    temperature: float = 0.0  # 0 is greedy
+    top_k: int = 0  # only the k largest scores stay; 0: all
+    top_p: float = 1.0  # only the fewest tokens that together hold this probability stay; 1: all
+    min_p: float = 0.0  # only tokens with this share of the best one's probability stay; 0: all
+    repetition_penalty: float = 1.0  # takes from tokens of the text where above 1, favours them below; 1: off
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature < 100.0:
+            raise RequestError(f"temperature must be in [0, 100), got {self.temperature}; 0 is greedy")
+        if type(self.top_k) is not int or self.top_k < 0:
+            raise RequestError(f"top_k must be a whole number of at least 0, got {self.top_k}; 0 keeps all tokens")
+        if not 0.0 < self.top_p <= 1.0:
+            raise RequestError(f"top_p must be in (0, 1], got {self.top_p}; 1 keeps all tokens")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise RequestError(f"min_p must be in [0, 1], got {self.min_p}; 0 keeps all tokens")
+        if not 0.0 < self.repetition_penalty < 100.0:
+            raise RequestError(f"repetition_penalty must be in (0, 100), got {self.repetition_penalty}; 1 is none")
+
+    @property
+    def penalises(self) -> bool:
+        """Whether the scores of a token depend on whether it stands in the text."""
+        return self.repetition_penalty != 1.0
+
+    @property
+    def masks(self) -> bool:
+        """Whether some tokens are never drawn."""
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Sampling):
+    """One prompt to continue, and how its tokens are drawn."""
 
     prompt: tuple[int, ...]
     max_new_tokens: int
-    temperature: float = 0.0  # 0 is greedy
     seed: int = 0  # keys the noise of every draw together with the position
     stop: frozenset[int] = frozenset()  # token ids that end the sequence
 
     def __post_init__(self) -> None:
+        Sampling.__post_init__(self)
         if not self.prompt:
             raise RequestError("the prompt holds no token; give at least one")
         if self.max_new_tokens < 1:
             raise RequestError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
-        if not 0.0 <= self.temperature < 100.0:
-            raise RequestError(f"temperature must be in [0, 100), got {self.temperature}")
         if not -(2**63) <= self.seed < 2**63:
             raise RequestError(f"the seed must fit into 64 bits, got {self.seed}; take a smaller one")
 
@@ -35,6 +71,8 @@ class Sequence:
     request: Request
     index: int  # place in the caller's list
     tokens: list[int] = field(default_factory=list)  # prompt, then what was emitted
+    _known: dict[int, None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _counted: int = field(default=0, init=False, repr=False, compare=False)  # tokens that _known holds
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)
@@ -50,10 +88,15 @@ class Sequence:
         return self.tokens[len(self.request.prompt) :]
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether the newest token is an emitted stop token."""
+        return len(self.tokens) > len(self.request.prompt) and self.tokens[-1] in self.request.stop
+
+    @property
     def is_finished(self) -> bool:
         """Whether a stop token was emitted or the limit is reached."""
         emitted = len(self.tokens) - len(self.request.prompt)
-        return emitted >= self.request.max_new_tokens or (emitted > 0 and self.tokens[-1] in self.request.stop)
+        return emitted >= self.request.max_new_tokens or self.is_stopped
 
     def commit(self, drawn: list[int]) -> int:
         """Append drawn tokens up to the limit or the first stop token; return how many were kept."""
@@ -64,3 +107,9 @@ class Sequence:
             self.tokens.append(token)
             kept += 1
         return kept
+
+    def distinct(self) -> Collection[int]:
+        """Return every token of the text once, in order of appearance; reads only what is new since the last call."""
+        self._known.update(dict.fromkeys(self.tokens[self._counted :]))
+        self._counted = len(self.tokens)
+        return self._known

@@ -74,6 +74,7 @@ def run(
     slots: int = 3,
     capacity: int = CAPACITY,
     watch: Callable[[Decoder], None] = lambda decoder: None,
+    may_fail: bool = False,
 ) -> Run:
     """Decode all requests, refilling free slots at once; `watch` sees the decoder after every round."""
     decoder = Decoder(target, drafters or {}, schedule, slots=slots, capacity=capacity)
@@ -84,6 +85,7 @@ def run(
             sequences.append(decoder.admit(requests[len(sequences)], len(sequences)))
         if decoder.running:
             rounds.append(decoder.step())
+            assert may_fail or not rounds[-1].faults, rounds[-1].faults
             watch(decoder)
     return Run([tuple(s.emitted) for s in sequences], rounds, decoder.forwards)
 

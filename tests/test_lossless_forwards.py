@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
-
 import numpy as np
 import pytest
 import torch
@@ -31,6 +29,7 @@ from .decoded_runs import (
     random_requests,
     run,
 )
+from .fresh_states import worst_difference
 from .tiny_models import perturbed, plain_logits, tiny_llama, tiny_neox
 
 pytestmark = pytest.mark.lossless
@@ -68,23 +67,6 @@ def test_the_true_token_is_found_at_any_rank_of_a_tree(rank: int, temperature: f
     done = run(TARGETS["llama"], requests, schedule, {"it": drafter})
     assert done.outputs == truth
     assert {kept for one in done.rounds for kept in one.kept} == {3}
-
-
-def fresh_states(model: PreTrainedModel, tokens: Many[int]) -> Tensor:
-    """Return transformers' own keys and values of a text, (layers, tokens, width)."""
-    with torch.no_grad():
-        layers = model(torch.tensor([list(tokens)]), use_cache=True).past_key_values.layers
-    both = [torch.cat((layer.keys, layer.values), dim=1)[0].transpose(0, 1).flatten(1) for layer in layers]
-    return torch.stack(both)
-
-
-def worst_difference(model: PreTrainedModel, outputs: Many[Many[int]], seen: list[tuple[int, Tensor]]) -> float:
-    """Compare cached states (layers, tokens, width) of texts by index with a prefill of the finished texts.
-
-    Attention is causal, so the first tokens' states do not depend on what follows.
-    """
-    fresh = [fresh_states(model, text) for text in outputs]
-    return max(float((states - fresh[index][:, : states.shape[1]]).abs().max()) for index, states in seen)
 
 
 CACHED = [*(("llama", kind) for kind in POLICIES), ("neox", "static"), ("neox", "eagle2")]

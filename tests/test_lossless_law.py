@@ -131,8 +131,10 @@ ORIGINAL_GUMBEL, ORIGINAL_DRAW = draws_module.gumbel, draws_module.draw
 class SecondChance:
     """A verifier that redraws with fresh noise when the first draw was not drafted."""
 
-    def draw(self, logits: Tensor, sequences: Many[Sequence], depths: Ints) -> list[list[tuple[int, int]]]:
-        first, second = (ORIGINAL_DRAW(logits, _reseeded(sequences, again), depths) for again in (0, 1))
+    def draw(
+        self, logits: Tensor, sequences: Many[Sequence], depths: Ints, paths: Ints | None
+    ) -> list[list[tuple[int, int]]]:
+        first, second = (ORIGINAL_DRAW(logits, _reseeded(sequences, again), depths, paths) for again in (0, 1))
         return [list(zip(*rows, strict=True)) for rows in zip(first, second, strict=True)]
 
     def accept(self, tokens: Many[int], parents: Many[int], size: int, draws: Many[tuple[int, int]]) -> Acceptance:
@@ -147,9 +149,9 @@ class FreshNoise:
     def __init__(self) -> None:
         self.round = 0
 
-    def draw(self, logits: Tensor, sequences: Many[Sequence], depths: Ints) -> list[list[int]]:
+    def draw(self, logits: Tensor, sequences: Many[Sequence], depths: Ints, paths: Ints | None) -> list[list[int]]:
         self.round += 1
-        return ORIGINAL_DRAW(logits, _reseeded(sequences, self.round), depths)
+        return ORIGINAL_DRAW(logits, _reseeded(sequences, self.round), depths, paths)
 
     def accept(self, tokens: Many[int], parents: Many[int], size: int, draws: Many[int]) -> Acceptance:
         return accept(tokens, parents, size, draws)

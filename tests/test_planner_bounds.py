@@ -15,7 +15,7 @@ from spectune.planner.acceptance import (
     rank_results,
 )
 from spectune.planner.bounds import least_round_ms, most_tokens_per_round
-from spectune.planner.candidate import candidate_of
+from spectune.planner.candidate import candidate_of, times_of
 from spectune.planner.contest import Contest
 from spectune.planner.cost import Cell, cell_costs
 from spectune.planner.inputs import LOOKUP, PlanInputs
@@ -57,7 +57,9 @@ def test_no_policy_is_faster_than_its_bound(place: int) -> None:
     found = made()
     policy, drafter, results = contenders(found)[place]
     rows, costs = rows_of(found.texts), contest_of(found).costs
-    priced = candidate_of(policy, drafter, replay_results(results, rows, 3), costs, len(found.texts))
+    replayed = replay_results(results, rows, 3)
+    times = times_of(policy, drafter, replayed, costs)
+    priced = candidate_of(policy, drafter, replayed, times, costs, len(found.texts))
     model = None if drafter == LOOKUP else drafter
     bound = 1000.0 * 3 * most_tokens_per_round(results, rows) / least_round_ms(results, policy.kind, model, costs)
     assert priced.tokens_per_s <= bound * 1.02  # the steady state leaves out a batch's last rounds

@@ -165,7 +165,7 @@ def test_memory_and_the_bound_are_told_where_they_are_known() -> None:
     cell = replace(cell_of([PLAIN, OWN]), memory_bytes=3 * 2**30, keeps_bound=False)
     bound = LatencyBound(metric="itl", most_ms=4.0)
     found = "\n".join(explain_cell(cell, bound=bound, memory_bytes=8 * 2**30))
-    assert "weights and caches take 3.0 of 8.0 GiB of memory" in found
+    assert "at its peak decoding takes 3.0 of 8.0 GiB of memory" in found
     assert "does not keep, and no policy does, itl<=4ms; a sequence waits 5.0 ms per token on average" in found
 
 

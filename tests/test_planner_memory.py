@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
+from transformers import LlamaForCausalLM
 
 from spectune.errors import PlanError
 from spectune.planner.cost import Cell
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.memory import Footprint, memory_bytes
+from spectune.planner.memory import (
+    BEYOND,
+    PIECE,
+    Footprint,
+    footprint_of,
+    load_of,
+    memory_bytes,
+    peak_bytes,
+    widest_layer,
+)
 from spectune.planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TalonPolicy, TreePolicy
+from spectune.profiler.allocator import count_bytes
+from spectune.profiler.records.configuration import architecture_of
+from spectune.runtime.decoder import PREFILL_TOKENS
+from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.models.anatomy import DRAFT_DEPTH
+from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup
+from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.decoding import room_for
 
+from .decoded_runs import POLICIES, drafter_for, drafting, random_requests, run
 from .synthetic import TARGET, Language, SkilledDrafter, every_node, inputs, model, record, texts
+from .tiny_models import perturbed, tiny_llama
 
 CELL = Cell(batch=3, context=100)
 SPOKEN = Language(3)
@@ -69,3 +88,52 @@ def test_a_drafter_that_is_not_used_need_not_be_known() -> None:
 def test_a_footprint_of_nothing_is_refused(wrong: tuple[int, int]) -> None:
     with pytest.raises(PlanError, match="a footprint needs"):
         Footprint(weight_bytes=wrong[0], kv_bytes_per_token=wrong[1])
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_no_forward_of_a_drafter_is_wider_than_the_widest_layer(kind: str) -> None:
+    llama = tiny_llama(layers=2, seed=0)
+    schedule, drafters = drafting(kind, drafter_for(kind, LeanModel(perturbed(llama, 0.06)), 3))
+    done = run(LeanModel(llama), random_requests(7, tokens=16, temperature=0.8), schedule, drafters)
+    assert max((width for one in done.rounds for width in one.widths), default=0) <= widest_layer(POLICIES[kind])
+
+
+def test_prompts_are_read_and_positions_laid_out_as_the_runtime_does() -> None:
+    assert (PIECE, BEYOND) == (PREFILL_TOKENS, DRAFT_DEPTH)
+
+
+def wide_llama(layers: int) -> LlamaForCausalLM:
+    model: LlamaForCausalLM = tiny_llama(layers=layers, seed=layers, vocabulary=3000, hidden=128).float()
+    return model
+
+
+def kept(layers: int) -> tuple[LeanModel, int, Footprint]:
+    """Return a model, what torch's allocator handed out for it, and its footprint."""
+    models: list[LeanModel] = []
+
+    def build() -> None:
+        models.append(LeanModel(wide_llama(layers)))
+        gc.collect()
+
+    held = count_bytes(build).left_bytes
+    return models[0], held, footprint_of(architecture_of(wide_llama(layers).config.to_dict()), "float32")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("policy", [PlainPolicy(), ChainPolicy(length=5), Eagle2Policy(verify_tokens=20, depth=2)])
+def test_the_peak_is_what_torchs_allocator_hands_out(policy: TreePolicy, batch: int, temperature: float) -> None:
+    (target, held, footprint), (small, small_held, small_footprint) = kept(3), kept(1)
+    load = load_of(Cell(batch=batch, context=48), policy)
+    drafts = not isinstance(policy, PlainPolicy)
+    requests = [Request(prompt=(7,) * 40, max_new_tokens=8, temperature=temperature, seed=i) for i in range(batch)]
+
+    def decode() -> None:
+        drafters = {"it": ModelDrafter(small, slots=batch, capacity=load.capacity)} if drafts else {}
+        setup = RoundSetup(policy=policy, drafter="it" if drafts else None)
+        run(target, requests, always(setup), drafters, slots=batch, capacity=load.capacity)
+
+    measured = held + drafts * small_held + count_bytes(decode).peak_bytes
+    used = [small_footprint] if drafts else []
+    told = peak_bytes(footprint, used, load, device_kind="cpu", is_sampled=temperature > 0)
+    assert told == pytest.approx(measured, rel=0.05)

@@ -1,7 +1,9 @@
-"""Which stored plan a device decodes with: its own, else the nearest of its kind, with what differs."""
+"""Which stored plan a device decodes with: the highest rung that holds a sound one, and why it is that one or none."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -10,15 +12,18 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.errors import PlanError, RequestError
+from spectune.errors import RequestError
 from spectune.planner.cost import cells_of
 from spectune.planner.plan import Plan, plan_to_json
 from spectune.planner.search import solve
-from spectune.profiler.records.device import Device
+from spectune.profiler.catalogue import catalogued
+from spectune.profiler.records.device import GIB, Device
 from spectune.runtime.choice import Choice, choose_plan
+from spectune.runtime.nearness import is_near
 
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, model, record, texts
 
+MADE_UP = "made up"  # workload of the synthetic plans
 HERE = replace(DEVICE, libraries=(("torch", "2.13"), ("transformers", "5.1")))
 
 
@@ -48,11 +53,16 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def chosen(store: Store | Path, plan: str = "auto", workload: str | None = None) -> Choice:
-    """Return what this device decodes with."""
+def chosen(
+    store: Store | Path,
+    plan: str = "auto",
+    workload: str | None = MADE_UP,
+    device: Device = HERE,
+    target: str = "large",
+) -> Choice:
+    """Return what a device decodes with."""
     place = str(store) if isinstance(store, Path) else store.url.removeprefix("sqlite:///")
-    setup = {"workload": workload or solved().workload, "temperature": solved().temperature}
-    return choose_plan(plan, target=TARGET, device=HERE, store=place, **setup)  # type: ignore[arg-type]
+    return choose_plan(plan, target=model(target), device=device, store=place, workload=workload, temperature=0.0)
 
 
 def test_the_newest_plan_of_exactly_this_device_comes_first(store: Store) -> None:
@@ -139,18 +149,165 @@ def test_a_plan_file_says_what_differs(store: Store, tmp_path: Path, device: Dev
     assert (choice.source, choice.reason) == ("file", f"plan from {file}{caution}")
 
 
-def test_a_plan_file_for_another_device_is_refused_with_what_differs(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(plan_to_json(plan_of(replace(HERE, cores=64))))
-    with pytest.raises(PlanError, match="cores 64 instead of 2"):
-        chosen(store, str(tmp_path / "plan.json"))
+def test_without_a_workload_the_default_one_goes_first_and_is_named(store: Store) -> None:
+    keep(store, replace(plan_of(HERE), workload="default"))
+    keep(store, replace(plan_of(HERE, "2026-02-02T00:00:00Z"), workload="chat"))
+    choice = chosen(store, workload=None)
+    assert choice.reason == "plan made on this device for the workload 'default'"
 
 
-def test_a_plan_file_for_another_model_is_refused(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(plan_to_json(replace(plan_of(HERE), target=model("other"))))
-    with pytest.raises(PlanError, match="for the model other, not for large"):
-        chosen(store, str(tmp_path / "plan.json"))
+def test_without_a_workload_and_a_default_the_newest_counts(store: Store) -> None:
+    for workload in ("chat", "code"):
+        keep(store, replace(plan_of(HERE), workload=workload))
+    assert chosen(store, workload=None).reason == "plan made on this device for the workload 'code'"
 
 
-def test_a_plan_file_that_is_not_there_is_refused(store: Store, tmp_path: Path) -> None:
+def test_this_device_counts_more_than_the_default_workload(store: Store) -> None:
+    keep(store, replace(plan_of(replace(HERE, threads=1)), workload="default"))
+    keep(store, replace(plan_of(HERE), workload="chat"))
+    assert chosen(store, workload=None).source == "this device"
+
+
+def test_a_plan_for_another_workload_is_no_plan_where_one_is_named(store: Store) -> None:
+    keep(store, replace(plan_of(HERE), workload="chat"))
+    assert "no plan for" in chosen(store, workload="default").reason
+
+
+def test_a_damaged_plan_is_passed_over_for_an_older_one_and_that_is_said(store: Store) -> None:
+    keep(store, plan_of(HERE))
+    keys = {"device": HERE.fingerprint, "device_kind": HERE.kind_key, "target": TARGET.key}
+    store.add_plan("{}", workload=MADE_UP, temperature=0.0, **keys)
+    choice = chosen(store)
+    assert (choice.source, choice.plan_id) == ("this device", 1)
+    assert "passed over: plan 2: the plan lacks version, device" in choice.reason
+
+
+def test_the_store_s_number_of_a_plan_is_told(store: Store) -> None:
+    keep(store, plan_of(HERE))
+    keep(store, plan_of(HERE))
+    assert chosen(store).plan_id == 2
+
+
+def test_a_device_that_differs_in_the_size_of_its_memory_lends_a_guess(store: Store) -> None:
+    keep(store, plan_of(replace(HERE, memory_bytes=2**36)))
+    choice = chosen(store)
+    assert (choice.source, choice.is_guess) == ("nearest device", True)
+    assert choice.reason.startswith("a guess: plan made on Abacus")
+    assert "memory (GiB) 64 instead of 16" in choice.reason
+
+
+def gpu(name: str, **more: object) -> Device:
+    fields: dict[str, object] = {"kind": "cuda", "name": name, "index": 0, "memory_bytes": 80 * GIB} | more
+    return Device(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "dtype", "near"),
+    [
+        (gpu("NVIDIA H200"), gpu("NVIDIA H200", compute_capability="9.0"), "bfloat16", True),
+        (gpu("NVIDIA H200"), gpu("NVIDIA H100 80GB HBM3"), "bfloat16", False),  # 4.8 and 3.35 TB/s
+        (gpu("NVIDIA GeForce RTX 3090"), gpu("NVIDIA L40S"), "bfloat16", False),  # alike in bandwidth alone
+        (gpu("NVIDIA H200"), gpu("NVIDIA H200", compute_capability="9.0", mig_profile="1g.18gb"), "bfloat16", False),
+        (gpu("NVIDIA H200"), gpu("NVIDIA H200", compute_capability="9.0"), "int3", False),  # of unknown speed
+        (gpu("Unknown"), gpu("Unknown", compute_capability="9.0"), "bfloat16", False),
+        (gpu("NVIDIA H200"), HERE, "bfloat16", False),
+    ],
+)
+def test_devices_are_near_where_bandwidth_and_arithmetic_are_known_to_be_close(
+    here: Device, there: Device, dtype: str, near: bool
+) -> None:
+    assert is_near(here, there, dtype) is near
+    assert is_near(there, here, dtype) is near
+
+
+def test_a_plan_of_a_far_device_is_named_and_not_used(store: Store) -> None:
+    keep(store, plan_of(gpu("NVIDIA L4")))
+    choice = chosen(store)
+    assert choice.plan is None
+    assert "those for NVIDIA L4 (cuda:0, 80 GiB) are too far" in choice.reason
+
+
+def test_an_estimate_for_this_device_is_followed_as_a_guess_where_nothing_was_measured(store: Store) -> None:
+    twin, here = catalogued("H200").device, gpu("NVIDIA H200", driver="570.1", compute_capability="9.0")
+    keep(store, plan_of(twin), device=f"what-if:{twin.fingerprint}", device_kind=f"what-if:{twin.kind_key}")
+    choice = chosen(store, device=here)
+    assert (choice.source, choice.is_guess) == ("estimate", True)
+    assert choice.reason.startswith("a guess: plan estimated for NVIDIA H200")
+    assert chosen(store).plan is None  # another device
+
+
+def test_a_measured_plan_goes_before_an_estimate(store: Store) -> None:
+    keep(store, plan_of(replace(HERE, threads=1)))
+    keep(store, plan_of(HERE), device=f"what-if:{HERE.fingerprint}", device_kind=f"what-if:{HERE.kind_key}")
+    assert chosen(store).source == "same kind of device"
+
+
+def test_a_store_is_named_by_its_url_in_place_of_a_plan(store: Store, tmp_path: Path) -> None:
+    keep(store, plan_of(HERE))
+    assert chosen(tmp_path / "other.db", plan=store.url).source == "this device"
+
+
+@pytest.mark.parametrize("url", ["https://plans.example", "no-such-database://x"])
+def test_a_store_that_cannot_be_opened_means_plain_decoding(url: str, tmp_path: Path) -> None:
+    choice = chosen(tmp_path / "store.db", plan=url)
+    assert choice.plan is None and choice.reason.startswith("plain decoding, the stored plan is of no use: ")
+
+
+def filed(tmp_path: Path, plan: Plan) -> str:
+    """Return the file of a plan."""
+    (tmp_path / "plan.json").write_text(plan_to_json(plan))
+    return str(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"device": replace(HERE, cores=64)}, "it is for another device .* cores 64 instead of 2"),
+        ({"target": model("other")}, "it is for the model other, not for large"),
+    ],
+)
+def test_a_foreign_plan_file_means_plain_decoding(change: dict, why: str, store: Store, tmp_path: Path) -> None:
+    choice = chosen(store, filed(tmp_path, replace(plan_of(HERE), **change)))
+    assert choice.plan is None and re.search(why, choice.reason)
+
+
+@pytest.mark.parametrize(
+    ("seen", "written", "why"),
+    [
+        ('"version": 2', '"version": 1', "of version 1, spectune reads 2"),
+        ('"version": 2', '"version": 99', "of version 99"),
+        ('"kind": "', '"kind": "clairvoyant-', "cannot be read"),
+        ("{", "", "must be JSON"),
+        ("{", "\udcff{", "UnicodeDecodeError"),
+        ("{", "[" * 100_000, "RecursionError|must be JSON"),
+        ('"batch": 1', '"batch": 1' + "0" * 400, "OverflowError|cannot be read"),
+        ('"batch": 1', '"batch": 1' + "0" * 5000, "ValueError"),
+    ],
+)
+def test_a_plan_file_that_cannot_be_read_means_plain_decoding(
+    seen: str, written: str, why: str, store: Store, tmp_path: Path
+) -> None:
+    text = plan_to_json(plan_of(HERE))
+    assert seen in text
+    (tmp_path / "plan.json").write_bytes(text.replace(seen, written, 1).encode(errors="surrogateescape"))
+    choice = chosen(store, str(tmp_path / "plan.json"))
+    assert choice.plan is None and re.search(why, choice.reason), choice.reason
+    assert "\n" not in choice.reason
+
+
+def test_an_estimate_in_a_file_is_a_guess(store: Store, tmp_path: Path) -> None:
+    choice = chosen(store, filed(tmp_path, plan_of(catalogued("H200").device)), device=gpu("NVIDIA H200"))
+    assert choice.source == "estimate" and choice.reason.startswith("a guess: plan estimated for NVIDIA H200")
+
+
+def test_a_plan_file_that_is_not_there_is_a_mistake_of_the_caller(store: Store, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="cannot read the plan"):
         chosen(store, str(tmp_path / "absent.json"))
+
+
+def test_a_policy_that_is_not_known_here_means_plain_decoding(store: Store, tmp_path: Path) -> None:
+    document = json.loads(plan_to_json(plan_of(HERE)))
+    document["cells"][0]["policy"]["kind"] = "clairvoyant"
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    choice = chosen(store, str(tmp_path / "plan.json"))
+    assert choice.plan is None and "this plan cannot be read" in choice.reason

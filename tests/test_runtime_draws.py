@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from spectune.runtime.draws import draw, gumbel
+from spectune.runtime.draws import draw, gumbel, open_unit
 from spectune.runtime.requests import Request, Sequence
 
 SEEDS = torch.arange(2000).unsqueeze(1)
 NOISE = gumbel(SEEDS, torch.arange(20), 8).double().numpy()  # (seeds, positions, tokens)
 
 
-def sequence(seed: int, *, temperature: float = 0.7, length: int = 3) -> Sequence:
-    return Sequence(Request(prompt=(1,) * length, max_new_tokens=9, temperature=temperature, seed=seed), 0)
+def sequence(seed: int, *, length: int = 3, temperature: float = 0.7, **sampling: float) -> Sequence:
+    sampling["temperature"] = temperature
+    return Sequence(Request(prompt=(1,) * length, max_new_tokens=9, seed=seed, **sampling), 0)  # type: ignore[arg-type]
 
 
 def test_the_noise_has_the_gumbel_distribution() -> None:
@@ -104,3 +107,43 @@ def test_drawing_leaves_the_logits_alone() -> None:
     logits = torch.zeros(1, 1, 50)
     draw(logits, [sequence(3)], np.zeros((1, 1), dtype=np.int64))
     assert not logits.any()
+
+
+def test_all_bits_set_is_below_one_and_none_set_is_above_zero() -> None:
+    least, most = open_unit(torch.tensor([0, -1])).tolist()
+    assert 0.0 < least < most < 1.0
+
+
+@pytest.mark.parametrize("sampling", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.4}])
+def test_what_is_masked_is_never_drawn_and_all_else_is(sampling: dict[str, Any]) -> None:
+    logits = torch.tensor([2.0, 1.9, 1.8, 0.7, 0.6, 0.5, -1.0]).expand(3000, 1, 7)
+    drawn = draw(logits, [sequence(seed, **sampling) for seed in range(3000)], np.zeros((3000, 1), dtype=np.int64))
+    assert set(np.ravel(drawn)) in ({0, 1}, {0, 1, 2})
+
+
+def test_draws_behind_masks_follow_the_softmax_of_what_is_left() -> None:
+    logits = torch.tensor([1.0, 0.0, -1.0, 0.5, 2.0, -3.0]).expand(20_000, 1, 6)
+    sequences = [sequence(seed, top_k=3) for seed in range(20_000)]
+    drawn = np.ravel(draw(logits, sequences, np.zeros((20_000, 1), dtype=np.int64)))
+    expected = torch.softmax(torch.tensor([1.0, 0.5, 2.0]).double() / 0.7, -1).numpy() * 20_000
+    assert stats.chisquare(np.bincount(drawn, minlength=6)[[0, 3, 4]], expected).pvalue > 1e-3
+
+
+def test_a_greedy_row_with_a_penalty_takes_the_best_penalised_logit() -> None:
+    logits = torch.tensor([[[0.0, 4.0, 3.0], [-4.0, -3.0, -3.5]]])  # token 1 stands in the text
+    greedy = sequence(0, temperature=0.0, repetition_penalty=2.0)
+    assert draw(logits, [greedy], np.array([[0, 1]])) == [[2, 2]]
+
+
+def test_a_seed_draws_the_same_number_with_and_without_settings_that_mask_nothing() -> None:
+    logits = torch.randn(1, 20, 50, generator=torch.Generator().manual_seed(0))
+    depths = np.arange(20)[None]
+    loose = sequence(3, top_k=50, top_p=1 - 1e-9, min_p=1e-12)
+    assert draw(logits, [loose], depths) == draw(logits, [sequence(3)], depths)
+
+
+def test_float64_logits_are_compared_as_float64_beside_sampled_rows() -> None:
+    logits = torch.zeros(2, 1, 3, dtype=torch.float64)
+    logits[0, 0, 2] = 1e-12
+    drawn = draw(logits, [sequence(0, temperature=0.0), sequence(1)], np.zeros((2, 1), dtype=np.int64))
+    assert drawn[0] == [2]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from spectune.errors import RequestError
 from spectune.planner.policy import ChainPolicy, OptTreePolicy, TalonPolicy, TreePolicy
 from spectune.runtime.choice import Choice
+from spectune.runtime.generation import GenerationOptions, GenerationSettings
 from spectune.runtime.generator import Generator
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.setup import PLAIN, RoundSetup, always
@@ -46,3 +49,52 @@ def generated(policy: TreePolicy | None) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("policy", WIDE, ids=lambda policy: policy.label)
 def test_every_policy_of_a_plan_finds_room_and_changes_no_text(policy: TreePolicy) -> None:
     assert generated(policy) == generated(None)
+
+
+def plain_generator() -> Generator:
+    return Generator(LeanModel(TARGET), TOKENIZER, {}, always(PLAIN), Choice(plan=None, source="none", reason="a test"))
+
+
+def test_settings_for_all_give_prompt_i_the_seed_plus_i() -> None:
+    settings = GenerationSettings(max_new_tokens=8, temperature=1.0, seed=5)
+    together = plain_generator().generate_batch(PROMPTS, settings)
+    alone = [plain_generator().generate(p, replace(settings, seed=5 + i)) for i, p in enumerate(PROMPTS)]
+    assert together == alone and len({done.tokens for done in together}) == 3
+
+
+def test_each_prompt_may_have_settings_of_its_own() -> None:
+    settings = [GenerationSettings(max_new_tokens=3 + place, temperature=place / 2, seed=9) for place in range(3)]
+    together = plain_generator().generate_batch(PROMPTS, settings)
+    assert together == [plain_generator().generate(*pair) for pair in zip(PROMPTS, settings, strict=True)]
+    assert [len(done.tokens) for done in together] == [3, 4, 5]
+
+
+def test_keywords_go_before_settings() -> None:
+    done = plain_generator().generate("or", GenerationSettings(max_new_tokens=9), max_new_tokens=2)
+    assert (len(done.tokens), done.finish_reason) == (2, "length")
+
+
+def test_keywords_are_the_fields_of_the_settings() -> None:
+    assert set(GenerationOptions.__annotations__) == {field.name for field in fields(GenerationSettings)}
+
+
+def test_no_prompts_are_no_completions() -> None:
+    assert plain_generator().generate_batch([]) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"prompts": [""]}, "the prompt is empty"),
+        ({"prompts": ["or"], "max_new_tokens": 512}, r"need 51\d positions and the model has 512"),
+        ({"prompts": ["or"], "max_new_tokens": 0}, "max_new_tokens must be at least 1"),
+        ({"prompts": ["or"], "slots": 0}, "slots must be at least 1"),
+        ({"prompts": ["or"], "top_p": 2.0}, "top_p must be in"),
+        ({"prompts": ["or"], "stop": "or"}, r"got 'or'; write \['or'\]"),
+        ({"prompts": ["or"], "stop": [""]}, "a stop string is empty"),
+        ({"prompts": ["or"], "settings": []}, "there are 1 prompts and 0 settings"),
+    ],
+)
+def test_what_cannot_be_generated_is_refused(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        plain_generator().generate_batch(**asked)

@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from spectune.errors import DeviceError, ModelError
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model, load_tokenizer, require_one_vocabulary
 
-from .tiny_models import tiny_llama, tiny_neox
+from .tiny_models import tiny_llama, tiny_model, tiny_neox
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +81,9 @@ def test_a_device_torch_cannot_use_is_named(llama: Path) -> None:
         load_model(str(llama), dtype="float32", device="cuda:0")
 
 
-def test_a_sliding_window_is_refused(tmp_path: Path) -> None:
-    config = MistralConfig(
-        vocab_size=24, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, sliding_window=8,
-    )  # fmt: skip
-    MistralForCausalLM(config).save_pretrained(tmp_path)
-    assert "sliding window" in refusal(tmp_path)
+def test_a_model_with_a_sliding_window_loads_lean(tmp_path: Path) -> None:
+    tiny_model("mistral, windowed").save_pretrained(tmp_path)
+    assert isinstance(load_model(str(tmp_path), dtype="float32"), LeanModel)
 
 
 def test_a_missing_tokenizer_is_one_line(llama: Path) -> None:

@@ -23,12 +23,15 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 
-from spectune.runtime.layout import lay_out
+from spectune.runtime.layout import ancestors, lay_out
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.models.norm import Norm
 from spectune.runtime.models.projection import Projection
+from spectune.runtime.models.window import windowed
 
 from .tiny_models import plain_logits, tiny_gpt2, tiny_neox
 
@@ -165,3 +168,27 @@ def test_a_bfloat16_model_is_close_to_its_float32_self() -> None:
     exact = in_pieces(LeanModel(model), TEXTS, (3,))
     rounded = in_pieces(LeanModel(model.bfloat16()), TEXTS, (3,))
     torch.testing.assert_close(rounded.float(), exact, rtol=0, atol=0.05 * float(exact.abs().max()))
+
+
+def test_a_norm_of_gemma_rounds_as_gemma_does() -> None:
+    theirs, source = GemmaRMSNorm(64), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        theirs.weight.copy_(0.01 * torch.randn(64, generator=source))
+    theirs = theirs.bfloat16()
+    x = torch.randn(500, 64, generator=source).bfloat16()
+    ours = Norm(weight=theirs.weight.detach().float() + 1, eps=theirs.eps)
+    assert torch.equal(ours(x), theirs(x))
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 100])
+def test_a_window_counts_places_in_the_text(window: int) -> None:
+    rng = np.random.default_rng(window)
+    context, parents = 9, np.array([[-1, *(int(rng.integers(0, node)) for node in range(1, 12))]])
+    sees = np.concatenate((np.ones((1, 12, context), dtype=np.bool_), ancestors(parents)), axis=2)
+    depths = [0]
+    for parent in parents[0, 1:]:
+        depths.append(depths[parent] + 1)
+    places = np.array([*range(context), *(context + depth for depth in depths)])
+    expected = sees & (places[None, None, :] > places[context:][None, :, None] - window)
+    bias = torch.zeros(sees.shape).masked_fill_(~torch.from_numpy(sees), -torch.inf)
+    assert torch.equal(windowed(bias, window) == 0, torch.from_numpy(expected))

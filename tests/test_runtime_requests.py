@@ -20,6 +20,7 @@ def fresh(limit: int = 4, stop: frozenset[int] = frozenset()) -> Sequence:
         ({"temperature": -0.1}, r"got -0\.1"),
         ({"temperature": float("nan")}, "got nan"),
         ({"seed": 2**63}, "64 bits, got 9223372036854775808"),
+        ({"top_p": 1.5}, r"got 1\.5"),
     ],
 )
 def test_an_impossible_request_is_refused(fields: dict[str, object], message: str) -> None:
@@ -56,3 +57,23 @@ def test_the_newest_token_is_not_in_the_context() -> None:
     sequence = fresh()
     sequence.commit([1])
     assert sequence.context == 2
+
+
+def test_a_limit_is_no_stop_and_a_stop_token_is() -> None:
+    limited, stopped = fresh(limit=1), fresh(stop=frozenset([2]))
+    limited.commit([1])
+    stopped.commit([2])
+    assert (limited.is_finished, limited.is_stopped) == (True, False)
+    assert (stopped.is_finished, stopped.is_stopped) == (True, True)
+
+
+def test_distinct_tokens_are_those_of_prompt_and_output_once_each() -> None:
+    sequence = fresh(limit=9)
+    assert list(sequence.distinct()) == [7, 8]
+    sequence.commit([8, 1, 7, 1, 2])
+    assert list(sequence.distinct()) == list(dict.fromkeys(sequence.tokens)) == [7, 8, 1, 2]
+
+
+def test_requests_are_values_that_differ_by_their_sampling_too() -> None:
+    one, same, other = (Request(prompt=(1,), max_new_tokens=2, top_p=top_p) for top_p in (0.9, 0.9, 0.8))
+    assert one == same and hash(one) == hash(same) and one != other

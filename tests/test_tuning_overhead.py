@@ -60,7 +60,7 @@ def shapes(kind: str) -> list[tuple[int, int]]:
 
 
 def test_every_kind_of_policy_has_samples_and_every_sample_its_rounds() -> None:
-    assert {sample.kind for sample in samples()} == {"plain", "lookup", *DRAFTED}
+    assert {sample.kind for sample in samples()} == {"plain", "lookup", "stack", *DRAFTED}
     assert all(sample.batch == 2 and len(sample.host_ms) == ROUNDS for sample in samples())
 
 
@@ -87,7 +87,7 @@ def test_talon_runs_as_deep_and_wide_as_its_gate_lets_it() -> None:
         assert 2 <= forwards <= policy.draft_forwards and policy.top_k < nodes <= policy.nodes
 
 
-@pytest.mark.parametrize("kind", sorted(DRAFTED | {"lookup"}))
+@pytest.mark.parametrize("kind", sorted(DRAFTED | {"lookup", "stack"}))
 def test_the_probes_of_a_kind_differ_in_shape(kind: str) -> None:
     sizes = {setup.policy.max_verify_tokens for setup in probes("small") if setup.policy.kind == kind}
     assert len(sizes) == 2

@@ -121,9 +121,19 @@ def test_a_race_of_sequences_that_all_end_at_their_first_token_comes_to_its_end(
 def test_speed_is_that_of_the_run_where_nothing_stalled() -> None:
     one = entered(PLAIN, random_requests(4, tokens=9), 2)
     one.advance(1.0)
-    steady = [r for r in one.run.rounds if len(r.round.kept) == 2]
+    steady = [r for r in one.run.rounds[1:] if len(r.round.kept) == 2]
     kept, ms = sum(sum(r.round.kept) for r in steady), sum(without_stalls(steady))
     assert one.tokens_per_s == pytest.approx(1000.0 * kept / ms)
+
+
+def test_the_first_round_of_a_turn_counts_only_where_there_is_no_other() -> None:
+    one = entered(PLAIN, random_requests(1, tokens=5), 1)
+    one.advance(0.4)
+    alone = one.run.rounds
+    assert len(alone) == 1
+    assert one.tokens_per_s == pytest.approx(1000.0 / alone[0].ms)
+    one.advance(1.0)
+    assert one.tokens_per_s == pytest.approx(1000.0 * 2 / sum(r.ms for r in one.run.rounds[2:]))
 
 
 def test_a_stall_is_cut_to_five_times_the_median_of_its_shape() -> None:

@@ -72,7 +72,7 @@ def planned(folder: Path) -> Plan:
 def test_a_row_sets_the_promise_beside_what_was_measured(bench: Bench) -> None:
     (row,) = bench.validated().rows
     cell = bench.plan.cell(1, 10)
-    assert (row.batch, row.context, row.policy, row.drafter) == (1, 10, cell.policy.label, "small")
+    assert (row.batch, row.context, row.policy, row.drafter) == (1, 10, cell.policy.label, cell.drafter)
     assert row.predicted_tokens_per_s == cell.prediction.tokens_per_s
     assert row.interval == (cell.prediction.low, cell.prediction.high)
     assert row.measured_tokens_per_s > 0 and row.plain_tokens_per_s > 0

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
 from transformers import (
+    AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     GPTNeoXConfig,
@@ -17,11 +21,40 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedModel,
 )
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from spectune.runtime.models.lean import LeanModel
 
 Model = TypeVar("Model", bound=PreTrainedModel)
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.3,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+WINDOW = 6
+ONE_WINDOWED = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
+GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": WINDOW}
+FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # the configuration, and what sets it apart from `SIZES`
+    "llama": ("Llama", {}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral, windowed": ("Mistral", {"sliding_window": WINDOW}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2, windowed": ("Qwen2", ONE_WINDOWED),
+    "qwen3": ("Qwen3", {"head_dim": 16}),
+    "qwen3, windowed": ("Qwen3", {"head_dim": 16, **ONE_WINDOWED}),
+    "gemma": ("Gemma", {"head_dim": 16}),
+    "gemma2": ("Gemma2", {**GEMMA, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 8.0}),
+    "gemma3": ("Gemma3Text", {**GEMMA, "layer_types": ["sliding_attention", "full_attention"]}),
+}
 
 
 def tiny_llama(*, layers: int, seed: int, vocabulary: int = 24, hidden: int = 32) -> LlamaForCausalLM:
@@ -41,15 +74,47 @@ def tiny_llama(*, layers: int, seed: int, vocabulary: int = 24, hidden: int = 32
     return with_exact_norms(model)
 
 
+def tiny_model(family: str, *, seed: int = 0, **changes: Any) -> PreTrainedModel:
+    """Return a random model of one of `FAMILIES` in float64; biases and norms are random too."""
+    name, apart = FAMILIES[family]
+    return random_model(getattr(transformers, f"{name}Config")(**{**SIZES, **apart, **changes}), seed=seed)
+
+
+def random_model(config: Any, *, seed: int = 0) -> PreTrainedModel:
+    """Return a random model of any configuration in float64, with exact norms."""
+    torch.manual_seed(seed)
+    built: Any = AutoModelForCausalLM.from_config(
+        config, experts_implementation="eager"
+    )  # the fused ones know no float64
+    model: PreTrainedModel = built.eval().double()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() == 1:
+                weight.add_(0.3 * torch.randn_like(weight))
+    return with_exact_norms(model)
+
+
 def with_exact_norms(model: Model) -> Model:
     """Let transformers' RMS norms compute in the model's own precision; they round to float32 whatever it is."""
     for module in model.modules():
         for name, norm in list(module.named_children()):
-            if isinstance(norm, LlamaRMSNorm):
-                exact = torch.nn.RMSNorm(norm.weight.shape, eps=norm.variance_epsilon, dtype=norm.weight.dtype)
-                exact.weight = norm.weight
-                setattr(module, name, exact)
+            if type(norm).__name__.endswith("RMSNorm"):
+                setattr(module, name, ExactNorm(norm))
     return model
+
+
+class ExactNorm(nn.Module):
+    """What another norm computes, but for its rounding."""
+
+    def __init__(self, norm: Any) -> None:
+        super().__init__()
+        self.weight, self.offset = norm.weight, float(type(norm).__name__.startswith("Gemma"))
+        self.eps = getattr(norm, "variance_epsilon", None) or norm.eps
+        x = torch.linspace(-2, 3, 3 * norm.weight.numel(), dtype=norm.weight.dtype).view(3, -1)
+        torch.testing.assert_close(self(x), norm(x), rtol=1e-5, atol=1e-5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight + self.offset, self.eps)
 
 
 def tiny_lean(*, layers: int, seed: int, vocabulary: int = 24) -> LeanModel:
@@ -88,6 +153,20 @@ def plain_logits(model: PreTrainedModel, tokens: Sequence[int]) -> Tensor:
     with torch.no_grad():
         logits: Tensor = model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
     return logits
+
+
+def generated(model: PreTrainedModel, prompts: np.ndarray, tokens: int) -> list[tuple[int, ...]]:
+    """Continue prompts of one length, (rows, length), by transformers' own greedy `generate`."""
+    ids, writer = torch.from_numpy(prompts), cast(Any, model)  # transformers types the self of its mixin as a protocol
+    out = writer.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=tokens,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return [tuple(row) for row in out[:, ids.shape[1] :].tolist()]
 
 
 def perturbed(model: Model, spread: float, seed: int = 0) -> Model:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import ModelError
-from ..planner.memory import Footprint
+from ..planner.memory import Footprint, footprint_of
 from ..profiler.configuration import read_architecture
 from ..profiler.records.architecture import Architecture
 from ..profiler.records.model import ModelIdentity
@@ -38,10 +38,4 @@ def footprints_of(models: Iterable[ModelIdentity], dtype: str) -> dict[str, Foot
         ModelError: the format is unknown.
     """
     known = ((model.key, architecture_of(model)) for model in models)
-    return {
-        key: Footprint(
-            weight_bytes=architecture.weight_bytes(dtype), kv_bytes_per_token=architecture.kv_bytes_per_token(dtype)
-        )
-        for key, architecture in known
-        if architecture is not None
-    }
+    return {key: footprint_of(architecture, dtype) for key, architecture in known if architecture is not None}

@@ -6,14 +6,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..errors import RequestError
+from ..errors import ModelError, RequestError
+from ..planner.stack_policy import JOINT
 from ..runtime.decoder import Decoder, Round
 from ..runtime.drafters.lookup import LookupDrafter
 from ..runtime.drafters.model import ModelDrafter
 from ..runtime.drafters.protocol import Drafter
+from ..runtime.drafters.stack import named_stack
+from ..runtime.feed import Feed
 from ..runtime.models.forward import CausalModel
 from ..runtime.requests import Request
-from ..runtime.requests import Sequence as Decoded
 from ..runtime.setup import RoundSetup, Schedule, draft_room
 
 LOOKUP = "lookup"  # name of the drafter that needs no model
@@ -93,15 +95,18 @@ class Family:
     drafters: Mapping[str, CausalModel]
 
     def decoder(self, schedule: Schedule, *, names: Sequence[str], batch: int, capacity: int) -> Decoder:
-        """Return an empty batch over the named drafters.
+        """Return an empty batch over the named drafters, models, stacks of them, or the lookup.
 
         Raises:
             RequestError: a name is not in the family.
+            ModelError: a stack's model is not.
         """
         drafters: dict[str, Drafter] = {}
         for name in names:
             if name == LOOKUP:
                 drafters[name] = LookupDrafter()
+            elif JOINT in name:
+                drafters[name] = named_stack(name, self.drafters, slots=batch, capacity=capacity)
             elif name in self.drafters:
                 drafters[name] = ModelDrafter(self.drafters[name], slots=batch, capacity=capacity)
             else:
@@ -122,19 +127,33 @@ def room_for(requests: Sequence[Request], setups: Sequence[RoundSetup], batch: i
     return longest + draft_room(setups, batch)
 
 
+def timed_step(decoder: Decoder) -> TimedRound:
+    """Run one round and time it.
+
+    Raises:
+        ModelError: a drafter failed.
+    """
+    start = time.perf_counter_ns()
+    done = decoder.step()
+    ms = (time.perf_counter_ns() - start) / 1e6
+    require_faultless(done)
+    return TimedRound(ms=ms, round=done)
+
+
+def require_faultless(done: Round) -> None:
+    """Raise ModelError where a drafter failed in a round: its time is not that of its policy."""
+    if done.faults:
+        fault = done.faults[0]
+        raise ModelError(f"{fault.drafter or 'the verification'} failed and cannot be measured: {fault.reason}")
+
+
 def decode_timed(decoder: Decoder, requests: Sequence[Request], batch: int) -> Run:
     """Decode all requests, refilling free slots in order, and time every round.
 
     Prompts are read between rounds, outside the clock.
     """
-    sequences: list[Decoded] = []
+    feed = Feed(decoder, requests)
     rounds: list[TimedRound] = []
-    while len(sequences) < len(requests) or decoder.running:
-        while len(sequences) < len(requests) and decoder.has_room:
-            sequences.append(decoder.admit(requests[len(sequences)], len(sequences)))
-        if not decoder.running:
-            continue
-        start = time.perf_counter_ns()
-        done = decoder.step()
-        rounds.append(TimedRound(ms=(time.perf_counter_ns() - start) / 1e6, round=done))
-    return Run(batch=batch, rounds=tuple(rounds), texts=tuple(tuple(s.emitted) for s in sequences))
+    while feed.refill():
+        rounds.append(timed_step(decoder))
+    return Run(batch=batch, rounds=tuple(rounds), texts=tuple(tuple(s.emitted) for s in feed.sequences))

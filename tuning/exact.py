@@ -27,7 +27,13 @@ class Judgement:
         return self.wrong == 0
 
 
-def judge(model: PreTrainedModel, requests: Sequence[Request], texts: Iterable[Sequence[int]]) -> Judgement:
+def judge(
+    model: PreTrainedModel,
+    requests: Sequence[Request],
+    texts: Iterable[Sequence[int]],
+    *,
+    near_tie: float = NEAR_TIE,
+) -> Judgement:
     """Compare every emitted token with the draw of the model's own teacher-forced forward.
 
     Each text is judged behind its own earlier tokens, so one near-tie does not spoil what follows it.
@@ -36,12 +42,13 @@ def judge(model: PreTrainedModel, requests: Sequence[Request], texts: Iterable[S
         model: transformers' target in fp32.
         requests: of the texts, in order.
         texts: emitted tokens.
+        near_tie: scores closer than this may be ordered either way; the default is for fp32.
     """
     near_ties = wrong = 0
     for request, text in zip(requests, texts, strict=True):
         gaps = _gaps(model, request, text)
-        near_ties += int(((gaps > 0) & (gaps < NEAR_TIE)).sum())
-        wrong += int((gaps >= NEAR_TIE).sum())
+        near_ties += int(((gaps > 0) & (gaps < near_tie)).sum())
+        wrong += int((gaps >= near_tie).sum())
     return Judgement(near_ties=near_ties, wrong=wrong)
 
 

@@ -21,10 +21,12 @@ from ..planner.policy import (
     LookupPolicy,
     OptTreePolicy,
     PlainPolicy,
+    StackPolicy,
     StaticPolicy,
     TalonPolicy,
     TreePolicy,
 )
+from ..planner.stack_policy import JOINT, stack_name
 from ..planner.tree import TokenTree
 from ..profiler.records.overhead import OverheadSample
 from ..runtime.decoder import Decoder, Round
@@ -32,7 +34,7 @@ from ..runtime.models.forward import CausalModel
 from ..runtime.requests import Request
 from ..runtime.setup import PLAIN, RoundSetup
 from ..runtime.shapes import ForwardShapes
-from .decoding import LOOKUP, Family, room_for
+from .decoding import LOOKUP, Family, require_faultless, room_for
 
 ROUNDS = 8  # timed, per policy
 WARM_UP = 1  # rounds before, untimed
@@ -67,6 +69,8 @@ def probes(drafter: str | None) -> list[RoundSetup]:
             _cast(6, 5, 24),
         ]
         setups.extend((policy, drafter) for policy in policies)
+        stacks = [StackPolicy(drafters=(drafter, LOOKUP), lengths=lengths) for lengths in ((2, 2), (6, 4))]
+        setups.extend((stack, stack_name(stack)) for stack in stacks)
     return [RoundSetup(policy=policy, drafter=name) for policy, name in setups]
 
 
@@ -116,10 +120,11 @@ class _Alone:
     """Times a round's forwards outside the round, the way the profiler times them."""
 
     def __init__(self, family: Family, drafter: str | None, batch: int, room: int) -> None:
-        self._batch = batch
+        self._batch, self._room = batch, room
         self._shapes = {"verify": _shapes(family.target, "verify", batch, room)}
         if drafter is not None:
             self._shapes["draft"] = _shapes(family.drafters[drafter], "draft", batch, room)
+            self._shapes["read"] = _shapes(family.drafters[drafter], "verify", batch, room)
 
     def forwards_ms(self, rounds: Sequence[Round]) -> list[float]:
         """Return what the forwards of each round take one by one; each shape of theirs is timed once."""
@@ -128,7 +133,8 @@ class _Alone:
 
     def _ms(self, known: dict[tuple[str, int], float], role: str, context: int, tokens: int) -> float:
         if (role, tokens) not in known:
-            call = self._shapes[role].prepare(self._batch, context, tokens)
+            before = min(context, self._room - tokens) if role == "read" else context  # who catches up is further back
+            call = self._shapes[role].prepare(self._batch, before, tokens)
             call()
             start = time.perf_counter_ns()
             call()
@@ -138,9 +144,15 @@ class _Alone:
 
 
 def _fed(done: Round) -> list[tuple[str, int]]:
-    """Return the forwards of a round: whose, and of how many tokens per sequence."""
+    """Return the forwards of a round: in which role, and of how many tokens per sequence.
+
+    A stack's are pieces of text; all of them are one model's here.
+    """
+    verify = ("verify", done.verify_tokens)
+    if done.levels:
+        return [verify, *(("read", tokens) for tokens in done.widths)]
     drafted = (done.fresh, *done.widths[1:]) if done.widths else ()
-    return [("verify", done.verify_tokens), *(("draft", tokens) for tokens in drafted)]
+    return [verify, *(("draft", tokens) for tokens in drafted)]
 
 
 def _shapes(model: CausalModel, role: str, batch: int, room: int) -> ForwardShapes:
@@ -153,7 +165,7 @@ class _Running:
     def __init__(self, family: Family, requests: Sequence[Request], drafter: str | None, batch: int, room: int) -> None:
         self._setup = PLAIN
         self._waiting = cycle(requests)
-        names = [LOOKUP, drafter] if drafter else [LOOKUP]
+        names = [LOOKUP, drafter, JOINT.join((drafter, LOOKUP))] if drafter else [LOOKUP]
         self._decoder: Decoder = family.decoder(lambda *_: self._setup, names=names, batch=batch, capacity=room)
 
     def step(self, setup: RoundSetup) -> tuple[Round, float]:
@@ -163,7 +175,9 @@ class _Running:
         self._setup = setup
         start = time.perf_counter_ns()
         done = self._decoder.step()
-        return done, (time.perf_counter_ns() - start) / 1e6
+        ms = (time.perf_counter_ns() - start) / 1e6
+        require_faultless(done)
+        return done, ms
 
 
 class _Probe:

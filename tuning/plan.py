@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from optuna.exceptions import OptunaError
 from sqlalchemy.exc import SQLAlchemyError
 
+from ..db.plans import WHAT_IF
 from ..db.store import Store
 from ..errors import RequestError, StoreError
 from ..planner.cost import Cell, cells_of
@@ -37,7 +38,6 @@ if TYPE_CHECKING:  # a plan from files loads no model, and no library that does
     from .profile import Profile
 
 RUNTIME_REGIMES = ("eager", "eager-transformers")  # how the decoder runs; preferred where several were measured
-WHAT_IF = "what-if:"  # stands before the device of a plan that no decoder is to take for a measured one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ def keep_plan(plan: Plan, inputs: PlanInputs, store: Store) -> int:
     """Keep a plan in the store and return its number.
 
     A plan that rests on anything but measurements, of forwards and of host time, is filed apart from its device's own
-    plans: it can be shown, but no decoder takes it.
+    plans: a decoder takes it for the guess it is, and only where no measured plan is at hand.
     """
     surfaces = (inputs.verify, *(drafter.surface for drafter in inputs.drafters))
     is_measured = all(surface.origin == "measured" for surface in surfaces) and is_known(inputs.overhead)

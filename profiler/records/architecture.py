@@ -32,6 +32,7 @@ class Architecture:
     experts: int = 0  # per layer; 0 is one dense MLP
     experts_per_token: int = 0
     positions: int = 0  # rows of a learned position table
+    longest_context: int = 0  # positions that rotary embeddings are laid out for
     layer_vectors: int = 0  # parameters of one layer's norms and biases
     final_vectors: int = 0  # parameters of the last norm
     windowed_layers: int = 0  # layers that attend to the last `window` tokens only

@@ -128,6 +128,7 @@ def _architecture(text: Config, family: Family) -> Architecture:
         experts=_experts(text) if family.has_experts else 0,
         experts_per_token=text["num_experts_per_tok"] if family.has_experts else 0,
         positions=text.get("learned_positions", 0),
+        longest_context=text.get("max_position_embeddings", 0),
         layer_vectors=family.norms * norm + (2 * head_dim if family.has_head_norms else 0),
         final_vectors=norm,
         windowed_layers=windowed,

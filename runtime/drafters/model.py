@@ -1,4 +1,4 @@
-"""A smaller causal language model as drafter: the planner's growth code asks, the model answers."""
+"""A smaller causal language model as drafter: growth code asks, the model answers."""
 
 from __future__ import annotations
 
@@ -8,30 +8,51 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...errors import ModelError
 from ...planner.growth import Children, DraftBatch, grow
-from ...planner.policy import TreePolicy
-from ..layout import Bools, lay_out
-from ..models.forward import CausalModel
-from ..requests import Sequence
+from ...planner.policy import TalonPolicy, TreePolicy
+from ..growth.draft import DeviceDraft, children_of
+from ..growth.grow import grow_on_device
+from ..growth.layout import LayerLayout
+from ..growth.scorer import DevicePass
+from ..layout import Bools, Masks, lay_out
+from ..models.forward import CausalModel, ForwardInput
+from ..requests import Sampling, Sequence
+from ..sampling import draft_scores, processed
 
 Ints = NDArray[np.int64]
 PREFILL_TOKENS = 512  # longest piece of a prompt fed at once
+GRAPH_STEP = 128  # cache positions in sight of captured forwards are a multiple of this
 
 
 class ModelDrafter:
     """Runs a drafter model over its own cache.
+
+    A tree grows on the host, by the planner's own code, or on the model's device, by `runtime.growth`. On the host
+    every layer's scores are read: that costs nothing on a CPU, and there a forward is as wide as it must be and none
+    runs in vain. A GPU would stand still at every such reading, and a few nodes more in a forward cost it little; so
+    there nothing is read before the tree is complete.
 
     Invariant: `_cached[slot]` tokens of the slot's sequence are in the cache, and all of them are
     committed: accepted tokens are always fed again, so a proposal depends on the committed text
     alone.
     """
 
-    def __init__(self, model: CausalModel, *, slots: int, capacity: int) -> None:
-        """Allocate the cache for `slots` sequences of up to `capacity` tokens, draft nodes included."""
+    def __init__(self, model: CausalModel, *, slots: int, capacity: int, on_device: bool | None = None) -> None:
+        """Allocate the cache for `slots` sequences of up to `capacity` tokens, draft nodes included.
+
+        Args:
+            model: the drafter.
+            slots: sequences at once.
+            capacity: tokens of each.
+            on_device: where trees grow, True for the model's device; None: there unless it is the CPU.
+        """
         self.forwards = 0
         self._model = model
         self._cache = model.new_cache(slots, capacity)
+        self._masks = Masks(model.dtype, model.device)
         self._cached = [0] * slots
+        self._on_device = model.device.type != "cpu" if on_device is None else on_device
 
     def admit(self, slot: int, sequence: Sequence) -> None:
         """Read all but the newest committed token of a fresh sequence into the cache."""
@@ -48,13 +69,34 @@ class ModelDrafter:
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return the trees the policy draws from this model's scores."""
+        if self._on_device:
+            return self.draft_on_device(sequences, policy).host()
         return grow(policy, DraftPass(self, sequences), len(sequences))
+
+    def draft_on_device(self, sequences: Many[Sequence], policy: TreePolicy) -> DeviceDraft:
+        """Return the same trees, grown on the model's device; nothing is read from it."""
+        layout = LayerLayout(
+            [len(s.tokens) for s in sequences],
+            self._cache,
+            dtype=self._model.dtype,
+            device=self._model.device,
+            compact=policy.nodes - 2 if isinstance(policy, TalonPolicy) else None,
+            seen_in=self._seen_in,
+        )
+        scorer = DevicePass(
+            catch_up=lambda: self.catch_up(sequences),
+            feed=self.feed,
+            scores=lambda logits, paths: draft_scores(logits, sequences, paths),
+            layout=layout,
+            device=self._model.device,
+        )
+        return grow_on_device(policy, scorer, len(sequences))
 
     def read_prefixes(self, tokens: Many[int], lengths: Many[int]) -> None:
         """Let slot i hold the first lengths[i] of the tokens: many positions of one text at once."""
         for start in range(0, len(tokens), PREFILL_TOKENS):
             piece = tokens[start : start + PREFILL_TOKENS]
-            self._feed(np.array([piece]), [start], take=np.array([len(piece) - 1]))
+            self._feed_text(np.array([piece]), [start], take=np.array([len(piece) - 1]))
         self._cache.spread(len(lengths), len(tokens))
         self._cached[: len(lengths)] = lengths
 
@@ -71,10 +113,32 @@ class ModelDrafter:
         tokens = np.zeros((len(fresh), int(counts.max())), dtype=np.int64)
         for row, new in enumerate(fresh):
             tokens[row, : len(new)] = new
-        logits = self._feed(tokens, self._cached[: len(fresh)], take=counts - 1)
+        logits = self._feed_text(tokens, self._cached[: len(fresh)], take=counts - 1)
         for slot, sequence in enumerate(sequences):
             self._cached[slot] = len(sequence.tokens)
         return logits
+
+    def feed(self, step: ForwardInput) -> torch.Tensor:
+        """Run one forward; return its logits."""
+        self.forwards += 1
+        return self._model.forward(step, self._cache)
+
+    def feed_layer(self, tokens: Ints, depth: int, visible: Bools, written: int) -> torch.Tensor:
+        """Feed draft nodes of one depth; return their logits (batch, width, vocabulary)."""
+        contexts = self._cached[: len(tokens)]
+        self._cache.require(max(contexts) + written + tokens.shape[1])
+        step = lay_out(
+            tokens,
+            np.full(tokens.shape[1], depth - 1),
+            contexts,
+            visible,
+            written=written,
+            dtype=self._model.dtype,
+            device=self._model.device,
+            masks=self._masks,
+            seen_in=self._seen_in,
+        )
+        return self.feed(step)
 
     def _has_room_for_padding(self, sequences: Many[Sequence]) -> bool:
         """Whether every row could be padded to the longest: rows drift apart in rounds of other drafters."""
@@ -90,26 +154,11 @@ class ModelDrafter:
         """Let a slot that holds the first `cached` of these tokens hold all of them."""
         for start in range(cached, len(tokens), PREFILL_TOKENS):
             piece = tokens[start : start + PREFILL_TOKENS]
-            self._feed(np.array([piece]), [start], take=np.array([len(piece) - 1]), first_slot=slot)
+            self._feed_text(np.array([piece]), [start], take=np.array([len(piece) - 1]), first_slot=slot)
         self._cached[slot] = len(tokens)
 
-    def feed_layer(self, tokens: Ints, depth: int, visible: Bools, written: int) -> torch.Tensor:
-        """Feed draft nodes of one depth; return their logits (batch, width, vocabulary)."""
-        contexts = self._cached[: len(tokens)]
-        self._cache.require(max(contexts) + written + tokens.shape[1])
-        step = lay_out(
-            tokens,
-            np.full(tokens.shape[1], depth - 1),
-            contexts,
-            visible,
-            written=written,
-            dtype=self._model.dtype,
-            device=self._model.device,
-        )
-        self.forwards += 1
-        return self._model.forward(step, self._cache)
-
-    def _feed(self, tokens: Ints, contexts: Many[int], *, take: Ints, first_slot: int = 0) -> torch.Tensor:
+    def _feed_text(self, tokens: Ints, contexts: Many[int], *, take: Ints, first_slot: int = 0) -> torch.Tensor:
+        """Feed pieces of text behind what is cached; return the logits (batch, 1, vocabulary) behind `take`."""
         count = tokens.shape[1]
         step = lay_out(
             tokens,
@@ -120,13 +169,20 @@ class ModelDrafter:
             first_slot=first_slot,
             dtype=self._model.dtype,
             device=self._model.device,
+            masks=self._masks,
+            seen_in=self._seen_in,
         )
-        self.forwards += 1
-        return self._model.forward(step, self._cache)
+        return self.feed(step)
+
+    def _seen_in(self, positions: int) -> int:
+        """Return the cache positions a forward looks at: few different numbers where each is captured as a graph."""
+        if self._model.regime != "cuda-graph":
+            return positions
+        return min(-(-positions // GRAPH_STEP) * GRAPH_STEP, self._cache.capacity)
 
 
 class DraftPass:
-    """One round's `LayerScorer`: depth 1 from the committed text, then layer by layer."""
+    """One round's `LayerScorer` on the host: depth 1 from the committed text, then layer by layer."""
 
     def __init__(self, drafter: ModelDrafter, sequences: Many[Sequence]) -> None:
         """Start a round behind the committed text of the sequences, one per slot."""
@@ -134,6 +190,7 @@ class DraftPass:
         self._sequences = sequences
         self._depth = 0
         self._tokens: Ints = np.empty((0, 0, 0), dtype=np.int64)
+        self._paths: Ints = np.empty((len(sequences), 1, 0), dtype=np.int64)  # (batch, width, depth)
         self._visible: Bools = np.empty((0, 0, 0), dtype=np.bool_)
 
     def root(self, children: int) -> Children:
@@ -147,6 +204,7 @@ class DraftPass:
         """
         rows, slots = np.arange(len(parents))[:, None], np.maximum(parents, 0)
         tokens = self._tokens[rows, slots, ranks]
+        self._paths = np.concatenate((self._paths[rows, slots], tokens[:, :, None]), axis=2)
         self._visible = self._sight(slots, rows)
         written = self._visible.shape[2] - tokens.shape[1]
         return self._answer(self._drafter.feed_layer(tokens, self._depth, self._visible, written), children)
@@ -160,9 +218,11 @@ class DraftPass:
 
     def _answer(self, logits: torch.Tensor, count: int) -> Children:
         self._depth += 1
-        log_probs, order = best_children(logits, count, [s.request.temperature for s in self._sequences])
-        self._tokens = order.numpy()
-        return Children(tokens=self._tokens, log_probs=log_probs.numpy())
+        answer = children_of(draft_scores(logits, self._sequences, self._paths), count)
+        self._tokens, log_probs = answer.tokens.cpu().numpy(), answer.log_probs.cpu().numpy()
+        if np.isnan(log_probs).any():
+            raise ModelError("the drafter's logits are not numbers; check its weights and its dtype")
+        return Children(tokens=self._tokens, log_probs=log_probs)
 
 
 def best_children(logits: torch.Tensor, count: int, temperatures: Many[float]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -177,9 +237,5 @@ def best_children(logits: torch.Tensor, count: int, temperatures: Many[float]) -
     Returns:
         log-probabilities float32 and token ids int64, both (batch, width, count).
     """
-    scaled = logits.float()
-    if any(temperatures):
-        divisors = torch.tensor([t or 1.0 for t in temperatures], dtype=torch.float32)
-        scaled = scaled / divisors.view(-1, 1, 1).to(scaled.device)
-    log_probs, order = torch.log_softmax(scaled, dim=-1).topk(min(count, logits.shape[-1]), dim=-1)
-    return log_probs.cpu(), order.cpu()
+    answer = children_of(processed(logits.float(), [Sampling(temperature=t) for t in temperatures]), count)
+    return answer.log_probs.cpu(), answer.tokens.cpu()

@@ -33,7 +33,7 @@ Forward = Callable[[ForwardInput, _Layers], Tensor]
 
 
 class CompiledModel:
-    """A Llama-family model whose forwards are compiled, each shape when it is first met: seconds to a minute each."""
+    """A lean model whose forwards are compiled, each shape when it is first met: seconds to a minute each."""
 
     regime = "compiled"
 

@@ -17,6 +17,10 @@ class ForwardInput:
 
     Token j of row b is written at cache position `columns[b, j]` and sees the positions that
     `bias` leaves open.
+
+    Invariant: what a token sees is its own text, one cached token for every place in it up to its own; further right
+    in the cache is further on in the text. So a token that sees everything is the only new one of its row. Padding,
+    whose output nobody reads, may see anything but nothing at all.
     """
 
     tokens: Tensor  # (batch, n) int64

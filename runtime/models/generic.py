@@ -14,11 +14,13 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from ..cache import KeyValueCache
+from .configuration import FULL, SLIDING, declared, longest_context_of, windows_of
 from .forward import ForwardInput
+from .window import windowed
 
 
 class GenericModel:
-    """A model whose layers all attend to everything before them (no sliding window, no state)."""
+    """A model whose layers attend to everything before them, or to a window of it (see `require_supported`)."""
 
     def __init__(self, model: PreTrainedModel, *, ranks: int = 1) -> None:
         """Wrap a loaded model; its attention must accept a 4-D additive mask (eager or sdpa).
@@ -32,12 +34,14 @@ class GenericModel:
         self.dtype, self.device = model.dtype, model.device
         self.attention = str(config._attn_implementation)
         self.vocabulary = int(config.vocab_size)
-        self.longest_context = int(config.max_position_embeddings)
+        self.longest_context = longest_context_of(config)
         self._model = model
         self._layers = int(config.num_hidden_layers)
         self._kv_heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads) // ranks
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._size = int(size)
+        self._window = next((window for window in windows_of(config) if window is not None), None)
+        self._has_kinds = declared(config, "layer_types") is not None  # then it takes a mask for each kind of layer
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""
@@ -53,21 +57,28 @@ class GenericModel:
     @torch.inference_mode()
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache."""
-        batch, count = step.tokens.shape
-        bias = step.bias
-        if bias is None:
-            bias = torch.zeros(batch, count, step.seen, dtype=self.dtype, device=self.device)
         output = self._model(
             input_ids=step.tokens,
             position_ids=step.positions.clamp(max=self.longest_context - 1),  # a draft may reach beyond the text
-            attention_mask=bias.unsqueeze(1),
+            attention_mask=self._masks(step),
             past_key_values=_InPlace(cache, step, self._kv_heads, self._size),
             use_cache=True,
         )
         logits: Tensor = output.logits
         if step.take is None:
             return logits
-        return logits[torch.arange(batch, device=self.device), step.take].unsqueeze(1)
+        return logits[torch.arange(len(logits), device=self.device), step.take].unsqueeze(1)
+
+    def _masks(self, step: ForwardInput) -> Tensor | dict[str, Tensor]:
+        """Return the mask (batch, 1, n, seen) of all layers, or one for each kind of layer."""
+        bias = step.bias
+        if bias is None:
+            bias = torch.zeros(*step.tokens.shape, step.seen, dtype=self.dtype, device=self.device)
+        whole = bias.unsqueeze(1)
+        if self._window is None:
+            return whole
+        narrow = windowed(whole, self._window) if self._window < step.seen else whole
+        return {FULL: whole, SLIDING: narrow} if self._has_kinds else narrow
 
 
 class _InPlace(Cache):

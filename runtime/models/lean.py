@@ -1,4 +1,4 @@
-"""A lean forward for the Llama family (Llama, Mistral, Qwen2, Qwen3): the same numbers, fewer calls.
+"""A lean forward for the Llama kind (Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3): the same numbers, fewer calls.
 
 Query, key and value share one projection, gate and up another; the cache is preallocated; the
 query heads of one key-value head are folded into the token dimension, so that even one token
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,25 +19,11 @@ from transformers import PreTrainedModel
 
 from ...errors import ModelError
 from ..cache import KeyValueCache
+from .anatomy import LayerWeights, Sight, anatomy_of
 from .forward import ForwardInput
+from .norm import Norm
 from .projection import Projection
-
-DRAFT_DEPTH = 64  # positions beyond the longest context that draft nodes may reach
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerWeights:
-    """One decoder layer; a model without head norms has None there."""
-
-    input_norm: Tensor
-    qkv: Projection
-    query_norm: Tensor | None
-    key_norm: Tensor | None
-    output: Projection
-    mlp_norm: Tensor
-    gate_up: Projection
-    down: Projection
+from .window import windowed
 
 
 class LayerStates(Protocol):
@@ -54,39 +40,37 @@ class LayerStates(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """What the new tokens of one forward see in layers that look at the text alike, and how they are turned."""
+
+    start: int  # first cache position in sight
+    bias: Tensor | None  # (batch, 1, n * groups, seen - start)
+    cosine: Tensor  # (batch, n, 1, size)
+    sine: Tensor
+
+
 class LeanModel:
-    """A Llama-family model read from its Hugging Face form."""
+    """A model of the Llama kind read from its Hugging Face form."""
 
     regime = "eager"
-    attention = "sdpa"
 
     def __init__(self, model: PreTrainedModel) -> None:
-        """Copy the weights of `model` into fused form; the original may be dropped."""
-        config = model.config
+        """Copy the weights of `model`, of a family in `FAMILIES`, into fused form; the original may be dropped."""
         self.dtype, self.device = model.dtype, model.device
-        self.vocabulary = int(config.vocab_size)
-        self.longest_context = int(config.max_position_embeddings)
-        self._heads = int(config.num_attention_heads)
-        self._kv_heads = int(config.num_key_value_heads)
-        self._size = int(getattr(config, "head_dim", None) or config.hidden_size // self._heads)
-        self._eps = float(config.rms_norm_eps)
-        base = model.model
-        self._embedding = base.embed_tokens.weight.detach()
-        self._final_norm = base.norm.weight.detach()
-        self._head = Projection(model.lm_head.weight.detach())
-        self._layers = [_fuse(layer) for layer in base.layers]
-        self._cosine, self._sine = _rotary_tables(
-            base.rotary_emb, self.longest_context + DRAFT_DEPTH, self.device, self.dtype
-        )
+        self._anatomy = anatomy = anatomy_of(model)
+        self._layers = anatomy.layers
+        self._width = 2 * anatomy.kv_heads * anatomy.size
+        self.vocabulary, self.longest_context = anatomy.vocabulary, anatomy.longest_context
+        self.attention = "sdpa" if anatomy.attention_cap is None else "eager"
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""
-        width = 2 * self._kv_heads * self._size
         return KeyValueCache(
             layers=len(self._layers),
             slots=slots,
             capacity=capacity,
-            width=width,
+            width=self._width,
             dtype=self.dtype,
             device=self.device,
         )
@@ -102,9 +86,11 @@ class LeanModel:
         for latest in self._stream(step, cache):
             hidden = latest  # no other layer's is kept
         if step.take is not None:
-            hidden = hidden.view(batch, count, -1)[torch.arange(batch, device=self.device), step.take]
-        hidden = F.rms_norm(hidden, (hidden.shape[-1],), self._final_norm, self._eps)
-        return self._head(hidden).view(batch, -1, self.vocabulary)
+            hidden = hidden.index_select(0, step.take + torch.arange(0, batch * count, count, device=self.device))
+        logits = self._anatomy.head(self._anatomy.final_norm(hidden))
+        if self._anatomy.logit_cap is not None:
+            logits = _capped(logits, self._anatomy.logit_cap)
+        return logits.view(batch, -1, self.vocabulary)
 
     @torch.inference_mode()
     def features(self, step: ForwardInput, cache: KeyValueCache, after: Sequence[int]) -> Tensor:
@@ -140,76 +126,94 @@ class LeanModel:
 
     def _stream(self, step: ForwardInput, cache: LayerStates) -> Iterator[Tensor]:
         """Yield the hidden states (batch * n, hidden) of the new tokens: embedded, then after every layer."""
-        batch, count = step.tokens.shape
-        hidden = F.embedding(step.tokens.reshape(-1), self._embedding)
-        cosine, sine = self._cosine[step.positions], self._sine[step.positions]  # (batch, n, 1, size)
-        groups = self._heads // self._kv_heads
-        bias = None if step.bias is None else step.bias.repeat_interleave(groups, dim=1).unsqueeze(1)
-        slots = torch.arange(step.first_slot, step.first_slot + batch, device=self.device).unsqueeze(1)
-        rows = (slots * cache.capacity + step.columns).view(-1)
-        last = step.first_slot + batch
+        slots, capacity = slice(step.first_slot, step.first_slot + len(step.tokens)), cache.capacity
+        starts = torch.arange(slots.start * capacity, slots.stop * capacity, capacity, device=self.device)
+        rows = (starts.unsqueeze(1) + step.columns).view(-1)
+        views = self._views(step)
+        hidden = self._embed(step.tokens)
         yield hidden
         for layer, states in zip(self._layers, cache.states, strict=True):
-            normed = F.rms_norm(hidden, (hidden.shape[-1],), layer.input_norm, self._eps)
-            qkv = layer.qkv(normed).view(batch, count, -1, self._size)
-            query, key = self._rotate(layer, qkv, cosine, sine)
-            states.view(-1, states.shape[-1]).index_copy_(0, rows, self._pair(key, qkv))
-            mixed = self._attend(query, states[step.first_slot : last, : step.seen], bias)
-            hidden = layer.output.added_to(hidden, mixed)
-            normed = F.rms_norm(hidden, (hidden.shape[-1],), layer.mlp_norm, self._eps)
-            gate, up = layer.gate_up(normed).chunk(2, dim=-1)
-            hidden = layer.down.added_to(hidden, F.silu(gate) * up)
+            view = views[layer.sight]
+            query, pair = self._project(layer, hidden, view)
+            states.view(-1, self._width).index_copy_(0, rows, pair)
+            mixed = self._attend(query, states[slots, view.start : step.seen], view.bias, layer.scale)
+            hidden = _added(hidden, mixed, layer.output, layer.output_norm)
+            gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, dim=-1)
+            hidden = _added(hidden, layer.activation(gate).mul_(up), layer.down, layer.down_norm)
             yield hidden
 
-    def _rotate(self, layer: LayerWeights, qkv: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor]:
-        both = qkv[:, :, : self._heads + self._kv_heads]
-        if layer.query_norm is not None and layer.key_norm is not None:
-            query = F.rms_norm(both[:, :, : self._heads], (self._size,), layer.query_norm, self._eps)
-            key = F.rms_norm(both[:, :, self._heads :], (self._size,), layer.key_norm, self._eps)
-            both = torch.cat((query, key), dim=2)
-        turned = both * cosine + both.roll(self._size // 2, dims=-1) * sine
-        return turned[:, :, : self._heads], turned[:, :, self._heads :]
+    def _embed(self, tokens: Tensor) -> Tensor:
+        hidden = F.embedding(tokens.reshape(-1), self._anatomy.embedding)
+        return hidden if self._anatomy.embedding_scale is None else hidden * self._anatomy.embedding_scale
 
-    def _pair(self, key: Tensor, qkv: Tensor) -> Tensor:
-        value = qkv[:, :, self._heads + self._kv_heads :]
-        return torch.cat((key, value), dim=2).view(-1, 2 * self._kv_heads * self._size)
+    def _views(self, step: ForwardInput) -> list[_View]:
+        """Return one view per way of looking at the text."""
+        batch, count = step.tokens.shape
+        bias, groups = step.bias, self._anatomy.heads // self._anatomy.kv_heads
+        if bias is not None:  # every token's line once per query head that is folded into its rows
+            bias = bias.unsqueeze(2).expand(-1, -1, groups, -1).reshape(batch, 1, count * groups, step.seen)
+        return [self._view(sight, step, bias) for sight in self._anatomy.sights]
 
-    def _attend(self, query: Tensor, states: Tensor, bias: Tensor | None) -> Tensor:
+    def _view(self, sight: Sight, step: ForwardInput, bias: Tensor | None) -> _View:
+        start = 0
+        if sight.window is not None and sight.window < step.seen:
+            if bias is None:
+                start = step.seen - sight.window
+            else:
+                bias = windowed(bias, sight.window)
+        turns = F.embedding(step.positions, sight.turns).unsqueeze(2)
+        cosine, sine = turns.chunk(2, dim=-1)
+        return _View(start=start, bias=bias, cosine=cosine, sine=sine)
+
+    def _project(self, layer: LayerWeights, hidden: Tensor, view: _View) -> tuple[Tensor, Tensor]:
+        """Return queries (batch, n, heads, size), and keys and values (batch * n, width) as the cache holds them.
+
+        Queries and keys are turned where the projection wrote them, so that keys and values lie together already.
+        """
+        heads, kv_heads, size = self._anatomy.heads, self._anatomy.kv_heads, self._anatomy.size
+        qkv = layer.qkv(layer.input_norm(hidden))
+        turned = qkv.view(*view.cosine.shape[:2], -1, size)[:, :, : heads + kv_heads]
+        if layer.head_norm is not None:
+            turned.copy_(layer.head_norm(turned))
+        rolled = turned.roll(size // 2, dims=-1)
+        turned.mul_(view.cosine).addcmul_(rolled, view.sine)
+        return turned[:, :, :heads], qkv[:, heads * size :]
+
+    def _attend(self, query: Tensor, states: Tensor, bias: Tensor | None, scale: float) -> Tensor:
         """Mix values for (batch, n, heads, size) queries; rows of one key-value head lie together."""
         batch, count = query.shape[:2]
-        kv_heads, size = self._kv_heads, self._size
-        groups = self._heads // kv_heads
+        kv_heads, size = self._anatomy.kv_heads, self._anatomy.size
+        groups = self._anatomy.heads // kv_heads
         folded = query.reshape(batch, count, kv_heads, groups, size).transpose(1, 2)
         folded = folded.reshape(batch, kv_heads, count * groups, size)
-        key, value = states.view(*states.shape[:2], 2, kv_heads, size).unbind(2)
-        mixed = F.scaled_dot_product_attention(folded, key.transpose(1, 2), value.transpose(1, 2), attn_mask=bias)
+        key, value = (part.transpose(1, 2) for part in states.view(*states.shape[:2], 2, kv_heads, size).unbind(2))
+        if self._anatomy.attention_cap is None:
+            mixed = F.scaled_dot_product_attention(folded, key, value, attn_mask=bias, scale=scale)
+        else:
+            mixed = _capped_attention(folded, key, value, bias, scale, self._anatomy.attention_cap)
         mixed = mixed.view(batch, kv_heads, count, groups * size).transpose(1, 2)
-        return mixed.reshape(batch * count, self._heads * size)
+        return mixed.reshape(batch * count, groups * kv_heads * size)
 
 
-def _fuse(layer: Any) -> LayerWeights:  # Any: transformers types no family's layer
-    attention, mlp = layer.self_attn, layer.mlp
-    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-    bias = None if projections[0].bias is None else torch.cat([p.bias.detach() for p in projections])
-    output = attention.o_proj
-    return LayerWeights(
-        input_norm=layer.input_layernorm.weight.detach(),
-        qkv=Projection(torch.cat([p.weight.detach() for p in projections]), bias),
-        query_norm=attention.q_norm.weight.detach() if hasattr(attention, "q_norm") else None,
-        key_norm=attention.k_norm.weight.detach() if hasattr(attention, "k_norm") else None,
-        output=Projection(output.weight.detach(), None if output.bias is None else output.bias.detach()),
-        mlp_norm=layer.post_attention_layernorm.weight.detach(),
-        gate_up=Projection(torch.cat([mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()])),
-        down=Projection(mlp.down_proj.weight.detach()),
-    )
+def _added(residual: Tensor, x: Tensor, projection: Projection, norm: Norm | None) -> Tensor:
+    """Return residual + norm(projection(x)), or without the norm."""
+    return projection.added_to(residual, x) if norm is None else residual + norm(projection(x))
 
 
-def _rotary_tables(
-    rotary: torch.nn.Module, positions: int, device: torch.device, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Return cosine and signed sine, (positions, 1, size): x * cosine + roll(x, size/2) * sine turns x."""
-    ids = torch.arange(positions, device=device).unsqueeze(0)
-    cosine, sine = rotary(torch.zeros(1, device=device, dtype=dtype), ids)
-    sign = torch.ones(sine.shape[-1], device=device, dtype=dtype)
-    sign[: len(sign) // 2] = -1
-    return cosine[0].unsqueeze(1), (sine[0] * sign).unsqueeze(1)
+def _capped(x: Tensor, cap: float) -> Tensor:
+    """Squash x into (-cap, cap) where it lies.
+
+    Source: Gemma Team 2024, arXiv:2408.00118, Sec. 2, "logit soft-capping".
+    """
+    return x.div_(cap).tanh_().mul_(cap)
+
+
+def _capped_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float, cap: float
+) -> Tensor:
+    """Return what scaled_dot_product_attention does, with scores squashed into (-cap, cap) before the mask."""
+    scores = _capped(torch.matmul(query, key.transpose(2, 3)).mul_(scale), cap)
+    if bias is not None:
+        scores += bias
+    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    return torch.matmul(weights.to(value.dtype), value)

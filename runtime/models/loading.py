@@ -18,9 +18,11 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from ...errors import DeviceError, ModelError
+from .anatomy import FAMILIES
 from .forward import CausalModel
 from .generic import GenericModel
-from .lean import FAMILIES, LeanModel
+from .lean import LeanModel
+from .support import require_supported
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -34,7 +36,8 @@ def load_model(location: str, *, dtype: str, device: str = "cpu") -> CausalModel
         device: a torch device.
 
     Raises:
-        ModelError: no such model, not safetensors, not a causal language model, or an unknown dtype.
+        ModelError: no such model, not safetensors, not a causal language model, an unknown dtype, or not exactly
+            verifiable.
     """
     return causal_model(load_pretrained(location, dtype=dtype, device=device), location)
 
@@ -43,19 +46,10 @@ def causal_model(model: PreTrainedModel, location: str) -> CausalModel:
     """Return a transformers model in the fastest form known for its family.
 
     Raises:
-        ModelError: it attends through a sliding window.
+        ModelError: drafts could not be verified exactly with it, see `require_supported`.
     """
-    require_full_attention(model, location)
+    require_supported(model, location)
     return LeanModel(model) if model.config.model_type in FAMILIES else GenericModel(model)
-
-
-def require_full_attention(model: PreTrainedModel, location: str) -> None:
-    """Raise ModelError where a layer attends through a sliding window."""
-    if _uses_a_window(model):
-        raise ModelError(
-            f"{location} attends through a sliding window, which tree verification does not support yet; "
-            "use a model with full attention"
-        )
 
 
 def load_pretrained(location: str, *, dtype: str, device: str = "cpu") -> PreTrainedModel:
@@ -154,13 +148,6 @@ def require_one_vocabulary(target: str, drafter: str) -> None:
 
 def _vocabulary_size(location: str) -> int:
     return int(load_config(location).get_text_config().vocab_size)
-
-
-def _uses_a_window(model: PreTrainedModel) -> bool:
-    config = model.config.get_text_config()
-    kinds = getattr(config, "layer_types", None) or []
-    windowed = any(kind != "full_attention" for kind in kinds)
-    return windowed or (not kinds and bool(getattr(config, "sliding_window", None)))
 
 
 def first_line(error: BaseException) -> str:

@@ -11,7 +11,8 @@ from transformers.distributed.configuration_utils import DistributedConfig
 from ...errors import DeviceError, ModelError
 from .forward import CausalModel
 from .generic import GenericModel
-from .loading import load_config, read_weights, require_full_attention
+from .loading import load_config, read_weights
+from .support import require_supported
 
 
 def load_parallel(location: str, *, dtype: str, ranks: int) -> CausalModel:
@@ -27,12 +28,13 @@ def load_parallel(location: str, *, dtype: str, ranks: int) -> CausalModel:
 
     Raises:
         DeviceError: another number of processes runs.
-        ModelError: the model cannot be read, has no plan for it, or its heads do not divide.
+        ModelError: the model cannot be read, has no plan for it, its heads do not divide, or drafts could not
+            be verified exactly with it.
     """
     require_processes(ranks)
     require_divisible(load_config(location).get_text_config(), location, ranks)
     model = read_weights(location, dtype, distributed_config=DistributedConfig(tp_plan="auto", tp_size=ranks))
-    require_full_attention(model, location)
+    require_supported(model, location)
     return GenericModel(model, ranks=ranks)
 
 

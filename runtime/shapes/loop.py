@@ -17,7 +17,7 @@ class LoopShapes:
     """A drafter that draws trees of `depth` layers: the root's own forward, then depth - 1 forwards of one width.
 
     The tree is EAGLE-2's beam, cut back to nothing but its candidates' best 1 + depth * width; a width of 1 is a
-    chain. Between two layers the children's scores are read on the host, as in every round.
+    chain. It grows where it does in every round: see `ModelDrafter`.
     """
 
     def __init__(self, model: CausalModel, *, identity: str, dtype: str, depth: int, slots: int, capacity: int) -> None:

@@ -1,0 +1,249 @@
+"""What the soak decodes: sequences that come and go at random, by ways that change, with flawed drafters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spectune.planner.draft import DraftBatch
+from spectune.planner.policy import TreePolicy
+from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafters.lookup import chains
+from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.requests import Request
+from spectune.runtime.requests import Sequence as Decoded
+from spectune.runtime.setup import RoundSetup
+
+NAN = "NaN"
+FLAWS = ("raises", "no memory", "another batch", "unknown tokens", NAN)
+MADE_UP = "made up by the soak"
+LEVEL_ROUNDS = 25  # rounds between changes of how many sequences there are
+CANCELLED, SAMPLED = 0.02, 0.3  # chance per round of a cancelled request; share of requests that are sampled
+Prompts = Sequence[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emitted:
+    """What became of one request; its tokens are packed, so that a long soak keeps many."""
+
+    request: Request
+    tokens: NDArray[np.int32]
+
+
+class Wrapped:
+    """A model that does something else when it is armed."""
+
+    def __init__(self, model: CausalModel) -> None:
+        """Wrap a model."""
+        self.dtype, self.device, self.vocabulary = model.dtype, model.device, model.vocabulary
+        self.longest_context, self.regime, self.attention = model.longest_context, model.regime, model.attention
+        self.is_armed, self.model = False, model
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        """Return the model's."""
+        return self.model.new_cache(slots, capacity)
+
+
+class ScoresNaN(Wrapped):
+    """A drafter's model whose logits are NaN while it is armed."""
+
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return the model's logits, or as many that are no numbers."""
+        logits = self.model.forward(step, cache)
+        return torch.full_like(logits, torch.nan) if self.is_armed else logits
+
+
+class ShortOfMemory(Wrapped):
+    """A target that has, once it is armed, no memory for the next tree of three tokens or more."""
+
+    failed = 0
+
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return the model's logits, or fail."""
+        if self.is_armed and step.take is None and step.tokens.shape[1] > 2:
+            self.is_armed, self.failed = False, self.failed + 1
+            raise torch.OutOfMemoryError(MADE_UP)
+        return self.model.forward(step, cache)
+
+
+@dataclass(slots=True)
+class Flawed:
+    """A drafter that fails now and then, never twice in a row, and counts how."""
+
+    drafter: Drafter
+    models: Sequence[ScoresNaN]  # that it drafts with
+    chance: float
+    rng: np.random.Generator
+    vocabulary: int
+    made: Counter[str] = field(default_factory=Counter)
+    has_just_failed: bool = False
+
+    @property
+    def forwards(self) -> int:
+        """Of the drafter."""
+        return self.drafter.forwards
+
+    def admit(self, slot: int, sequence: Decoded) -> None:
+        """Pass it on."""
+        self.drafter.admit(slot, sequence)
+
+    def move(self, source: int, target: int) -> None:
+        """Pass it on."""
+        self.drafter.move(source, target)
+
+    def fresh(self, sequences: Sequence[Decoded]) -> int:
+        """Pass it on."""
+        return self.drafter.fresh(sequences)
+
+    def draft(self, sequences: Sequence[Decoded], policy: TreePolicy) -> DraftBatch:
+        """Return the drafter's trees, or something wrong."""
+        self.has_just_failed = not self.has_just_failed and self.rng.random() < self.chance
+        if not self.has_just_failed:
+            return self.drafter.draft(sequences, policy)
+        flaws = FLAWS if self.models else FLAWS[:-1]
+        flaw = flaws[int(self.rng.integers(len(flaws)))]
+        self.made[flaw] += 1
+        if flaw == NAN:
+            return self._by_nan(sequences, policy)
+        return _flawed_draft(flaw, len(sequences), self.vocabulary)
+
+    def _by_nan(self, sequences: Sequence[Decoded], policy: TreePolicy) -> DraftBatch:
+        for model in self.models:
+            model.is_armed = True
+        try:
+            return self.drafter.draft(sequences, policy)
+        finally:
+            for model in self.models:
+                model.is_armed = False
+
+
+def _flawed_draft(flaw: str, batch: int, vocabulary: int) -> DraftBatch:
+    match flaw:
+        case "raises":
+            raise ValueError(MADE_UP)
+        case "no memory":
+            raise MemoryError(MADE_UP)
+        case "another batch":
+            return chains([[1]] * (batch + 1))
+        case _:
+            return chains([[vocabulary + 1]] * batch)
+
+
+class NeverWorks:
+    """A drafter that only raises."""
+
+    forwards = 0
+
+    def admit(self, slot: int, sequence: Decoded) -> None:
+        """Do nothing."""
+
+    def move(self, source: int, target: int) -> None:
+        """Do nothing."""
+
+    def fresh(self, sequences: Sequence[Decoded]) -> int:
+        """Return 0."""
+        return 0
+
+    def draft(self, sequences: Sequence[Decoded], policy: TreePolicy) -> DraftBatch:
+        """Raise."""
+        raise RuntimeError(MADE_UP)
+
+
+class Crowd:
+    """A decoder whose sequences come and go at random, and whose way of decoding changes every few rounds.
+
+    Attributes:
+        flawed: its drafters by name.
+        level: how many sequences there are to be; None: at random.
+        faults: what the decoder reported, by drafter; "target" for its own.
+        emitted: what became of every `keep_every`-th request.
+    """
+
+    def __init__(
+        self,
+        target: CausalModel,
+        flawed: Mapping[str, Flawed],
+        others: Mapping[str, Drafter],
+        setups: Sequence[RoundSetup],
+        prompts: Prompts,
+        *,
+        slots: int,
+        capacity: int,
+        new_tokens: int,
+        turn: int,
+        keep_every: int,
+        seed: int,
+    ) -> None:
+        """Start with nobody."""
+        self.decoder = Decoder(target, {**flawed, **others}, self._scheduled, slots=slots, capacity=capacity)
+        self.flawed = flawed
+        self.level: int | None = None
+        self.faults: Counter[str] = Counter()
+        self.emitted: list[Emitted] = []
+        self.rounds = self.tokens = self.joined = self.cancelled = 0
+        self._setups, self._prompts, self._slots, self._new_tokens = setups, prompts, slots, new_tokens
+        self._turn, self._keep_every, self._rng = turn, keep_every, np.random.default_rng(seed)
+        self._wanted = slots
+
+    @property
+    def cycle(self) -> int:
+        """Rounds in which every way has its turn."""
+        return self._turn * len(self._setups)
+
+    @property
+    def setup(self) -> RoundSetup:
+        """How the next round runs."""
+        return self._setups[self.rounds // self._turn % len(self._setups)]
+
+    def run(self, rounds: int) -> None:
+        """Decode so many rounds."""
+        for _ in range(rounds):
+            self._refill()
+            done = self.decoder.step()
+            self.rounds += 1
+            self.tokens += sum(done.kept)
+            self.faults.update(fault.drafter or "target" for fault in done.faults)
+            for sequence in done.finished:
+                self._keep(sequence)
+            if self.decoder.running and self._rng.random() < CANCELLED:
+                self._cancel()
+
+    def _scheduled(self, batch: int, context: int) -> RoundSetup:
+        return self.setup
+
+    def _refill(self) -> None:
+        if self.rounds % LEVEL_ROUNDS == 0:
+            self._wanted = int(self._rng.integers(1, self._slots, endpoint=True))
+        while len(self.decoder.running) < (self.level or self._wanted):
+            sequence = self.decoder.admit(self._request(), self.joined)
+            self.joined += 1
+            if sequence.is_finished:
+                self._keep(sequence)
+
+    def _request(self) -> Request:
+        rng = self._rng
+        return Request(
+            prompt=self._prompts[int(rng.integers(len(self._prompts)))],
+            max_new_tokens=int(rng.integers(1, self._new_tokens, endpoint=True)),
+            temperature=0.8 if rng.random() < SAMPLED else 0.0,
+            seed=int(rng.integers(2**31)),
+        )
+
+    def _cancel(self) -> None:
+        sequence = self.decoder.running[int(self._rng.integers(len(self.decoder.running)))]
+        self.decoder.cancel(sequence)
+        self.cancelled += 1
+        self._keep(sequence)
+
+    def _keep(self, sequence: Decoded) -> None:
+        if sequence.index % self._keep_every == 0:
+            tokens = np.array(sequence.emitted, dtype=np.int32)
+            self.emitted.append(Emitted(request=sequence.request, tokens=tokens))

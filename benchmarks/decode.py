@@ -1,0 +1,258 @@
+"""How fast does the runtime decode, how much of a round is not forwards, and does the prediction hold?
+
+Profiles the demo family at batch 1, 4 and 8, plans, and races plain and planned decoding first on the trace's own
+prompts, where the prediction is to be met, then on prompts nobody has seen, where its interval is to cover what is
+measured, beside `transformers.generate`, its assisted generation with every drafter and its prompt lookup (batch 1: it
+knows no other), and llama.cpp where the extra is installed: plain, and at batch 1 with its draft models at several
+lengths and by n-grams, on files of the same weights. All of one batch run in turns; medians over races count. Beside
+every row stands the limit of the machine's bandwidth for plain decoding.
+Host overhead is the share of a round that is spent in no model's forward, counted in a pass of its own. The last line
+is one JSON object.
+
+    python benchmarks/decode.py [--races 3] [--budget 18]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spectune.demo.prompts import calibration_prompts, evaluation_prompts
+from spectune.demo.story import family_folder, family_models
+from spectune.planner.plan import PlanCell, Prediction
+from spectune.profiler.device import detect
+from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.feed import Feed
+from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.models.loading import load_pretrained
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import RoundSetup, always, setup_of
+from spectune.tuning.baseline import GenerateEntrant
+from spectune.tuning.decoding import Family, room_for
+from spectune.tuning.family import load_family
+from spectune.tuning.race import Entrant, race
+from spectune.tuning.validate import entrant, plain_setup
+
+from llama_server import PLAIN_NAME, ways  # isort: skip
+from llamacpp import (  # isort: skip
+    LlamaCpp,
+    bandwidth_limit_tokens_per_s,
+    missing,
+    read_bytes_per_s,
+    read_bytes_per_step,
+)
+from sweep import DTYPE, PROFILE_PROMPTS, PROMPTS, learned, requests  # isort: skip
+
+PLAIN, PLAN, GENERATE = "plain", "plan", "transformers.generate"
+FIXED_LENGTHS = (2, 4, 8)  # of assisted generation, beside its default
+LOOKUP_LENGTHS = (5, 10, 20)  # of transformers' prompt lookup; 10 is what its documentation shows
+TURNS = 16
+COVERED = 0.9  # of the 90 % intervals
+
+
+def main() -> None:
+    """Run it and print the verdicts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--races", type=int, default=3, help="per batch, whose medians count")
+    parser.add_argument("--budget", type=float, default=18.0, help="seconds for latency cells")
+    asked = parser.parse_args()
+    chapter = learned(0.0, asked.budget)
+    family = load_family(family_models(family_folder()), dtype=DTYPE, device="cpu")
+    traced = requests(calibration_prompts()[:PROFILE_PROMPTS], 0.0, seed=0)
+    fresh = requests(evaluation_prompts()[:PROMPTS], 0.0, seed=1000)
+    absent = missing()
+    with nullcontext() if absent else LlamaCpp(family_models(family_folder()), dtype=DTYPE) as engine:
+        cells = [one_cell(cell, family, traced, fresh, asked.races, engine) for cell in chapter.cells]
+    checks = verdicts(cells)
+    for name, holds in checks.items():
+        print(f"{'ok  ' if holds else 'MISS'} {name}")
+    result = {
+        "bench": "decode",
+        "device": chapter.inputs.device.label,
+        "rows": [row for cell in cells for row in cell["rows"]],
+        "cells": [{name: value for name, value in cell.items() if name != "rows"} for cell in cells],
+        "checks": checks,
+        "holds": all(checks.values()),
+        "not_run": ["H200", *([absent] if absent else [])],
+    }
+    print(json.dumps(result))
+
+
+class Clocked:
+    """A model on a CPU that counts the time its forwards take."""
+
+    def __init__(self, model: CausalModel) -> None:
+        """Wrap a model."""
+        self.dtype, self.device, self.attention, self.regime = model.dtype, model.device, model.attention, model.regime
+        self.vocabulary, self.longest_context = model.vocabulary, model.longest_context
+        self.ns = 0
+        self._model = model
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        """Return the model's own cache."""
+        return self._model.new_cache(slots, capacity)
+
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Forward, timed."""
+        start = time.perf_counter_ns()
+        logits = self._model.forward(step, cache)
+        self.ns += time.perf_counter_ns() - start
+        return logits
+
+
+def host_overhead(setup: RoundSetup, family: Family, asked: Sequence[Request], batch: int) -> float:
+    """Return the share of the rounds' time that no forward takes."""
+    target = Clocked(family.target)
+    drafters = {name: Clocked(model) for name, model in family.drafters.items()}
+    names = [setup.drafter] if setup.drafter else []
+    decoder = Family(target=target, drafters=drafters).decoder(
+        always(setup), names=names, batch=batch, capacity=room_for(asked, [setup], batch)
+    )
+    feed, clocks = Feed(decoder, asked), [target, *drafters.values()]
+    forwards_ms = rounds_ms = 0.0
+    while feed.refill():
+        before = sum(clock.ns for clock in clocks)
+        rounds_ms += decoder.step().round_ms
+        forwards_ms += (sum(clock.ns for clock in clocks) - before) / 1e6
+    return 1.0 - forwards_ms / rounds_ms
+
+
+def one_cell(
+    cell: PlanCell,
+    family: Family,
+    traced: list[Request],
+    fresh: list[Request],
+    races: int,
+    engine: LlamaCpp | None,
+) -> dict[str, Any]:
+    """Race one batch size; return its rows and what was promised."""
+    ours = {PLAIN: plain_setup(cell), PLAN: setup_of(cell)}
+    promised = {PLAIN: cell.plain, PLAN: cell.prediction}
+    on_traced = [_ours(ours, family, traced, cell.batch, seed) for seed in range(races)]
+    on_fresh = [
+        _ours(ours, family, fresh, cell.batch, seed, [*_others(cell.batch, fresh), *_llamas(engine, fresh, cell.batch)])
+        for seed in range(races)
+    ]
+    overhead = {name: host_overhead(setup, family, fresh, cell.batch) for name, setup in ours.items()}
+    speeds = {name: statistics.median(run[name] for run in on_fresh) for name in on_fresh[0]}
+    theirs = [speed for name, speed in speeds.items() if name.startswith("llama.cpp")]
+    step_bytes = read_bytes_per_step(family_models(family_folder()).target, DTYPE, cell.batch, cell.context)
+    bandwidth = read_bytes_per_s(detect("cpu"), step_bytes)
+    limit = bandwidth_limit_tokens_per_s(step_bytes, bandwidth, cell.batch)
+    over = {PLAIN: speeds.get(PLAIN_NAME), PLAN: max(theirs, default=None)}
+    rows = [
+        {
+            "batch": cell.batch,
+            "decoder": name,
+            "policy": cell.policy.label if name == PLAN else None,
+            "tokens_per_s": speed,
+            "predicted_tokens_per_s": promised[name].tokens_per_s if name in promised else None,
+            "host_overhead": overhead.get(name),
+            "ratio_to_llamacpp": speed / rival if (rival := over.get(name)) else None,
+            "bandwidth_limit_tokens_per_s": limit,
+        }
+        for name, speed in speeds.items()
+    ]
+    for row in rows:
+        beside = f"  {row['ratio_to_llamacpp']:.2f} of llama.cpp's" if row["ratio_to_llamacpp"] else ""
+        print(f"batch {cell.batch}  {row['decoder']:42} {row['tokens_per_s']:8.0f} tokens/s{beside}", flush=True)
+    return {
+        "batch": cell.batch,
+        "rows": rows,
+        "speeds": speeds,
+        "host_overhead": overhead,
+        "traced_error": {
+            name: statistics.median(run[name] for run in on_traced) / promised[name].tokens_per_s - 1.0 for name in ours
+        },
+        "covered": [_covers(promised[name], run[name]) for run in on_fresh for name in ours],
+        "races": {"traced": on_traced, "fresh": on_fresh},
+    }
+
+
+def verdicts(cells: list[dict[str, Any]]) -> dict[str, bool]:
+    """Return what must hold, by name."""
+    checks: dict[str, bool] = {}
+    for cell in cells:
+        for name, error in cell["traced_error"].items():
+            checks[f"batch {cell['batch']}: {name} within 10 % of its prediction ({error:+.1%})"] = abs(error) <= 0.10
+        over = cell["speeds"][PLAN] / cell["speeds"][PLAIN]
+        checks[f"batch {cell['batch']}: plan over plain {over:.2f}"] = over >= 1.0
+    covered = [one for cell in cells for one in cell["covered"]]
+    share = sum(covered) / len(covered)
+    checks[f"{COVERED:.0%} of {len(covered)} intervals cover on unseen prompts ({share:.2f})"] = share >= COVERED
+    single = next(cell for cell in cells if cell["batch"] == 1)
+    speeds = single["speeds"]
+    assisted = max(speed for name, speed in speeds.items() if name.startswith("assisted"))
+    looked_up = max(speed for name, speed in speeds.items() if name.startswith("prompt lookup"))
+    for least, name, other in (
+        (1.5, f"{PLAIN} over {GENERATE}", speeds[PLAIN] / speeds[GENERATE]),
+        (1.8, f"{PLAN} over the best assisted generation", speeds[PLAN] / assisted),
+        (1.3, f"{PLAN} over the best prompt lookup of transformers", speeds[PLAN] / looked_up),
+    ):
+        checks[f"batch 1: {name} at least {least} ({other:.2f})"] = other >= least
+    for name, share in single["host_overhead"].items():
+        checks[f"batch 1: host at most 10 % of a round of {name} ({share:.1%})"] = share <= 0.10
+    return checks
+
+
+def _ours(
+    setups: dict[str, RoundSetup],
+    family: Family,
+    asked: list[Request],
+    batch: int,
+    seed: int,
+    others: Sequence[Entrant] = (),
+) -> dict[str, float]:
+    """Return the tokens/s of everybody in one race."""
+    field = [*(entrant(name, setup, family, asked, batch) for name, setup in setups.items()), *others]
+    race(field, turns=min(TURNS, len(asked)), seed=seed)
+    return {one.name: one.tokens_per_s for one in field}
+
+
+def _others(batch: int, asked: list[Request]) -> list[Entrant]:
+    """Return what others decode with: transformers, and at batch 1 its assisted generation and prompt lookup."""
+    models = family_models(family_folder())
+    target = load_pretrained(str(models.target), dtype=DTYPE)
+    found: list[Entrant] = [GenerateEntrant(GENERATE, target, asked, batch)]
+    if batch == 1:
+        for name, folder in models.drafters.items():
+            found.append(_assisted(f"assisted by {name}", target, load_pretrained(str(folder), dtype=DTYPE), asked))
+            for length in FIXED_LENGTHS:
+                drafter = load_pretrained(str(folder), dtype=DTYPE)
+                drafter.generation_config.num_assistant_tokens = length
+                drafter.generation_config.num_assistant_tokens_schedule = "constant"
+                drafter.generation_config.assistant_confidence_threshold = 0.0
+                found.append(_assisted(f"assisted by {name}, {length} tokens", target, drafter, asked))
+        for length in LOOKUP_LENGTHS:
+            options = {"prompt_lookup_num_tokens": length}
+            found.append(GenerateEntrant(f"prompt lookup of {length}", deepcopy(target), asked, 1, **options))
+    return found
+
+
+def _llamas(engine: LlamaCpp | None, asked: list[Request], batch: int) -> list[Entrant]:
+    """Return llama.cpp's ways, all of them at batch 1 and plain decoding elsewhere."""
+    if engine is None:
+        return []
+    return list(engine.entrants(asked, batch, [] if batch == 1 else ways(())[:1]))
+
+
+def _assisted(name: str, target: Any, drafter: Any, asked: list[Request]) -> Entrant:  # Any: transformers' own models
+    return GenerateEntrant(name, deepcopy(target), asked, 1, assistant_model=drafter)
+
+
+def _covers(promised: Prediction, measured: float) -> bool:
+    return promised.low <= measured <= promised.high
+
+
+if __name__ == "__main__":
+    torch.set_grad_enabled(False)
+    main()

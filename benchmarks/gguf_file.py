@@ -1,0 +1,148 @@
+"""Write a Llama folder of Hugging Face as the one file that llama.cpp reads; needs the `gguf` package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from transformers import PreTrainedConfig
+
+from spectune.errors import ModelError
+from spectune.runtime.models.loading import load_config
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+GgufDtype = Literal["f32", "f16", "bf16"]
+FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16"}  # gguf's names
+
+
+def write_gguf(folder: Path, out: Path, *, dtype: GgufDtype) -> Path:
+    """Write a model folder as one GGUF file and return its path.
+
+    Matrices are stored in `dtype`, vectors in f32, as llama.cpp's own converter does it. A tied output is not stored:
+    llama.cpp then takes the embedding.
+
+    Args:
+        folder: config.json, safetensors and tokenizer.json of a Llama.
+        out: the file.
+        dtype: of the matrices.
+
+    Raises:
+        ModelError: not a Llama, scaled positions, or not a byte-level BPE tokenizer split as GPT-2's.
+    """
+    from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGMLQuantizationType, GGUFWriter
+    from gguf.quants import quantize
+
+    config = _llama(folder)
+    writer = GGUFWriter(out, MODEL_ARCH_NAMES[MODEL_ARCH.LLAMA])
+    _add_shape(writer, config, dtype)
+    _add_vocabulary(writer, folder, config.vocab_size)
+    for name, weight in _weights(folder, config):
+        kind = GGMLQuantizationType[dtype.upper() if weight.ndim > 1 else "F32"]
+        writer.add_tensor(name, quantize(weight.numpy(), kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
+
+
+def interleaved(rows: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return the rows of a query or key projection in the order llama.cpp rotates them.
+
+    Hugging Face rotates row i of a head with row i + d / 2, llama.cpp row 2 i with row 2 i + 1.
+
+    Args:
+        rows: (heads x d, ...), a weight or a bias.
+        heads: of the queries, or of the keys.
+    """
+    return rows.reshape(heads, 2, -1, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+
+
+def _llama(folder: Path) -> PreTrainedConfig:
+    config = load_config(str(folder))
+    if config.model_type != "llama" or config.hidden_act != "silu":
+        raise ModelError(f"{folder} is a {config.model_type} ({config.hidden_act}); only a Llama can be written here")
+    kind = config.rope_parameters["rope_type"]
+    if kind != "default":
+        raise ModelError(f"{folder} scales its positions ({kind}); only unscaled ones can be written here")
+    return config
+
+
+def _add_shape(writer: GGUFWriter, config: PreTrainedConfig, dtype: GgufDtype) -> None:
+    from gguf import LlamaFileType
+
+    width = config.head_dim or config.hidden_size // config.num_attention_heads
+    writer.add_file_type(LlamaFileType[FILE_TYPES[dtype]])
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(width)
+    writer.add_value_length(width)
+    writer.add_rope_dimension_count(width)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+
+
+def _add_vocabulary(writer: GGUFWriter, folder: Path, size: int) -> None:
+    from gguf import SpecialVocab, TokenType
+
+    _require_gpt2_split(folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    added = tokenizer.get_added_tokens_decoder()
+    texts: list[str] = []
+    kinds: list[int] = []
+    for token in range(size):
+        text = tokenizer.id_to_token(token)
+        texts.append(f"[PAD{token}]" if text is None else text)
+        if text is None:
+            kinds.append(TokenType.UNUSED)
+        elif token in added:
+            kinds.append(TokenType.CONTROL if added[token].special else TokenType.USER_DEFINED)
+        else:
+            kinds.append(TokenType.NORMAL)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(texts)
+    writer.add_token_types(kinds)
+    special = SpecialVocab(folder, load_merges=True, n_vocab=size)
+    special.add_special_token.setdefault("bos", False)
+    special.add_to_gguf(writer, quiet=True)
+
+
+def _require_gpt2_split(folder: Path) -> None:
+    described: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))  # Any: JSON
+    split = described.get("pre_tokenizer") or {}
+    if described["model"]["type"] != "BPE" or split.get("type") != "ByteLevel" or not split.get("use_regex", True):
+        raise ModelError(
+            f"the tokenizer in {folder} is {described['model']['type']} split by {split.get('type')}; "
+            "only a byte-level BPE split as GPT-2's can be written here"
+        )
+
+
+def _weights(folder: Path, config: PreTrainedConfig) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield every stored weight by llama.cpp's name, in float32."""
+    from gguf import MODEL_ARCH, get_tensor_name_map
+
+    names = get_tensor_name_map(MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for file in sorted(folder.glob("*.safetensors")):
+        for name, weight in load_file(file).items():
+            if name == "lm_head.weight" and config.tie_word_embeddings:
+                continue
+            known = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            if known is None:
+                raise ModelError(f"llama.cpp's Llama has no place for {name} of {folder}; write another model")
+            projection = name.split(".")[-2]
+            rows = interleaved(weight, heads[projection]) if projection in heads else weight
+            yield known, rows.float()

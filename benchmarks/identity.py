@@ -1,0 +1,178 @@
+"""Is greedy output the target's own, whatever drafts it? In fp32, 200 prompts of 64 tokens, judged by transformers.
+
+    python benchmarks/identity.py [--prompts 200] [--tokens 64] [--batch 8]
+
+The demo family decodes pieces of held-out standard-library sources by every kind of policy, eight at a time. Each
+emitted token is compared with the first choice of transformers' own forward over the whole text. Logits closer than
+1e-4 may be ordered either way by fp32 forwards of different shapes; such near-ties are counted apart. Counts of tokens
+and rounds are printed, so that one sees that drafts were accepted and refused. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from spectune.demo.corpus import held_out_texts
+from spectune.demo.story import family_folder, family_models
+from spectune.planner.policy import (
+    CastPolicy,
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    LookupPolicy,
+    OptTreePolicy,
+    PlainPolicy,
+    StackPolicy,
+    StaticPolicy,
+    TalonPolicy,
+)
+from spectune.planner.stack_policy import stack_name
+from spectune.planner.tree import TokenTree
+from spectune.profiler.device import detect
+from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafters.lookup import LookupDrafter
+from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.drafters.stack import stack_drafter
+from spectune.runtime.models.loading import load_pretrained, load_tokenizer
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import RoundSetup, always
+from spectune.tuning.decoding import Family, decode_timed, room_for
+from spectune.tuning.exact import judge
+from spectune.tuning.family import EXACT_DTYPE, load_family
+
+LOOKUP = "lookup"
+PROMPT_TOKENS = (8, 64)  # shortest and longest
+CAST = CastPolicy(
+    breadth=0.02,
+    depth=0.02,
+    rerank=0.05,
+    max_width=6,
+    max_depth=4,
+    max_verify_tokens=20,
+    ratio_window=3,
+    draft_cost_ms=(0.0, *(1 + 0.05 * width for width in range(6))),
+    verify_cost_ms=(0.0, *(8 + 0.2 * tokens for tokens in range(20))),
+)
+BUSHY = TokenTree(parents=(-1, 0, 0, 0, 1, 1, 2, 4, 7), ranks=(0, 0, 1, 2, 0, 1, 0, 0, 0))
+STACKS = (
+    StackPolicy(drafters=("medium", "small"), lengths=(4, 2)),
+    StackPolicy(drafters=("medium", "small", "lookup"), lengths=(5, 3, 3), siblings=1),
+)
+WAYS: Mapping[str, RoundSetup] = {
+    "plain": RoundSetup(policy=PlainPolicy(), run_tokens=(0, 2)),
+    "chain": RoundSetup(policy=ChainPolicy(length=4), drafter="small"),
+    "confident chain": RoundSetup(policy=ConfidentChainPolicy(length=8, confidence=0.4), drafter="medium"),
+    "static": RoundSetup(policy=StaticPolicy(tree=BUSHY), drafter="small"),
+    "EAGLE-2": RoundSetup(policy=Eagle2Policy(verify_tokens=24, depth=3, top_k=6), drafter="medium"),
+    "TALON": RoundSetup(policy=TalonPolicy(nodes=16, gate=0.1), drafter="small"),
+    "OPT-Tree": RoundSetup(policy=OptTreePolicy(nodes=12, least_gain=0.2, max_depth=4, children=5), drafter="medium"),
+    "CAST": RoundSetup(policy=CAST, drafter="small"),
+    "lookup": RoundSetup(policy=LookupPolicy(length=6), drafter=LOOKUP),
+    **{stack_name(policy): RoundSetup(policy=policy, drafter=stack_name(policy)) for policy in STACKS},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What one way of decoding emitted."""
+
+    way: str
+    tokens: int
+    rounds: int  # summed over sequences
+    near_ties: int
+    wrong: int
+    seconds: float
+
+
+def main() -> int:
+    """Decode and judge by every way; return 1 where a token is not the target's own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=8)
+    asked = parser.parse_args()
+    models = family_models(family_folder())
+    family = load_family(models, dtype=EXACT_DTYPE, device="cpu")
+    original = load_pretrained(str(models.target), dtype=EXACT_DTYPE)
+    requests = [
+        Request(prompt=prompt, max_new_tokens=asked.tokens)
+        for prompt in random_prompts(asked.prompts, np.random.default_rng(0))
+    ]
+    rows = [judged(way, setup, family, original, requests, asked.batch) for way, setup in WAYS.items()]
+    checks = {
+        f"{len(requests)} prompts x {asked.tokens} tokens": len(requests) >= 200 and asked.tokens >= 64,
+        "every token is the target's own": all(row.wrong == 0 for row in rows),
+        "drafts were accepted": all(row.tokens > row.rounds for row in rows if row.way != "plain"),
+        "all ways emit as many tokens": len({row.tokens for row in rows}) == 1,
+    }
+    for name, holds in checks.items():
+        print(f"{'ok  ' if holds else 'MISS'} {name}")
+    result = {"bench": "identity", "device": detect("cpu").label, "rows": [asdict(row) for row in rows]}
+    print(json.dumps({**result, "checks": checks, "holds": all(checks.values()), "not_run": ["H200"]}))
+    return 0 if all(checks.values()) else 1
+
+
+def judged(
+    way: str, setup: RoundSetup, family: Family, original: PreTrainedModel, requests: Sequence[Request], batch: int
+) -> Row:
+    """Decode all requests one way and count the tokens that are not the original's first choice."""
+    started = time.monotonic()
+    capacity = room_for(requests, [setup], batch)
+    decoder = Decoder(
+        family.target, drafters_of(family, [setup], batch, capacity), always(setup), slots=batch, capacity=capacity
+    )
+    run = decode_timed(decoder, requests, batch)
+    judgement = judge(original, requests, run.texts)
+    row = Row(
+        way=way,
+        tokens=sum(sum(timed.round.kept) for timed in run.rounds),
+        rounds=sum(len(timed.round.kept) for timed in run.rounds),
+        near_ties=judgement.near_ties,
+        wrong=judgement.wrong,
+        seconds=time.monotonic() - started,
+    )
+    print(
+        f"{way:16} {row.tokens:6} tokens in {row.rounds:6} rounds, {row.near_ties} near-ties, {row.wrong} wrong, "
+        f"{row.seconds:.0f} s",
+        flush=True,
+    )
+    return row
+
+
+def drafters_of(family: Family, setups: Iterable[RoundSetup], slots: int, capacity: int) -> dict[str, Drafter]:
+    """Return what the setups draft with, by name; a name that is not in the family is left out."""
+    drafters: dict[str, Drafter] = {}
+    for setup in setups:
+        name = setup.drafter
+        if isinstance(setup.policy, StackPolicy):
+            drafters[str(name)] = stack_drafter(setup.policy, family.drafters, slots=slots, capacity=capacity)
+        elif name == LOOKUP:
+            drafters[name] = LookupDrafter()
+        elif name in family.drafters and name not in drafters:
+            drafters[name] = ModelDrafter(family.drafters[name], slots=slots, capacity=capacity)
+    return drafters
+
+
+def random_prompts(count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Return pieces of random length from random places of sources that the family was not trained on."""
+    tokenizer = load_tokenizer(str(family_models(family_folder()).target))
+    texts = [tokenizer(text)["input_ids"] for text in held_out_texts()]
+    texts = [ids for ids in texts if len(ids) > 4 * PROMPT_TOKENS[1]]
+    prompts = []
+    for _ in range(count):
+        ids = texts[int(rng.integers(len(texts)))]
+        start, length = int(rng.integers(len(ids) - PROMPT_TOKENS[1])), int(rng.integers(*PROMPT_TOKENS, endpoint=True))
+        prompts.append(tuple(ids[start : start + length]))
+    return prompts
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

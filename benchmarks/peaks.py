@@ -1,0 +1,185 @@
+"""Does the planner know how much memory decoding takes? Every way of decoding beside what it says.
+
+    python benchmarks/peaks.py [--device cpu] [--dtype bfloat16] [--temperature 0]
+
+The demo family decodes the longest texts of a cell with every slot busy, and the most bytes that torch's allocator had
+handed out at once, weights and caches included, stand beside `planner.memory`'s peak for that way, batch and context.
+A GPU's allocator counts by itself; a CPU's tells torch's profiler, and weights are copied out of the mapped file first.
+`holds` is true where every peak is predicted within 5 %. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from spectune.demo.story import family_folder, family_models
+from spectune.planner.cost import Cell
+from spectune.planner.memory import Footprint, load_of, peak_bytes
+from spectune.planner.policy import StackPolicy
+from spectune.profiler.allocator import count_bytes
+from spectune.profiler.device import detect
+from spectune.profiler.identity import identify
+from spectune.runtime.decoder import Decoder
+from spectune.runtime.models.forward import CausalModel
+from spectune.runtime.models.loading import causal_model, load_pretrained
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import RoundSetup, always
+from spectune.tuning.architectures import footprints_of
+from spectune.tuning.decoding import Family, decode_timed
+
+from identity import LOOKUP, PROMPT_TOKENS, WAYS, drafters_of, random_prompts  # isort: skip
+
+BATCHES = (1, 8)
+CONTEXT, NEW_TOKENS = 128, 32
+TOLERANCE = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """A family, what the allocator handed out for each of its models, and what the planner knows of them."""
+
+    family: Family
+    held_bytes: Mapping[str, int]
+    footprints: Mapping[str, Footprint]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The allocator's peak of one way of decoding."""
+
+    way: str
+    batch: int
+    measured_bytes: int
+    predicted_bytes: int
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is off, relative to what was measured."""
+        return self.predicted_bytes / self.measured_bytes - 1.0
+
+
+def main() -> int:
+    """Measure every way; return 1 where a peak is off by more than 5 %."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    asked = parser.parse_args()
+    peaks = all_peaks(counted_family(asked.dtype, asked.device), asked.device, asked.temperature)
+    holds = worst(peaks) <= TOLERANCE
+    print(f"{'ok  ' if holds else 'MISS'} every peak within 5 % of the planner's ({worst(peaks):.1%})")
+    rows = [{**asdict(peak), "error": peak.error} for peak in peaks]
+    not_run = [] if torch.cuda.is_available() else ["H200"]
+    result = {"bench": "peaks", "device": detect(asked.device).label, "rows": rows, "holds": holds, "not_run": not_run}
+    print(json.dumps(result))
+    return 0 if holds else 1
+
+
+def worst(peaks: Sequence[Peak]) -> float:
+    """Return the largest relative error."""
+    return max(abs(peak.error) for peak in peaks)
+
+
+def counted_family(dtype: str, device: str) -> Counted:
+    """Return the family with all weights in memory of the allocator, counted model by model."""
+    models = family_models(family_folder())
+    folders = {"target": models.target, **models.drafters}
+    found: dict[str, CausalModel] = {}
+    held = {name: count_bytes(_loading(found, name, folders[name], dtype, device), device) for name in folders}
+    return Counted(
+        family=Family(target=found["target"], drafters={name: found[name] for name in models.drafters}),
+        held_bytes={name: count.left_bytes for name, count in held.items()},
+        footprints={name: footprint_at(folder, dtype) for name, folder in folders.items()},
+    )
+
+
+def footprint_at(folder: Path, dtype: str) -> Footprint:
+    """Return the planner's footprint of a model folder."""
+    (footprint,) = footprints_of([identify(folder)], dtype).values()
+    return footprint
+
+
+def _loading(found: dict[str, CausalModel], name: str, folder: Path, dtype: str, device: str) -> Callable[[], None]:
+    """Return a call that puts a model among those found and leaves nothing else behind."""
+
+    def load() -> None:
+        pretrained = deepcopy(load_pretrained(str(folder), dtype=dtype, device=device))
+        found[name] = causal_model(pretrained, str(folder))
+        del pretrained
+        gc.collect()
+
+    return load
+
+
+def all_peaks(have: Counted, device: str, temperature: float) -> list[Peak]:
+    """Return the peak of every way of decoding at every batch."""
+    prompts = random_prompts(4 * max(BATCHES), np.random.default_rng(0))
+    length = CONTEXT - NEW_TOKENS
+    requests = [
+        Request(
+            prompt=(prompt * (length // PROMPT_TOKENS[0] + 1))[:length],
+            max_new_tokens=NEW_TOKENS,
+            temperature=temperature,
+            seed=place,
+        )
+        for place, prompt in enumerate(prompts)
+    ]
+    peaks = []
+    for batch in BATCHES:
+        for way, setup in WAYS.items():
+            peaks.append(peak_of(way, setup, have, requests[: 2 * batch], batch, device))
+            _show(peaks[-1])
+    return peaks
+
+
+def peak_of(way: str, setup: RoundSetup, have: Counted, requests: Sequence[Request], batch: int, device: str) -> Peak:
+    """Decode all requests one way; the planner is told the way, the batch and the context."""
+    load = load_of(Cell(batch=batch, context=CONTEXT), setup.policy, setup.run_tokens)
+    names = models_of(setup)
+
+    def decode() -> None:
+        drafters = drafters_of(have.family, [setup], batch, load.capacity)
+        decoder = Decoder(have.family.target, drafters, always(setup), slots=batch, capacity=load.capacity)
+        decode_timed(decoder, requests, batch)
+
+    return Peak(
+        way=way,
+        batch=batch,
+        measured_bytes=sum(have.held_bytes[name] for name in ("target", *names))
+        + count_bytes(decode, device).peak_bytes,
+        predicted_bytes=peak_bytes(
+            have.footprints["target"],
+            [have.footprints[name] for name in names],
+            load,
+            device_kind=torch.device(device).type,
+            is_sampled=any(request.temperature > 0 for request in requests),
+        ),
+    )
+
+
+def models_of(setup: RoundSetup) -> tuple[str, ...]:
+    """Return the names of the models that a way drafts with."""
+    if isinstance(setup.policy, StackPolicy):
+        return setup.policy.models
+    return () if setup.drafter in (None, LOOKUP) else (str(setup.drafter),)
+
+
+def _show(peak: Peak) -> None:
+    mib = [size / 2**20 for size in (peak.measured_bytes, peak.predicted_bytes)]
+    print(
+        f"batch {peak.batch}  {peak.way:16} measured {mib[0]:7.2f} MiB  predicted {mib[1]:7.2f} MiB  {peak.error:+.1%}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,270 @@
+"""One model of a stack: how far it has read every sequence's text, and what it would say next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from ...errors import ModelError
+from ..layout import Ints, Masks, lay_out
+from ..models.forward import CausalModel
+from ..requests import Sampling, Sequence
+from ..sampling import NOTHING, processed, seen_tokens
+
+NO_NUMBER = -1  # stands for a token where the logits are not numbers
+PREFILL_TOKENS = 512  # longest piece of a text read at once
+Pick = list[int]  # a token of a level's own chain, then its next-best ones at that place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """A text as one level of a stack is asked about it: what is committed, and what the levels above hold behind it."""
+
+    sequence: Sequence
+    held: list[int]
+
+    @property
+    def committed(self) -> list[int]:
+        """The tokens that are committed."""
+        return self.sequence.tokens
+
+    def __len__(self) -> int:
+        return len(self.committed) + len(self.held)
+
+    def since(self, place: int) -> list[int]:
+        """Return the text from a place on."""
+        return [*self.committed[place:], *self.held[max(place - len(self.committed), 0) :]]
+
+
+class StackLevel:
+    """A model with a cache of its own.
+
+    Invariant: `_cached[slot]` tokens of the slot's text are in the cache, and `_committed[slot]` of them were committed
+    when they were read; what lies behind may be anything. A round begins with those: committed tokens that were drafted
+    before are read again, so that a proposal depends on the committed text alone.
+    """
+
+    def __init__(self, model: CausalModel, note: Callable[[int], None], *, slots: int, capacity: int) -> None:
+        """Allocate the cache for `slots` sequences of up to `capacity` tokens, drafted ones included.
+
+        Args:
+            model: any.
+            note: told the tokens per sequence of each forward that drafts or verifies.
+            slots: sequences at once.
+            capacity: tokens of each.
+        """
+        self.forwards = 0
+        self._note = note
+        self._model, self._capacity = model, capacity
+        self._cache = model.new_cache(slots, capacity)
+        self._masks = Masks(model.dtype, model.device)
+        self._cached, self._committed = [0] * slots, [0] * slots
+
+    def admit(self, slot: int, tokens: Many[int]) -> None:
+        """Read all but the newest of a fresh sequence's tokens."""
+        self._committed[slot] = 0
+        self._read(slot, tokens)
+
+    def move(self, source: int, target: int) -> None:
+        """Let `target` become the slot of the sequence in `source`."""
+        self._cache.move_slot(source, target, self._committed[source])
+        self._committed[target] = self._committed[source]
+
+    def unread(self, slot: int, tokens: Many[int]) -> int:
+        """Return how many committed tokens the next draft has to read first."""
+        return len(tokens) - self._committed[slot]
+
+    def begin(self, lengths: Many[int]) -> None:
+        """Start a round behind texts of these lengths: go back to what is committed, the newest token left out."""
+        for slot, length in enumerate(lengths):
+            self._cached[slot] = min(self._committed[slot], length - 1)
+
+    def crop(self, slot: int, tokens: int) -> None:
+        """Forget what a slot has read beyond its first so many tokens: the level above has replaced it."""
+        self._cached[slot] = min(self._cached[slot], tokens)
+
+    def verify(self, texts: Many[Ahead], drafts: Many[Many[int]], rows: Many[int], count: int) -> list[list[Pick]]:
+        """Return, per row that asks, the accepted part of its draft and the model's own next token; one forward.
+
+        A drafted token is accepted where the model itself would have said it.
+
+        Args:
+            texts: of all slots in use.
+            drafts: tokens drafted behind each text; read for the rows that ask.
+            rows: the slots that ask; the others are fed along and stay as they are.
+            count: how many of the model's best tokens to return at each place, its own first.
+        """
+        fed = self._waiting(texts, rows, max(len(drafts[row]) for row in rows))
+        for row in rows:
+            fed[row] += drafts[row]
+        starts = self._cached[: len(fed)]
+        logits = self._forward(_padded(fed), starts)
+        best = _best(logits, texts, lambda: _paths(texts, starts, fed), count).cpu()
+        _require_numbers(best[rows])
+        kept: list[list[Pick]] = [[] for _ in texts]
+        for row in rows:
+            draft = drafts[row]
+            own: list[Pick] = best[row, len(fed[row]) - len(draft) - 1 : len(fed[row])].tolist()
+            accepted = next((n for n, token in enumerate(draft) if own[n][0] != token), len(draft))
+            kept[row] = own[: accepted + 1]
+            self._hold(row, texts[row], len(texts[row]) + accepted)
+        return kept
+
+    def draft(self, texts: Many[Ahead], rows: Many[int], length: int, count: int) -> list[list[Pick]]:
+        """Return, per row that asks, the model's most likely `length` tokens, drawn one after the other.
+
+        Args:
+            texts: of all slots in use.
+            rows: the slots that ask.
+            length: forwards to run.
+            count: how many of the model's best tokens to return at each place, its own first.
+        """
+        fed = self._waiting(texts, rows, 0)
+        take = np.array([len(tokens) - 1 for tokens in fed], dtype=np.int64)
+        drawn: list[torch.Tensor] = []
+
+        def noted(logits: torch.Tensor) -> None:
+            own = [picks[:, :, :1] for picks in drawn]
+            drawn.append(_best(logits, texts, lambda: _drawn_paths(texts, own, logits.device), count))
+
+        noted(self._forward(_padded(fed), self._cached[: len(fed)], take=take))
+        for row in rows:
+            self._hold(row, texts[row], len(texts[row]))
+        blank = np.zeros((len(fed), 1), dtype=np.int64)
+        for _ in range(length - 1):
+            newest = drawn[-1][:, :, 0].clamp(min=0)
+            noted(self._forward(blank, self._cached[: len(fed)], drawn=newest))
+            for row in rows:
+                self._cached[row] += 1
+        chosen = torch.cat(drawn, dim=1).cpu()  # read once, behind the last forward
+        _require_numbers(chosen[rows])
+        picks: list[list[Pick]] = chosen.tolist()
+        asking = set(rows)
+        return [picks[row] if row in asking else [] for row in range(len(fed))]
+
+    def _hold(self, row: int, text: Ahead, cached: int) -> None:
+        self._cached[row] = cached
+        self._committed[row] = len(text.committed)
+
+    def _waiting(self, texts: Many[Ahead], rows: Many[int], drafted: int) -> list[list[int]]:
+        """Return what each asking row has not read, one token at least; the others get some token to be fed.
+
+        Rows drift apart in rounds of other drafters: where padding all to the longest would not fit, they read alone.
+        """
+        longest = max(len(texts[row]) - self._cached[row] for row in rows)
+        if max(self._cached[: len(texts)]) + longest + drafted > self._capacity:
+            for row in rows:
+                self._read(row, texts[row].committed)
+        fed = [[0] for _ in texts]
+        for row in rows:
+            fed[row] = texts[row].since(self._cached[row])
+        return fed
+
+    def _read(self, slot: int, tokens: Many[int]) -> None:
+        """Let a slot hold all but the newest of its committed tokens."""
+        start = self._committed[slot]
+        while start < len(tokens) - 1:
+            piece = tokens[start : min(start + PREFILL_TOKENS, len(tokens) - 1)]
+            self._run(np.array([piece], dtype=np.int64), [start], take=np.array([len(piece) - 1]), first_slot=slot)
+            start += len(piece)
+        self._committed[slot] = start
+        self._cached[slot] = min(start, len(tokens) - 1)
+
+    def _forward(
+        self, tokens: Ints, starts: Many[int], *, take: Ints | None = None, drawn: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Run a forward of a round; return its logits."""
+        self._note(tokens.shape[1])
+        return self._run(tokens, starts, take=take, drawn=drawn)
+
+    def _run(
+        self,
+        tokens: Ints,
+        starts: Many[int],
+        *,
+        take: Ints | None,
+        first_slot: int = 0,
+        drawn: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Feed tokens behind what their rows hold; `drawn` is on the device already and stands for them."""
+        count = tokens.shape[1]
+        self._cache.require(max(starts) + count)
+        step = lay_out(
+            tokens,
+            np.arange(count),
+            starts,
+            np.tri(count, dtype=np.bool_)[None],
+            take=take,
+            first_slot=first_slot,
+            dtype=self._model.dtype,
+            device=self._model.device,
+            masks=self._masks,
+        )
+        last = self._model.longest_context - 1
+        if max(starts) + count > last:  # no text is longer, but a draft may be
+            step = replace(step, positions=step.positions.clamp(max=last))
+        self.forwards += 1
+        return self._model.forward(step if drawn is None else replace(step, tokens=drawn), self._cache)
+
+
+def _best(
+    logits: torch.Tensor, texts: Many[Ahead], paths: Callable[[], Ints | torch.Tensor], count: int
+) -> torch.Tensor:
+    """Return (batch, n, count): the ids of the best next tokens, the best first; NO_NUMBER where logits are none.
+
+    Of all settings of a request only the penalty of repetitions can change which token is the best.
+
+    Args:
+        logits: (batch, n, vocabulary).
+        texts: (batch,).
+        paths: tells (batch, n, any), the tokens behind the committed ones up to each place; asked where it matters.
+        count: at least 1.
+    """
+    sequences = [text.sequence for text in texts]
+    scores = logits.float()
+    if any(s.request.penalises for s in sequences):
+        settings = [Sampling(repetition_penalty=s.request.repetition_penalty) for s in sequences]
+        scores = processed(scores, settings, seen_tokens(sequences, paths(), logits.device))
+    if count == 1 and scores.device.type == "cpu":  # numpy's arg-max is several times faster than torch's
+        ids = torch.from_numpy(scores.numpy().argmax(-1)).unsqueeze(-1)
+        best = scores.gather(-1, ids)
+    else:
+        best, ids = scores.topk(min(count, scores.shape[-1]), dim=-1)
+    return ids.masked_fill(best[..., :1].isnan(), NO_NUMBER)  # what is no number counts as the largest
+
+
+def _require_numbers(ids: torch.Tensor) -> None:
+    """Raise ModelError where a choice was made among logits that are no numbers."""
+    if (ids == NO_NUMBER).any():
+        raise ModelError("a stack's model answers logits that are not numbers; check its weights and its dtype")
+
+
+def _paths(texts: Many[Ahead], starts: Many[int], fed: Many[Many[int]]) -> Ints:
+    """Return (batch, n, any): the tokens behind the committed ones up to each token that is fed."""
+    width = max(len(tokens) for tokens in fed)
+    paths = np.full((len(fed), width, max(len(text.held) for text in texts) + width), NOTHING, dtype=np.int64)
+    for row, (text, start, tokens) in enumerate(zip(texts, starts, fed, strict=True)):
+        behind = start - len(text.committed)  # tokens behind the committed ones that are in the cache
+        tail = [*text.held[: max(behind, 0)], *tokens[max(-behind, 0) :]]
+        for place in range(len(tokens)):
+            seen = max(behind + place + 1, 0)
+            paths[row, place, :seen] = tail[:seen]
+    return paths
+
+
+def _drawn_paths(texts: Many[Ahead], drawn: Many[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Return (batch, 1, any): the tokens behind the committed ones up to the newest drawn one."""
+    held = torch.from_numpy(_padded([text.held for text in texts], NOTHING)).unsqueeze(1)
+    return torch.cat([held.to(device), *drawn], dim=2)
+
+
+def _padded(rows: Many[Many[int]], blank: int = 0) -> Ints:
+    """Return the rows filled up to the longest."""
+    tokens = np.full((len(rows), max(len(row) for row in rows)), blank, dtype=np.int64)
+    for place, row in enumerate(rows):
+        tokens[place, : len(row)] = row
+    return tokens

@@ -1,0 +1,182 @@
+"""A stack of models as one drafter: each verifies what the one below it drafts, down to the smallest or to the text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Many
+from functools import partial
+
+import numpy as np
+
+from ...errors import ModelError
+from ...planner.draft import ROOT_TOKEN, DraftBatch
+from ...planner.lookup import find_continuation
+from ...planner.policy import TreePolicy
+from ...planner.stack_policy import JOINT, LOOKUP, StackPolicy, stack_name
+from ..models.forward import CausalModel
+from ..requests import Sequence
+from .level import Ahead, Pick, StackLevel
+
+
+def stack_drafter(policy: StackPolicy, models: Mapping[str, CausalModel], *, slots: int, capacity: int) -> StackDrafter:
+    """Return the drafter of a stack, which decoders know by `stack_name(policy)`; its lengths may differ by round.
+
+    Args:
+        policy: any stack of these drafters.
+        models: by name.
+        slots: sequences at once.
+        capacity: tokens of each in every model's cache; see `draft_room`.
+
+    Raises:
+        ModelError: one of the stack's models is missing.
+    """
+    return named_stack(stack_name(policy), models, slots=slots, capacity=capacity)
+
+
+def named_stack(name: str, models: Mapping[str, CausalModel], *, slots: int, capacity: int) -> StackDrafter:
+    """Return the drafter of all stacks with one name, as `stack_name` makes it.
+
+    Raises:
+        ModelError: one of the stack's models is missing.
+    """
+    wanted = [one for one in name.split(JOINT) if one != LOOKUP]
+    missing = [one for one in wanted if one not in models]
+    if missing:
+        raise ModelError(f"a stack {name} needs {', '.join(missing)}; loaded are {', '.join(models) or 'none'}")
+    return StackDrafter([models[one] for one in wanted], slots=slots, capacity=capacity)
+
+
+class StackDrafter:
+    """Drafts the first model's own most likely chain; what stands below only says how many forwards that takes.
+
+    So a draft depends on the committed text alone, up to its length, and that depends on the text too. Rows of a batch
+    that hold enough tokens wait for the others.
+
+    Attributes:
+        forwards: of all models so far, reading prompts included.
+
+    Source: Globerson et al. 2025, arXiv:2510.19705.
+    """
+
+    def __init__(self, models: Many[CausalModel], *, slots: int, capacity: int) -> None:
+        """Allocate a cache per model, the one next to the target first, for `slots` sequences of `capacity` tokens."""
+        self.forwards = 0
+        self._vocabulary = models[0].vocabulary
+        self._ran: list[tuple[int, int]] = []  # level and tokens fed of the running round's forwards
+        self._levels = [
+            StackLevel(model, partial(self._note, place), slots=slots, capacity=capacity)
+            for place, model in enumerate(models)
+        ]
+
+    @property
+    def level_forwards(self) -> tuple[int, ...]:
+        """Forwards so far of each model, reading prompts included, the one next to the target first."""
+        return tuple(level.forwards for level in self._levels)
+
+    def admit(self, slot: int, sequence: Sequence) -> None:
+        """Let every model read all but the newest committed token of a fresh sequence."""
+        for level in self._levels:
+            level.admit(slot, sequence.tokens)
+        self.forwards = sum(self.level_forwards)
+
+    def move(self, source: int, target: int) -> None:
+        """Let `target` become the slot of the sequence in `source`."""
+        for level in self._levels:
+            level.move(source, target)
+
+    def fresh(self, sequences: Many[Sequence]) -> int:
+        """Return the most tokens of any sequence that any model has to read first."""
+        return max(level.unread(slot, s.tokens) for level in self._levels for slot, s in enumerate(sequences))
+
+    def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
+        """Return the first model's chains, each token with its siblings beside it.
+
+        Raises:
+            ModelError: the stack has another number of models.
+        """
+        assert isinstance(policy, StackPolicy)
+        if len(policy.models) != len(self._levels):
+            raise ModelError(f"a {policy.label} needs {len(policy.models)} models, this one has {len(self._levels)}")
+        self._ran.clear()
+        for level in self._levels:
+            level.begin([len(s.tokens) for s in sequences])
+        texts = [Ahead(sequence=s, held=[]) for s in sequences]
+        chains = self._handed_up(policy, 0, texts, list(range(len(texts))))
+        self.forwards = sum(self.level_forwards)
+        return comb_of(
+            chains,
+            min(1 + policy.siblings, self._vocabulary),
+            widths=tuple(width for _, width in self._ran),
+            levels=tuple(level for level, _ in self._ran),
+        )
+
+    def _note(self, level: int, width: int) -> None:
+        self._ran.append((level, width))
+
+    def _handed_up(self, policy: StackPolicy, place: int, texts: Many[Ahead], rows: Many[int]) -> list[list[Pick]]:
+        """Return what a level hands up behind each text: its length or more for the rows that ask, else nothing."""
+        if place == len(self._levels):
+            return _looked_up(policy, texts, rows)
+        length, count = policy.lengths[place], 1 + (policy.siblings if place == 0 else 0)
+        level = self._levels[place]
+        if place + 1 == len(policy.drafters):
+            return level.draft(texts, rows, length, count)
+        made: list[list[Pick]] = [[] for _ in texts]
+        asking = list(rows)
+        while asking:
+            behind = [
+                Ahead(sequence=text.sequence, held=text.held + tokens_of(picks))
+                for text, picks in zip(texts, made, strict=True)
+            ]
+            drafts = [tokens_of(picks) for picks in self._handed_up(policy, place + 1, behind, asking)]
+            kept = level.verify(behind, drafts, asking, count)
+            for row in asking:
+                made[row] += kept[row]
+                for below in self._levels[place + 1 :]:
+                    below.crop(row, len(behind[row]) + len(kept[row]) - 1)
+            asking = [row for row in asking if len(made[row]) < length]
+        return made
+
+
+def _looked_up(policy: StackPolicy, texts: Many[Ahead], rows: Many[int]) -> list[list[Pick]]:
+    """Return what followed the same n-gram earlier in each asking text; nothing where it did not occur."""
+    found: list[list[Pick]] = [[] for _ in texts]
+    for row in rows:
+        tokens = find_continuation(texts[row].since(0), policy.lengths[-1], policy.max_ngram, policy.min_ngram)
+        found[row] = [[token] for token in tokens]
+    return found
+
+
+def tokens_of(picks: Many[Pick]) -> list[int]:
+    """Return a level's own chain, without what stands beside it."""
+    return [pick[0] for pick in picks]
+
+
+def comb_of(
+    chains: Many[Many[Pick]], leaves: int, *, widths: tuple[int, ...] = (), levels: tuple[int, ...] = ()
+) -> DraftBatch:
+    """Return chains whose tokens have siblings as one batch of trees: node 1 + leaves * d is the chain's token d.
+
+    Args:
+        chains: per sequence, per depth: the chain's token, then its siblings.
+        leaves: tokens per depth.
+        widths, levels: of the forwards that were run.
+    """
+    places = np.arange(1 + leaves * max(len(chain) for chain in chains))
+    tokens = np.full((len(chains), len(places)), ROOT_TOKEN, dtype=np.int64)
+    for row, chain in enumerate(chains):
+        if chain:
+            tokens[row, 1 : 1 + leaves * len(chain)] = np.ravel(chain)
+    sizes = np.array([1 + leaves * len(chain) for chain in chains], dtype=np.int64)
+    depths = (places + leaves - 1) // leaves
+    parents = np.where(depths > 1, 1 + leaves * (depths - 2), 0)
+    parents[0] = -1
+    is_real = places < sizes[:, None]
+    return DraftBatch(
+        tokens=tokens,
+        parents=np.where(is_real, parents, 0),
+        depths=np.where(is_real, depths, 1),
+        sizes=sizes,
+        widths=widths,
+        levels=levels,
+    )

@@ -1,0 +1,52 @@
+"""What may go wrong beside the target: a drafter's fault costs drafts, never the output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ..errors import ModelError
+from ..planner.draft import DraftBatch
+
+MOST_FAULTS = 3  # of one drafter in a row, after which it is not asked again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What went wrong in a round."""
+
+    drafter: str | None  # None where the target's own verification did not fit into memory
+    reason: str
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an error in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an allocation failed: torch on a CPU says so in a plain RuntimeError."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
+def require_sound(draft: DraftBatch, batch: int, vocabulary: int) -> None:
+    """Raise ModelError unless a draft is a tree of known tokens for every sequence of the batch."""
+    shape = draft.tokens.shape  # that of parents and depths, too: see DraftBatch
+    if shape[0] != batch:
+        raise ModelError(f"a draft for {batch} sequences has {shape[0]} trees; repair the drafter")
+    if draft.sizes.min() < 1 or draft.sizes.max() > shape[1]:
+        raise ModelError(f"a draft of {shape[1]} nodes says that it has {draft.sizes.tolist()}; repair the drafter")
+    nodes = np.arange(1, shape[1])
+    parents, tokens = draft.parents[:, 1:], draft.tokens[:, 1:]
+    if (parents < 0).any() or (parents >= nodes).any():
+        raise ModelError("a draft has a node before its parent; repair the drafter")
+    is_node = nodes < draft.sizes[:, None]
+    if (is_node & ((tokens < 0) | (tokens >= vocabulary))).any():
+        raise ModelError(f"a draft has tokens outside the target's vocabulary of {vocabulary}; repair the drafter")
+    if (draft.depths[:, 1:] != np.take_along_axis(draft.depths, parents, axis=1) + 1).any():
+        raise ModelError("a draft has a node that is not one deeper than its parent; repair the drafter")

@@ -1,0 +1,68 @@
+"""What one prompt is generated with, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+from ..errors import RequestError
+from .requests import Sampling
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSettings(Sampling):
+    """How one prompt is continued."""
+
+    max_new_tokens: int = 128
+    seed: int = 0  # keys every draw together with the place in the text
+    stop: Sequence[str] = ()  # the text ends before the first of these; kept as a tuple
+
+    def __post_init__(self) -> None:
+        Sampling.__post_init__(self)
+        if self.max_new_tokens < 1:
+            raise RequestError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
+        if isinstance(self.stop, str):
+            raise RequestError(f"stop takes several strings, got {self.stop!r}; write [{self.stop!r}]")
+        object.__setattr__(self, "stop", tuple(self.stop))
+        if not all(self.stop):
+            raise RequestError("a stop string is empty, which would stop everything; leave it out")
+
+
+class GenerationOptions(TypedDict, total=False):
+    """The fields of `GenerationSettings`, as keywords."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    max_new_tokens: int
+    seed: int
+    stop: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What was generated for one prompt."""
+
+    text: str  # without special tokens, and without a stop string and what follows it
+    tokens: tuple[int, ...]  # up to the one that ended the text, that one included
+    rounds: int  # target forwards this sequence took part in, its prompt apart
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What became known of one request: some text, or its end."""
+
+    handle: int  # of the request, as `Session.submit` returned it
+    piece: str  # of the text, behind all pieces before; empty only where the request ends
+    completion: Completion | None = None  # the whole, where the request ends
+
+    @property
+    def finished(self) -> FinishReason | None:
+        """Why the request ended; None while it goes on."""
+        return None if self.completion is None else self.completion.finish_reason

@@ -1,0 +1,1 @@
+"""Growing the trees of the planner's policies as tensors, on the device of the drafter."""

@@ -1,0 +1,105 @@
+"""What passes between a drafter on a device and the code that grows trees there.
+
+All shapes are known to the host before anything is computed; what depends on scores is a mask. So a whole tree is
+drafted without the host learning a single number, and read once, by `DeviceDraft.host`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...planner.draft import ROOT_TOKEN, DraftBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceChildren:
+    """The most likely next tokens of every node of one layer.
+
+    Attributes:
+        tokens: (batch, width, children) int64.
+        log_probs: (batch, width, children) float32, conditional on the node, descending, at most 0.
+    """
+
+    tokens: Tensor
+    log_probs: Tensor
+
+
+def children_of(scores: Tensor, count: int) -> DeviceChildren:
+    """Return the `count` most likely next tokens behind every node, most likely first.
+
+    Args:
+        scores: (batch, width, vocabulary), logits of the distribution that is sampled from; -inf where a token is
+            never drawn.
+        count: children wanted; the vocabulary where that is smaller.
+    """
+    log_probs, tokens = torch.log_softmax(scores.float(), dim=-1).topk(min(count, scores.shape[-1]), dim=-1)
+    return DeviceChildren(tokens=tokens, log_probs=log_probs)
+
+
+class DeviceScorer(Protocol):
+    """A drafter of one round: asked for the root's children first, then layer by layer."""
+
+    device: torch.device
+
+    def root(self, children: int) -> DeviceChildren:
+        """Return the best children of the committed text, width 1."""
+
+    def expand(self, parents: Tensor, ranks: Tensor, children: int) -> DeviceChildren:
+        """Return the best children of the next layer's nodes.
+
+        Args:
+            parents: (batch, width), slot in the previous layer of each node's parent; -1 where there is no node:
+                such a slot is fed like any other, and its answer means nothing.
+            ranks: (batch, width), which child of that slot the node is; 0 where there is none.
+            children: how many to return for each node.
+        """
+
+    def none_open(self, is_open: Tensor) -> bool:
+        """Say whether it is known already that nothing is drafted any more.
+
+        False is always right: what is drafted for nobody reaches no tree. True only if no entry of `is_open`, of
+        this call or an earlier one of the round, was True. Nobody waits for the device here.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceDraft:
+    """One drafted tree per sequence, as a `DraftBatch` has them, padded to what the policy may need.
+
+    Attributes:
+        tokens: (batch, nodes), -1 for the root and padding.
+        parents: (batch, nodes), -1 for the root, 0 for padding.
+        depths: (batch, nodes), 1 for padding.
+        sizes: (batch,), nodes of each row that are no padding, root included.
+        widths: nodes per sequence of every drafter forward that ran.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    depths: Tensor
+    sizes: Tensor
+    widths: tuple[int, ...]
+
+    def host(self) -> DraftBatch:
+        """Return the draft on the host, cut to its largest tree: one transfer, which waits for the device."""
+        packed = torch.cat((self.tokens, self.parents, self.depths, self.sizes.unsqueeze(1)), dim=1).cpu().numpy()
+        sizes = packed[:, -1].copy()
+        tokens, parents, depths = (part[:, : int(sizes.max())].copy() for part in np.split(packed[:, :-1], 3, axis=1))
+        return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=self.widths)
+
+
+def rooted(tokens: Tensor, parents: Tensor, depths: Tensor, sizes: Tensor, widths: tuple[int, ...]) -> DeviceDraft:
+    """Return the draft of nodes (batch, drafts) with the root before them; `sizes` counts it."""
+    return DeviceDraft(
+        tokens=F.pad(tokens, (1, 0), value=ROOT_TOKEN),
+        parents=F.pad(parents, (1, 0), value=-1),
+        depths=F.pad(depths, (1, 0), value=0),
+        sizes=sizes,
+        widths=widths,
+    )

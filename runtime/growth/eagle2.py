@@ -1,0 +1,22 @@
+"""The tree of EAGLE-2 and EAGLE-3 on a device."""
+
+from __future__ import annotations
+
+import torch
+
+from ...planner.policy import Eagle2Policy
+from .candidates import all_scores, best_candidates, first_layer, marked, next_layer, tree_of
+from .draft import DeviceDraft, DeviceScorer
+
+
+def grow_eagle2(policy: Eagle2Policy, scorer: DeviceScorer) -> DeviceDraft:
+    """Return the best `verify_tokens - 1` candidates of a beam search, and the root; see `planner.eagle2`.
+
+    Source: Li et al. 2024, arXiv:2406.16858, Sec. 4.
+    """
+    layers = [first_layer(scorer, policy.top_k)]
+    for _ in range(policy.depth):
+        frontier = best_candidates(layers[-1].scores, policy.top_k)
+        layers.append(next_layer(scorer, layers[-1], frontier, policy.top_k))
+    chosen = best_candidates(all_scores(layers), policy.verify_tokens - 1)
+    return tree_of(layers, marked(chosen, torch.ones_like(chosen, dtype=torch.bool), layers[-1].end), chosen.shape[1])

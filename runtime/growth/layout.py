@@ -1,0 +1,106 @@
+"""Lay the layers of a growing tree out for forwards, on the device: `runtime.layout` for nodes the host cannot see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..cache import KeyValueCache
+from ..layout import sent
+from ..models.forward import ForwardInput
+
+
+class LayerLayout:
+    """Places the nodes of one round's trees behind the committed text, layer by layer.
+
+    Every node gets a cache column of its own. In a *compact* layout the nodes of a row lie side by side whatever the
+    layers' widths, and slots that hold no node share one column that nobody sees: so trees whose layers could all be
+    wide, and of which only a few are, need no more columns than a tree has nodes.
+    """
+
+    def __init__(
+        self,
+        contexts: Many[int],
+        cache: KeyValueCache,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        compact: int | None = None,
+        seen_in: Callable[[int], int] | None = None,
+    ) -> None:
+        """Stand behind `contexts` (batch,) committed tokens in the cache.
+
+        Args:
+            contexts: per row.
+            cache: the drafter's, asked for room.
+            dtype: of the mask, the model's.
+            device: the model's.
+            compact: most nodes of any row that are fed, for a compact layout.
+            seen_in: the cache positions to put in sight where so many are needed; exactly those where None.
+        """
+        self._contexts = sent(np.array(contexts, dtype=np.int64)[:, None], device)
+        self._rows = torch.arange(len(contexts), device=device).unsqueeze(1)
+        self._longest, self._are_level = max(contexts), len(set(contexts)) == 1
+        self._cache, self._dtype, self._compact = cache, dtype, compact
+        self._seen_in = seen_in
+        self._depth = self._columns = 0
+        self._fed = torch.zeros_like(self._contexts)  # nodes of each row in the cache
+        self._visible = torch.zeros(len(contexts), 1, 0, dtype=torch.bool, device=device)
+
+    def layer(self, tokens: Tensor, parents: Tensor) -> ForwardInput:
+        """Return the forward's input for the next layer.
+
+        Args:
+            tokens: (batch, width).
+            parents: (batch, width), slot in the layer before; -1 where there is no node. The first layer hangs below
+                slot 0.
+
+        Raises:
+            RequestError: the cache has no room for it.
+        """
+        width, before = tokens.shape[1], self._columns
+        self._columns = before + width if self._compact is None else min(before + width, self._compact)
+        spare = 0 if self._compact is None else 1
+        self._cache.require(self._longest + self._columns + spare)
+        offsets = self._offsets(parents, before)
+        own = offsets.unsqueeze(2) == torch.arange(self._columns, device=tokens.device)
+        above = self._visible[self._rows, parents.clamp(min=0)]
+        self._visible = F.pad(above, (0, self._columns - before)) | own
+        ends = self._longest + self._columns
+        seen = ends if self._seen_in is None else self._seen_in(ends)
+        step = ForwardInput(
+            tokens=tokens,
+            positions=(self._contexts + self._depth).expand(-1, width),
+            columns=self._contexts + offsets,
+            bias=None if seen == ends and self._sees_all() else self._bias(seen),
+            seen=seen,
+        )
+        self._depth += 1
+        return step
+
+    def _offsets(self, parents: Tensor, before: int) -> Tensor:
+        """Return (batch, width): place of each node behind its row's context."""
+        if self._compact is None:
+            return torch.arange(before, self._columns, device=parents.device).expand_as(parents)
+        is_node = parents >= 0
+        offsets = self._fed + is_node.cumsum(dim=1) - 1
+        self._fed = self._fed + is_node.sum(dim=1, keepdim=True)
+        return offsets.masked_fill(~is_node, self._columns)
+
+    def _sees_all(self) -> bool:
+        """Whether every node sees all that lies before it: rows of one length, and layers of one node so far."""
+        return self._are_level and self._compact is None and self._columns == self._depth + 1
+
+    def _bias(self, seen: int) -> Tensor:
+        """Return (batch, width, seen): 0 on the context and the visible nodes, -inf elsewhere."""
+        places = torch.arange(seen, device=self._contexts.device) - self._contexts.unsqueeze(2)  # behind the context
+        width = self._visible.shape[1]
+        among = places.clamp(min=0, max=self._columns - 1).expand(-1, width, -1)
+        is_open = (places < 0) | (self._visible.gather(2, among) & (places < self._columns))
+        bias = torch.zeros(is_open.shape, dtype=self._dtype, device=is_open.device)
+        return bias.masked_fill_(~is_open, -torch.inf)

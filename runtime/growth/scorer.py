@@ -1,0 +1,68 @@
+"""A model's answers to a tree that grows on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...planner.draft import ROOT_TOKEN
+from ..models.forward import ForwardInput
+from .draft import DeviceChildren, children_of
+from .layout import LayerLayout
+from .news import News
+
+Scores = Callable[[Tensor, Tensor], Tensor]  # (logits, paths (batch, width, depth)) -> scores
+
+
+class DevicePass:
+    """One round's `DeviceScorer`: depth 1 from the committed text, then layer by layer; the host reads nothing."""
+
+    def __init__(
+        self,
+        *,
+        catch_up: Callable[[], Tensor],
+        feed: Callable[[ForwardInput], Tensor],
+        scores: Scores,
+        layout: LayerLayout,
+        device: torch.device,
+    ) -> None:
+        """Start a round.
+
+        Args:
+            catch_up: reads the committed text; returns logits (batch, 1, vocabulary) behind it.
+            feed: runs a forward; returns logits (batch, width, vocabulary).
+            scores: turns logits into those of the distribution that is sampled from behind nodes with such paths.
+            layout: stands behind the committed text.
+            device: the model's.
+        """
+        self.device = device
+        self._catch_up, self._feed, self._scores = catch_up, feed, scores
+        self._layout, self._news = layout, News(device)
+        self._tokens = self._paths = torch.empty(0, dtype=torch.int64, device=device)
+
+    def root(self, children: int) -> DeviceChildren:
+        """Return the first layer's candidates, one row per sequence."""
+        logits = self._catch_up()
+        self._paths = self._paths.new_empty(len(logits), 1, 0)
+        return self._answer(logits, children)
+
+    def expand(self, parents: Tensor, ranks: Tensor, children: int) -> DeviceChildren:
+        """Feed the chosen nodes of the layer before and return their children."""
+        slots = parents.clamp(min=0)
+        tokens = self._tokens.flatten(1).gather(1, slots * self._tokens.shape[2] + ranks)
+        above = self._paths.gather(1, slots.unsqueeze(2).expand(-1, -1, self._paths.shape[2]))
+        self._paths = torch.cat((above, tokens.unsqueeze(2)), dim=2)
+        return self._answer(self._feed(self._layout.layer(tokens, parents)), children)
+
+    def none_open(self, is_open: Tensor) -> bool:
+        """Say whether it is known already that nothing is drafted any more; see `DeviceScorer`."""
+        return self._news.none_open(is_open)
+
+    def _answer(self, logits: Tensor, count: int) -> DeviceChildren:
+        answer = children_of(self._scores(logits, self._paths), count)
+        self._tokens = answer.tokens
+        no_numbers = answer.log_probs.isnan()  # the host finds out with the tree: no token has this id
+        return replace(answer, tokens=answer.tokens.masked_fill(no_numbers, ROOT_TOKEN))

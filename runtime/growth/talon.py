@@ -1,0 +1,53 @@
+"""The tree of TALON on a device."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...planner.policy import TalonPolicy
+from .candidates import NOTHING, best_candidates, first_layer, next_layer, tree_of
+from .draft import DeviceDraft, DeviceScorer
+
+
+def grow_talon(policy: TalonPolicy, scorer: DeviceScorer) -> DeviceDraft:
+    """Return trees of `policy.nodes` nodes, fewer where depth or recorded candidates end before; see `planner.talon`.
+
+    A forward is as wide as any sequence could need: a layer d that does not fill the tree has at most
+    nodes - 1 - d nodes, since every layer before it has at least one and one place stays free.
+
+    Source: Liu et al. 2026, arXiv:2601.07353, Algorithm 2.
+    """
+    layers = [first_layer(scorer, policy.children)]
+    room = torch.full_like(layers[0].tokens[:, 0], policy.nodes - 1)
+    chosen: list[Tensor] = []
+    while True:
+        scores, depth = layers[-1].scores, len(layers)
+        ranked = best_candidates(scores, policy.nodes - depth)
+        fits = _fitting(policy, scores, ranked, room, is_first=depth == 1)
+        chosen.append(torch.zeros_like(scores, dtype=torch.bool).scatter(1, ranked, fits))
+        room = room - fits.sum(dim=1)
+        goes_on = fits & (room > 0).unsqueeze(1)
+        frontier = ranked.masked_fill(~goes_on, -1)[:, : _most_expanded(policy, depth)]
+        if depth == policy.max_depth or frontier.shape[1] == 0 or scorer.none_open(goes_on):
+            return tree_of(layers, torch.cat(chosen, dim=1), policy.nodes - 1)
+        layers.append(next_layer(scorer, layers[-1], frontier, policy.children))
+
+
+def _most_expanded(policy: TalonPolicy, depth: int) -> int:
+    """Return how many nodes of a layer any tree may expand."""
+    most = policy.nodes - 1 - depth
+    return min(most, policy.top_k) if depth == 1 else most
+
+
+def _fitting(policy: TalonPolicy, scores: Tensor, ranked: Tensor, room: Tensor, *, is_first: bool) -> Tensor:
+    """Return (batch, ranked): which of the ranked candidates join the tree, always the first so many of them."""
+    places = torch.arange(ranked.shape[1], device=ranked.device)
+    best = scores.gather(1, ranked)
+    fits = (best > NOTHING) & (places < room.unsqueeze(1))
+    if is_first:
+        return fits & (places < policy.top_k)
+    precise = best.double()
+    return fits & (precise >= precise[:, :1] + math.log(policy.gate))

@@ -1,0 +1,150 @@
+"""The stored plan a device decodes with: the highest rung of the ladder on which a sound one is found.
+
+1. this device: exactly its fingerprint.
+2. same kind of device: the same hardware under other settings or versions, the nearest of them.
+3. nearest device: another kind of hardware that is near enough (see nearness.py); a guess.
+4. estimate: a plan on computed or foreign surfaces for this device, filed under `what-if:`; a guess.
+
+On each rung, where no workload is named, plans for the workload "default" go first, then the newest. A plan that
+cannot be used is passed over, and why is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..db.plans import WHAT_IF, PlanRow
+from ..db.store import Store
+from ..errors import NoPlanError, PlanError, SpectuneError
+from ..planner.plan import Plan, plan_from_json
+from ..profiler.records.device import Device
+from ..profiler.records.match import DeviceMatch, match_devices
+from ..profiler.records.model import ModelIdentity
+from .faults import reason_of
+from .nearness import catalogued_as, is_near
+
+Rung = Literal["this device", "same kind of device", "nearest device", "estimate"]
+FIRST_WORKLOAD = "default"
+SAME_TEMPERATURE = 1e-9
+MOST_TOLD = 3  # plans that were passed over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a plan is looked for; any workload where None."""
+
+    target: ModelIdentity
+    device: Device
+    workload: str | None
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A plan of the store, the rung it was found on, and what was passed over on the way."""
+
+    plan: Plan
+    plan_id: int
+    rung: Rung
+    match: DeviceMatch
+    passed: tuple[str, ...]
+
+
+def find_plan(store: Store, wanted: Wanted) -> Found:
+    """Return the best plan the store has.
+
+    Raises:
+        NoPlanError: it has none for this target, workload and temperature on this device or a near one.
+        PlanError: it has some, and none can be used; the message says why.
+        StoreError: it cannot be read.
+    """
+    search = _Search(store, wanted)
+    for rung, belongs in _rungs(wanted.device).items():
+        found = list(search.plans(rung, belongs))
+        if found:
+            return min(found, key=lambda one: one.match.distance)  # of equally near ones the first
+    if search.passed:
+        raise PlanError(in_short(search.passed))
+    raise NoPlanError(_in_words(wanted, search.too_far), store.url)
+
+
+def in_short(reasons: Sequence[str]) -> str:
+    """Return the first few reasons as one line."""
+    more = len(reasons) - MOST_TOLD
+    return "; ".join([*reasons[:MOST_TOLD], *([f"and {more} more"] if more > 0 else [])])
+
+
+def told(error: BaseException) -> str:
+    """Return an error as one line: our own speak for themselves."""
+    return " ".join(str(error).split()) if isinstance(error, SpectuneError) else reason_of(error)
+
+
+class _Search:
+    """One search through a store; a plan that was looked at once is not looked at again."""
+
+    def __init__(self, store: Store, wanted: Wanted) -> None:
+        self.passed: list[str] = []
+        self.too_far: list[str] = []  # devices
+        self._store, self._wanted = store, wanted
+        rows = [row for row in reversed(store.plans()) if self._is_meant(row)]  # the newest first
+        self._rows = sorted(rows, key=lambda row: row.workload != FIRST_WORKLOAD)
+
+    def _is_meant(self, row: PlanRow) -> bool:
+        wanted = self._wanted
+        is_workload = wanted.workload is None or row.workload == wanted.workload
+        is_temperature = abs(row.temperature - wanted.temperature) <= SAME_TEMPERATURE
+        return row.target == wanted.target.key and is_workload and is_temperature
+
+    def plans(self, rung: Rung, belongs: Callable[[PlanRow], bool]) -> Iterator[Found]:
+        """Yield the first usable plan of every device of a rung."""
+        rows = [row for row in self._rows if belongs(row)]
+        self._rows = [row for row in self._rows if not belongs(row)]
+        for device in dict.fromkeys(row.device for row in rows):
+            found = self._first_usable(rung, [row for row in rows if row.device == device])
+            if found is not None:
+                yield found
+
+    def _first_usable(self, rung: Rung, rows: Sequence[PlanRow]) -> Found | None:
+        for row in rows:
+            try:
+                plan = plan_from_json(self._store.plan(row.id))
+                match = match_devices(self._wanted.device, plan.device)
+                self._require_sound(rung, plan, match)
+            except Exception as error:  # whatever is wrong with one plan, there are others
+                self.passed.append(f"plan {row.id}: {told(error)}")
+                continue
+            if rung == "nearest device" and not is_near(self._wanted.device, plan.device, plan.dtype):
+                self.too_far.append(plan.device.label)
+                return None
+            return Found(plan=plan, plan_id=row.id, rung=rung, match=match, passed=tuple(self.passed))
+        return None
+
+    def _require_sound(self, rung: Rung, plan: Plan, match: DeviceMatch) -> None:
+        """Raise PlanError where a plan is not what it is filed as."""
+        plan.cell(1, 0)  # compares all cells, so that no decoder meets one that cannot be compared
+        if plan.target.key != self._wanted.target.key:
+            raise PlanError(f"it is filed under this model, but was made for {plan.target.name}; plan again")
+        if rung in ("this device", "same kind of device") and match.grade == "other":
+            raise PlanError(f"it is filed under this kind of device, but was made on another: {match}; plan again")
+
+
+def _rungs(device: Device) -> dict[Rung, Callable[[PlanRow], bool]]:
+    twin = catalogued_as(device)
+    kinds = {device.kind_key} if twin is None else {device.kind_key, twin.device.kind_key}
+    estimated = {f"{WHAT_IF}{kind}" for kind in kinds}
+    return {
+        "this device": lambda row: row.device == device.fingerprint,
+        "same kind of device": lambda row: row.device_kind == device.kind_key,
+        "nearest device": lambda row: not row.device_kind.startswith(WHAT_IF),
+        "estimate": lambda row: row.device_kind in estimated,
+    }
+
+
+def _in_words(wanted: Wanted, too_far: Sequence[str]) -> str:
+    workload = "any workload" if wanted.workload is None else f"workload {wanted.workload!r}"
+    others = f" (those for {in_short(list(dict.fromkeys(too_far)))} are too far)" if too_far else ""
+    return (
+        f"target {wanted.target.key} on {wanted.device.label}, {workload}, temperature {wanted.temperature:g}{others}"
+    )

@@ -1,0 +1,180 @@
+"""What a lean forward needs of a Hugging Face model: its weights, fused, and what sets its family apart from Llama."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from .configuration import declared, longest_context_of, windows_of
+from .norm import Norm
+from .projection import Projection
+
+DRAFT_DEPTH = 64  # positions beyond the longest context that draft nodes may reach
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """How a family differs from Llama beyond what its configuration and its modules show."""
+
+    norm_offset: float = 0.0  # added to the weights of all norms, which are then applied in float32 at least
+    has_result_norms: bool = False  # attention and MLP are normed before they are added to the stream
+    caps_attention: bool = False  # attention scores are squashed by tanh
+
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(),
+    "mistral": Family(),
+    "qwen2": Family(),
+    "qwen3": Family(),
+    "gemma": Family(norm_offset=1.0),
+    "gemma2": Family(norm_offset=1.0, has_result_norms=True, caps_attention=True),
+    "gemma3_text": Family(norm_offset=1.0, has_result_norms=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeights:
+    """One decoder layer; None stands for a norm its family does not have."""
+
+    sight: int  # index into `Anatomy.sights`
+    input_norm: Norm
+    qkv: Projection
+    head_norm: Norm | None  # over queries, then keys, head by head
+    scale: float  # of the attention scores
+    output: Projection
+    output_norm: Norm | None
+    mlp_norm: Norm
+    gate_up: Projection
+    activation: Callable[[Tensor], Tensor]
+    down: Projection
+    down_norm: Norm | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What all layers share that look at the text alike."""
+
+    window: int | None  # tokens a token sees, itself included; None: all
+    turns: Tensor  # (positions, 2 * size): cosines, then signed sines; x * cosine + roll(x, size / 2) * sine turns x
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anatomy:
+    """A model taken apart."""
+
+    heads: int
+    kv_heads: int
+    size: int  # of a head
+    vocabulary: int
+    longest_context: int
+    embedding: Tensor  # (vocabulary, hidden)
+    embedding_scale: Tensor | None
+    sights: tuple[Sight, ...]
+    layers: tuple[LayerWeights, ...]
+    final_norm: Norm
+    head: Projection
+    attention_cap: float | None  # scores are squashed into (-cap, cap)
+    logit_cap: float | None
+
+
+def anatomy_of(model: PreTrainedModel) -> Anatomy:
+    """Copy the weights of a model of `FAMILIES` into fused form; the original may be dropped."""
+    config, base, family = model.config, model.model, FAMILIES[model.config.model_type]
+    reader = _Reader(family, float(config.rms_norm_eps))
+    sights, places = _sights(model)
+    heads = int(config.num_attention_heads)
+    scale = getattr(base.embed_tokens, "embed_scale", None)
+    return Anatomy(
+        heads=heads,
+        kv_heads=int(config.num_key_value_heads),
+        size=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        vocabulary=int(config.vocab_size),
+        longest_context=longest_context_of(config),
+        embedding=base.embed_tokens.weight.detach(),
+        embedding_scale=None if scale is None else scale.detach().to(model.dtype),
+        sights=sights,
+        layers=tuple(reader.layer(layer, place) for layer, place in zip(base.layers, places, strict=True)),
+        final_norm=reader.norm(base.norm),
+        head=Projection(model.lm_head.weight.detach()),
+        attention_cap=config.attn_logit_softcapping if family.caps_attention else None,
+        logit_cap=declared(config, "final_logit_softcapping"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads layers of one family."""
+
+    family: Family
+    eps: float
+
+    def layer(self, layer: Any, sight: int) -> LayerWeights:  # Any: transformers types no family's layer
+        attention, mlp = layer.self_attn, layer.mlp
+        has_result_norms = self.family.has_result_norms
+        return LayerWeights(
+            sight=sight,
+            input_norm=self.norm(layer.input_layernorm),
+            qkv=_fused(attention.q_proj, attention.k_proj, attention.v_proj),
+            head_norm=self._head_norm(attention),
+            scale=float(attention.scaling),
+            output=_fused(attention.o_proj),
+            output_norm=self.norm(layer.post_attention_layernorm) if has_result_norms else None,
+            mlp_norm=self.norm(layer.pre_feedforward_layernorm if has_result_norms else layer.post_attention_layernorm),
+            gate_up=_fused(mlp.gate_proj, mlp.up_proj),
+            activation=mlp.act_fn.forward,
+            down=_fused(mlp.down_proj),
+            down_norm=self.norm(layer.post_feedforward_layernorm) if has_result_norms else None,
+        )
+
+    def norm(self, module: Any) -> Norm:
+        return Norm(weight=self._weight(module), eps=self.eps)
+
+    def _head_norm(self, attention: Any) -> Norm | None:
+        if not hasattr(attention, "q_norm"):
+            return None
+        config, norms = attention.config, (attention.q_norm, attention.k_norm)
+        heads = (config.num_attention_heads, config.num_key_value_heads)
+        lines = [self._weight(norm).expand(count, -1) for norm, count in zip(norms, heads, strict=True)]
+        return Norm(weight=torch.cat(lines), eps=self.eps)
+
+    def _weight(self, module: Any) -> Tensor:
+        weight: Tensor = module.weight.detach()
+        if not self.family.norm_offset:
+            return weight
+        return weight.to(torch.promote_types(weight.dtype, torch.float32)) + self.family.norm_offset
+
+
+def _fused(*linears: Any) -> Projection:
+    """Return linear layers of one input as one."""
+    weights, biases = ([getattr(linear, name) for linear in linears] for name in ("weight", "bias"))
+    bias = None if biases[0] is None else torch.cat([one.detach() for one in biases])
+    return Projection(torch.cat([one.detach() for one in weights]) if len(weights) > 1 else weights[0].detach(), bias)
+
+
+def _sights(model: PreTrainedModel) -> tuple[tuple[Sight, ...], list[int]]:
+    """Return the ways in which layers look at the text, and the index of each layer's."""
+    config, rotary = model.config, model.model.rotary_emb
+    windows = windows_of(config)
+    turned_by_kind = hasattr(rotary, "layer_types")  # Gemma 3 turns its kinds of layers by different angles
+    kinds = config.layer_types if turned_by_kind else [None] * len(windows)
+    ways = list(zip(windows, kinds, strict=True))
+    distinct = list(dict.fromkeys(ways))
+    turns = {kind: _turns(model, kind) for kind in dict.fromkeys(kinds)}
+    sights = tuple(Sight(window=window, turns=turns[kind]) for window, kind in distinct)
+    return sights, [distinct.index(way) for way in ways]
+
+
+def _turns(model: PreTrainedModel, kind: str | None) -> Tensor:
+    """Return the table of `Sight.turns`; beyond the longest context, where only drafts lie, it stands still."""
+    longest = longest_context_of(model.config)
+    places = torch.arange(longest + DRAFT_DEPTH, device=model.device).clamp(max=longest - 1).unsqueeze(0)
+    like = torch.zeros(1, device=model.device, dtype=model.dtype)
+    cosine, sine = model.model.rotary_emb(like, places, *([] if kind is None else [kind]))
+    sign = torch.ones(sine.shape[-1], device=model.device, dtype=model.dtype)
+    sign[: len(sign) // 2] = -1
+    return torch.cat((cosine[0], sine[0] * sign), dim=-1)

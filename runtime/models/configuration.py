@@ -1,0 +1,37 @@
+"""What a Hugging Face configuration says about where its model's layers look.
+
+A configuration file may carry any field, so only fields that the class of the configuration declares are read:
+what it does not declare, its model does not obey.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def declared(config: PreTrainedConfig, name: str) -> Any:  # Any: fields are of any type
+    """Return a field that this kind of configuration has; None where it has none."""
+    return getattr(config, name, None) if hasattr(type(config), name) else None
+
+
+def windows_of(config: PreTrainedConfig) -> tuple[int | None, ...]:
+    """Return how many tokens back each layer looks, itself included; None where it sees the whole text."""
+    window = declared(config, "sliding_window")
+    kinds = declared(config, "layer_types") or [SLIDING] * int(config.num_hidden_layers)
+    return tuple(int(window) if window and kind == SLIDING else None for kind in kinds)
+
+
+def longest_context_of(config: PreTrainedConfig) -> int:
+    """Return how long a text may grow.
+
+    "longrope" turns every position by other angles once a text exceeds its original length, keys that were cached
+    before too. So its longest text is the original one.
+    """
+    rope = declared(config, "rope_parameters") or {}
+    ropes = [part for part in (rope, *rope.values()) if isinstance(part, dict)]  # one, or one for each kind of layer
+    ends = [part["original_max_position_embeddings"] for part in ropes if part.get("rope_type") == "longrope"]
+    return int(min([config.max_position_embeddings, *ends]))

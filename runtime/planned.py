@@ -1,0 +1,37 @@
+"""A plan's cells as a schedule, with its hysteresis."""
+
+from __future__ import annotations
+
+from ..planner.plan import Plan, PlanCell
+from ..planner.schedule import next_cell
+
+AHEAD = 64  # tokens of context for which an answer is looked up at once
+
+
+class PlannedSchedule:
+    """Says which cell of a plan the next round belongs to; one is left only when another is clearly nearer.
+
+    Invariant: at `_batch` sequences and a context from `_first` to `_last`, the answer is `_cell`. While one cell is
+    nearest, the contexts at which a decoder stays where it is have no gaps, so the two ends tell all between them.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        """Start in no cell."""
+        self._plan = plan
+        self._cell: PlanCell | None = None
+        self._batch = self._first = self._last = 0
+
+    def __call__(self, batch: int, context: int) -> PlanCell:
+        """Return the cell of a round of so many sequences behind so many tokens."""
+        if self._cell is not None and batch == self._batch and self._first <= context <= self._last:
+            return self._cell
+        cell = next_cell(self._plan, self._cell, batch, context)
+        stays = self._stays(cell, batch, context)
+        self._cell, self._batch = cell, batch
+        self._first, self._last = context, context + AHEAD if stays else context
+        return cell
+
+    def _stays(self, cell: PlanCell, batch: int, context: int) -> bool:
+        """Return whether the answer is the same for all of the next contexts."""
+        is_one_nearest = self._plan.cell(batch, context) is self._plan.cell(batch, context + AHEAD)
+        return is_one_nearest and next_cell(self._plan, cell, batch, context + AHEAD) is cell

@@ -1,0 +1,188 @@
+"""What the sampling settings do to logits, alike for the target and its drafters.
+
+The order and the meaning are transformers': the repetition penalty on the raw logits, then, where the temperature is
+above 0, temperature, top-k, top-p and min-p. A node of a draft tree is penalised for the committed text and for its
+own path from the root, which is the text plain decoding would have there: so drawing behind a node is drawing at that
+place, whatever was drafted beside it.
+
+Source: repetition penalty: Keskar et al. 2019, arXiv:1909.05858, Sec. 4.1; top-p: Holtzman et al. 2019,
+arXiv:1904.09751, Sec. 3.1; min-p: Nguyen et al. 2024, arXiv:2407.01082, Sec. 3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .layout import Bools, Ints
+from .requests import Sampling, Sequence
+
+NOTHING = -1  # stands where a list of tokens is shorter than its neighbours
+NEVER = -1e30  # a drafter's score of a token that is never drawn: finite, so that scores of whole paths stay numbers
+
+Step = Callable[[Many[float], Tensor], Tensor]  # (settings of some rows, their scores) -> scores
+
+
+def processed(logits: Tensor, samplings: Many[Sampling], seen: Many[Tensor] = ()) -> Tensor:
+    """Return the scores whose softmax is the sampled distribution, and whose arg-max is the greedy token.
+
+    Rows that ask for nothing keep their logits; where no row asks, the logits themselves are returned.
+
+    Args:
+        logits: (batch, n, vocabulary); not changed.
+        samplings: (batch,).
+        seen: token ids (batch, 1 or n, any) in the text before each node, as `seen_tokens` gives them; only rows with
+            a repetition penalty need any. An id outside the vocabulary is no token.
+
+    Returns:
+        (batch, n, vocabulary), -inf where a token is never drawn; float64 logits stay so, others become float32.
+    """
+    if not any(s.penalises or s.temperature > 0 for s in samplings):
+        return logits
+    scores = logits if logits.dtype == torch.float64 else logits.float()
+    if any(s.penalises for s in samplings):
+        scores = _penalised(scores, [s.repetition_penalty for s in samplings], seen)
+    for values, off, step in _steps(samplings):
+        rows = [row for row, s in enumerate(samplings) if s.temperature > 0 and values[row] != off]
+        scores = on_rows(scores, rows, partial(step, [values[row] for row in rows]))
+    return scores
+
+
+def seen_tokens(sequences: Many[Sequence], paths: Ints | Tensor | None, device: torch.device) -> list[Tensor]:
+    """Return the tokens before each node as `processed` takes them; none where no request penalises them.
+
+    Args:
+        sequences: (batch,).
+        paths: (batch, n, any) tokens between the committed text and each node, the node included; NOTHING where there
+            are fewer. None: every node stands right behind the committed text.
+        device: of the logits.
+    """
+    if not any(s.request.penalises for s in sequences):
+        return []
+    texts = [s.distinct() if s.request.penalises else () for s in sequences]
+    padded = np.full((len(texts), 1, max(len(text) for text in texts)), NOTHING, dtype=np.int64)
+    for row, text in enumerate(texts):
+        padded[row, 0, : len(text)] = np.fromiter(text, dtype=np.int64, count=len(text))
+    known = [padded] if paths is None else [padded, paths]
+    return [torch.as_tensor(ids).to(device, non_blocking=True) for ids in known]
+
+
+def tree_paths(sequences: Many[Sequence], tokens: Ints, sees: Bools) -> Ints | None:
+    """Return each node's own path for `seen_tokens`, or None where no request penalises it.
+
+    Args:
+        sequences: (batch,).
+        tokens: (batch, n), of the nodes.
+        sees: (batch, n, n), True where a node sees itself or an ancestor.
+    """
+    if not any(s.request.penalises for s in sequences):
+        return None
+    return np.where(sees, tokens[:, None, :], NOTHING)
+
+
+def draft_scores(logits: Tensor, sequences: Many[Sequence], paths: Ints | Tensor | None) -> Tensor:
+    """Return a drafter's scores, float32, whose log-softmax is what the requests would draw from.
+
+    Args:
+        logits: (batch, n, vocabulary), the drafter's, behind nodes of its tree.
+        sequences: (batch,).
+        paths: (batch, n, depth) tokens of each node's path; as for `seen_tokens`.
+
+    Returns:
+        (batch, n, vocabulary), NEVER where a token is never drawn. At temperature 0 and without a penalty these are
+        the logits, and with a temperature alone the logits divided by it.
+    """
+    requests = [s.request for s in sequences]
+    scores = processed(logits.float(), requests, seen_tokens(sequences, paths, logits.device))
+    return scores.clamp(min=NEVER) if any(r.masks for r in requests) else scores
+
+
+def on_rows(scores: Tensor, rows: Many[int], change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the scores with some rows changed; the argument itself where there are none.
+
+    Args:
+        scores: (batch, n, vocabulary); not changed.
+        rows: increasing.
+        change: from (rows, n, vocabulary) to the same shape.
+    """
+    if not rows:
+        return scores
+    if len(rows) == len(scores):
+        return change(scores)
+    places = torch.tensor(rows).to(scores.device, non_blocking=True)
+    return scores.index_copy(0, places, change(scores[places]))
+
+
+def _steps(samplings: Many[Sampling]) -> list[tuple[list[float], float, Step]]:
+    """Return what is done to sampled rows, in order: each row's setting, the setting that does nothing, and how."""
+    return [
+        ([s.temperature for s in samplings], 1.0, _tempered),
+        ([s.top_k for s in samplings], 0, _with_top_k),
+        ([s.top_p for s in samplings], 1.0, _with_top_p),
+        ([s.min_p for s in samplings], 0.0, _with_min_p),
+    ]
+
+
+def _penalised(scores: Tensor, penalties: Many[float], seen: Many[Tensor]) -> Tensor:
+    """Divide the positive and multiply the negative scores of seen tokens; a token seen twice counts once."""
+    vocabulary, penalty = scores.shape[-1], _column(penalties, scores)
+    wide = F.pad(scores, (0, 1))  # the last column takes what is no token
+    changed = wide.clone()
+    for ids in seen:
+        is_token = (ids >= 0) & (ids < vocabulary)
+        places = torch.where(is_token, ids, vocabulary).expand(-1, scores.shape[1], -1)
+        found = wide.gather(-1, places)
+        changed.scatter_(-1, places, torch.where(found < 0, found * penalty, found / penalty))
+    return changed[..., :vocabulary]
+
+
+def _tempered(values: Many[float], scores: Tensor) -> Tensor:
+    return scores / _column(values, scores)
+
+
+def _with_top_k(values: Many[float], scores: Tensor) -> Tensor:
+    """Keep the k best, and what equals the last of them."""
+    counts = [min(int(k), scores.shape[-1]) for k in values]
+    best = scores.topk(max(counts), dim=-1).values
+    last = (_column(counts, scores).long() - 1).expand(-1, scores.shape[1], 1)
+    return scores.masked_fill(scores < best.gather(-1, last), -math.inf)
+
+
+def _with_top_p(values: Many[float], scores: Tensor) -> Tensor:
+    """Keep the fewest best tokens that hold the probability; of equal ones the last.
+
+    Sorting values is enough, and on a CPU numpy does that many times faster than torch sorts values with their places.
+    """
+    ordered = _ascending(scores)
+    is_kept = ordered.softmax(-1).cumsum(-1) > _column([1 - p for p in values], scores)
+    is_kept[..., -1] = True
+    least = ordered.gather(-1, is_kept.int().argmax(-1, keepdim=True))
+    room = (is_kept & (ordered == least)).sum(-1, keepdim=True)  # how many of those that equal the least are kept
+    is_least = scores == least
+    from_the_right = is_least.flip(-1).cumsum(-1).flip(-1)
+    return scores.masked_fill((scores < least) | (is_least & (from_the_right > room)), -math.inf)
+
+
+def _with_min_p(values: Many[float], scores: Tensor) -> Tensor:
+    """Keep tokens with at least that share of the best one's probability."""
+    probabilities = scores.softmax(-1)
+    least = probabilities.amax(-1, keepdim=True) * _column(values, scores)
+    return scores.masked_fill(probabilities < least, -math.inf)
+
+
+def _ascending(scores: Tensor) -> Tensor:
+    if scores.device.type == "cpu":
+        return torch.from_numpy(np.sort(scores.numpy(), axis=-1))
+    return scores.sort(dim=-1).values
+
+
+def _column(values: Many[float], like: Tensor) -> Tensor:
+    """Return one number per row, (rows, 1, 1), with the dtype and on the device of the scores."""
+    return torch.tensor(values, dtype=like.dtype).view(-1, 1, 1).to(like.device, non_blocking=True)

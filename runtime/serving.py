@@ -1,0 +1,186 @@
+"""Many requests through one decoder: they wait, join as slots free, tell their text, and leave."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, fields
+
+from transformers import PreTrainedTokenizerBase
+
+from ..errors import RequestError
+from .decoder import Decoder
+from .generation import Completion, Event, FinishReason, GenerationSettings
+from .requests import Request, Sampling, Sequence
+from .transcript import Transcript
+from .watch.protocol import RoundObserver
+
+DEFAULTS = GenerationSettings()
+
+
+@dataclass(slots=True)
+class _Job:
+    """One request that has not ended."""
+
+    handle: int
+    request: Request
+    transcript: Transcript
+    is_read: bool  # after every round, and not only at the end
+    sequence: Sequence | None = None  # None while it waits
+    rounds: int = 0
+    untold: str = ""  # shown by the transcript and in no event yet
+
+    @property
+    def tokens(self) -> Many[int]:
+        """The prompt and what was emitted."""
+        return self.request.prompt if self.sequence is None else self.sequence.tokens
+
+
+class Session:
+    """Requests decoded together, as many at once as the decoder has slots; the others wait in order.
+
+    `submit` and `cancel` may be called between any two steps, and change no other request's output. One thread at a
+    time. A request that has ended is forgotten: its last event holds all of it.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        longest: int,
+        piecewise: bool = True,
+        observer: RoundObserver | None = None,
+    ) -> None:
+        """Take a decoder that nobody else uses.
+
+        Args:
+            decoder: its caches hold `longest` tokens and draft nodes per sequence.
+            tokenizer: the target's.
+            longest: prompt and new tokens of any request.
+            piecewise: whether events tell text after every round; otherwise one event per request tells all of it.
+            observer: told of every round, faults included.
+        """
+        self._decoder, self._tokenizer = decoder, tokenizer
+        self._longest, self._piecewise, self._observer = longest, piecewise, observer
+        self._submitted = 0
+        self._jobs: dict[int, _Job] = {}
+        self._waiting: deque[_Job] = deque()
+        self._cancelled: list[Event] = []  # to be told by the next step
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, runs or is to be told."""
+        return not self._jobs and not self._cancelled
+
+    def submit(self, prompt: str, settings: GenerationSettings = DEFAULTS) -> int:
+        """Let a prompt wait for a slot; return its handle, counted from 0.
+
+        Raises:
+            RequestError: the prompt has no tokens or, with its new ones, more than fit.
+        """
+        return self.enqueue(request_of(self._tokenizer, prompt, settings), settings.stop)
+
+    def enqueue(self, request: Request, stop: Many[str] = ()) -> int:
+        """Let a request in tokens wait for a slot; return its handle. `stop` are strings that end its text."""
+        needed = len(request.prompt) + request.max_new_tokens
+        if needed > self._longest:
+            raise RequestError(
+                f"prompt and new tokens need {needed} positions and there is room for {self._longest}; "
+                "shorten the prompt or lower max_new_tokens"
+            )
+        handle, self._submitted = self._submitted, self._submitted + 1
+        transcript = Transcript(self._tokenizer, len(request.prompt), stop)
+        job = _Job(handle, request, transcript, is_read=self._piecewise or bool(stop))
+        self._jobs[handle] = job
+        self._waiting.append(job)
+        return handle
+
+    def cancel(self, handle: int) -> None:
+        """End a request now; the next step tells its end. Nothing happens where it has ended already.
+
+        Raises:
+            RequestError: there never was such a request.
+        """
+        if not 0 <= handle < self._submitted:
+            raise RequestError(f"there is no request {handle}; {self._submitted} were submitted, counted from 0")
+        job = self._jobs.get(handle)
+        if job is None:
+            return
+        if job.sequence is None:
+            self._waiting.remove(job)
+        else:
+            self._decoder.cancel(job.sequence)
+        self._cancelled.append(self._ended(job, "cancelled"))
+
+    def step(self) -> list[Event]:
+        """Let waiting requests join, run one round, and return what became known since the last step."""
+        events, self._cancelled = self._cancelled, []
+        while self._waiting and self._decoder.has_room:
+            job = self._waiting[0]
+            job.sequence = self._decoder.admit(job.request, job.handle)
+            self._waiting.popleft()
+            events += self._news(job, job.sequence)
+        jobs = [(self._jobs[sequence.index], sequence) for sequence in self._decoder.running]
+        if jobs:
+            self._run_round()
+        for job, sequence in jobs:
+            job.rounds += 1
+            events += self._news(job, sequence)
+        return events
+
+    def events(self) -> Iterator[Event]:
+        """Step until nothing is left to do, and yield what becomes known."""
+        while not self.is_idle:
+            yield from self.step()
+
+    def _run_round(self) -> None:
+        done = self._decoder.step()
+        if self._observer is not None:
+            self._observer.note(done)
+
+    def _news(self, job: _Job, sequence: Sequence) -> list[Event]:
+        """Return what a request's newest tokens tell; let it leave where its text ends in them."""
+        if sequence.is_finished:
+            return [self._ended(job, "stop" if sequence.is_stopped else "length")]
+        if job.is_read:
+            job.untold += job.transcript.read(sequence.tokens)
+        if job.transcript.end is not None:
+            self._decoder.cancel(sequence)
+            return [self._ended(job, "stop")]
+        if not self._piecewise or not job.untold:
+            return []
+        piece, job.untold = job.untold, ""
+        return [Event(handle=job.handle, piece=piece)]
+
+    def _ended(self, job: _Job, reason: FinishReason) -> Event:
+        del self._jobs[job.handle]
+        piece = job.untold + job.transcript.finish(job.tokens)
+        end = job.transcript.end
+        completion = Completion(
+            text=job.transcript.text,
+            tokens=tuple(job.tokens[len(job.request.prompt) : end]),
+            rounds=job.rounds,
+            finish_reason=reason if end is None else "stop",
+        )
+        return Event(handle=job.handle, piece=piece, completion=completion)
+
+
+def request_of(tokenizer: PreTrainedTokenizerBase, prompt: str, settings: GenerationSettings) -> Request:
+    """Return a prompt in tokens, to be ended by the tokenizer's end of text.
+
+    Raises:
+        RequestError: the prompt has no tokens.
+    """
+    ids = tuple(tokenizer(prompt)["input_ids"])
+    if not ids:
+        raise RequestError("the prompt is empty; write some text")
+    end = tokenizer.eos_token_id
+    return Request(
+        prompt=ids,
+        max_new_tokens=settings.max_new_tokens,
+        seed=settings.seed,
+        stop=frozenset() if end is None else frozenset([int(end)]),
+        **{setting.name: getattr(settings, setting.name) for setting in fields(Sampling)},
+    )

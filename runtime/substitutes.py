@@ -1,0 +1,81 @@
+"""Cells that cannot be run as planned, and what they are run with instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from ..planner.plan import Plan, PlanCell
+from ..planner.policy import LookupPolicy, PlainPolicy, StackPolicy, TreePolicy
+from ..planner.schedule import Place
+from .choice import Choice, plainly
+from .ladder import in_short
+from .setup import RoundSetup, draft_room, setup_of
+
+
+def with_substitutes(choice: Choice, has: Callable[[str], bool], longest_context: int) -> Choice:
+    """Return the choice with another way for every cell that needs a model that is missing, or more room than there is.
+
+    The other way is the fastest alternative of the cell that can be run and was priced above plain decoding, else plain
+    decoding. Where no cell drafts any more, the choice is plain decoding; why a model is missing is for the caller to
+    say.
+
+    Args:
+        choice: with a plan or without.
+        has: whether a model drafter of the plan can be had; asked only about those that are needed.
+        longest_context: positions of the target.
+    """
+    if choice.plan is None:
+        return choice
+    found: list[tuple[Place, RoundSetup]] = []
+    words = []
+    for cell in choice.plan.cells:
+        taken = next(way for way in _ways(cell) if _runs(way, cell, has, longest_context))
+        if (taken.policy, taken.drafter) != (cell.policy, cell.drafter):
+            found.append(((cell.batch, cell.context), taken))
+            words.append(
+                f"batch {cell.batch}, context {cell.context} by {_named(taken)} instead of {cell.policy.label}"
+            )
+    if not found:
+        return choice
+    changed = replace(choice, substitutes=tuple(found))
+    if _drafts(choice.plan, choice) and not _drafts(choice.plan, changed):
+        return plainly("plain decoding, no cell of the plan can be run")
+    return replace(changed, reason=f"{choice.reason}; decodes {in_short(words)}")
+
+
+def models_of(setup: RoundSetup) -> tuple[str, ...]:
+    """Return the names of the models a round drafts with."""
+    policy = setup.policy
+    if isinstance(policy, StackPolicy):
+        return policy.models
+    return () if setup.drafter is None or isinstance(policy, LookupPolicy) else (setup.drafter,)
+
+
+def _ways(cell: PlanCell) -> Iterator[RoundSetup]:
+    """Yield how a cell may be run: as planned, by alternatives faster than plain decoding, and plainly."""
+    yield setup_of(cell)
+    for other in cell.alternatives:
+        if other.tokens_per_s > cell.plain.tokens_per_s:
+            yield RoundSetup(policy=other.policy, drafter=other.drafter, run_tokens=_padding(cell, other.policy))
+    yield RoundSetup(policy=PlainPolicy(), run_tokens=cell.run_tokens[:2])
+
+
+def _padding(cell: PlanCell, policy: TreePolicy) -> tuple[int, ...]:
+    """Return the cell's padding as far as the policy needs it; beyond what the cell knows nothing is padded."""
+    return cell.run_tokens[: policy.max_verify_tokens + 1]
+
+
+def _runs(way: RoundSetup, cell: PlanCell, has: Callable[[str], bool], longest_context: int) -> bool:
+    if isinstance(way.policy, PlainPolicy) and way.drafter is None:
+        return True
+    return draft_room([way], cell.batch) < longest_context and all(has(name) for name in models_of(way))
+
+
+def _drafts(plan: Plan, choice: Choice) -> bool:
+    """Return whether any cell drafts."""
+    return any(not isinstance(choice.setup(cell).policy, PlainPolicy) for cell in plan.cells)
+
+
+def _named(way: RoundSetup) -> str:
+    return way.policy.label if way.drafter is None else f"{way.policy.label} ({way.drafter})"

@@ -1,0 +1,144 @@
+"""The text of a growing list of tokens: piece by piece, never half a character, and up to a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+UNFINISHED = "\ufffd"  # what a tokenizer shows for bytes that are no character yet
+WINDOW = 64  # tokens decoded again with every new piece, about
+
+
+class Transcript:
+    """The text of one request as far as it may be shown.
+
+    What is shown does not depend on how many tokens come at once, so not on what was drafted.
+
+    Attributes:
+        text: what has been shown.
+        end: tokens up to the one that completed a stop string, that one included; None where there was no such.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, first: int, stop: Sequence[str] = ()) -> None:
+        """Begin behind the first `first` tokens, which are the prompt; the text ends before any of `stop`."""
+        self.text = ""
+        self.end: int | None = None
+        self._words = _Words(tokenizer, first)
+        self._stop = stop
+        self._held = ""  # behind the shown text: may become a stop string
+
+    def read(self, tokens: Sequence[int]) -> str:
+        """Return the text that the newest tokens add and that nothing later can take back.
+
+        Args:
+            tokens: prompt and everything emitted, as in earlier calls and longer.
+        """
+        return self._show(self._words.read(tokens), tokens)
+
+    def finish(self, tokens: Sequence[int]) -> str:
+        """Return what is left to show when no more tokens follow."""
+        piece = self.read(tokens) + self._show(self._words.rest(tokens), tokens)
+        left, self._held = self._held, ""
+        self.text += left
+        return piece + left
+
+    def _show(self, new: str, tokens: Sequence[int]) -> str:
+        if self.end is not None:
+            return ""
+        self._held += new
+        begin, end = _first_stop(self._held, self._stop)
+        if end:
+            self.end = self._words.tokens_before(len(self._held) - end, tokens)
+            piece, self._held = self._held[:begin], ""
+        else:
+            ready = len(self._held) - _possible_stop(self._held, self._stop)
+            piece, self._held = self._held[:ready], self._held[ready:]
+        self.text += piece
+        return piece
+
+
+class _Words:
+    """Turns tokens into whole characters; every token is decoded a bounded number of times.
+
+    A window of the newest tokens is decoded anew with every piece, because what a token looks like depends on those
+    before it. The window begins behind a whole character.
+
+    Invariant: `_told` is what was returned of the text of tokens[_start:_read], and `_text` is that text.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, first: int) -> None:
+        self._tokenizer = tokenizer
+        self._start = self._anchor = self._read = first
+        self._text = self._told = ""
+
+    def read(self, tokens: Sequence[int]) -> str:
+        """Return the whole characters that the newest tokens add."""
+        if self._read - self._start > WINDOW:
+            self._move_up(tokens)
+        if not self._text.endswith(UNFINISHED):
+            self._anchor = self._read
+        elif len(tokens) - self._read < (self._read - self._start) // WINDOW:
+            return ""  # bytes that are no characters for so long: looked at again when there are more of them
+        self._text, self._read = self._decode(tokens[self._start :]), len(tokens)
+        return self._tell(_whole(self._text))
+
+    def rest(self, tokens: Sequence[int]) -> str:
+        """Return what `read` held back, when no more tokens follow."""
+        return self._tell(self._decode(tokens[self._start :]))
+
+    def tokens_before(self, surplus: int, tokens: Sequence[int]) -> int:
+        """Return the fewest tokens that show everything returned so far but its last `surplus` characters."""
+        needed = len(self._told) - surplus
+        for count in range(self._anchor, len(tokens)):
+            if len(_whole(self._decode(tokens[self._start : count]))) >= needed:
+                return count
+        return len(tokens)
+
+    def _tell(self, text: str) -> str:
+        if self._told.startswith(text):
+            return ""  # nothing new; or the tokenizer unsays a character until the next one's bytes are complete
+        agreed = len(self._told) if text.startswith(self._told) else _agreed(text, self._told)
+        self._told = text
+        return text[agreed:]
+
+    def _move_up(self, tokens: Sequence[int]) -> None:
+        """Let the window begin at the anchor, if the rest of its text looks the same from there."""
+        if not self._start < self._anchor < self._read:
+            return
+        tail = self._decode(tokens[self._anchor : self._read])
+        held = len(self._text) - len(self._told)
+        if self._text.startswith(self._told) and self._text.endswith(tail) and held <= len(tail):
+            self._start, self._text, self._told = self._anchor, tail, tail[: len(tail) - held]
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        text = self._tokenizer.decode(
+            list(tokens),
+            skip_special_tokens=True,
+            clean_up_tokenization_spaces=False,  # it changes text that was shown already
+        )
+        return str(text)
+
+
+def _agreed(one: str, other: str) -> int:
+    """Return how many characters two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _whole(text: str) -> str:
+    """Return a text without bytes at its end that are no character yet."""
+    return text.rstrip(UNFINISHED)
+
+
+def _first_stop(text: str, stop: Sequence[str]) -> tuple[int, int]:
+    """Return where the stop string that is complete first begins and ends, of several the longest; else (0, 0)."""
+    found = [(place + len(string), place) for string in stop if (place := text.find(string)) >= 0]
+    end, begin = min(found, default=(0, 0))
+    return begin, end
+
+
+def _possible_stop(text: str, stop: Sequence[str]) -> int:
+    """Return how many characters at the end of a text may become a stop string, which is in it nowhere yet."""
+    lengths = [length for string in stop for length in range(1, len(string)) if text.endswith(string[:length])]
+    return max(lengths, default=0)

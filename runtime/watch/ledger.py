@@ -1,0 +1,189 @@
+"""The cells under watch: the ways each may be run, what these added up to, and the tests that judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+
+from ...planner.observation import CellObservation, Observation
+from ...planner.plan import PlanCell
+from ...planner.policy import PlainPolicy
+from ..choice import Choice
+from ..setup import PLAIN, RoundSetup
+from .counters import Block, Tally
+from .drift import PromiseTest
+from .guard import Guard
+from .options import WatchOptions
+
+Now = Callable[[], str]  # UTC, ISO 8601
+
+
+class Lane:
+    """One way of running one cell, and what was seen of it.
+
+    Attributes:
+        cell: None where there is no plan.
+        setup: an object of its own, by which rounds are told apart.
+        since, total: what was counted after the last observation, and before it.
+        speeds: tokens/s of the blocks since the last observation.
+        promise: None where the plan promises nothing of this way.
+    """
+
+    __slots__ = ("block", "cell", "is_planned", "promise", "setup", "since", "speeds", "total")
+
+    def __init__(
+        self, cell: PlanCell | None, setup: RoundSetup, *, is_planned: bool, promise: PromiseTest | None = None
+    ) -> None:
+        """Allocate the counters."""
+        self.cell, self.setup, self.is_planned, self.promise = cell, setup, is_planned, promise
+        self.since, self.total = Tally(setup), Tally(setup)
+        self.speeds: list[float] = []
+        self.block = Block()
+
+    def observed(self, *tallies: Tally) -> CellObservation | None:
+        """Return what tallies of this lane say together; None where nothing ran."""
+        if not sum(tally.rounds for tally in tallies):
+            return None
+        return CellObservation(
+            batch=self.cell.batch if self.cell else 0,
+            context=self.cell.context if self.cell else 0,
+            is_planned=self.is_planned,
+            policy=self.setup.policy.label,
+            drafter=self.setup.drafter,
+            rounds=sum(tally.rounds for tally in tallies),
+            tokens=sum(tally.tokens for tally in tallies),
+            kept=tuple(map(sum, zip(*(tally.kept for tally in tallies), strict=True))),
+            draft_ms=sum(tally.draft_ms for tally in tallies),
+            verify_ms=sum(tally.verify_ms for tally in tallies),
+            round_ms=sum(tally.round_ms for tally in tallies),
+            faults=sum(tally.faults for tally in tallies),
+            block_tokens_per_s=tuple(self.speeds),
+        )
+
+    def begin_anew(self) -> None:
+        """Move what was counted since the last observation to the total."""
+        self.total.take(self.since)
+        self.speeds.clear()
+
+
+class WatchedCell:
+    """One cell: its planned way, and plain decoding where that is another one."""
+
+    __slots__ = ("cell", "guard", "plain", "planned")
+
+    def __init__(self, planned: Lane, plain: Lane | None, guard: Guard | None) -> None:
+        """Take the lanes; both or none of `plain` and `guard`."""
+        self.cell, self.planned, self.plain, self.guard = planned.cell, planned, plain, guard
+
+    @property
+    def lane(self) -> Lane:
+        """How the next round is to be run."""
+        if self.guard is None or self.plain is None or self.guard.wants_planned:
+            return self.planned
+        return self.plain
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """All ways it may be run."""
+        return (self.planned,) if self.plain is None else (self.planned, self.plain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What observations are about: a stored plan, and where and how it runs; see `Observation`."""
+
+    plan_id: int
+    device: str
+    dtype: str
+    source: str
+    spectune: str
+
+
+class Ledger:
+    """Every cell of a plan under watch; or one, of plain decoding, without a plan.
+
+    One thread counts. Any may read: what is handed over is kept apart by a lock that no round takes.
+    """
+
+    def __init__(self, choice: Choice, options: WatchOptions, subject: Subject | None, now: Now) -> None:
+        """Allocate the counters of all cells.
+
+        Args:
+            choice: the plan, and how its cells are run.
+            options: shared by all cells: each may be wrong once in so many.
+            subject: None where observations have no plan to be kept beside.
+            now: what tells when something was seen.
+        """
+        self.cells = _cells(choice, options)
+        self._subject, self._now = subject, now
+        self._told: list[str] = []
+        self._began = now()
+        self._lock = Lock()
+
+    def tell(self, message: str) -> None:
+        """Keep an event for the next observation."""
+        self._told.append(message)
+
+    def take(self) -> Observation | None:
+        """Return what was seen since the last call; None where nothing ran or no plan is meant."""
+        with self._lock:
+            seen = [lane.observed(lane.since) for lane in self._lanes()]
+            for lane in self._lanes():
+                lane.begin_anew()
+            told, self._told = tuple(self._told), []
+            began, self._began = self._began, self._now()
+        cells = tuple(cell for cell in seen if cell is not None)
+        subject = self._subject
+        if subject is None or not cells:
+            return None
+        return Observation(
+            plan_id=subject.plan_id,
+            device=subject.device,
+            dtype=subject.dtype,
+            source=subject.source,
+            spectune=subject.spectune,
+            began=began,
+            ended=self._began,
+            cells=cells,
+            events=told,
+        )
+
+    def totals(self) -> list[CellObservation]:
+        """Return what every lane added up to since the beginning, those that never ran left out."""
+        with self._lock:
+            seen = [lane.observed(lane.total, lane.since) for lane in self._lanes()]
+        return [cell for cell in seen if cell is not None]
+
+    def _lanes(self) -> list[Lane]:
+        return [lane for cell in self.cells for lane in cell.lanes]
+
+
+def _cells(choice: Choice, options: WatchOptions) -> list[WatchedCell]:
+    if choice.plan is None:
+        return [WatchedCell(Lane(None, _own(PLAIN), is_planned=False), None, None)]
+    rate = options.false_alarms / len(choice.plan.cells)
+    return [_watched(choice, cell, options, rate) for cell in choice.plan.cells]
+
+
+def _watched(choice: Choice, cell: PlanCell, options: WatchOptions, rate: float) -> WatchedCell:
+    setup = choice.setup(cell)
+    promise = None
+    if (setup.policy, setup.drafter) == (cell.policy, cell.drafter):
+        promise = PromiseTest(cell.prediction.low, cell.prediction.high, rate)
+    planned = Lane(cell, _own(setup), is_planned=True, promise=promise)
+    if isinstance(setup.policy, PlainPolicy):
+        return WatchedCell(planned, None, None)
+    plain = Lane(cell, plain_setup(cell), is_planned=False)
+    guard = Guard(rate, options.probe_share, is_doubtful=choice.is_guess)
+    return WatchedCell(planned, plain, guard)
+
+
+def plain_setup(cell: PlanCell) -> RoundSetup:
+    """Return the fastest plain decoding the cell knows: padded where a larger shape is cheaper."""
+    return RoundSetup(policy=PlainPolicy(), run_tokens=cell.run_tokens[:2])
+
+
+def _own(setup: RoundSetup) -> RoundSetup:
+    """Return an equal setup that is no other cell's object."""
+    return RoundSetup(policy=setup.policy, drafter=setup.drafter, run_tokens=setup.run_tokens)

@@ -1,0 +1,106 @@
+"""Observations on their way to the store: written by a thread of their own, never by the one that decodes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from threading import Lock, Thread
+
+from ...db.store import open_store
+from ..faults import reason_of
+
+MOST_WAITING = 64  # documents; the oldest are dropped where the store stays away
+Keep = Callable[[str], None]  # writes one document, and raises where it cannot
+
+
+class ObservationWriter:
+    """Hands documents to a store in the background; what cannot be written waits, and is told, never raised.
+
+    Attributes:
+        written: documents that were kept.
+        dropped: documents that were given up for newer ones.
+        failure: why the last attempt failed; "" where it did not.
+    """
+
+    def __init__(self, keep: Keep) -> None:
+        """Take what writes one document."""
+        self.written = self.dropped = 0
+        self.failure = ""
+        self._keep = keep
+        self._waiting: deque[str] = deque()
+        self._lock = Lock()
+        self._thread: Thread | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Documents that are not written yet."""
+        return len(self._waiting)
+
+    def submit(self, document: str) -> None:
+        """Let a document be written soon; returns at once."""
+        self._enqueue(document)
+        with self._lock:
+            if self._thread is not None:
+                return
+            thread = Thread(target=self._write_all, name="spectune-observations", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no thread left, or the process is about to end
+                self.failure = reason_of(error)
+            else:
+                self._thread = thread
+
+    def close(self, document: str | None = None, *, timeout_s: float = 5.0) -> None:
+        """Write what waits, and one document more, before returning; not for the thread that decodes."""
+        if document is not None:
+            self._enqueue(document)
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout_s)
+        if self._thread is None:  # else it is still busy, and goes on by itself
+            self._write_all()
+
+    def _enqueue(self, document: str) -> None:
+        with self._lock:
+            self._waiting.append(document)
+            if len(self._waiting) > MOST_WAITING:
+                self._waiting.popleft()
+                self.dropped += 1
+
+    def _write_all(self) -> None:
+        while (document := self._next()) is not None:
+            try:
+                self._keep(document)
+            except Exception as error:  # whatever ails the store, decoding goes on
+                self._give_back(document, reason_of(error))
+                return
+            self.written += 1
+            self.failure = ""
+
+    def _next(self) -> str | None:
+        """Return the oldest document; None, and no thread any more, where there is none."""
+        with self._lock:
+            if self._waiting:
+                return self._waiting.popleft()
+            self._thread = None
+            return None
+
+    def _give_back(self, document: str, failure: str) -> None:
+        with self._lock:
+            if len(self._waiting) < MOST_WAITING:
+                self._waiting.appendleft(document)
+            else:
+                self.dropped += 1
+            self.failure = failure
+            self._thread = None
+
+
+def keeper(store: str | None, plan_id: int) -> Keep:
+    """Return what writes a document beside a plan of a store, opened for it alone."""
+    return partial(_keep, store, plan_id)
+
+
+def _keep(store: str | None, plan_id: int, document: str) -> None:
+    with open_store(store) as opened:
+        opened.add_observation(plan_id, document)

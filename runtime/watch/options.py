@@ -1,0 +1,37 @@
+"""How closely a decoder watches itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import RequestError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    """What watching may cost, and how often it may be wrong.
+
+    Attributes:
+        false_alarms: probability that drift is ever reported of a plan whose cells all keep to their intervals; and,
+            apart from that, that any cell is ever switched though its way of decoding is not the slower one.
+        probe_share: share of a cell's rounds that are run the other way to know its speed.
+        block_rounds, block_texts: rounds, and texts that end meanwhile, of a block whose speed counts once.
+        longest_block: rounds after which a block ends without them, for texts that never end.
+        flush_rounds: rounds after which observations are handed to the writer.
+    """
+
+    false_alarms: float = 0.01
+    probe_share: float = 0.02
+    block_rounds: int = 64
+    block_texts: int = 4
+    longest_block: int = 1024
+    flush_rounds: int = 8192
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.false_alarms < 1.0:
+            raise RequestError(f"false_alarms is a probability, got {self.false_alarms}; 0.01 is usual")
+        if not 0.0 < self.probe_share <= 0.5:
+            raise RequestError(f"probe_share must be in (0, 0.5], got {self.probe_share}; 0.02 is usual")
+        counts = (self.block_rounds, self.block_texts, self.longest_block, self.flush_rounds)
+        if min(counts) < 1 or self.longest_block < self.block_rounds:
+            raise RequestError(f"counts must be at least 1, and a longest block no shorter than a block, got {counts}")

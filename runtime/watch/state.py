@@ -1,0 +1,56 @@
+"""What is the case now, as metrics: the plan, its promises, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..choice import Choice
+from .drift import PromiseTest
+from .ledger import WatchedCell
+from .prometheus import Family, Labels, Sample
+
+
+def gauge(name: str, about: str, samples: Sequence[Sample]) -> Family:
+    """Return a metric that goes up and down."""
+    return Family(name=f"spectune_{name}", kind="gauge", about=about, samples=samples)
+
+
+def state_families(choice: Choice, cells: Sequence[WatchedCell]) -> list[Family]:
+    """Return which plan is followed and why, which cells were switched, and which have drifted."""
+    places = [
+        ({"batch": str(cell.cell.batch), "context": str(cell.cell.context)}, cell)
+        for cell in cells
+        if cell.cell is not None
+    ]
+    followed = [(labels, float(cell.guard is None or cell.guard.is_planned)) for labels, cell in places]
+    tests = [(labels, cell.planned.promise) for labels, cell in places if cell.planned.promise is not None]
+    return [
+        gauge("plan_info", "The plan that is followed, and why.", [(_about(choice), 1.0)]),
+        gauge("is_planned", "1 where a cell runs as planned, 0 where it was switched to plain decoding.", followed),
+        *_promise_families(tests),
+    ]
+
+
+def _about(choice: Choice) -> Labels:
+    about = {"source": choice.source, "reason": choice.reason}
+    plan = choice.plan
+    if plan is None:
+        return about
+    return about | {"target": plan.target.name, "device": plan.device.label, "workload": plan.workload}
+
+
+def _promise_families(tests: Sequence[tuple[Labels, PromiseTest]]) -> list[Family]:
+    ends = [
+        ({**labels, "end": end}, value)
+        for labels, test in tests
+        for end, value in (("low", test.low), ("high", test.high))
+    ]
+    found = [
+        ({**labels, "direction": direction}, float(test.found == direction))
+        for labels, test in tests
+        for direction in ("slower", "faster")
+    ]
+    return [
+        gauge("promised_tokens_per_second", "Ends of the plan's 90 % interval.", ends),
+        gauge("drift", "1 where the speed was found outside the plan's interval.", found),
+    ]

@@ -1,0 +1,212 @@
+"""A plan that is run, watched: what the decoder asks before a round, and is told after it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from ...profiler.records.wire import to_json
+from ..choice import Choice
+from ..decoder import Round
+from ..planned import PlannedSchedule
+from ..setup import RoundSetup
+from .counters import is_timed
+from .guard import Switch
+from .ledger import Lane, Ledger, Now, Subject, WatchedCell
+from .observations import ObservationWriter
+from .options import WatchOptions
+from .prometheus import Family, Sample, cell_families, exposition
+from .state import gauge, state_families
+
+Kind = Literal["switch", "drift", "fault", "unwritten"]
+MOST_EVENTS = 1000  # later ones are counted and not kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchEvent:
+    """Something a person should know; `batch` and `context` are the cell's, None where it is about no cell."""
+
+    kind: Kind
+    message: str
+    batch: int | None = None
+    context: int | None = None
+
+
+def utc_now() -> str:
+    """Return the present moment, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+class Watch:
+    """Follows a plan, counts what it does, and leaves it cell by cell where it is measured to lose.
+
+    `schedule` is the decoder's schedule and `note` its observer; the output of the target is none of their business.
+    One thread decodes. `prometheus` and `events` may be read by any other.
+
+    Attributes:
+        events: what was found out, oldest first.
+    """
+
+    def __init__(
+        self,
+        choice: Choice,
+        options: WatchOptions | None = None,
+        *,
+        subject: Subject | None = None,
+        writer: ObservationWriter | None = None,
+        on_event: Callable[[WatchEvent], None] | None = None,
+        now: Now = utc_now,
+    ) -> None:
+        """Begin with the plan as it was chosen; plain decoding without one.
+
+        Args:
+            choice: the plan, why it was chosen, and how its cells run.
+            options: what watching may cost, and how often it may be wrong.
+            subject: which stored plan observations are of; None: they are not kept.
+            writer: what keeps observations; whatever is left is written when the watch or the process ends.
+            on_event: told of every event between two rounds; what it raises is the caller's.
+            now: what tells when something was seen.
+        """
+        self.events: list[WatchEvent] = []
+        self._choice, self._options, self._on_event = choice, options or WatchOptions(), on_event
+        self._writer = writer
+        self._ledger = Ledger(choice, self._options, subject, now)
+        self._planned = PlannedSchedule(choice.plan) if choice.plan is not None else None
+        self._cells = {id(watched.cell): watched for watched in self._ledger.cells}
+        self._ran = {id(lane.setup): (cell, lane) for cell in self._ledger.cells for lane in cell.lanes}
+        self._last: RoundSetup | None = None
+        self._texts = self._rounds = self._told = 0
+        self._faulty: set[str] = set()
+        self._unwritten = ""
+        if writer is not None:
+            weakref.finalize(self, _write_rest, self._ledger, writer)
+
+    def schedule(self, batch: int, context: int) -> RoundSetup:
+        """Return how the next round is run."""
+        if self._planned is None:
+            return self._ledger.cells[0].lane.setup
+        return self._cells[id(self._planned(batch, context))].lane.setup
+
+    def note(self, done: Round, /) -> None:
+        """Take notice of a round that is over."""
+        found = self._ran.get(id(done.setup))
+        is_settled = done.setup is self._last  # the first round after a change pays for it: its drafter has to catch up
+        self._last = done.setup
+        if found is None:
+            return  # a round of another schedule
+        cell, lane = found
+        tokens = lane.since.add(done)
+        self._texts += len(done.finished)
+        if done.faults:
+            self._note_faults(done, lane)
+        if is_settled and is_timed(done):
+            self._judge(cell, lane, done, tokens)
+        self._rounds += 1
+        if self._rounds >= self._options.flush_rounds:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand what was seen since the last time to the writer; call it between requests. Never waits for the store."""
+        self._rounds = 0
+        observation = self._ledger.take()
+        if self._writer is None:
+            return
+        if observation is not None:
+            self._writer.submit(to_json(observation))
+        failure = self._writer.failure
+        if failure and failure != self._unwritten:
+            self._tell(WatchEvent(kind="unwritten", message=f"observations cannot be written and wait: {failure}"))
+        self._unwritten = failure
+
+    def prometheus(self) -> str:
+        """Return all counters since the beginning in Prometheus' text format."""
+        waiting: list[Sample] = [] if self._writer is None else [({}, float(self._writer.waiting))]
+        return exposition(
+            [
+                *cell_families(self._ledger.totals()),
+                *state_families(self._choice, self._ledger.cells),
+                Family(name="spectune_events_total", kind="counter", about="Events told.", samples=[({}, self._told)]),
+                gauge("observations_waiting", "Observations that are not in the store yet.", waiting),
+            ]
+        )
+
+    def _judge(self, cell: WatchedCell, lane: Lane, done: Round, tokens: int) -> None:
+        if cell.guard is not None:
+            switch = cell.guard.note(
+                is_planned=lane.is_planned, batch=len(done.kept), tokens=tokens, round_ms=done.round_ms
+            )
+            if switch is not None:
+                self._tell(_switched(cell, switch))
+        if lane.promise is None or lane.cell is None or len(done.kept) != lane.cell.batch:
+            return
+        options, block = self._options, lane.block
+        block.add(tokens, done.round_ms, self._texts)
+        if block.is_full(
+            self._texts, rounds=options.block_rounds, ended=options.block_texts, longest=options.longest_block
+        ):
+            self._judge_block(lane, block.close())
+
+    def _judge_block(self, lane: Lane, tokens_per_s: float) -> None:
+        """Compare the speed of a block with the promise; 0 means that nobody told times."""
+        if not tokens_per_s or lane.promise is None:
+            return
+        lane.speeds.append(tokens_per_s)
+        direction = lane.promise.add(tokens_per_s)
+        if direction is not None:
+            low, high = lane.promise.low, lane.promise.high
+            self._tell_of(
+                lane,
+                "drift",
+                f"{lane.setup.policy.label} is {direction} than the plan's interval of {low:.1f} to {high:.1f} "
+                f"tokens/s, {tokens_per_s:.1f} at last; profile and plan again",
+            )
+
+    def _note_faults(self, done: Round, lane: Lane) -> None:
+        """Tell the first fault of every source; the others are counted."""
+        for fault in done.faults:
+            source = fault.drafter or ""
+            if source not in self._faulty:
+                self._faulty.add(source)
+                self._tell_of(lane, "fault", f"{source or 'the verification'}: {fault.reason}")
+
+    def _tell_of(self, lane: Lane, kind: Kind, message: str) -> None:
+        cell = lane.cell
+        if cell is None:
+            self._tell(WatchEvent(kind=kind, message=message))
+            return
+        where = f"batch {cell.batch}, context {cell.context}: "
+        self._tell(WatchEvent(kind=kind, message=where + message, batch=cell.batch, context=cell.context))
+
+    def _tell(self, event: WatchEvent) -> None:
+        self._told += 1
+        if len(self.events) < MOST_EVENTS:
+            self.events.append(event)
+        self._ledger.tell(event.message)
+        if self._on_event is not None:
+            self._on_event(event)
+
+
+def _switched(cell: WatchedCell, switch: Switch) -> WatchEvent:
+    assert cell.cell is not None and cell.plain is not None, "only cells of a plan are switched"
+    planned = f"{cell.planned.setup.policy.label} by {cell.planned.setup.drafter}"
+    new, old = (planned, "plain decoding") if switch.to_planned else ("plain decoding", planned)
+    return WatchEvent(
+        kind="switch",
+        message=(
+            f"batch {cell.cell.batch}, context {cell.cell.context}: {new} was faster than {old} in {switch.lost} of "
+            f"{switch.comparisons} comparisons, {switch.ratio:.2f} times in the middle; it decodes by {new} now, and "
+            f"{old} is tried again now and then"
+        ),
+        batch=cell.cell.batch,
+        context=cell.cell.context,
+    )
+
+
+def _write_rest(ledger: Ledger, writer: ObservationWriter) -> None:
+    """Write what is left when the watch is forgotten or the process ends."""
+    observation = ledger.take()
+    if observation is not None or writer.waiting:
+        writer.close(None if observation is None else to_json(observation))

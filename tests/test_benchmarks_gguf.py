@@ -1,0 +1,100 @@
+"""What llama.cpp is given in benchmarks/llamacpp.py is our model: the same weights, the same tokens, the same text."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from .tiny_family import save_model
+
+gguf = pytest.importorskip("gguf")
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+PROMPTS = ((5, 17, 40), (99, 3, 8, 61, 20), (7,))
+NEW_TOKENS = 24
+
+Modules = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Modules:
+    """Return what imports a module that lies beside the package's own."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+    return importlib.import_module
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("tiny"), layers=2, seed=3)
+
+
+def written(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the tensors of a GGUF file as float32 arrays in torch's order of axes."""
+    tensors = gguf.GGUFReader(path).tensors
+    return {t.name: gguf.quants.dequantize(t.data, t.tensor_type).reshape(tuple(t.shape)[::-1]) for t in tensors}
+
+
+def test_neighbouring_rows_of_a_head_are_the_ones_hugging_face_rotates_together(
+    benchmark: Modules,
+) -> None:
+    heads, width = 2, 6
+    rows = torch.arange(heads * width).float()[:, None].expand(-1, 3)
+    ordered = benchmark("gguf_file").interleaved(rows, heads)[:, 0].tolist()
+    assert ordered == [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]
+
+
+def test_every_weight_is_written_once_and_a_tied_output_not_at_all(
+    benchmark: Modules, folder: Path, tmp_path: Path
+) -> None:
+    tensors = written(benchmark("gguf_file").write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32"))
+    ours = load_file(folder / "model.safetensors")
+    assert len(tensors) == len(ours)
+    assert sum(t.size for t in tensors.values()) == sum(w.numel() for w in ours.values())
+    assert np.array_equal(tensors["token_embd.weight"], ours["model.embed_tokens.weight"].numpy())
+    assert np.array_equal(tensors["blk.1.ffn_down.weight"], ours["model.layers.1.mlp.down_proj.weight"].numpy())
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("f16", 2**-11), ("bf16", 2**-8)])
+def test_a_shorter_format_rounds_matrices_and_leaves_norms(
+    benchmark: Modules, folder: Path, tmp_path: Path, dtype: str, error: float
+) -> None:
+    tensors = written(benchmark("gguf_file").write_gguf(folder, tmp_path / "tiny.gguf", dtype=dtype))
+    ours = load_file(folder / "model.safetensors")
+    matrix, norm = ours["model.layers.0.mlp.up_proj.weight"].numpy(), ours["model.norm.weight"].numpy()
+    assert np.allclose(tensors["blk.0.ffn_up.weight"], matrix, rtol=error, atol=1e-7)
+    assert np.array_equal(tensors["output_norm.weight"], norm)
+
+
+def test_the_vocabulary_is_the_tokenizer_s(benchmark: Modules, folder: Path, tmp_path: Path) -> None:
+    reader = gguf.GGUFReader(benchmark("gguf_file").write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32"))
+    described = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    tokens = reader.get_field("tokenizer.ggml.tokens").contents()
+    assert {text: place for place, text in enumerate(tokens)} == described["model"]["vocab"]
+    assert len(reader.get_field("tokenizer.ggml.merges").contents()) == len(described["model"]["merges"])
+
+
+@pytest.mark.parametrize("way", [0, 2])
+def test_llama_cpp_continues_as_transformers_does(benchmark: Modules, folder: Path, tmp_path: Path, way: int) -> None:
+    pytest.importorskip("xllamacpp")
+    server = benchmark("llama_server")
+    file = benchmark("gguf_file").write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32")
+    asked = server.ways(["small"])[way]  # plain, or with the target as its own draft model
+    running = server.Server(asked, {"target": file, "small": file}, slots=1, capacity=64, dtype="float32")
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    for prompt in PROMPTS:
+        running.read(prompt, 0)
+        (answer,) = running.decode([prompt], NEW_TOKENS, stops=False)
+        fed = torch.tensor([prompt])
+        whole = model.generate(fed, attention_mask=torch.ones_like(fed), max_new_tokens=NEW_TOKENS, do_sample=False)
+        assert answer.tokens == tuple(whole[0, len(prompt) :].tolist())

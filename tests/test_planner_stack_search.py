@@ -1,0 +1,168 @@
+"""Stacks of drafters as candidates of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from spectune.errors import PlanError
+from spectune.planner.cost import Cell
+from spectune.planner.inputs import DrafterInputs, PlanInputs
+from spectune.planner.options import SearchOptions
+from spectune.planner.plan import plan_from_json, plan_to_json
+from spectune.planner.policy import LookupPolicy, PlainPolicy, StackPolicy
+from spectune.planner.rehearsal import Rehearsal
+from spectune.planner.search import price, price_all, solve
+from spectune.planner.stack_search import StackSearch, least_forwards, stack_times, stacks_of
+from spectune.profiler.records.acceptance import PairwiseAcceptance
+
+from .synthetic import TARGET, Language, Milliseconds, SkilledDrafter, every_node, inputs, model, record, surface, texts
+
+CELL = Cell(batch=1, context=50)
+LANGUAGE = Language(7)
+GOOD, QUICK = "good", "quick"
+
+
+@cache
+def family(dear_ms: float = 20.0, skill: float = 0.97, agreement: float | None = 0.9) -> PlanInputs:
+    """Return a slow target, a drafter that is nearly always right but dear, and a quick one that is often right."""
+    pairs = texts(LANGUAGE, 6, lambda text: 40 + text)
+    traces = [
+        record(SkilledDrafter(LANGUAGE, chance), pairs, every_node(1, 3), name=name)
+        for name, chance in ((GOOD, skill), (QUICK, 0.9))
+    ]
+    costs: list[Milliseconds] = [lambda b, c, tokens: dear_ms + 0.1 * tokens, lambda b, c, tokens: 1.0 + 0.01 * tokens]
+    alone = inputs(traces[0], verify_ms=lambda b, c, tokens: 400.0 + 0.1 * tokens)
+    drafters = tuple(
+        DrafterInputs(
+            name=trace.drafter_name,
+            model=model(trace.drafter_name),
+            surface=surface(trace.drafter_name, "draft", ms),
+            trace=trace,
+        )
+        for trace, ms in zip(traces, costs, strict=True)
+    )
+    known = None if agreement is None else _agreeing(agreement)
+    return replace(alone, drafters=drafters, pairwise=known)
+
+
+def _agreeing(chance: float) -> PairwiseAcceptance:
+    greedy = ((1.0, 0.9, 0.8), (0.9, 1.0, chance), (0.8, chance, 1.0))
+    return PairwiseAcceptance(
+        models=("target", GOOD, QUICK),
+        greedy=greedy,
+        overlap=greedy,
+        target=TARGET.key,
+        workload="made up",
+        positions=99,
+    )
+
+
+def searched(found: PlanInputs, cell: Cell = CELL) -> tuple[StackSearch, list[StackPolicy], float]:
+    rehearsal = Rehearsal(found)
+    (contest,) = price_all(rehearsal, [cell], SearchOptions())
+    search = StackSearch(rehearsal, 0)
+    before = contest.best_rate
+    search.search(contest)
+    return search, [one.policy for one in contest.priced if isinstance(one.policy, StackPolicy)], before
+
+
+def test_only_a_model_that_costs_less_stands_below_another() -> None:
+    (contest,) = price_all(Rehearsal(family()), [CELL], SearchOptions())
+    pairs = {policy.models for policy in stacks_of(family(), contest.costs)}
+    assert pairs == {(GOOD,), (QUICK,), (GOOD, QUICK)}
+
+
+def test_without_recorded_agreement_only_lookups_stand_below_a_model() -> None:
+    found = family(agreement=None)
+    (contest,) = price_all(Rehearsal(found), [CELL], SearchOptions())
+    assert {policy.drafters for policy in stacks_of(found, contest.costs)} == {(GOOD, "lookup"), (QUICK, "lookup")}
+
+
+def test_every_forward_of_a_stack_costs_what_its_model_takes() -> None:
+    rehearsal = Rehearsal(family())
+    (contest,) = price_all(rehearsal, [CELL], SearchOptions())
+    policy = StackPolicy(drafters=(GOOD, QUICK), lengths=(4, 2))
+    found = StackSearch(rehearsal, 0).replay(policy, 1)
+    times = stack_times(policy, found, contest.costs)
+    for at in range(found.replay.rounds):
+        ran = [(level, width) for level, width in zip(found.levels[at], found.replay.widths[at], strict=True) if width]
+        own = sum(20.0 + 0.1 * width if level == 0 else 1.0 + 0.01 * width for level, width in ran)
+        assert times.draft_ms[at] == pytest.approx(own)
+        assert times.verify_ms[at] == pytest.approx(400.0 + 0.1 * found.replay.nodes[at])
+        assert times.host_ms[at] == pytest.approx(0.1)
+
+
+def test_a_stack_whose_forward_was_not_measured_has_no_price() -> None:
+    rehearsal = Rehearsal(family())
+    (contest,) = price_all(rehearsal, [CELL], SearchOptions())
+    small = replace(contest.costs.drafts[GOOD], ms=contest.costs.drafts[GOOD].ms[:, :3])
+    costs = replace(contest.costs, drafts={**contest.costs.drafts, GOOD: small})
+    policy = StackPolicy(drafters=(GOOD, QUICK), lengths=(4, 4))
+    with pytest.raises(PlanError, match="was not measured, only up to 2"):
+        stack_times(policy, StackSearch(rehearsal, 0).replay(policy, 1), costs)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        StackPolicy(drafters=(GOOD, QUICK), lengths=(6, 2)),
+        StackPolicy(drafters=(GOOD, QUICK, "lookup"), lengths=(4, 3, 2)),
+        StackPolicy(drafters=(QUICK, "lookup"), lengths=(5, 2)),
+    ],
+)
+def test_no_round_has_fewer_forwards_than_the_bound_says(policy: StackPolicy, batch: int) -> None:
+    found = StackSearch(Rehearsal(family()), 0).replay(policy, batch)
+    for level, least in enumerate(least_forwards(policy)):
+        assert found.forwards(level).min() >= least
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_no_stack_is_faster_than_its_bound(batch: int) -> None:
+    rehearsal, cell = Rehearsal(family()), Cell(batch=batch, context=50)
+    (contest,) = price_all(rehearsal, [cell], SearchOptions())
+    search = StackSearch(rehearsal, 0)
+    prospects = list(search._prospects(contest))
+    for one in prospects[:: max(len(prospects) // 12, 1)]:
+        assert search.price(contest, one.policy).tokens_per_s <= one.most_rate
+
+
+def test_a_stack_wins_where_its_upper_drafter_is_dear_and_its_lower_one_agrees() -> None:
+    plan = solve(family(), [CELL], created="2026-01-01T00:00:00Z", spectune="0.1")
+    (cell,) = plan.cells
+    assert isinstance(cell.policy, StackPolicy)
+    assert cell.drafter == "+".join(cell.policy.drafters)
+    assert cell.runner_up is not None and cell.runner_up.policy.kind != "stack"
+    assert any("of its forwards these are modelled" in note for note in plan.provenance.notes)
+
+
+def test_a_plan_with_a_stack_outlives_its_document() -> None:
+    plan = solve(family(), [CELL], created="2026-01-01T00:00:00Z", spectune="0.1")
+    assert plan_from_json(plan_to_json(plan)) == plan
+
+
+def test_stacks_that_cannot_win_are_not_replayed() -> None:
+    _, stacks, best = searched(family(dear_ms=4000.0, skill=0.5))
+    assert best > 0.0
+    assert all(policy.models == (QUICK,) for policy in stacks)
+
+
+def test_any_stack_can_be_priced_by_itself() -> None:
+    policy = StackPolicy(drafters=(QUICK, "lookup"), lengths=(3, 3), siblings=1)
+    priced = price(family(), CELL, policy)
+    assert priced.drafter == "quick+lookup"
+    assert np.isclose(priced.tokens_per_s, 1000.0 * priced.tokens_per_round / priced.round_ms)
+
+
+def test_a_stack_beside_a_single_drafter_changes_no_price_of_that() -> None:
+    found = family()
+    for policy, drafter in ((PlainPolicy(), None), (LookupPolicy(length=3), "lookup")):
+        rehearsal = Rehearsal(found)
+        (contest,) = price_all(rehearsal, [CELL], SearchOptions())
+        before = contest.find(policy, drafter)
+        StackSearch(rehearsal, 0).search(contest)
+        assert before is not None and contest.find(policy, drafter) is before

@@ -1,0 +1,256 @@
+"""A fault beside the target costs drafts and is reported; the output stays the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from spectune.errors import RequestError
+from spectune.planner.draft import DraftBatch
+from spectune.planner.policy import ChainPolicy, StackPolicy, TreePolicy
+from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.drafters.stack import stack_drafter
+from spectune.runtime.faults import MOST_FAULTS
+from spectune.runtime.feed import Feed
+from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request, Sequence
+from spectune.runtime.setup import PLAIN, RoundSetup, always
+
+from .tiny_models import tiny_llama
+
+pytestmark = pytest.mark.lossless
+
+CHAIN = RoundSetup(policy=ChainPolicy(length=3), drafter="own")
+ROOM = 60
+
+
+def model(seed: int = 0) -> LeanModel:
+    return LeanModel(tiny_llama(layers=2, seed=seed).double())
+
+
+def requests(count: int = 3, tokens: int = 20) -> list[Request]:
+    draws = np.random.default_rng(5)
+    return [
+        Request(prompt=tuple(draws.integers(0, 24, 2 + n).tolist()), max_new_tokens=tokens + n) for n in range(count)
+    ]
+
+
+def drafter() -> ModelDrafter:
+    return ModelDrafter(model(), slots=2, capacity=ROOM)
+
+
+def decoded(drafters: dict[str, Drafter], setup: RoundSetup = CHAIN) -> tuple[list[list[int]], list[Round]]:
+    """Return all texts of three requests in two slots, and the rounds."""
+    decoder = Decoder(model(), drafters, always(setup), slots=2, capacity=ROOM)
+    feed, rounds = Feed(decoder, requests()), []
+    while feed.refill():
+        rounds.append(decoder.step())
+    return [s.emitted for s in feed.sequences], rounds
+
+
+PLAINLY = decoded({}, PLAIN)[0]
+
+
+def reasons(rounds: Many[Round]) -> list[str]:
+    return [fault.reason for done in rounds for fault in done.faults]
+
+
+class Broken(ModelDrafter):
+    """Drafts rightly, but what it hands over is spoilt every second time."""
+
+    calls = 0
+
+    def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
+        self.calls += 1
+        right = super().draft(sequences, policy)
+        return self.spoil(right) if self.calls % 2 else right
+
+    def spoil(self, draft: DraftBatch) -> DraftBatch:
+        raise NotImplementedError
+
+
+class Raising(Broken):
+    def spoil(self, draft: DraftBatch) -> DraftBatch:
+        raise ValueError("out of ideas")
+
+
+class Short(Broken):
+    def spoil(self, draft: DraftBatch) -> DraftBatch:
+        tokens, parents, depths = (array[:0] for array in (draft.tokens, draft.parents, draft.depths))
+        return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=draft.sizes[:0], widths=())
+
+
+class Foreign(Broken):
+    def spoil(self, draft: DraftBatch) -> DraftBatch:
+        return replace(draft, tokens=draft.tokens + 1000)
+
+
+class Cyclic(Broken):
+    def spoil(self, draft: DraftBatch) -> DraftBatch:
+        return replace(draft, parents=np.where(draft.parents >= 0, draft.parents + 1, -1))
+
+
+class Oversized(Broken):
+    def spoil(self, draft: DraftBatch) -> DraftBatch:
+        return replace(draft, sizes=draft.sizes + 100)
+
+
+class Flat(Broken):
+    def spoil(self, draft: DraftBatch) -> DraftBatch:
+        return replace(draft, depths=np.minimum(draft.depths, 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Raising, "ValueError: out of ideas"),
+        (Short, "a draft for"),
+        (Foreign, "outside the target's vocabulary of 24"),
+        (Cyclic, "a node before its parent"),
+        (Oversized, "says that it has"),
+        (Flat, "one deeper than its parent"),
+    ],
+)
+def test_a_spoilt_draft_costs_its_round_and_is_reported(kind: type[Broken], said: str) -> None:
+    texts, rounds = decoded({"own": kind(model(), slots=2, capacity=ROOM)})
+    assert texts == PLAINLY
+    assert all(said in reason for reason in reasons(rounds))
+    assert [len(done.faults) for done in rounds[:4]] == [1, 0, 1, 0]
+
+
+class NotANumber(LeanModel):
+    """A model whose logits are no numbers."""
+
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        return super().forward(step, cache) * torch.nan
+
+
+def test_a_drafter_that_answers_nan_is_reported_and_then_no_longer_asked() -> None:
+    nan = NotANumber(tiny_llama(layers=1, seed=1).double())
+    texts, rounds = decoded({"own": ModelDrafter(nan, slots=2, capacity=ROOM)})
+    assert texts == PLAINLY
+    assert len(reasons(rounds)) == MOST_FAULTS
+    assert "not asked again" in reasons(rounds)[-1]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_stack_one_of_whose_models_answers_nan_is_reported(place: int) -> None:
+    models = [model(1), NotANumber(tiny_llama(layers=1, seed=1).double())][:: 1 if place else -1]
+    stack = StackPolicy(drafters=("upper", "lower"), lengths=(3, 2))
+    drafter = stack_drafter(stack, dict(zip(("upper", "lower"), models, strict=True)), slots=2, capacity=ROOM)
+    texts, rounds = decoded({"upper+lower": drafter}, RoundSetup(policy=stack, drafter="upper+lower"))
+    assert texts == PLAINLY
+    assert all("not numbers" in reason for reason in reasons(rounds)) and reasons(rounds)
+
+
+def test_a_drafter_that_grows_on_its_device_and_answers_nan_is_reported() -> None:
+    nan = NotANumber(tiny_llama(layers=1, seed=1).double())
+    texts, rounds = decoded({"own": ModelDrafter(nan, slots=2, capacity=ROOM, on_device=True)})
+    assert texts == PLAINLY
+    assert "outside the target's vocabulary" in reasons(rounds)[0]
+
+
+class Forgetful(ModelDrafter):
+    def move(self, source: int, target: int) -> None:
+        raise RuntimeError("where was it?")
+
+
+def test_a_drafter_that_loses_track_of_a_sequence_is_not_asked_again() -> None:
+    texts, rounds = decoded({"own": Forgetful(model(), slots=2, capacity=ROOM)})
+    assert texts == PLAINLY
+    assert reasons(rounds) == ["RuntimeError: where was it?; it is not asked again"]
+
+
+def test_a_round_that_names_no_known_drafter_is_plain_and_says_so() -> None:
+    texts, rounds = decoded({}, CHAIN)
+    assert texts == PLAINLY
+    assert {fault.drafter for done in rounds for fault in done.faults} == {"own"}
+
+
+class Cramped(LeanModel):
+    """A model that has no memory for more than one new token per sequence once it decodes."""
+
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        if step.take is None and step.tokens.shape[1] > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return super().forward(step, cache)
+
+
+def test_a_tree_that_does_not_fit_into_memory_is_left_out_and_reported() -> None:
+    decoder = Decoder(
+        Cramped(tiny_llama(layers=2, seed=0).double()), {"own": drafter()}, always(CHAIN), slots=2, capacity=ROOM
+    )
+    feed, rounds = Feed(decoder, requests()), []
+    while feed.refill():
+        rounds.append(decoder.step())
+    assert [s.emitted for s in feed.sequences] == PLAINLY
+    assert all(fault.drafter is None and "out of memory" in fault.reason for r in rounds for fault in r.faults)
+
+
+def test_an_error_that_is_no_lack_of_memory_is_not_swallowed() -> None:
+    class Failing(LeanModel):
+        def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+            if step.take is None:
+                raise RuntimeError("device-side assert")
+            return super().forward(step, cache)
+
+    decoder = Decoder(Failing(tiny_llama(layers=2, seed=0)), {}, always(PLAIN), slots=2, capacity=ROOM)
+    decoder.admit(requests(1)[0])
+    with pytest.raises(RuntimeError, match="device-side"):
+        decoder.step()
+
+
+def test_a_cancelled_request_leaves_the_others_as_they_were() -> None:
+    decoder = Decoder(model(), {"own": drafter()}, always(CHAIN), slots=2, capacity=ROOM)
+    feed = Feed(decoder, requests())
+    feed.refill()
+    decoder.step()
+    decoder.cancel(feed.sequences[0])
+    while feed.refill():
+        decoder.step()
+    assert [s.emitted for s in feed.sequences[1:]] == PLAINLY[1:]
+    assert feed.sequences[0].emitted == PLAINLY[0][: len(feed.sequences[0].emitted)]
+
+
+def test_a_request_cannot_be_cancelled_twice() -> None:
+    decoder = Decoder(model(), {}, always(PLAIN), slots=2, capacity=ROOM)
+    sequence = decoder.admit(requests(1)[0])
+    decoder.cancel(sequence)
+    with pytest.raises(RequestError, match="is not being decoded"):
+        decoder.cancel(sequence)
+
+
+def test_a_round_tells_how_long_its_parts_took() -> None:
+    for done in decoded({"own": drafter()})[1]:
+        assert 0.0 < done.verify_ms < done.round_ms
+        assert 0.0 < done.draft_ms < done.round_ms
+
+
+def test_forwards_of_a_captured_model_see_few_different_numbers_of_positions() -> None:
+    seen = []
+
+    class Captured(LeanModel):
+        regime = "cuda-graph"
+
+        def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+            if step.take is None:
+                seen.append(step.seen)
+            return super().forward(step, cache)
+
+    decoder = Decoder(
+        Captured(tiny_llama(layers=2, seed=0).double()), {"own": drafter()}, always(CHAIN), slots=2, capacity=ROOM
+    )
+    feed = Feed(decoder, requests())
+    while feed.refill():
+        decoder.step()
+    assert [s.emitted for s in feed.sequences] == PLAINLY
+    assert set(seen) == {ROOM}

@@ -1,0 +1,120 @@
+"""The guard: plain decoding is asked now and then, takes over where it is faster, and gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from spectune.runtime.watch.guard import PLAIN_BURST, Guard, Switch
+
+STREAMS, ROUNDS, RATE = 300, 3000, 0.05
+SHARE = 0.15
+
+
+@dataclass
+class Machine:
+    """Runs rounds the way a guard wants them: planned ones yield 1 to 4 tokens, plain ones 1; stalls hit both."""
+
+    guard: Guard
+    seed: int = 0
+    planned_ms: Callable[[int], float] = lambda round_number: 2.5  # as fast as plain decoding
+    batch: Callable[[int], int] = lambda round_number: 1
+    switches: list[tuple[int, Switch]] = field(default_factory=list)
+    plain_rounds: int = 0
+
+    def run(self, rounds: int) -> None:
+        generator = np.random.default_rng(self.seed)
+        drawn = generator.integers(1, 5, size=rounds)
+        noise = np.exp(0.1 * generator.standard_normal(rounds)) * np.where(generator.random(rounds) < 0.01, 20.0, 1.0)
+        for place in range(rounds):
+            is_planned = self.guard.wants_planned
+            self.plain_rounds += not is_planned
+            switch = self.guard.note(
+                is_planned=is_planned,
+                batch=self.batch(place),
+                tokens=int(drawn[place]) if is_planned else 1,
+                round_ms=float(noise[place]) * (self.planned_ms(place) if is_planned else 1.0),
+            )
+            if switch is not None:
+                self.switches.append((place, switch))
+
+
+def test_a_planned_way_that_is_as_fast_is_left_as_rarely_as_stated() -> None:
+    switched = 0
+    for seed in range(STREAMS):
+        machine = Machine(Guard(RATE, SHARE), seed)
+        machine.run(ROUNDS)
+        switched += bool(machine.switches)
+    assert switched <= int(binom.ppf(0.999, STREAMS, RATE))
+
+
+def test_a_planned_way_that_is_a_third_slower_is_left() -> None:
+    left = 0
+    for seed in range(20):
+        machine = Machine(Guard(0.01, 0.02), seed, planned_ms=lambda place: 3.75)
+        machine.run(4000)
+        left += bool(machine.switches)
+    assert left >= 19
+
+
+def test_what_is_told_of_a_switch_is_what_was_seen() -> None:
+    machine = Machine(Guard(0.01, 0.02), planned_ms=lambda place: 3.75)
+    machine.run(4000)
+    _, switch = machine.switches[0]
+    assert not switch.to_planned and switch.lost <= switch.comparisons
+    assert switch.ratio == pytest.approx(1.5, rel=0.2)
+
+
+def test_a_passing_disturbance_does_not_pin_the_cell_to_plain_decoding() -> None:
+    machine = Machine(Guard(0.01, 0.05), planned_ms=lambda place: 10.0 if place < 3000 else 1.0)
+    machine.run(15000)
+    assert [switch.to_planned for _, switch in machine.switches] == [False, True]
+    assert machine.switches[0][0] < 3000 < machine.switches[1][0]
+
+
+def test_a_planned_way_that_wins_gives_plain_decoding_its_share_and_no_more() -> None:
+    machine = Machine(Guard(0.01, 0.02), planned_ms=lambda place: 1.0)
+    machine.run(50_000)
+    assert 0.01 < machine.plain_rounds / 50_000 <= 0.02
+
+
+def test_a_guess_is_compared_at_once_and_a_measured_plan_later() -> None:
+    guess, measured = Machine(Guard(0.01, 0.02, is_doubtful=True)), Machine(Guard(0.01, 0.02))
+    guess.run(40)
+    measured.run(40)
+    assert (guess.plain_rounds, measured.plain_rounds) == (PLAIN_BURST, 0)
+
+
+def test_batches_of_different_size_are_not_compared() -> None:
+    machine = Machine(Guard(0.01, 0.5), planned_ms=lambda place: 9.0, batch=lambda place: place // 20)
+    machine.run(4000)
+    assert not machine.switches
+
+
+def test_rounds_without_times_say_nothing() -> None:
+    guard = Guard(0.01, 0.5)
+    for _ in range(2000):
+        assert guard.note(is_planned=guard.wants_planned, batch=1, tokens=1, round_ms=0.0) is None
+
+
+def is_ever_switched_by_coins(seed: int, rounds: int = 8000) -> bool:
+    """Let a fair coin say, burst by burst, whether plain decoding looks twice as fast as the plan or half as fast."""
+    guard, coins = Guard(RATE, 0.5), np.random.default_rng(seed)
+    was_plain, plain_ms = False, 1.0
+    for _ in range(rounds):
+        is_planned = guard.wants_planned
+        if not is_planned and not was_plain:
+            plain_ms = 0.5 if coins.random() < 0.5 else 2.0
+        was_plain = not is_planned
+        if guard.note(is_planned=is_planned, batch=1, tokens=1, round_ms=1.0 if is_planned else plain_ms):
+            return True
+    return False
+
+
+def test_a_plan_that_loses_half_of_its_comparisons_is_left_as_rarely_as_stated() -> None:
+    switched = sum(is_ever_switched_by_coins(seed) for seed in range(STREAMS))
+    assert switched <= int(binom.ppf(0.999, STREAMS, RATE))
