@@ -9,7 +9,7 @@ every row stands the limit of the machine's bandwidth for plain decoding.
 Host overhead is the share of a round that is spent in no model's forward, counted in a pass of its own. The last line
 is one JSON object.
 
-    python benchmarks/decode.py [--races 3] [--budget 18]
+    python benchmarks/decode.py [--races 2] [--budget 18]
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from llamacpp import (  # isort: skip
 from sweep import DTYPE, PROFILE_PROMPTS, PROMPTS, learned, requests  # isort: skip
 
 PLAIN, PLAN, GENERATE = "plain", "plan", "transformers.generate"
-FIXED_LENGTHS = (2, 4, 8)  # of assisted generation, beside its default
-LOOKUP_LENGTHS = (5, 10, 20)  # of transformers' prompt lookup; 10 is what its documentation shows
+FIXED_LENGTHS = (2, 4)  # of assisted generation, beside its default
+LOOKUP_LENGTHS = (10, 20)  # of transformers' prompt lookup; 10 is what its documentation shows
 TURNS = 16
 COVERED = 0.9  # of the 90 % intervals
 
@@ -62,7 +62,7 @@ COVERED = 0.9  # of the 90 % intervals
 def main() -> None:
     """Run it and print the verdicts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--races", type=int, default=3, help="per batch, whose medians count")
+    parser.add_argument("--races", type=int, default=2, help="per batch, whose medians count")
     parser.add_argument("--budget", type=float, default=18.0, help="seconds for latency cells")
     asked = parser.parse_args()
     chapter = learned(0.0, asked.budget)
@@ -239,10 +239,11 @@ def _others(batch: int, asked: list[Request]) -> list[Entrant]:
 
 
 def _llamas(engine: LlamaCpp | None, asked: list[Request], batch: int) -> list[Entrant]:
-    """Return llama.cpp's ways, all of them at batch 1 and plain decoding elsewhere."""
+    """Return llama.cpp plain, and at batch 1 with its first draft model at several lengths and by n-grams."""
     if engine is None:
         return []
-    return list(engine.entrants(asked, batch, [] if batch == 1 else ways(())[:1]))
+    first = next(iter(family_models(family_folder()).drafters))
+    return list(engine.entrants(asked, batch, ways([first]) if batch == 1 else ways(())[:1]))
 
 
 def _assisted(name: str, target: Any, drafter: Any, asked: list[Request]) -> Entrant:  # Any: transformers' own models

@@ -15,7 +15,7 @@ JOINT = "+"  # between the names of a stack's drafters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackPolicy(IndependentPolicy):
-    """Draft the first drafter's own most likely chain, found with the help of the drafters below it.
+    """Draft the first drafter's own chain, found with the help of the drafters below it.
 
     A level asks the one below for a chain, verifies it in one forward, keeps what it would have said itself and its own
     next token, and asks again, until it holds `lengths[level]` tokens or more; then it hands up all of them. The lowest

@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .layout import Bools, Ints
-from .requests import Sampling, Sequence
+from .noise import gumbel
+from .requests import Request, Sampling, Sequence
 
 NOTHING = -1  # stands where a list of tokens is shorter than its neighbours
 NEVER = -1e30  # a drafter's score of a token that is never drawn: finite, so that scores of whole paths stay numbers
@@ -88,20 +89,39 @@ def tree_paths(sequences: Many[Sequence], tokens: Ints, sees: Bools) -> Ints | N
 
 
 def draft_scores(logits: Tensor, sequences: Many[Sequence], paths: Ints | Tensor | None) -> Tensor:
-    """Return a drafter's scores, float32, whose log-softmax is what the requests would draw from.
+    """Return a drafter's scores, float32, the best of which it would draw where the target draws with its noise.
 
     Args:
-        logits: (batch, n, vocabulary), the drafter's, behind nodes of its tree.
+        logits: (batch, n, vocabulary), the drafter's, behind nodes of one depth of its trees.
         sequences: (batch,).
         paths: (batch, n, depth) tokens of each node's path; as for `seen_tokens`.
 
     Returns:
         (batch, n, vocabulary), NEVER where a token is never drawn. At temperature 0 and without a penalty these are
-        the logits, and with a temperature alone the logits divided by it.
+        the logits. Sampled rows hold the noise of the target's own draw at that place, so that their log-softmax says
+        how sure the drafter is of that draw, and no longer how likely a token is before the noise is known.
     """
     requests = [s.request for s in sequences]
     scores = processed(logits.float(), requests, seen_tokens(sequences, paths, logits.device))
+    if any(r.temperature > 0 for r in requests):
+        depth = 0 if paths is None else paths.shape[2]
+        places = torch.tensor([[len(s.tokens) + depth] for s in sequences])
+        scores = with_noise(scores, requests, places.to(logits.device, non_blocking=True))
     return scores.clamp(min=NEVER) if any(r.masks for r in requests) else scores
+
+
+def with_noise(scores: Tensor, requests: Many[Request], places: Tensor) -> Tensor:
+    """Return scores with the noise of the target's own draws added to sampled rows.
+
+    Args:
+        scores: (batch, n, vocabulary), processed; not changed.
+        requests: (batch,), whose seeds key the noise.
+        places: (batch, n or 1) int64, place in the text of the token that is drawn behind each node.
+    """
+    rows = [row for row, r in enumerate(requests) if r.temperature > 0]
+    seeds = torch.tensor([[requests[row].seed] for row in rows]).to(scores.device, non_blocking=True)
+    own = places if len(rows) == len(places) else places[rows]
+    return on_rows(scores, rows, lambda some: some + gumbel(seeds, own, some.shape[-1]))
 
 
 def on_rows(scores: Tensor, rows: Many[int], change: Callable[[Tensor], Tensor]) -> Tensor:

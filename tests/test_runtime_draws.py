@@ -9,7 +9,8 @@ import pytest
 import torch
 from scipy import stats
 
-from spectune.runtime.draws import draw, gumbel, open_unit
+from spectune.runtime.draws import draw
+from spectune.runtime.noise import gumbel, open_unit
 from spectune.runtime.requests import Request, Sequence
 
 SEEDS = torch.arange(2000).unsqueeze(1)

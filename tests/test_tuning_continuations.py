@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spectune.runtime.draws import gumbel
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.noise import gumbel
 from spectune.runtime.requests import Request
 from spectune.tuning.continuations import continuations
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from spectune.runtime.draws import gumbel
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.noise import gumbel
 from spectune.runtime.requests import Request
 from spectune.tuning.continuations import continuations
 from spectune.tuning.exact import Judgement, judge

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from ..runtime.draws import gumbel
+from ..runtime.noise import gumbel
 from ..runtime.requests import Request
 
 NEAR_TIE = 1e-4  # logits closer than this may be ordered either way by fp32 forwards of different shapes

@@ -81,12 +81,12 @@ class Recorder:
         """Return the trace of one prompt and the target's own continuation of it.
 
         Args:
-            request: the prompt, and the temperature of the continuation.
+            request: the prompt, and the temperature and seed of the continuation.
             continuation: the target's own tokens, at least 2.
             positions: where trees are recorded, ascending; elsewhere only the root's children are. All where None.
         """
         first, own = len(request.prompt), np.array(continuation, dtype=np.int64)
-        roots = self._pass.read([*request.prompt, *continuation[:-1]], first, request.temperature)
+        roots = self._pass.read([*request.prompt, *continuation[:-1]], request)
         everywhere = np.arange(len(own) - 1)
         wanted = everywhere if positions is None else np.array(positions, dtype=np.int64)
         bare = np.setdiff1d(everywhere, wanted)

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from ..planner.draft import Children, Ints
-from ..runtime.drafters.model import best_children
+from ..runtime.drafters.model import recorded_children
 from ..runtime.layout import lay_out
 from ..runtime.models.forward import CausalModel, ForwardInput
+from ..runtime.requests import Request
 from .fed_nodes import FedNodes, NewNodes
 
 PIECE_TOKENS = 512  # of the text, read at once
@@ -29,19 +30,28 @@ class TextPass:
         """Allocate for texts of up to `longest` tokens."""
         self._model, self._children, self._slots = drafter, children, slots
         self._cache = drafter.new_cache(1 + slots, longest + NODE_ROOM)
-        self._temperature = 0.0
+        self._request = Request(prompt=(0,), max_new_tokens=1)
         self._base = 0  # cache column of the first node
         self._nodes = FedNodes(np.zeros(0, dtype=np.int64), slots)
 
-    def read(self, text: Sequence[int], first: int, temperature: float) -> Children:
-        """Read a text; return the best children behind text[: first + 1], text[: first + 2], ...: (1, n, children)."""
-        self._temperature = temperature
+    def read(self, text: Sequence[int], request: Request) -> Children:
+        """Read a request's text; return the best children behind every token of it that was emitted.
+
+        Args:
+            text: the prompt and what was emitted.
+            request: whose prompt it is, and whose temperature and seed decide what is drafted.
+
+        Returns:
+            (1, n, children), the first behind text[: len(prompt) + 1].
+        """
+        self._request, first = request, len(request.prompt)
         for start in range(0, first, PIECE_TOKENS):
             self._read_piece(text[start : min(start + PIECE_TOKENS, first)], start, take=True)
-        pieces = [
-            best_children(self._read_piece(text[at : at + PIECE_TOKENS], at), self._children, [temperature])
-            for at in range(first, len(text), PIECE_TOKENS)
-        ]
+        pieces = []
+        for at in range(first, len(text), PIECE_TOKENS):
+            logits = self._read_piece(text[at : at + PIECE_TOKENS], at)
+            places = torch.arange(at + 1, at + 1 + logits.shape[1], device=logits.device)[None]
+            pieces.append(recorded_children(logits, self._children, request, places))
         log_probs, tokens = (torch.cat(parts, dim=1).numpy() for parts in zip(*pieces, strict=True))
         return Children(tokens=tokens, log_probs=log_probs)
 
@@ -56,8 +66,9 @@ class TextPass:
         new = self._nodes.add(parents)
         self._make_room(self._base + int(new.places.max()) + 2)
         among = range(int(new.slots.min()), int(new.slots.max()) + 1)
-        logits = self._model.forward(self._lay_out(new, tokens, among), self._cache)
-        log_probs, order = best_children(logits, self._children, [self._temperature] * len(among))
+        step = self._lay_out(new, tokens, among)
+        logits = self._model.forward(step, self._cache)
+        log_probs, order = recorded_children(logits, self._children, self._request, step.positions + 1)
         own = new.slots - among.start, new.turns
         return Children(tokens=order.numpy()[own][None], log_probs=log_probs.numpy()[own][None])
 

@@ -12,8 +12,8 @@ import torch
 from ...errors import ModelError
 from ..layout import Ints, Masks, lay_out
 from ..models.forward import CausalModel
-from ..requests import Sampling, Sequence
-from ..sampling import NOTHING, processed, seen_tokens
+from ..requests import Sequence
+from ..sampling import NOTHING, processed, seen_tokens, with_noise
 
 NO_NUMBER = -1  # stands for a token where the logits are not numbers
 PREFILL_TOKENS = 512  # longest piece of a text read at once
@@ -103,7 +103,8 @@ class StackLevel:
             fed[row] += drafts[row]
         starts = self._cached[: len(fed)]
         logits = self._forward(_padded(fed), starts)
-        best = _best(logits, texts, lambda: _paths(texts, starts, fed), count).cpu()
+        places = np.array(starts)[:, None] + np.arange(1, logits.shape[1] + 1)
+        best = _best(logits, texts, places, lambda: _paths(texts, starts, fed), count).cpu()
         _require_numbers(best[rows])
         kept: list[list[Pick]] = [[] for _ in texts]
         for row in rows:
@@ -115,7 +116,7 @@ class StackLevel:
         return kept
 
     def draft(self, texts: Many[Ahead], rows: Many[int], length: int, count: int) -> list[list[Pick]]:
-        """Return, per row that asks, the model's most likely `length` tokens, drawn one after the other.
+        """Return, per row that asks, the `length` tokens the model itself would say, one after the other.
 
         Args:
             texts: of all slots in use.
@@ -129,7 +130,8 @@ class StackLevel:
 
         def noted(logits: torch.Tensor) -> None:
             own = [picks[:, :, :1] for picks in drawn]
-            drawn.append(_best(logits, texts, lambda: _drawn_paths(texts, own, logits.device), count))
+            places = np.array([[len(text) + len(own)] for text in texts])
+            drawn.append(_best(logits, texts, places, lambda: _drawn_paths(texts, own, logits.device), count))
 
         noted(self._forward(_padded(fed), self._cached[: len(fed)], take=take))
         for row in rows:
@@ -212,23 +214,25 @@ class StackLevel:
 
 
 def _best(
-    logits: torch.Tensor, texts: Many[Ahead], paths: Callable[[], Ints | torch.Tensor], count: int
+    logits: torch.Tensor, texts: Many[Ahead], places: Ints, paths: Callable[[], Ints | torch.Tensor], count: int
 ) -> torch.Tensor:
     """Return (batch, n, count): the ids of the best next tokens, the best first; NO_NUMBER where logits are none.
 
-    Of all settings of a request only the penalty of repetitions can change which token is the best.
+    Where a request samples, these are best with the noise of the target's own draws.
 
     Args:
         logits: (batch, n, vocabulary).
         texts: (batch,).
+        places: (batch, n), place in the text of the token behind each one that was fed.
         paths: tells (batch, n, any), the tokens behind the committed ones up to each place; asked where it matters.
         count: at least 1.
     """
     sequences = [text.sequence for text in texts]
-    scores = logits.float()
-    if any(s.request.penalises for s in sequences):
-        settings = [Sampling(repetition_penalty=s.request.repetition_penalty) for s in sequences]
-        scores = processed(scores, settings, seen_tokens(sequences, paths(), logits.device))
+    requests, scores = [s.request for s in sequences], logits.float()
+    if any(r.penalises or r.temperature > 0 for r in requests):
+        penalised = seen_tokens(sequences, paths(), logits.device) if any(r.penalises for r in requests) else ()
+        scores = processed(scores, requests, penalised)
+        scores = with_noise(scores, requests, torch.from_numpy(places).to(logits.device, non_blocking=True))
     if count == 1 and scores.device.type == "cpu":  # numpy's arg-max is several times faster than torch's
         ids = torch.from_numpy(scores.numpy().argmax(-1)).unsqueeze(-1)
         best = scores.gather(-1, ids)

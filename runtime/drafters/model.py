@@ -17,8 +17,8 @@ from ..growth.layout import LayerLayout
 from ..growth.scorer import DevicePass
 from ..layout import Bools, Masks, lay_out
 from ..models.forward import CausalModel, ForwardInput
-from ..requests import Sampling, Sequence
-from ..sampling import draft_scores, processed
+from ..requests import Request, Sequence
+from ..sampling import draft_scores, processed, with_noise
 
 Ints = NDArray[np.int64]
 PREFILL_TOKENS = 512  # longest piece of a prompt fed at once
@@ -225,17 +225,21 @@ class DraftPass:
         return Children(tokens=self._tokens, log_probs=log_probs)
 
 
-def best_children(logits: torch.Tensor, count: int, temperatures: Many[float]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the `count` most likely next tokens behind every node, on the host, most likely first.
+def recorded_children(
+    logits: torch.Tensor, count: int, request: Request, places: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what a draft pass would answer behind nodes of one request's text, on the host, the best child first.
 
     Args:
-        logits: (batch, width, vocabulary).
+        logits: (rows, width, vocabulary), all of the one text.
         count: children wanted; the vocabulary where that is smaller.
-        temperatures: (batch,), the requests'; the log-probabilities are the sampled distribution's, and
-            at temperature 0 the model's own.
+        request: its temperature and seed.
+        places: (rows, width) int64, place in the text of the token behind each node.
 
     Returns:
-        log-probabilities float32 and token ids int64, both (batch, width, count).
+        log-probabilities float32 and token ids int64, both (rows, width, count).
     """
-    answer = children_of(processed(logits.float(), [Sampling(temperature=t) for t in temperatures]), count)
+    asked = [request] * len(logits)
+    scores = with_noise(processed(logits.float(), asked), asked, places)
+    answer = children_of(scores, count)
     return answer.log_probs.cpu(), answer.tokens.cpu()

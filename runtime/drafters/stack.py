@@ -47,7 +47,7 @@ def named_stack(name: str, models: Mapping[str, CausalModel], *, slots: int, cap
 
 
 class StackDrafter:
-    """Drafts the first model's own most likely chain; what stands below only says how many forwards that takes.
+    """Drafts the first model's own chain; what stands below only says how many forwards that takes.
 
     So a draft depends on the committed text alone, up to its length, and that depends on the text too. Rows of a batch
     that hold enough tokens wait for the others.
