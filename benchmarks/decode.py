@@ -1,13 +1,12 @@
 """How fast does the runtime decode, how much of a round is not forwards, and does the prediction hold?
 
-Profiles the demo family at batch 1, 4 and 8, plans, and races plain and planned decoding first on the trace's own
-prompts, where the prediction is to be met, then on prompts nobody has seen, where its interval is to cover what is
-measured, beside `transformers.generate`, its assisted generation with every drafter and its prompt lookup (batch 1: it
-knows no other), and llama.cpp where the extra is installed: plain, and at batch 1 with its draft models at several
-lengths and by n-grams, on files of the same weights. All of one batch run in turns; medians over races count. Beside
-every row stands the limit of the machine's bandwidth for plain decoding.
-Host overhead is the share of a round that is spent in no model's forward, counted in a pass of its own. The last line
-is one JSON object.
+Profiles the demo family at batch 1, 4 and 8, plans, and races plain and planned decoding on the trace's own prompts,
+where the prediction is to be met, and on prompts nobody has seen, where its interval is to cover what is measured. Then
+both race `transformers.generate` and, at batch 1, its assisted generation with every drafter and its prompt lookup. All
+of a race run in turns; medians over races count. Last, where the extra is installed, llama.cpp decodes the same prompts
+from files of the same weights: plain, and at batch 1 with a draft model at several lengths and by n-grams. It races by
+itself, since its threads spin between its turns and slow whoever runs beside them. Host overhead is the share of a
+round that is spent in no model's forward, counted in a pass of its own. The last line is one JSON object.
 
     python benchmarks/decode.py [--races 2] [--budget 18]
 """
@@ -19,7 +18,6 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from copy import deepcopy
 from typing import Any
 
@@ -69,9 +67,14 @@ def main() -> None:
     family = load_family(family_models(family_folder()), dtype=DTYPE, device="cpu")
     traced = requests(calibration_prompts()[:PROFILE_PROMPTS], 0.0, seed=0)
     fresh = requests(evaluation_prompts()[:PROMPTS], 0.0, seed=1000)
+    cells = [one_cell(cell, family, traced, fresh, asked.races) for cell in chapter.cells]
     absent = missing()
-    with nullcontext() if absent else LlamaCpp(family_models(family_folder()), dtype=DTYPE) as engine:
-        cells = [one_cell(cell, family, traced, fresh, asked.races, engine) for cell in chapter.cells]
+    if absent is None:
+        with LlamaCpp(family_models(family_folder()), dtype=DTYPE) as engine:
+            for cell in cells:
+                beside_llamacpp(cell, engine, fresh)
+    for cell in cells:
+        cell["rows"] = rows_of(cell)
     checks = verdicts(cells)
     for name, holds in checks.items():
         print(f"{'ok  ' if holds else 'MISS'} {name}")
@@ -126,56 +129,60 @@ def host_overhead(setup: RoundSetup, family: Family, asked: Sequence[Request], b
     return 1.0 - forwards_ms / rounds_ms
 
 
-def one_cell(
-    cell: PlanCell,
-    family: Family,
-    traced: list[Request],
-    fresh: list[Request],
-    races: int,
-    engine: LlamaCpp | None,
-) -> dict[str, Any]:
-    """Race one batch size; return its rows and what was promised."""
+def one_cell(cell: PlanCell, family: Family, traced: list[Request], fresh: list[Request], races: int) -> dict[str, Any]:
+    """Race one batch size; return what was promised and what was measured."""
     ours = {PLAIN: plain_setup(cell), PLAN: setup_of(cell)}
     promised = {PLAIN: cell.plain, PLAN: cell.prediction}
-    on_traced = [_ours(ours, family, traced, cell.batch, seed) for seed in range(races)]
-    on_fresh = [
-        _ours(ours, family, fresh, cell.batch, seed, [*_others(cell.batch, fresh), *_llamas(engine, fresh, cell.batch)])
-        for seed in range(races)
-    ]
-    overhead = {name: host_overhead(setup, family, fresh, cell.batch) for name, setup in ours.items()}
-    speeds = {name: statistics.median(run[name] for run in on_fresh) for name in on_fresh[0]}
-    theirs = [speed for name, speed in speeds.items() if name.startswith("llama.cpp")]
-    step_bytes = read_bytes_per_step(family_models(family_folder()).target, DTYPE, cell.batch, cell.context)
-    bandwidth = read_bytes_per_s(detect("cpu"), step_bytes)
-    limit = bandwidth_limit_tokens_per_s(step_bytes, bandwidth, cell.batch)
-    over = {PLAIN: speeds.get(PLAIN_NAME), PLAN: max(theirs, default=None)}
-    rows = [
-        {
-            "batch": cell.batch,
-            "decoder": name,
-            "policy": cell.policy.label if name == PLAN else None,
-            "tokens_per_s": speed,
-            "predicted_tokens_per_s": promised[name].tokens_per_s if name in promised else None,
-            "host_overhead": overhead.get(name),
-            "ratio_to_llamacpp": speed / rival if (rival := over.get(name)) else None,
-            "bandwidth_limit_tokens_per_s": limit,
-        }
-        for name, speed in speeds.items()
-    ]
-    for row in rows:
-        beside = f"  {row['ratio_to_llamacpp']:.2f} of llama.cpp's" if row["ratio_to_llamacpp"] else ""
-        print(f"batch {cell.batch}  {row['decoder']:42} {row['tokens_per_s']:8.0f} tokens/s{beside}", flush=True)
+    on_traced = [_raced(ours, family, traced, cell.batch, seed) for seed in range(races)]
+    on_fresh = [_raced(ours, family, fresh, cell.batch, seed) for seed in range(races)]
+    beside = _raced(ours, family, fresh, cell.batch, races, _transformers(cell.batch, fresh))
     return {
         "batch": cell.batch,
-        "rows": rows,
-        "speeds": speeds,
-        "host_overhead": overhead,
+        "policy": cell.policy.label,
+        "predicted": {name: promise.tokens_per_s for name, promise in promised.items()},
+        "bandwidth_limit_tokens_per_s": _limit(cell),
+        "host_overhead": {name: host_overhead(setup, family, fresh, cell.batch) for name, setup in ours.items()},
         "traced_error": {
             name: statistics.median(run[name] for run in on_traced) / promised[name].tokens_per_s - 1.0 for name in ours
         },
         "covered": [_covers(promised[name], run[name]) for run in on_fresh for name in ours],
+        "beside_transformers": beside,
+        "speeds": {name: statistics.median(run[name] for run in on_fresh) for name in ours},
         "races": {"traced": on_traced, "fresh": on_fresh},
     }
+
+
+def beside_llamacpp(cell: dict[str, Any], engine: LlamaCpp, fresh: list[Request]) -> None:
+    """Race llama.cpp's ways at one batch size: plain, and at batch 1 with its first draft model and by n-grams."""
+    first = next(iter(family_models(family_folder()).drafters))
+    field = engine.entrants(fresh, cell["batch"], ways([first]) if cell["batch"] == 1 else ways(())[:1])
+    race(field, turns=TURNS, seed=0)
+    cell["llamacpp"] = {one.name: one.tokens_per_s for one in field}
+
+
+def rows_of(cell: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return one row per decoder, printed."""
+    theirs = cell.get("llamacpp", {})
+    rivals = {PLAIN: theirs.get(PLAIN_NAME), PLAN: max(theirs.values(), default=None)}
+    others = {name: speed for name, speed in cell["beside_transformers"].items() if name not in cell["speeds"]}
+    rows = []
+    for name, speed in {**cell["speeds"], **others, **theirs}.items():
+        rival = rivals.get(name)
+        rows.append(
+            {
+                "batch": cell["batch"],
+                "decoder": name,
+                "policy": cell["policy"] if name == PLAN else None,
+                "tokens_per_s": speed,
+                "predicted_tokens_per_s": cell["predicted"].get(name),
+                "host_overhead": cell["host_overhead"].get(name),
+                "ratio_to_llamacpp": None if rival is None else speed / rival,
+                "bandwidth_limit_tokens_per_s": cell["bandwidth_limit_tokens_per_s"],
+            }
+        )
+        beside = "" if rival is None else f"  {speed / rival:.2f} of llama.cpp's"
+        print(f"batch {cell['batch']}  {name:42} {speed:8.0f} tokens/s{beside}", flush=True)
+    return rows
 
 
 def verdicts(cells: list[dict[str, Any]]) -> dict[str, bool]:
@@ -190,7 +197,7 @@ def verdicts(cells: list[dict[str, Any]]) -> dict[str, bool]:
     share = sum(covered) / len(covered)
     checks[f"{COVERED:.0%} of {len(covered)} intervals cover on unseen prompts ({share:.2f})"] = share >= COVERED
     single = next(cell for cell in cells if cell["batch"] == 1)
-    speeds = single["speeds"]
+    speeds = single["beside_transformers"]
     assisted = max(speed for name, speed in speeds.items() if name.startswith("assisted"))
     looked_up = max(speed for name, speed in speeds.items() if name.startswith("prompt lookup"))
     for least, name, other in (
@@ -204,7 +211,7 @@ def verdicts(cells: list[dict[str, Any]]) -> dict[str, bool]:
     return checks
 
 
-def _ours(
+def _raced(
     setups: dict[str, RoundSetup],
     family: Family,
     asked: list[Request],
@@ -218,8 +225,14 @@ def _ours(
     return {one.name: one.tokens_per_s for one in field}
 
 
-def _others(batch: int, asked: list[Request]) -> list[Entrant]:
-    """Return what others decode with: transformers, and at batch 1 its assisted generation and prompt lookup."""
+def _limit(cell: PlanCell) -> float:
+    """Return what plain decoding would reach were it bound by the machine's bandwidth alone."""
+    step_bytes = read_bytes_per_step(family_models(family_folder()).target, DTYPE, cell.batch, cell.context)
+    return bandwidth_limit_tokens_per_s(step_bytes, read_bytes_per_s(detect("cpu"), step_bytes), cell.batch)
+
+
+def _transformers(batch: int, asked: list[Request]) -> list[Entrant]:
+    """Return `generate`, and at batch 1 assisted generation and prompt lookup."""
     models = family_models(family_folder())
     target = load_pretrained(str(models.target), dtype=DTYPE)
     found: list[Entrant] = [GenerateEntrant(GENERATE, target, asked, batch)]
@@ -236,14 +249,6 @@ def _others(batch: int, asked: list[Request]) -> list[Entrant]:
             options = {"prompt_lookup_num_tokens": length}
             found.append(GenerateEntrant(f"prompt lookup of {length}", deepcopy(target), asked, 1, **options))
     return found
-
-
-def _llamas(engine: LlamaCpp | None, asked: list[Request], batch: int) -> list[Entrant]:
-    """Return llama.cpp plain, and at batch 1 with its first draft model at several lengths and by n-grams."""
-    if engine is None:
-        return []
-    first = next(iter(family_models(family_folder()).drafters))
-    return list(engine.entrants(asked, batch, ways([first]) if batch == 1 else ways(())[:1]))
 
 
 def _assisted(name: str, target: Any, drafter: Any, asked: list[Request]) -> Entrant:  # Any: transformers' own models
