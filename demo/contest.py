@@ -54,7 +54,7 @@ class Contestant:
 
 def contestants(plan: Plan, cell: PlanCell, inputs: PlanInputs) -> list[Contestant]:
     """Return plain decoding, the two hand-set defaults and the plan's choice, each with its prediction."""
-    model = cell.drafter if cell.drafter not in (None, LOOKUP) else plan.drafters[0][0]
+    model = next((name for name in cell.drafters if name != LOOKUP), plan.drafters[0][0])
     place = Cell(batch=cell.batch, context=cell.context)
     found = [Contestant(name=PLAIN, setup=plain_setup(cell), predicted_tokens_per_s=cell.plain.tokens_per_s)]
     for name, policy in ((CHAIN, DEFAULT_CHAIN), (TREE, DEFAULT_TREE)):

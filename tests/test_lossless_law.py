@@ -13,6 +13,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
+from spectune.planner.draft import DraftBatch
 from spectune.planner.policy import (
     ChainPolicy,
     ConfidentChainPolicy,
@@ -27,6 +28,7 @@ from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.layout import Ints
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.noise import gumbel
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
 from spectune.runtime.walk import Acceptance, accept
@@ -66,11 +68,23 @@ class Crowd(Decoder):
         return list(self.running)
 
 
-def sampled(policy: TreePolicy, first_seed: int, samples: int) -> Counter[Text]:
+class Blind(ModelDrafter):
+    """A drafter that does not know the noise: what it proposes tells nothing about the target's draw."""
+
+    def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
+        greedy = [Sequence(replace(s.request, temperature=0.0), s.index) for s in sequences]
+        for twin, sequence in zip(greedy, sequences, strict=True):
+            twin.tokens = sequence.tokens
+        return super().draft(greedy, policy)
+
+
+def sampled(
+    policy: TreePolicy, first_seed: int, samples: int, kind: type[ModelDrafter] = ModelDrafter
+) -> Counter[Text]:
     """Count the texts that `samples` consecutive seeds emit."""
     counts: Counter[Text] = Counter()
     for start in range(first_seed, first_seed + samples, SLOTS):
-        drafter = ModelDrafter(DRAFTER, slots=SLOTS, capacity=24)
+        drafter = kind(DRAFTER, slots=SLOTS, capacity=24)
         schedule = always(RoundSetup(policy=policy, drafter="it"))
         crowd = Crowd(TARGET, {"it": drafter}, schedule, slots=SLOTS, capacity=24)
         sequences = crowd.start(drafter, range(start, start + SLOTS))
@@ -125,7 +139,7 @@ def noise_of_the_seed_only(seeds: Tensor, positions: Tensor, vocabulary: int) ->
     return ORIGINAL_GUMBEL(seeds, torch.zeros_like(positions), vocabulary)
 
 
-ORIGINAL_GUMBEL, ORIGINAL_DRAW = draws_module.gumbel, draws_module.draw
+ORIGINAL_GUMBEL, ORIGINAL_DRAW = gumbel, draws_module.draw
 
 
 class SecondChance:
@@ -188,7 +202,7 @@ def test_a_verifier_that_favours_drafts_is_caught(
     kind: str, verifier: Callable[[], SecondChance | FreshNoise], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(verifier(), monkeypatch)
-    assert p_value(sampled(TREES[kind], 0, 5000), exact_law()) < 1e-6
+    assert p_value(sampled(TREES[kind], 0, 5000, Blind), exact_law()) < 1e-6
 
 
 @pytest.mark.parametrize("verifier", [SecondChance, DroppedCorrection])
@@ -196,7 +210,7 @@ def test_in_trees_that_differ_a_verifier_that_favours_drafts_is_caught(
     verifier: Callable[[], SecondChance | FreshNoise], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(verifier(), monkeypatch)
-    assert p_value(sampled(RAGGED["talon"], 0, 5000), exact_law()) < 1e-6
+    assert p_value(sampled(RAGGED["talon"], 0, 5000, Blind), exact_law()) < 1e-6
 
 
 @pytest.mark.parametrize("kind", TREES)

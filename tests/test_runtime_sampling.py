@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spectune.errors import RequestError
 from spectune.runtime.layout import ancestors
+from spectune.runtime.noise import gumbel
 from spectune.runtime.requests import Request, Sampling, Sequence
 from spectune.runtime.sampling import NEVER, NOTHING, draft_scores, processed, seen_tokens, tree_paths
 
@@ -153,16 +154,22 @@ def test_a_drafter_s_scores_are_the_target_s_with_finite_numbers_for_what_is_mas
     logits, paths = logits_of(4, 3), np.arange(24).reshape(4, 3, 2)
     sequences = [sequence(settings) for _ in range(4)]
     ours, target = draft_scores(logits, sequences, paths), scored(logits, sequences, paths)
-    assert torch.equal(torch.where(target.isinf(), NEVER, target), ours)
+    seed, place = sequences[0].request.seed, len(sequences[0].tokens) + 2
+    noise = gumbel(torch.tensor([[seed]]), torch.tensor([[place]]), VOCABULARY)
+    assert torch.equal(torch.where(target.isinf(), NEVER, target + noise), ours)
     assert torch.log_softmax(ours, -1).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_with_a_temperature_alone_a_drafter_s_scores_are_the_quotients_to_the_last_bit(dtype: torch.dtype) -> None:
+def test_with_a_temperature_alone_a_drafter_s_scores_are_quotients_and_noise_to_the_last_bit(
+    dtype: torch.dtype,
+) -> None:
     logits = logits_of(3, 4, dtype)
     sequences = [sequence(Sampling(temperature=temperature)) for temperature in (0.8, 0.0, 1.0)]
     divisors = torch.tensor([0.8, 1.0, 1.0], dtype=torch.float32).view(-1, 1, 1)
-    assert torch.equal(draft_scores(logits, sequences, None), logits.float() / divisors)
+    seeds, places = (torch.tensor([[n] for n in ns]) for ns in ([s.request.seed for s in sequences], [len(TEXT)] * 3))
+    noise = gumbel(seeds, places, VOCABULARY) * torch.tensor([1.0, 0.0, 1.0]).view(-1, 1, 1)
+    assert torch.equal(draft_scores(logits, sequences, None), logits.float() / divisors + noise)
 
 
 @pytest.mark.parametrize(

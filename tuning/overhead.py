@@ -36,7 +36,7 @@ from ..runtime.setup import PLAIN, RoundSetup
 from ..runtime.shapes import ForwardShapes
 from .decoding import LOOKUP, Family, require_faultless, room_for
 
-ROUNDS = 8  # timed, per policy
+ROUNDS = 7  # timed, per policy
 WARM_UP = 1  # rounds before, untimed
 ALWAYS = -1.0  # a least gain that every layer reaches
 
@@ -69,7 +69,7 @@ def probes(drafter: str | None) -> list[RoundSetup]:
             _cast(6, 5, 24),
         ]
         setups.extend((policy, drafter) for policy in policies)
-        stacks = [StackPolicy(drafters=(drafter, LOOKUP), lengths=lengths) for lengths in ((2, 2), (6, 4))]
+        stacks = [StackPolicy(drafters=(drafter, LOOKUP), lengths=lengths) for lengths in ((2, 2), (4, 4))]
         setups.extend((stack, stack_name(stack)) for stack in stacks)
     return [RoundSetup(policy=policy, drafter=name) for policy, name in setups]
 
