@@ -181,7 +181,7 @@ def exact_law(settings: Sampling) -> dict[Text, float]:
     return law
 
 
-@pytest.mark.parametrize(("kind", "first_seed"), [("tree", 0), ("tree", 10**6), ("tree", -(2**62)), ("chain", 0)])
+@pytest.mark.parametrize(("kind", "first_seed"), [("tree", -(2**62)), ("chain", 0)])
 def test_sampled_texts_follow_the_law_of_transformers_processors(kind: str, first_seed: int) -> None:
     counts, law = sampled(TREES[kind], first_seed, 40_000), exact_law(LAW)
     assert set(counts) <= set(law)  # what is masked never comes
