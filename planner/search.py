@@ -153,7 +153,7 @@ def _solved(
     return SolvedCell(
         near=tuple(near),
         left_out=contest.left_out(),
-        notes=(*_notes_of(contest), *_modelled(contest, near[0].policy, stacks)),
+        notes=(*_notes_of(contest), *stacks.notes_of(contest, near[0].policy)),
         priced=len(contest.priced),
         pruned=contest.pruned,
     )
@@ -292,18 +292,6 @@ def _notes(surfaces: list[LatencySurface]) -> tuple[str, ...]:
         f"{surface.role} of {surface.model} has single repeats; its error is taken as {UNKNOWN_ERROR:.0%}"
         for surface in surfaces
         if _known_error(surface) is None
-    )
-
-
-def _modelled(contest: Contest, policy: TreePolicy, stacks: StackSearch) -> tuple[str, ...]:
-    """Return what is not exact about a chosen policy."""
-    if not isinstance(policy, StackPolicy):
-        return ()
-    found, cell = stacks.replay(policy, contest.batch), contest.costs.cell
-    shares = ", ".join(f"{found.modelled_share(level):.0%} of {name}" for level, name in enumerate(policy.models))
-    return (
-        f"batch {cell.batch}, context {cell.context}: the tokens of the {policy.label} are replayed; of its forwards "
-        f"these are modelled, because a model above had left the text: {shares}",
     )
 
 

@@ -14,7 +14,7 @@ Source: Globerson et al. 2025, arXiv:2510.19705.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, permutations, product
 
 import numpy as np
@@ -25,7 +25,7 @@ from .candidate import Candidate
 from .contest import REACH, Contest
 from .cost import CellCosts, RoundTimes
 from .inputs import LOOKUP, PlanInputs
-from .policy import ChainPolicy
+from .policy import ChainPolicy, TreePolicy
 from .rehearsal import Rehearsal
 from .stack_policy import StackPolicy, stack_name
 from .stack_replay import StackReplay, agreement_of, replay_stack
@@ -98,6 +98,17 @@ class StackSearch:
             self._replays[policy, batch] = replay_stack(policy, recordings, batch, agreement=chances, generator=tosses)
         return self._replays[policy, batch]
 
+    def notes_of(self, contest: Contest, policy: TreePolicy) -> tuple[str, ...]:
+        """Return what is not exact about a policy that a cell chose; nothing unless it is a stack."""
+        if not isinstance(policy, StackPolicy):
+            return ()
+        found, cell = self.replay(policy, contest.batch), contest.costs.cell
+        shares = ", ".join(f"{found.modelled_share(level):.0%} of {name}" for level, name in enumerate(policy.models))
+        return (
+            f"batch {cell.batch}, context {cell.context}: the tokens of the {policy.label} are replayed; of its "
+            f"forwards these are modelled, because a model above had left the text: {shares}",
+        )
+
     def _prospects(self, contest: Contest) -> Iterator[Prospect]:
         for policy in stacks_of(self._rehearsal.inputs, contest.costs):
             least_ms = _least_ms(policy, contest.costs)
@@ -148,13 +159,7 @@ def _with_lengths(models: Sequence[str]) -> Iterator[StackPolicy]:
 
 def with_siblings(policy: StackPolicy, count: int) -> StackPolicy:
     """Return a stack whose first drafter's next-best tokens are verified, too."""
-    return StackPolicy(
-        drafters=policy.drafters,
-        lengths=policy.lengths,
-        max_ngram=policy.max_ngram,
-        min_ngram=policy.min_ngram,
-        siblings=count,
-    )
+    return replace(policy, siblings=count)
 
 
 def stack_times(policy: StackPolicy, found: StackReplay, costs: CellCosts) -> RoundTimes:

@@ -20,7 +20,7 @@ from .drafters.lookup import chains
 from .drafters.protocol import Drafter
 from .draws import draw
 from .faults import MOST_FAULTS, Fault, is_out_of_memory, reason_of, require_sound
-from .layout import Ints, Masks, ancestors, lay_out
+from .layout import PREFILL_TOKENS, Ints, Masks, ancestors, lay_out, seen_by
 from .models.forward import CausalModel
 from .requests import Request, Sequence
 from .sampling import tree_paths
@@ -28,8 +28,6 @@ from .setup import RoundSetup, Schedule
 from .stopwatch import stopwatch_of
 from .walk import accept
 
-PREFILL_TOKENS = 512  # longest piece of a prompt fed at once
-GRAPH_STEP = 128  # cache positions in sight of captured forwards are a multiple of this
 BEGUN, DRAFTED, LAID_OUT, VERIFIED, DONE = range(5)  # moments of a round
 
 
@@ -77,6 +75,7 @@ class Decoder:
         self._slots = slots
         self._cache = target.new_cache(slots, capacity)
         self._masks = Masks(target.dtype, target.device)
+        self._seen_in = seen_by(target.regime, capacity)
         self._watch = stopwatch_of(target.device, DONE + 1)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
         self._failures = dict.fromkeys(drafters, 0)  # in a row, by drafter
@@ -151,21 +150,20 @@ class Decoder:
 
     def _draft(self, batch: Many[Sequence], setup: RoundSetup) -> tuple[int, DraftBatch]:
         """Return how many tokens the drafter had to read first, and its trees; only roots where it fails."""
-        nothing = chains([[] for _ in batch])
         if setup.drafter is None:
-            return 0, nothing
+            return 0, _roots(batch)
         drafter = self._drafters.get(setup.drafter)
         if drafter is None:
             self._faults.append(Fault(drafter=setup.drafter, reason="there is no such drafter here"))
-            return 0, nothing
+            return 0, _roots(batch)
         if self._failures[setup.drafter] >= MOST_FAULTS:
-            return 0, nothing
+            return 0, _roots(batch)
         try:
             fresh, draft = drafter.fresh(batch), drafter.draft(batch, setup.policy)
             require_sound(draft, len(batch), self._target.vocabulary)
         except Exception as error:  # whatever a drafter does wrong, the target goes on
             self._note_failure(setup.drafter, error, 1)
-            return 0, nothing
+            return 0, _roots(batch)
         self._failures[setup.drafter] = 0
         return fresh, draft
 
@@ -191,7 +189,7 @@ class Decoder:
             if not is_out_of_memory(error) or fed == 1:
                 raise
             self._faults.append(Fault(drafter=None, reason=reason_of(error)))
-        return self._verify_tree(batch, chains([[] for _ in batch]), 1)
+        return self._verify_tree(batch, _roots(batch), 1)
 
     def _verify_tree(self, batch: Many[Sequence], draft: DraftBatch, fed: int) -> tuple[list[int], int]:
         nodes = int(draft.sizes.max())
@@ -216,12 +214,6 @@ class Decoder:
         self.forwards += 1
         draws = draw(logits, batch, depths, tree_paths(batch, tokens, sees))
         return self._commit(batch, draft, draws, contexts), fed
-
-    def _seen_in(self, positions: int) -> int:
-        """Return the cache positions a verify looks at: few different numbers where each is captured as a graph."""
-        if self._target.regime != "cuda-graph":
-            return positions
-        return min(-(-positions // GRAPH_STEP) * GRAPH_STEP, self._cache.capacity)
 
     def _commit(
         self, batch: Many[Sequence], draft: DraftBatch, draws: list[list[int]], contexts: Many[int]
@@ -265,6 +257,11 @@ class Decoder:
             logits = self._target.forward(step, self._cache)
         assert logits is not None
         return logits
+
+
+def _roots(batch: Many[Sequence]) -> DraftBatch:
+    """Return trees without drafts."""
+    return chains([[] for _ in batch])
 
 
 def _widen(array: Ints, nodes: int, fed: int) -> Ints:

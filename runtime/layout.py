@@ -14,6 +14,8 @@ from .models.forward import ForwardInput
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+PREFILL_TOKENS = 512  # longest piece of a text read at once
+GRAPH_STEP = 128  # cache positions in sight of captured forwards are a multiple of this
 
 
 class Masks:
@@ -40,6 +42,16 @@ class Masks:
         if placed.device.type == "cuda":
             return placed.copy_(host.pin_memory(), non_blocking=True)
         return placed.copy_(host)
+
+
+def seen_by(regime: str, capacity: int) -> Callable[[int], int] | None:
+    """Return how many cache positions a forward looks at where it needs so many; None: exactly those.
+
+    Few different numbers where every one is captured as a graph.
+    """
+    if regime != "cuda-graph":
+        return None
+    return lambda positions: min(-(-positions // GRAPH_STEP) * GRAPH_STEP, capacity)
 
 
 def lay_out(

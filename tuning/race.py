@@ -93,8 +93,8 @@ class DecoderEntrant:
         such rounds count only where there are no others.
         """
         steady = steady_rounds(self._rounds, self._batch)
-        cold = [self._rounds[place] for place in self._cold if place < len(self._rounds)]
-        steady = [r for r in steady if not any(r is other for other in cold)] or steady
+        cold = {id(r) for place, r in enumerate(self._rounds) if place in self._cold}
+        steady = [r for r in steady if id(r) not in cold] or steady
         return 1000.0 * sum(sum(r.round.kept) for r in steady) / sum(without_stalls(steady))
 
 

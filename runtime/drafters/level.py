@@ -10,13 +10,12 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
-from ..layout import Ints, Masks, lay_out
+from ..layout import PREFILL_TOKENS, Ints, Masks, lay_out, seen_by
 from ..models.forward import CausalModel
 from ..requests import Sequence
 from ..sampling import NOTHING, processed, seen_tokens, with_noise
 
 NO_NUMBER = -1  # stands for a token where the logits are not numbers
-PREFILL_TOKENS = 512  # longest piece of a text read at once
 Pick = list[int]  # a token of a level's own chain, then its next-best ones at that place
 
 
@@ -62,6 +61,7 @@ class StackLevel:
         self._model, self._capacity = model, capacity
         self._cache = model.new_cache(slots, capacity)
         self._masks = Masks(model.dtype, model.device)
+        self._seen_in = seen_by(model.regime, capacity)
         self._cached, self._committed = [0] * slots, [0] * slots
 
     def admit(self, slot: int, tokens: Many[int]) -> None:
@@ -205,6 +205,7 @@ class StackLevel:
             dtype=self._model.dtype,
             device=self._model.device,
             masks=self._masks,
+            seen_in=self._seen_in,
         )
         last = self._model.longest_context - 1
         if max(starts) + count > last:  # no text is longer, but a draft may be

@@ -15,14 +15,12 @@ from ..growth.draft import DeviceDraft, children_of
 from ..growth.grow import grow_on_device
 from ..growth.layout import LayerLayout
 from ..growth.scorer import DevicePass
-from ..layout import Bools, Masks, lay_out
+from ..layout import PREFILL_TOKENS, Bools, Masks, lay_out, seen_by
 from ..models.forward import CausalModel, ForwardInput
 from ..requests import Request, Sequence
 from ..sampling import draft_scores, processed, with_noise
 
 Ints = NDArray[np.int64]
-PREFILL_TOKENS = 512  # longest piece of a prompt fed at once
-GRAPH_STEP = 128  # cache positions in sight of captured forwards are a multiple of this
 
 
 class ModelDrafter:
@@ -51,6 +49,7 @@ class ModelDrafter:
         self._model = model
         self._cache = model.new_cache(slots, capacity)
         self._masks = Masks(model.dtype, model.device)
+        self._seen_in = seen_by(model.regime, capacity)
         self._cached = [0] * slots
         self._on_device = model.device.type != "cpu" if on_device is None else on_device
 
@@ -173,12 +172,6 @@ class ModelDrafter:
             seen_in=self._seen_in,
         )
         return self.feed(step)
-
-    def _seen_in(self, positions: int) -> int:
-        """Return the cache positions a forward looks at: few different numbers where each is captured as a graph."""
-        if self._model.regime != "cuda-graph":
-            return positions
-        return min(-(-positions // GRAPH_STEP) * GRAPH_STEP, self._cache.capacity)
 
 
 class DraftPass:

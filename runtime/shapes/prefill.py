@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..decoder import PREFILL_TOKENS
-from ..layout import lay_out
+from ..layout import PREFILL_TOKENS, lay_out
 from ..models.forward import CausalModel, ForwardInput
 from .room import Room
 
