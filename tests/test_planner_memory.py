@@ -24,8 +24,8 @@ from spectune.planner.memory import (
 from spectune.planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TalonPolicy, TreePolicy
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.records.configuration import architecture_of
-from spectune.runtime.decoder import PREFILL_TOKENS
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.layout import PREFILL_TOKENS
 from spectune.runtime.models.anatomy import DRAFT_DEPTH
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request

@@ -12,8 +12,9 @@ from spectune.errors import DeviceError, MeasurementError, ModelError
 from spectune.planner.policy import Eagle2Policy
 from spectune.profiler.protocols import ShapeRunner
 from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import PREFILL_TOKENS, Decoder
+from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.layout import PREFILL_TOKENS
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
