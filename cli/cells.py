@@ -52,7 +52,8 @@ def published_table(plan: Plan) -> Table:
 
 def validation_table(done: Validation) -> Table:
     """Return predicted and measured tokens/s of each cell."""
-    columns = ("batch", "context", "policy", "drafter", "predicted", "90 %", "measured", "error", "plain", "x plain")
+    shared = ("batch", "context", "policy", "drafter")
+    columns = (*shared, "predicted", "90 %", "measured", "error", "machine's pace", "plain", "x plain")
     rows = [
         (
             row.batch,
@@ -63,6 +64,7 @@ def validation_table(done: Validation) -> Table:
             _interval(*row.interval),
             row.measured_tokens_per_s,
             f"{row.error:.1%}",
+            "" if row.machine_speed is None else f"{row.machine_speed:.0%}",
             row.plain_tokens_per_s,
             row.speedup,
         )

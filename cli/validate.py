@@ -55,7 +55,8 @@ def validate(
     """Measure the plan against plain decoding.
 
     Both decode the same prompts in turns, so that whatever disturbs the device disturbs them alike.
-    Predicted and measured speed are kept beside the plan.
+    Predicted and measured speed are kept beside the plan, and how fast the machine was meanwhile against
+    when it was profiled.
 
     \b
         spectune validate --target path/to/target --fail-above 15

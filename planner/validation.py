@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationRow:
-    """One cell: what was promised and what was measured; tokens/s of all sequences together."""
+    """One cell: what was promised and what was measured; tokens/s of all sequences together.
+
+    Attributes:
+        machine_speed: the machine's pace while this was measured over its pace when it was profiled, by the forward of
+            a plain round; None where it was not gauged.
+    """
 
     batch: int
     context: int
@@ -17,11 +22,19 @@ class ValidationRow:
     interval: tuple[float, float]
     measured_tokens_per_s: float
     plain_tokens_per_s: float
+    machine_speed: float | None = None
 
     @property
     def error(self) -> float:
         """|predicted / measured - 1|."""
         return abs(self.predicted_tokens_per_s / self.measured_tokens_per_s - 1.0)
+
+    @property
+    def error_at_pace(self) -> float | None:
+        """The error of the promise at the machine's present pace: what the plan itself has wrong."""
+        if self.machine_speed is None:
+            return None
+        return abs(self.predicted_tokens_per_s * self.machine_speed / self.measured_tokens_per_s - 1.0)
 
     @property
     def speedup(self) -> float:

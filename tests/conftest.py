@@ -8,7 +8,10 @@ import sys
 import pytest
 from hypothesis import settings
 
+MOST_WORKERS = 8
+
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test reaches for a network, not even to find a file missing
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # every core has a worker of its own
 
 settings.register_profile("spectune", deadline=None)  # a busy machine is no counterexample
 settings.load_profile("spectune")
@@ -21,3 +24,8 @@ def _one_torch_thread() -> None:
         import torch
 
         torch.set_num_threads(1)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many workers `-n auto` means: one a core, but every one imports torch."""
+    return min(MOST_WORKERS, len(os.sched_getaffinity(0)))

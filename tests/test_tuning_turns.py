@@ -87,7 +87,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> FleetJob:
         max_new_tokens=8,
         max_prompt_tokens=8,
         contexts=(8,),
-        budget_s=2.0,
+        budget_s=6.0,
         held_out=2,
         record="quick",
     )

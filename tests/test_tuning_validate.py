@@ -20,6 +20,9 @@ from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.wire import from_json
 from spectune.runtime.setup import setup_of
+from spectune.tuning.family import load_family
+from spectune.tuning.gauge import Gauge
+from spectune.tuning.request import Models
 from spectune.tuning.validate import ValidateRequest, plain_setup, validate_stored
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
@@ -76,6 +79,7 @@ def test_a_row_sets_the_promise_beside_what_was_measured(bench: Bench) -> None:
     assert row.predicted_tokens_per_s == cell.prediction.tokens_per_s
     assert row.interval == (cell.prediction.low, cell.prediction.high)
     assert row.measured_tokens_per_s > 0 and row.plain_tokens_per_s > 0
+    assert row.machine_speed is not None and row.machine_speed > 0
 
 
 def test_what_was_measured_lies_beside_the_plan(bench: Bench) -> None:
@@ -133,3 +137,20 @@ def test_a_rows_error_and_speed_up_are_ratios_of_what_it_measured() -> None:
     )  # fmt: skip
     assert row.error == pytest.approx(0.25)
     assert row.speedup == pytest.approx(2.0)
+
+
+def test_a_gauge_sets_the_middle_of_its_calls_against_the_profiled_one(bench: Bench) -> None:
+    cell = bench.plan.cell(1, 10)
+    family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
+    readings_ms = [0, 2, 10, 13, 20, 70, 100, 104]  # starts and ends: 2, 3, 50 and 4 ms
+    gauge = Gauge(cell, family.target, clock_ns=iter([ms * 10**6 for ms in readings_ms]).__next__)
+    gauge.advance(1.0)
+    assert gauge.speed == pytest.approx(cell.plain.verify_ms / 3.5)
+
+
+def test_an_error_at_the_machines_pace_leaves_the_machine_out() -> None:
+    row = ValidationRow(
+        batch=1, context=10, policy="plain", drafter=None, predicted_tokens_per_s=100.0, interval=(90.0, 110.0),
+        measured_tokens_per_s=80.0, plain_tokens_per_s=80.0, machine_speed=0.8,
+    )  # fmt: skip
+    assert row.error == pytest.approx(0.25) and row.error_at_pace == pytest.approx(0.0)

@@ -22,6 +22,7 @@ from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, setup_of
 from .decoding import Family, room_for
 from .family import load_family, torch_device
+from .gauge import Gauge
 from .prompts import requests_of
 from .race import DecoderEntrant, race
 from .request import Models, ProfileRequest
@@ -115,14 +116,17 @@ def _cell_for(plan: Plan, batch: int, requests: Sequence[Request]) -> PlanCell:
 def _measured(cell: PlanCell, family: Family, requests: Sequence[Request], request: ValidateRequest) -> ValidationRow:
     planned: list[float] = []
     plain: list[float] = []
+    speeds: list[float] = []
     for repeat in range(request.rounds):
         entrants = [
             entrant(PLAIN_NAME, plain_setup(cell), family, requests, cell.batch),
             entrant(PLAN_NAME, setup_of(cell), family, requests, cell.batch),
         ]
-        race(entrants, turns=TURNS, seed=request.seed + repeat)
+        gauge = Gauge(cell, family.target)
+        race([*entrants, gauge], turns=TURNS, seed=request.seed + repeat)
         plain.append(entrants[0].tokens_per_s)
         planned.append(entrants[1].tokens_per_s)
+        speeds.append(gauge.speed)
     return ValidationRow(
         batch=cell.batch,
         context=cell.context,
@@ -132,6 +136,7 @@ def _measured(cell: PlanCell, family: Family, requests: Sequence[Request], reque
         interval=(cell.prediction.low, cell.prediction.high),
         measured_tokens_per_s=median(planned),
         plain_tokens_per_s=median(plain),
+        machine_speed=median(speeds),
     )
 
 
