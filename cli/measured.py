@@ -75,7 +75,7 @@ def profile_facts(done: Profile, store_url: str) -> Json:
             }
             for trace in done.traces
         ],
-        "pairwise_acceptance": facts_of(done.pairwise[0]),
+        "pairwise_acceptance": facts_of(done.pairwise[0]) if done.pairwise else None,
         "more_pairwise_acceptance": [facts_of(agreement) for agreement in done.pairwise[1:]],
     }
 
@@ -125,7 +125,7 @@ def print_profile(facts: Json) -> None:
     acceptance = [
         (
             *(trace[name] for name in ("drafter", "workload", "temperature", "positions")),
-            *trace["acceptance_by_rank"][:SHOWN_RANKS],
+            *(trace["acceptance_by_rank"] + [""] * SHOWN_RANKS)[:SHOWN_RANKS],
         )
         for trace in facts["traces"]
     ]

@@ -70,7 +70,10 @@ def validate(
         done = validate_stored(request, opened, progress=report)
         url = opened.url
     if as_json:
-        rows = [facts_of(row) | {"error": row.error, "speedup": row.speedup} for row in done.rows]
+        rows = [
+            facts_of(row) | {"error": row.error, "error_at_pace": row.error_at_pace, "speedup": row.speedup}
+            for row in done.rows
+        ]
         print_json({"plan": done.plan_id, "rows": rows, "store": url})
     else:
         print_table(validation_table(done))

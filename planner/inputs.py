@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import PlanError
@@ -14,7 +14,7 @@ from ..profiler.records.surface import LatencySurface
 from .memory import LOOKUP, Footprint
 from .recorded import Text, texts_of
 
-__all__ = ["LOOKUP", "TARGET", "DrafterInputs", "PlanInputs"]
+__all__ = ["LOOKUP", "TARGET", "DrafterInputs", "PlanInputs", "with_weights"]
 
 TARGET = "target"  # what the target is called among the models of a PairwiseAcceptance
 
@@ -130,6 +130,11 @@ class PlanInputs:
                 f"the agreement was recorded at temperature {pairwise.temperature}, not {self.temperature}; "
                 "measure them together"
             )
+
+
+def with_weights(traces: Iterable[AcceptanceTrace]) -> list[AcceptanceTrace]:
+    """Return the traces of models: lookup's only holds the texts of a target that was profiled without drafters."""
+    return [trace for trace in traces if trace.drafter != LOOKUP]
 
 
 def _require_same(what: str, seen: str, expected: str) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..errors import RequestError, SpectuneError
-from ..planner.inputs import DrafterInputs, PlanInputs
+from ..planner.inputs import DrafterInputs, PlanInputs, with_weights
+from ..planner.recorded import texts_of
 from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.device import Device
 from ..profiler.records.document import SurfaceDocument, TraceDocument
@@ -48,7 +49,8 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
     traces = [_document(TraceDocument, path).trace for path in files.traces]
     target = _target(traces, files.traces)
     verify = _of_model(surfaces, target, "verify", "the traces' target")
-    drafts = [_of_model(surfaces, trace.drafter, "draft", trace.drafter_name) for trace in traces]
+    drafted = with_weights(traces)
+    drafts = [_of_model(surfaces, trace.drafter, "draft", trace.drafter_name) for trace in drafted]
     _require_used(surfaces, {verify, *drafts})
     found = surfaces[verify]
     models = {document.surface.model: _model(path, document) for path, document in surfaces.items()}
@@ -62,8 +64,11 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
             DrafterInputs(
                 name=trace.drafter_name, model=models[trace.drafter], surface=surfaces[path].surface, trace=trace
             )
-            for trace, path in zip(traces, drafts, strict=True)
+            for trace, path in zip(drafted, drafts, strict=True)
         ),
+        texts=texts_of(traces[0]),
+        workload=traces[0].workload,
+        temperature=traces[0].temperature,
         footprints=footprints_of(models.values(), found.surface.dtype),
         notes=_notes(surfaces, found),
     )

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ..db.store import Store
 from ..errors import RequestError
-from ..planner.inputs import DrafterInputs, PlanInputs
+from ..planner.inputs import DrafterInputs, PlanInputs, with_weights
+from ..planner.recorded import texts_of
 from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.match import nearest
 from ..profiler.records.model import ModelIdentity
@@ -40,7 +41,8 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
     if not traces:
         raise missing(f"trace of the workload {request.workload!r}", request, store)
     together, left_out = recorded_together(traces)
-    models = {trace.drafter_name: recorded_model(trace, request, store) for trace in together}
+    drafted = with_weights(together)
+    models = {trace.drafter_name: recorded_model(trace, request, store) for trace in drafted}
     done = estimate(_wanted(request, models, together), store, Identities(target=request.target, drafters=models))
     verify, *drafts = done.surfaces
     overhead, told = _host_time(request, verify, store)
@@ -52,9 +54,12 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
         overhead=overhead,
         drafters=tuple(
             DrafterInputs(name=name, model=model, surface=surface, trace=trace)
-            for (name, model), surface, trace in zip(models.items(), drafts, together, strict=True)
+            for (name, model), surface, trace in zip(models.items(), drafts, drafted, strict=True)
         ),
-        pairwise=agreement(together, request, store),
+        texts=texts_of(together[-1]),
+        workload=request.workload,
+        temperature=together[-1].temperature,
+        pairwise=agreement(drafted, request, store),
         footprints=footprints_of((request.target, *models.values()), request.dtype),
         notes=(_origin(done), *done.reasons, told, *left_out),
     )

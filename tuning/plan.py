@@ -15,7 +15,7 @@ from ..db.plans import WHAT_IF
 from ..db.store import Store
 from ..errors import RequestError, StoreError
 from ..planner.cost import Cell, cells_of
-from ..planner.inputs import TARGET, DrafterInputs, PlanInputs
+from ..planner.inputs import TARGET, DrafterInputs, PlanInputs, with_weights
 from ..planner.memory import memory_bytes
 from ..planner.objective import LatencyBound
 from ..planner.options import SearchOptions
@@ -153,7 +153,7 @@ def keep_plan(plan: Plan, inputs: PlanInputs, store: Store) -> int:
 
 def inputs_of(profile: Profile, *, dtype: str) -> PlanInputs:
     """Return what a fresh profile measured as the planner's inputs; its first workload where it recorded several."""
-    models = profile.identities
+    models, first = profile.identities, profile.traces[0]
     traces = {trace.drafter_name: trace for trace in profile.traces[: len(models.drafters)]}
     return PlanInputs(
         device=profile.device,
@@ -165,6 +165,9 @@ def inputs_of(profile: Profile, *, dtype: str) -> PlanInputs:
             DrafterInputs(name=name, model=model, surface=profile.drafts[name], trace=traces[name])
             for name, model in models.drafters.items()
         ),
+        texts=texts_of(first),
+        workload=first.workload,
+        temperature=first.temperature,
         pairwise=profile.pairwise[0] if profile.pairwise else None,
         footprints=footprints_of((models.target, *models.drafters.values()), dtype),
     )
@@ -184,7 +187,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         raise missing(what, request, store)
     together, notes = recorded_together(traces)
     drafters = []
-    for trace in together:
+    for trace in with_weights(together):
         model = recorded_model(trace, request, store)
         surface = _surface(store, request, model, "draft")
         drafters.append(DrafterInputs(name=trace.drafter_name, model=model, surface=surface, trace=trace))
@@ -195,7 +198,10 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         verify=verify,
         overhead=overhead,
         drafters=tuple(drafters),
-        pairwise=agreement(together, request, store),
+        texts=texts_of(together[-1]),
+        workload=request.workload,
+        temperature=together[-1].temperature,
+        pairwise=agreement(with_weights(together), request, store),
         footprints=footprints_of((request.target, *(drafter.model for drafter in drafters)), request.dtype),
         notes=notes,
     )
@@ -208,7 +214,7 @@ def recorded_together(traces: Sequence[AcceptanceTrace]) -> tuple[list[Acceptanc
     notes = (
         f"{trace.drafter_name} was recorded along other texts than {traces[-1].drafter_name} and does not compete; "
         "profile all drafters together"
-        for trace in traces
+        for trace in with_weights(traces)
         if trace not in together
     )
     return together, tuple(notes)
@@ -228,6 +234,8 @@ def recorded_model(trace: AcceptanceTrace, request: PlanRequest, store: Store) -
 
 def agreement(traces: Sequence[AcceptanceTrace], request: PlanRequest, store: Store) -> PairwiseAcceptance | None:
     """Return how the target and these drafters agree along the request's texts; None where the store does not say."""
+    if not traces:
+        return None
     found = store.pairwise([TARGET, *(trace.drafter_name for trace in traces)])
     if found is None or (found.target, found.workload) != (request.target.key, request.workload):
         return None

@@ -93,7 +93,7 @@ def profile(
             domains,
             device=device,
             sink=journal,
-            traces=recorded.traces[: len(family.drafters)],  # of the first workload
+            traces=recorded.traces[: max(len(family.drafters), 1)],  # of the first workload
             progress=progress,
         )
         samples = _overhead(request, family, workloads[0].requests, journal, progress)

@@ -19,7 +19,7 @@ from ..profiler.records.surface import LatencySurface
 from ..runtime.models.forward import CausalModel
 from ..runtime.requests import Request
 from ..runtime.shapes import room_of, runner_of
-from .decoding import Family
+from .decoding import LOOKUP, Family
 from .request import Identities, ProfileRequest
 from .steps import Progress
 
@@ -103,9 +103,9 @@ def runner_for(
 def _worth(verify: Domain, traces: Sequence[AcceptanceTrace], names: Sequence[str]) -> DecisionWorth | None:
     acceptance: dict[int, NDArray[np.float64]] = {}
     for trace in traces:
-        acceptance[1 + list(names).index(trace.drafter_name)] = trace.rank_acceptance()
-    texts = texts_of(traces[0]) if traces else ()
-    return DecisionWorth(0, acceptance, verify.contexts, texts) if acceptance else None
+        if trace.drafter != LOOKUP:
+            acceptance[1 + list(names).index(trace.drafter_name)] = trace.rank_acceptance()
+    return DecisionWorth(0, acceptance, verify.contexts, texts_of(traces[0])) if traces else None
 
 
 def by_name(surfaces: Sequence[LatencySurface], drafters: Mapping[str, object]) -> dict[str, LatencySurface]:

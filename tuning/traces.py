@@ -14,7 +14,8 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance, P
 from ..runtime.requests import Request
 from .agreement import pairwise_acceptance
 from .continuations import continuations
-from .decoding import Family
+from .decoding import LOOKUP, Family
+from .lookup_trace import lookup_trace
 from .parts import PartsUnder
 from .prompts import requests_of
 from .recipe import Recipe
@@ -38,7 +39,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """Per workload and temperature: a trace of every drafter, and how all models agree."""
+    """Per workload and temperature: a trace of every drafter, or of lookup alone, and how all models agree."""
 
     traces: tuple[AcceptanceTrace, ...]
     pairwise: tuple[PairwiseAcceptance, ...]
@@ -68,6 +69,8 @@ def record_workloads(
 ) -> Recorded:
     """Return what every drafter would have proposed along the target's own continuations, and how all models agree.
 
+    Without a drafter it is what prompt lookup would have proposed.
+
     Args:
         workloads: from `workloads_of`.
         identities: of the models.
@@ -80,6 +83,10 @@ def record_workloads(
     for workload in workloads:
         own = PartsUnder(parts, f"{workload.request.workload} {workload.request.temperature:g}")
         texts = _texts(workload, family, own, progress)
+        if not family.drafters:
+            prompts = tuple(lookup_trace(asked, text) for asked, text in texts)
+            traces.append(trace_of(workload.request, identities, LOOKUP, prompts))
+            continue
         traces.extend(_traces(workload, identities, family, recipe, texts, own, progress))
         progress("comparing the models", 0.0)
         pairwise.append(
@@ -98,10 +105,10 @@ def record_workloads(
 def trace_of(
     request: ProfileRequest, identities: Identities, name: str, prompts: tuple[PromptTrace, ...]
 ) -> AcceptanceTrace:
-    """Return one drafter's recorded prompts as a trace of the request's workload."""
+    """Return one drafter's recorded prompts as a trace of the request's workload; LOOKUP has no weights."""
     return AcceptanceTrace(
         target=identities.target.key,
-        drafter=identities.drafters[name].key,
+        drafter=LOOKUP if name == LOOKUP else identities.drafters[name].key,
         drafter_name=name,
         workload=request.workload,
         temperature=request.temperature,
