@@ -241,8 +241,8 @@ def plan_from_json(text: str) -> Plan:
     document = _read(text)
     headlines = [_without_headline(entry, place) for place, entry in enumerate(document["cells"])]
     try:
-        plan = from_json(Plan, json.dumps(document))
-    except SpectuneError as error:
+        plan = from_json(Plan, json.dumps(document, allow_nan=False))
+    except (SpectuneError, ValueError, RecursionError) as error:  # ValueError: a number beyond all floats
         raise PlanError(f"this plan cannot be read: {' '.join(str(error).split())}") from error
     for place, (cell, seen) in enumerate(zip(plan.cells, headlines, strict=True)):
         if seen != _headline(cell):
@@ -259,10 +259,14 @@ def _headline(cell: PlanCell) -> Json:
     }
 
 
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
 def _read(text: str) -> Json:
     try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
+        document = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:  # ValueError: no JSON, or an integer of thousands of digits
         raise PlanError(f"a plan must be JSON ({error}); write it with plan_to_json") from error
     if not isinstance(document, dict):
         raise PlanError(f"a plan must be a JSON object, got {type(document).__name__}; write it with plan_to_json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -81,6 +82,14 @@ def test_a_document_that_lacks_a_part_is_refused(key: str) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", plan_to_json(made())[:-40]])
 def test_what_is_no_plan_document_is_refused(text: str) -> None:
     with pytest.raises(PlanError, match="a plan must be"):
+        plan_from_json(text)
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999999", "9" * 5000, "[" * 5000])
+def test_a_number_that_json_does_not_know_is_refused(number: str) -> None:
+    text = re.sub(r'("temperature": *)0.0', rf"\g<1>{number}", plan_to_json(made()), count=1)
+    assert number in text
+    with pytest.raises(PlanError):
         plan_from_json(text)
 
 
