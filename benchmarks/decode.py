@@ -55,7 +55,7 @@ from llamacpp import (  # isort: skip
 from sweep import DTYPE, PROFILE_PROMPTS, PROMPTS, learned, requests  # isort: skip
 
 PLAIN, PLAN, GENERATE = "plain", "plan", "transformers.generate"
-FIXED_LENGTHS = (2, 4)  # of assisted generation, beside its default
+FIXED_LENGTHS = (2, 4, 8)  # of assisted generation, beside its default
 LOOKUP_LENGTHS = (10, 20)  # of transformers' prompt lookup; 10 is what its documentation shows
 TURNS = 16
 COVERED = 0.9  # of the 90 % intervals

@@ -161,8 +161,9 @@ def peak_bytes(
     pairs = {name: count * load.capacity for name, count in rows.items()}
     held = sum(_held(model, device_kind) for model in models)
     held += load.slots * load.capacity * sum(model.kv_bytes_per_token for model in models)
-    held += max(prompt_pairs, pairs["verify"]) * _mask_bytes(target, device_kind)
-    held += sum(max(prompt_pairs, *pairs.values()) * _mask_bytes(model, device_kind) for model in drafters)
+    piece_pairs = piece * load.capacity  # masks have room for the whole cache from the first
+    held += max(piece_pairs, pairs["verify"]) * _mask_bytes(target, device_kind)
+    held += sum(max(piece_pairs, *pairs.values()) * _mask_bytes(model, device_kind) for model in drafters)
     forwards = [_inside(model, piece, prompt_pairs) for model in models]
     forwards += [
         _inside(target, rows["verify"], pairs["verify"]),

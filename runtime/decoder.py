@@ -74,7 +74,7 @@ class Decoder:
         self._schedule = schedule
         self._slots = slots
         self._cache = target.new_cache(slots, capacity)
-        self._masks = Masks(target.dtype, target.device)
+        self._masks = Masks(target.dtype, target.device, slots=slots, capacity=capacity)
         self._seen_in = seen_by(target.regime, capacity)
         self._watch = stopwatch_of(target.device, DONE + 1)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it

@@ -15,22 +15,35 @@ from .models.forward import ForwardInput
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 PREFILL_TOKENS = 512  # longest piece of a text read at once
+READ_TOGETHER = 32  # most tokens that every sequence of a batch reads in one forward; more are read one by one
 GRAPH_STEP = 128  # cache positions in sight of captured forwards are a multiple of this
 
 
 class Masks:
     """The mask of a forward, in memory that is allocated once and written anew for every forward.
 
-    On a GPU the host's part is pinned by torch, so that copying it waits for nothing.
+    A forward of n tokens finds room for n tokens of every slot that see the whole cache, so the memory does not grow
+    with the text. On a GPU the host's part is pinned by torch, so that copying it waits for nothing.
     """
 
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        """Hold nothing yet; the memory grows to the largest mask."""
+    def __init__(self, dtype: torch.dtype, device: torch.device, *, slots: int = 1, capacity: int = 0) -> None:
+        """Hold nothing yet.
+
+        Args:
+            dtype: of the mask.
+            device: where it is used.
+            slots: most rows.
+            capacity: most positions in sight; where it is not told, the memory grows to the largest mask.
+        """
         self._host, self._device = Arena(torch.float32, torch.device("cpu")), Arena(dtype, device)
+        self._slots, self._capacity = slots, capacity
 
     def mask(self, contexts: Sequence[int], visible: Bools, seen: int) -> torch.Tensor:
         """Return (batch, n, seen): 0 on the context and the visible nodes, -inf elsewhere; valid until the next."""
         shape = (len(contexts), visible.shape[1], seen)
+        rows = 1 if len(contexts) == 1 else self._slots  # a prompt is read alone, in longer pieces
+        for arena in (self._host, self._device):
+            arena.reserve(rows * shape[1] * self._capacity)
         host = self._host.view(shape)
         bias = host.numpy()
         bias.fill(-np.inf)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.runtime.layout import Bools, ancestors, lay_out
+from spectune.runtime.layout import Bools, Masks, ancestors, lay_out
 from spectune.runtime.models.forward import ForwardInput
 
 PARENTS = np.array([[-1, 0, 0, 1], [-1, 0, 1, 2]])
@@ -80,3 +80,10 @@ def test_ancestors_of_a_node_are_found_by_walking_up() -> None:
             while parents[walk[-1]] >= 0:
                 walk.append(parents[walk[-1]])
             assert np.flatnonzero(sees[row, node]).tolist() == sorted(walk)
+
+
+def test_masks_of_as_many_tokens_lie_in_one_place_however_long_the_text_grows() -> None:
+    masks = Masks(torch.float32, torch.device("cpu"), slots=4, capacity=100)
+    sight = np.tri(3, dtype=np.bool_)[None]
+    places = {masks.mask([context] * rows, sight, context + 3).data_ptr() for rows in (4, 2) for context in (5, 60, 97)}
+    assert len(places) == 1

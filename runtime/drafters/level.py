@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
-from ..layout import PREFILL_TOKENS, Ints, Masks, lay_out, seen_by
+from ..layout import PREFILL_TOKENS, READ_TOGETHER, Ints, Masks, lay_out, seen_by
 from ..models.forward import CausalModel
 from ..requests import Sequence
 from ..sampling import NOTHING, processed, seen_tokens, with_noise
@@ -60,7 +60,7 @@ class StackLevel:
         self._note = note
         self._model, self._capacity = model, capacity
         self._cache = model.new_cache(slots, capacity)
-        self._masks = Masks(model.dtype, model.device)
+        self._masks = Masks(model.dtype, model.device, slots=slots, capacity=capacity)
         self._seen_in = seen_by(model.regime, capacity)
         self._cached, self._committed = [0] * slots, [0] * slots
 
@@ -155,10 +155,12 @@ class StackLevel:
     def _waiting(self, texts: Many[Ahead], rows: Many[int], drafted: int) -> list[list[int]]:
         """Return what each asking row has not read, one token at least; the others get some token to be fed.
 
-        Rows drift apart in rounds of other drafters: where padding all to the longest would not fit, they read alone.
+        Rows drift apart in rounds of other drafters: where padding all to the longest would not fit, or would take more
+        than a round of this stack does, they read alone.
         """
         longest = max(len(texts[row]) - self._cached[row] for row in rows)
-        if max(self._cached[: len(texts)]) + longest + drafted > self._capacity:
+        does_fit = max(self._cached[: len(texts)]) + longest + drafted <= self._capacity
+        if longest > READ_TOGETHER or not does_fit:
             for row in rows:
                 self._read(row, texts[row].committed)
         fed = [[0] for _ in texts]

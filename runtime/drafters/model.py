@@ -15,7 +15,7 @@ from ..growth.draft import DeviceDraft, children_of
 from ..growth.grow import grow_on_device
 from ..growth.layout import LayerLayout
 from ..growth.scorer import DevicePass
-from ..layout import PREFILL_TOKENS, Bools, Masks, lay_out, seen_by
+from ..layout import PREFILL_TOKENS, READ_TOGETHER, Bools, Masks, lay_out, seen_by
 from ..models.forward import CausalModel, ForwardInput
 from ..requests import Request, Sequence
 from ..sampling import draft_scores, processed, with_noise
@@ -48,7 +48,7 @@ class ModelDrafter:
         self.forwards = 0
         self._model = model
         self._cache = model.new_cache(slots, capacity)
-        self._masks = Masks(model.dtype, model.device)
+        self._masks = Masks(model.dtype, model.device, slots=slots, capacity=capacity)
         self._seen_in = seen_by(model.regime, capacity)
         self._cached = [0] * slots
         self._on_device = model.device.type != "cpu" if on_device is None else on_device
@@ -105,7 +105,7 @@ class ModelDrafter:
 
     def catch_up(self, sequences: Many[Sequence]) -> torch.Tensor:
         """Feed what was committed since the last round; return logits (batch, 1, vocabulary) behind it."""
-        if not self._has_room_for_padding(sequences):
+        if not self._can_read_together(sequences):
             self._catch_up_alone(sequences)
         fresh = [s.tokens[self._cached[slot] :] for slot, s in enumerate(sequences)]
         counts = np.array([len(f) for f in fresh], dtype=np.int64)
@@ -139,10 +139,13 @@ class ModelDrafter:
         )
         return self.feed(step)
 
-    def _has_room_for_padding(self, sequences: Many[Sequence]) -> bool:
-        """Whether every row could be padded to the longest: rows drift apart in rounds of other drafters."""
+    def _can_read_together(self, sequences: Many[Sequence]) -> bool:
+        """Whether one forward, every row padded to the longest, is to catch up.
+
+        Rows drift apart in rounds of other drafters: padding may not fit, and may take more than any round of this one.
+        """
         room = min(self._cache.capacity, self._model.longest_context) - max(self._cached[: len(sequences)])
-        return self.fresh(sequences) <= room
+        return self.fresh(sequences) <= min(room, READ_TOGETHER)
 
     def _catch_up_alone(self, sequences: Many[Sequence]) -> None:
         """Feed all but the newest token of every sequence, one sequence at a time."""

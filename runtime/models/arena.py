@@ -19,6 +19,11 @@ class Arena:
         """Hold nothing yet."""
         self._flat = torch.empty(0, dtype=dtype, device=device)
 
+    def reserve(self, size: int) -> None:
+        """Have room for views of `size` numbers, and for no more where it has to grow."""
+        if size > self._flat.numel():
+            self._flat = self._flat.new_empty(size)
+
     def view(self, shape: Sequence[int]) -> Tensor:
         """Return a contiguous view of that shape with any content."""
         size = math.prod(shape)

@@ -1,0 +1,42 @@
+"""Drafters whose turn comes late: far behind, they read one sequence after the other and then draw what they would."""
+
+from __future__ import annotations
+
+import pytest
+
+from spectune.planner.policy import ChainPolicy, StackPolicy, TreePolicy
+from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.drafters.stack import stack_drafter
+from spectune.runtime.layout import READ_TOGETHER
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request, Sequence
+
+from .tiny_models import perturbed, tiny_llama
+
+LLAMA = tiny_llama(layers=2, seed=3)
+MODELS = {"near": LeanModel(perturbed(LLAMA, 0.2)), "far": LeanModel(perturbed(LLAMA, 0.4, seed=1))}
+STACK = StackPolicy(drafters=("near", "far"), lengths=(3, 2))
+CAPACITY = 96
+
+
+def drafter(policy: TreePolicy) -> Drafter:
+    if isinstance(policy, StackPolicy):
+        return stack_drafter(policy, MODELS, slots=2, capacity=CAPACITY)
+    return ModelDrafter(MODELS["near"], slots=2, capacity=CAPACITY)
+
+
+@pytest.mark.parametrize("policy", [ChainPolicy(length=3), STACK])
+@pytest.mark.parametrize("behind", [1, READ_TOGETHER, READ_TOGETHER + 1, 60])
+def test_what_is_drawn_does_not_hang_on_how_far_behind_the_drafter_was(policy: TreePolicy, behind: int) -> None:
+    texts = [[(7 * place + row) % 24 for place in range(70 + row)] for row in range(2)]
+    drawn = []
+    for left in (behind, 1):
+        asked = [Request(prompt=tuple(text[:-left]), max_new_tokens=80) for text in texts]
+        sequences = [Sequence(request=request, index=place) for place, request in enumerate(asked)]
+        late = drafter(policy)
+        for slot, (sequence, text) in enumerate(zip(sequences, texts, strict=True)):
+            late.admit(slot, sequence)
+            sequence.tokens.extend(text[-left:])
+        drawn.append(late.draft(sequences, policy).tokens.tolist())
+    assert drawn[0] == drawn[1]
