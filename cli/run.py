@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..runtime.choice import Choice
+    from ..runtime.generator import Generator
 
 
 @click.command()
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--plan", default="auto", show_default=True, metavar="auto|FILE|none", help="Which plan to follow.")
 @options.device
 @options.planned_dtype
-@options.workload
+@click.option("--workload", metavar="NAME", help="Follow only a plan for this workload; else 'default' goes first.")
 @options.temperature
 @click.option("--top-k", default=0, show_default=True, type=click.IntRange(0), help="Draw from the K best; 0 is all.")
 @click.option(
@@ -65,7 +66,7 @@ def run(
     plan: str,
     device: str,
     dtype: str | None,
-    workload: str,
+    workload: str | None,
     store: str | None,
     as_json: bool,
     **generation: Any,  # click gives the fields of GenerationSettings
@@ -104,11 +105,21 @@ def run(
         done = generator.generate(text, wanted)
         origin = {"source": choice.source, "reason": choice.reason}
         facts = {"text": done.text, "tokens": list(done.tokens), "rounds": done.rounds}
-        print_json({**facts, "finish_reason": done.finish_reason, "plan": origin})
+        seen = _seen(generator)
+        print_json({**facts, "finish_reason": done.finish_reason, "plan": origin, "events": seen})
         return
     for piece in generator.stream(text, wanted):
         click.echo(piece, nl=False)
     click.echo()
+    for message in _seen(generator):
+        tell(settings, message)
+
+
+def _seen(generator: Generator) -> list[str]:
+    """Return what the decoder found out about its plan: drift, faults, a way back to plain decoding."""
+    from ..runtime.watch.watch import Watch
+
+    return [event.message for event in generator.observer.events] if isinstance(generator.observer, Watch) else []
 
 
 def _require_planned(names: Iterable[str], choice: Choice) -> None:
