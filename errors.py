@@ -5,7 +5,8 @@ SpectuneError
 ├── MeasurementError   a measurement, surface or trace is wrong or does not hold what is asked
 ├── PlanError          a tree, policy or plan is wrong or cannot be solved
 ├── StoreError         a store cannot be read, written or trusted
-│   └── NoPlanError    the store holds no plan for this setup
+│   ├── NoPlanError    the store holds no plan for this setup
+│   └── StoreAwayError the database does not answer; trying again later may help
 ├── ModelError         a model or tokenizer cannot be loaded or does not fit its family
 ├── RequestError       what a user asked for cannot be done (prompts, options, files)
 └── TrainingError      a training run is asked for something impossible
@@ -43,6 +44,10 @@ class NoPlanError(StoreError):
         super().__init__(f"no plan for {setup} in {store}; run: spectune plan --store {store}")
         self.setup = setup
         self.store = store
+
+
+class StoreAwayError(StoreError):
+    """The database does not answer, or let go of the connection; whether a write under way was kept is not known."""
 
 
 class ModelError(SpectuneError):

@@ -1,15 +1,16 @@
 """How fast does the runtime decode, how much of a round is not forwards, and does the prediction hold?
 
 Profiles the demo family at batch 1, 4 and 8, plans, and races plain and planned decoding on the trace's own prompts,
-where the prediction is to be met, and on prompts nobody has seen, where its interval is to cover what is measured. A
-gauge races with them: it times the forward of a plain round as the profiler does, and so tells how fast the machine
-is now against when it was profiled. The prediction is judged at the machine's pace of the race; its error as promised
-is told beside it. The interval has to cover what is measured as it was promised: it includes the machine's drift. Then
-both race `transformers.generate` and, at batch 1, its assisted generation with every drafter and its prompt lookup. All
-of a race run in turns; medians over races count. Last, where the extra is installed, llama.cpp decodes the same prompts
-from files of the same weights: plain, and at batch 1 with a draft model at several lengths and by n-grams. It races by
-itself, since its threads spin between its turns and slow whoever runs beside them. Host overhead is the share of a
-round that is spent in no model's forward, counted in a pass of its own. The last line is one JSON object.
+where the prediction is to be met, and on prompts nobody has seen, where its interval is to cover what is measured. Two
+gauges race with them: they time the largest forward of either's rounds as the profiler does, and so tell how fast the
+machine is now against when it was profiled. The prediction is judged at the machine's pace of the race; its error as
+promised is told beside it. The interval has to cover what is measured as it was promised: it includes the machine's
+drift. Then both race `transformers.generate` and, at batch 1, its assisted generation with every drafter and its prompt
+lookup. All of a race run in turns; medians over races count. Last, where the extra is installed, llama.cpp decodes the
+same prompts from files of the same weights: plain and by n-grams, and at batch 1 with a draft model at several lengths
+too. It races by itself, since its threads spin between its turns and slow whoever runs beside them. Host overhead is
+the share of a round that is spent in no model's forward, counted in a pass of its own. The last line is one JSON
+object.
 
     python benchmarks/decode.py [--races 2] [--budget 18]
 """
@@ -147,7 +148,7 @@ def one_cell(cell: PlanCell, family: Family, traced: list[Request], fresh: list[
         "bandwidth_limit_tokens_per_s": _limit(cell),
         "host_overhead": {name: host_overhead(setup, family, fresh, cell.batch) for name, setup in ours.items()},
         "traced_error": {
-            name: _error(promised[name], [run[name] / pace for run, pace in zip(on_traced, paces, strict=True)])
+            name: _error(promised[name], [run[name] / pace[name] for run, pace in zip(on_traced, paces, strict=True)])
             for name in ours
         },
         "traced_error_as_promised": {name: _error(promised[name], [run[name] for run in on_traced]) for name in ours},
@@ -160,9 +161,9 @@ def one_cell(cell: PlanCell, family: Family, traced: list[Request], fresh: list[
 
 
 def beside_llamacpp(cell: dict[str, Any], engine: LlamaCpp, fresh: list[Request]) -> None:
-    """Race llama.cpp's ways at one batch size: plain, and at batch 1 with its first draft model and by n-grams."""
+    """Race llama.cpp's ways at one batch size: plain and by n-grams, and at batch 1 with its first draft model."""
     first = next(iter(family_models(family_folder()).drafters))
-    field = engine.entrants(fresh, cell["batch"], ways([first]) if cell["batch"] == 1 else ways(())[:1])
+    field = engine.entrants(fresh, cell["batch"], ways([first] if cell["batch"] == 1 else ()))
     race(field, turns=TURNS, seed=0)
     cell["llamacpp"] = {one.name: one.tokens_per_s for one in field}
 
@@ -222,13 +223,13 @@ def verdicts(cells: list[dict[str, Any]]) -> dict[str, bool]:
 
 def _gauged(
     cell: PlanCell, setups: dict[str, RoundSetup], family: Family, asked: list[Request], races: int
-) -> tuple[list[dict[str, float]], list[float]]:
-    """Return the tokens/s of everybody in every race, and the machine's pace in it over that of the profile."""
+) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    """Return the tokens/s of everybody in every race, and the machine's pace in it over the profile's, by setup."""
     runs, paces = [], []
     for seed in range(races):
-        gauge = Gauge(cell, family.target)
-        runs.append(_raced(setups, family, asked, cell.batch, seed, [gauge]))
-        paces.append(gauge.speed)
+        gauges = {name: Gauge(cell, family.target, setup.policy.max_verify_tokens) for name, setup in setups.items()}
+        runs.append(_raced(setups, family, asked, cell.batch, seed, list(gauges.values())))
+        paces.append({name: gauge.speed for name, gauge in gauges.items()})
     return runs, paces
 
 

@@ -218,8 +218,8 @@ def crowd_of(
 def predicted_peak(have: Counted, setups: Sequence[RoundSetup], device: str) -> int:
     """Return the planner's peak of a decoder that runs all setups in turns.
 
-    A drafter whose turn comes may have as many tokens to read as sequences read together, and a stack's models score
-    them.
+    A drafter whose turn comes may have as many tokens to read as sequences read together; a stack's models have logits
+    for them.
     """
     capacity = PROMPT_TOKENS[1] + NEW_TOKENS + draft_room(setups, SLOTS)
     drafting = [models_of(setup) for setup in setups]
@@ -233,8 +233,8 @@ def predicted_peak(have: Counted, setups: Sequence[RoundSetup], device: str) -> 
     peaks = []
     for setup in setups:
         load = load_of(Cell(batch=SLOTS, context=PROMPT_TOKENS[1]), setup.policy, setup.run_tokens)
-        scored = READ_TOGETHER + setup.policy.max_chain if isinstance(setup.policy, StackPolicy) else load.layer_tokens
-        load = replace(load, capacity=capacity, unread_tokens=READ_TOGETHER, layer_tokens=scored)
+        fed = READ_TOGETHER + setup.policy.max_chain if isinstance(setup.policy, StackPolicy) else load.layer_tokens
+        load = replace(load, capacity=capacity, unread_tokens=READ_TOGETHER, layer_tokens=fed)
         drafters = [have.footprints[name] for name in names]
         kind = torch.device(device).type
         peaks.append(peak_bytes(have.footprints["target"], drafters, load, device_kind=kind, is_sampled=True))

@@ -41,7 +41,8 @@ from spectune.tuning.traces import trace_of
 MOST_S = 60.0
 BATCHES, CONTEXTS = (1, 2, 4, 8, 16, 32), (256, 1024, 4096)
 TOKENS = (1, 2, 3, 4, 6, 8, 9, 12, 16, 17, 24, 25, 32, 33, 40, 41, 48, 49, 56, 57, 64)
-KINDS = ("plain", "lookup", "chain", "confident-chain", "static", "eagle2", "talon", "opt-tree", "cast", "stack")
+TEXTUAL = ("lookup", "suffix", "suffix-tree", "cacheback")
+KINDS = ("plain", *TEXTUAL, "chain", "confident-chain", "static", "eagle2", "talon", "opt-tree", "cast", "stack")
 DTYPE = "bfloat16"
 
 
@@ -147,7 +148,7 @@ def overhead(target: ModelIdentity, device: Device) -> RoundOverhead:
         )
         for kind in KINDS
         for batch in BATCHES
-        for forwards, nodes in ((0, 1), (0, 3)) * (kind in ("plain", "lookup")) or ((1, 2), (5, 24))
+        for forwards, nodes in ((0, 1), (0, 3)) * (kind in ("plain", *TEXTUAL)) or ((1, 2), (5, 24))
     )
     return RoundOverhead(device=device.fingerprint, target=target.key, dtype=DTYPE, samples=samples)
 

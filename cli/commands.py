@@ -31,7 +31,13 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "validate": LazyCommand(target=".validate:validate", help="Measure the plan against plain decoding."),
     "show": LazyCommand(target=".show:show", help="Show a plan and how it was checked."),
     "list": LazyCommand(target=".list:list", help="List what the store remembers."),
+    "train": LazyCommand(target=".train:train", help="Train a drafter on a target of yours."),
+    "report": LazyCommand(target=".report_:report", help="Write what the store knows as one page."),
+    "serve": LazyCommand(target=".serve:serve", help="Serve the store to other machines."),
+    "token": LazyCommand(target=".token:token", help="Make, list and revoke a service's tokens."),
+    "export": LazyCommand(target=".export:export", help="Write a plan as an engine's settings."),
     "import": LazyCommand(target=".import_:import_", help="Add measurements made elsewhere."),
+    "db": LazyCommand(target=".db:db", help="Check, copy, share and prune the store."),
     "doctor": LazyCommand(target=".doctor:doctor", help="Check this device, versions and store."),
     "demo": LazyCommand(target=".demo:demo", help="Run all of it on small real models."),
 }

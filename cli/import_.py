@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from . import options
+from .existing import as_it_is
 from .report import Table, print_json, print_table, tell
 from .settings import Settings
 
 if TYPE_CHECKING:
     from ..db.imports import Records
     from ..db.store import Store
+    from ..tuning.engine_counters import CounterFormat
     from ..tuning.foreign import Given
+    from ..tuning.importing import Format
 
+FORMATS = ("csv", "json", "sglang-bench", "sglang-sps", "vllm-metrics", "trtllm-bench", "llama-metrics")
+TABLES = ("csv", "json")  # formats of what the store keeps; the others are an engine's counters
 Json = dict[str, Any]  # JSON values
 
 
 @click.command(name="import")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--format", "file_format", type=click.Choice(["csv", "json"]), help="By the file's suffix unless given.")
+@click.option("--format", "file_format", type=click.Choice(FORMATS), help="By the file's suffix unless given.")
 @click.option("--device", metavar="NAME", help="auto, cpu, cuda:N, a JSON file of facts, or one the store knows.")
 @click.option("--model", metavar="NAME", help="A model folder, or a name or key the store knows.")
 @click.option("--regime-name", metavar="NAME", help="What to call the way it was measured, e.g. vllm-0.9.")
@@ -33,7 +38,7 @@ def import_(
     settings: Settings,
     /,
     file: Path,
-    file_format: Literal["csv", "json"] | None,
+    file_format: str | None,
     store: str | None,
     dry_run: bool,
     as_json: bool,
@@ -44,17 +49,23 @@ def import_(
     FILE is a table (.csv) or a document (.json), described in docs/import.md; what spectune show -o
     wrote comes back as it was. Measurements of other software get a regime of their own,
     imported:NAME, and never mix with spectune's. What the store holds already is not added again.
+    An engine's own counters are read with --format, brought to one definition of acceptance and
+    printed; they are no recording, so the store does not keep them.
 
     \b
         spectune import timings.csv --device cuda:0 --model path/to/target --regime-name vllm-0.9
         spectune import surface.json --dry-run
+        spectune import metrics.txt --format vllm-metrics
     """
+    if file_format is not None and file_format not in TABLES:
+        _show_counters(settings, file, file_format, told, as_json=as_json)
+        return
     from ..db.store import open_store
     from ..db.url import resolve_url, shown
     from ..tuning.importing import read_import
 
-    with open_store(_as_it_is(store)) as known:  # a file with a mistake in it makes no store
-        records = read_import(file, _given(known, **told), file_format)
+    with open_store(as_it_is(store)) as known:  # a file with a mistake in it makes no store
+        records = read_import(file, _given(known, **told), cast("Format | None", file_format))
         new = known.missing(records)
     if not dry_run:
         with open_store(store) as opened:
@@ -67,12 +78,19 @@ def import_(
     tell(settings, _outcome(new, dry_run, place))
 
 
-def _as_it_is(store: str | None) -> str | None:
-    """Return where to look into the store: in memory, where there is none yet."""
-    from ..db.url import resolve_url, sqlite_file
+def _show_counters(
+    settings: Settings, file: Path, file_format: str, told: dict[str, str | None], *, as_json: bool
+) -> None:
+    """Print what an engine counted."""
+    from ..tuning.engine_counters import read_counters
+    from .counters import print_counted
 
-    file = sqlite_file(resolve_url(store))
-    return store if file is None or file.exists() else ":memory:"
+    given = [name for name, value in told.items() if value is not None]
+    if given:
+        raise click.UsageError(f"--{given[0].replace('_', '-')} is for measurements that are kept, counters are not.")
+    found = read_counters(file, cast("CounterFormat", file_format))
+    print_counted(found, file, file_format, as_json=as_json)
+    tell(settings, "kept nowhere: counters tell no positions of a text, so they are no acceptance trace")
 
 
 def _given(store: Store, *, device: str | None, model: str | None, regime_name: str | None) -> Given:

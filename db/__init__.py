@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .plans import PlanRow
 from .profiles import ProfileJournal
-from .store import Store, open_store
+from .store import OpenProfile, Store, open_store
 from .traces import TraceRow
 
-__all__ = ["PlanRow", "ProfileJournal", "Store", "TraceRow", "open_store"]
+__all__ = ["OpenProfile", "PlanRow", "ProfileJournal", "Store", "TraceRow", "open_store"]

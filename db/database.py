@@ -1,22 +1,36 @@
-"""One open database: its transactions, and every failure of it as one line without secrets."""
+"""One open database: its transactions, and every failure of it as one line without secrets.
+
+A transaction that only reads, and one that writes under a key of its own (`patience.py`), is begun again when the
+server lets go of it: a database server that is restarted is waited for, and nothing is lost or kept twice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from threading import local
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, delete
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    OperationalError,
+    SQLAlchemyError,
+)
 from sqlalchemy.orm import Session
 
-from ..errors import StoreError
-from .migrate import migrate
-from .sqlite import WRITES, sqlite_engine, use_write_ahead_log
-from .tables import Base
-from .url import MASK, secrets_of, shown
+from ..errors import StoreAwayError, StoreError
+from .migrate import migrate, require_current
+from .patience import KeptOnce, patiently
+from .sqlite import WRITES, outlast_power_cuts, sqlite_engine, use_write_ahead_log
+from .tables import Base, WriteTable, utc_ago
+from .url import MASK, is_sqlite_memory, secrets_of, shown, sqlite_file
 
 ADVICE = (  # part of a driver's message -> what to do
     ("not a database", "restore the file from a copy or choose another path"),
@@ -30,29 +44,78 @@ ADVICE = (  # part of a driver's message -> what to do
 )
 ACCESS_ADVICE = "check the URL, and that the database runs and lets you in"
 VALUE_ADVICE = "check the values to be stored"
+PATIENCE_S = 30.0  # how long a server that does not answer is waited for
+OPENING_PATIENCE_S = 10.0  # likewise, where it has not answered yet: it may be the wrong one
+COMING_UP = ("the database system is", "refused", "No such file or directory")  # what a server says, or its socket
+KEYS_LAST_S = 86_400.0  # no writer asks for its key a day later
+BEGUN_AGAIN = ("40001", "40P01")  # SQLSTATE: PostgreSQL undid a transaction that met another, or a deadlock
+
+Result = TypeVar("Result")
 
 
 class Database:
     """One database with spectune's schema in it; safe to share between threads, closed once."""
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, *, upgrade: bool = True) -> None:
+        """Open a database.
+
+        Args:
+            url: where it is.
+            upgrade: create or upgrade the schema where needed; else a store of this version's schema must be there.
+
+        Raises:
+            StoreError: it cannot be opened, or its schema is another one.
+        """
+        if not upgrade:
+            _require_file(url)
         self._url = url
         self._is_closed = False
-        self._reader = _engine(url)
-        self._writer = self._reader.execution_options(**{WRITES: True})
+        self.patience_s = PATIENCE_S  # a server that does not answer is waited for so long; may be set
+        self._here = local()  # of each thread: the session of its open `transaction`
+        self._reader, self._writer = _reader_and_writer(url)
         try:
-            with one_line_errors(url):
-                migrate(self._reader, self._writer, self.url)
-            if url.get_backend_name() == "sqlite":
+            patiently(self._prepare if upgrade else self._require_schema, self.patience_s)
+            if upgrade and url.get_backend_name() == "sqlite":
                 use_write_ahead_log(self._reader)
         except BaseException:
             self.close()
             raise
 
+    def _prepare(self) -> None:
+        with one_line_errors(self._url):
+            migrate(self._reader, self._writer, self.url)
+        if self.is_server:
+            with self._writing() as session:
+                session.execute(delete(WriteTable).where(WriteTable.created < utc_ago(KEYS_LAST_S)))
+
+    def _require_schema(self) -> None:
+        with one_line_errors(self._url), self._reader.begin() as connection:
+            require_current(connection, self.url)
+
+    @property
+    def is_server(self) -> bool:
+        """Whether the database is reached through a connection that may break."""
+        return self._url.get_backend_name() != "sqlite"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether another process can open the same database."""
+        return not is_sqlite_memory(self._url)
+
+    @property
+    def address(self) -> str:
+        """Where the store lies, for another process of ours: with the password, so never to be shown or kept."""
+        return self._url.render_as_string(hide_password=False)
+
     @property
     def url(self) -> str:
         """Where the store lies, for people: without the password."""
         return shown(self._url)
+
+    def outlast_power_cuts(self) -> None:
+        """Let every write be on the disk before it is acknowledged; servers see to that themselves."""
+        if not self.is_server:
+            outlast_power_cuts(self._reader)
 
     def close(self) -> None:
         """Give up every connection; a second call does nothing."""
@@ -67,6 +130,50 @@ class Database:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """Open a transaction that writes, and that whatever this thread reads or writes meanwhile is a part of.
+
+        So several writes of a store are kept together, or after an exception none of them.
+        """
+        with self._writing() as session:
+            outer, self._here.session = getattr(self._here, "session", None), session
+            try:
+                yield session
+            finally:
+                self._here.session = outer
+
+    def _read(self, work: Callable[[Session], Result]) -> Result:
+        """Return what is read in one transaction; a server that does not answer is waited for.
+
+        Raises:
+            StoreAwayError: it did not answer for `patience_s` seconds.
+        """
+
+        def once() -> Result:
+            with self._reading() as session:
+                return work(session)
+
+        return once() if self._is_joined else patiently(once, self.patience_s)
+
+    def _write(self, work: Callable[[Session], Result]) -> Result:
+        """Return what is written in one transaction, kept once, and when this returns: on a server by a key.
+
+        Args:
+            work: makes its rows anew when it is called again.
+
+        Raises:
+            StoreAwayError: the server did not answer for `patience_s` seconds; the rows may have been kept.
+        """
+        if self._is_joined or not self.is_server:
+            with self._writing() as session:
+                return work(session)
+        return patiently(KeptOnce(self._writing, work).attempt, self.patience_s)
+
+    @property
+    def _is_joined(self) -> bool:
+        return getattr(self._here, "session", None) is not None
 
     @contextmanager
     def _reading(self) -> Iterator[Session]:
@@ -84,6 +191,11 @@ class Database:
     def _session(self, engine: Engine) -> Iterator[Session]:
         if self._is_closed:
             raise StoreError(f"{self.url} is closed; open the store again")
+        if (joined := getattr(self._here, "session", None)) is not None:
+            with one_line_errors(self._url):
+                yield joined
+                joined.flush()  # what is wrong with a write shows where it was made
+            return
         with one_line_errors(self._url), Session(engine) as session, session.begin():
             yield session
 
@@ -95,13 +207,24 @@ def one_line_errors(url: URL) -> Iterator[None]:
         yield
     except SQLAlchemyError as error:
         is_silent = any(secret in str(error) for secret in secrets_of(url))
-        raise StoreError(f"{shown(url)}: {_reason(error, url)}") from (None if is_silent else error)
+        kind = StoreAwayError if _is_away(error) else StoreError
+        raise kind(f"{shown(url)}: {_reason(error, url)}") from (None if is_silent else error)
 
 
 def insert_once(session: Session, row: Base) -> None:
     """Write a row now, unless another process has just written one of the same key: then that one stays."""
     with suppress(IntegrityError), session.begin_nested():
         session.add(row)
+
+
+def _is_away(error: SQLAlchemyError) -> bool:
+    """Say whether the same transaction may succeed later: no connection, a lost one, or a fight between two lost."""
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated or getattr(error.orig, "sqlstate", None) in BEGUN_AGAIN:
+        return True
+    is_sqlite = type(error.orig).__module__.startswith("sqlite3")
+    return isinstance(error, OperationalError) and error.statement is None and not is_sqlite
 
 
 def _reason(error: Exception, url: URL) -> str:
@@ -119,14 +242,40 @@ def _one_line(text: str, url: URL) -> str:
     return line
 
 
+def _require_file(url: URL) -> None:
+    file = sqlite_file(url)
+    if is_sqlite_memory(url) or (file is not None and not file.exists()):
+        raise StoreError(f"there is no store at {shown(url)}; name one with --store, or make one: spectune db upgrade")
+
+
+def _reader_and_writer(url: URL) -> tuple[Engine, Engine]:
+    """Return an engine whose transactions see one moment, and one whose transactions write, over the same pool."""
+    engine = _engine(url)
+    writer = engine.execution_options(**{WRITES: True})
+    if url.get_backend_name() == "postgresql":
+        engine = engine.execution_options(isolation_level="REPEATABLE READ")
+    return engine, writer
+
+
+def _connect_once(engine: Engine, url: URL) -> None:
+    """Connect, or raise StoreAwayError where the server may be about to start, and StoreError where it will not do."""
+    try:
+        with one_line_errors(url), engine.connect():
+            return
+    except StoreAwayError as error:
+        if any(part in str(error) for part in COMING_UP):
+            raise
+        raise StoreError(str(error)) from error.__cause__
+
+
 def _engine(url: URL) -> Engine:
     """Return an engine that has connected once, so that whatever is wrong with the URL shows before anything else."""
     try:
-        engine = sqlite_engine(url) if url.get_backend_name() == "sqlite" else create_engine(url)
+        engine = sqlite_engine(url) if url.get_backend_name() == "sqlite" else create_engine(url, pool_pre_ping=True)
         if engine.dialect.is_async:
             raise StoreError(f"{url.drivername!r} is an asynchronous driver; use {url.get_backend_name()}:// instead")
-        with one_line_errors(url), engine.connect():
-            return engine
+        patiently(lambda: _connect_once(engine, url), OPENING_PATIENCE_S)
+        return engine
     except (NoSuchModuleError, ArgumentError):
         schemes = "a path, sqlite:///, postgresql+psycopg:// or another SQLAlchemy URL"
         raise StoreError(f"no database is known by {url.drivername!r} ({shown(url)}); use {schemes}") from None

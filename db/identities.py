@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
@@ -17,37 +18,44 @@ class Identities(Database):
 
     def add_device(self, device: Device) -> None:
         """Keep a device; what its fingerprint leaves out (its index, say) is updated."""
-        with self._writing() as session:
+
+        def work(session: Session) -> None:
             known = session.scalar(select(DeviceTable).where(DeviceTable.fingerprint == device.fingerprint))
             row = known or device_row(device)
             row.document = to_json(device)
             insert_once(session, row)
 
+        self._write(work)
+
     def devices(self) -> list[Device]:
         """Return every device, in the order they were first added."""
-        with self._reading() as session:
-            rows = session.scalars(select(DeviceTable).order_by(DeviceTable.id))
-            return [record_of(Device, row, self.url) for row in rows]
+        found = select(DeviceTable).order_by(DeviceTable.id)
+        return self._read(lambda session: [record_of(Device, row, self.url) for row in session.scalars(found)])
 
     def add_model(self, model: ModelIdentity) -> None:
         """Keep a model; what its key leaves out (its name and location, say) is updated."""
-        with self._writing() as session:
+
+        def work(session: Session) -> None:
             known = session.scalar(select(ModelTable).where(ModelTable.key == model.key))
             row = known or model_row(model)
             row.document = to_json(model)
             insert_once(session, row)
 
+        self._write(work)
+
     def models(self) -> list[ModelIdentity]:
         """Return every model, in the order they were first added."""
-        with self._reading() as session:
-            rows = session.scalars(select(ModelTable).order_by(ModelTable.id))
-            return [record_of(ModelIdentity, row, self.url) for row in rows]
+        found = select(ModelTable).order_by(ModelTable.id)
+        return self._read(lambda session: [record_of(ModelIdentity, row, self.url) for row in session.scalars(found)])
 
     def find_model(self, key: str) -> ModelIdentity | None:
         """Return the model with these weights, None where the store does not know it."""
-        with self._reading() as session:
+
+        def work(session: Session) -> ModelIdentity | None:
             row = session.scalar(select(ModelTable).where(ModelTable.key == key))
             return None if row is None else record_of(ModelIdentity, row, self.url)
+
+        return self._read(work)
 
 
 def device_row(device: Device) -> DeviceTable:

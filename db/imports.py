@@ -18,6 +18,7 @@ from ..profiler.records.surface import LatencySurface
 from .database import Database, insert_once
 from .documents import record_of
 from .identities import device_row, model_row
+from .locks import wait_for_turn
 from .measurements import keep_cells, overhead_row
 from .tables import DeviceTable, MeasurementTable, ModelTable, OverheadTable, SurfaceTable, TraceTable, is_temperature
 from .traces import trace_row
@@ -44,12 +45,13 @@ class Imports(Database):
 
     def missing(self, records: Records) -> Records:
         """Return the part of some records that the store does not hold."""
-        with self._reading() as session:
-            return self._missing(session, records)
+        return self._read(lambda session: self._missing(session, records))
 
     def add_records(self, records: Records) -> Records:
         """Keep what the store does not hold yet, in one transaction, and return it."""
-        with self._writing() as session:
+
+        def work(session: Session) -> Records:
+            wait_for_turn(session, "records")  # or two that bring the same would both find it missing
             new = self._missing(session, records)
             for row in (*map(device_row, new.devices), *map(model_row, new.models)):
                 insert_once(session, row)
@@ -57,7 +59,9 @@ class Imports(Database):
             session.add_all(overhead_row(overhead) for overhead in new.overheads)
             for surface in new.surfaces:
                 keep_cells(session, surface, surface.measurements)
-        return new
+            return new
+
+        return self._write(work)
 
     def _missing(self, session: Session, records: Records) -> Records:
         devices = set(session.scalars(select(DeviceTable.fingerprint)))

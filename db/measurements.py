@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from itertools import groupby
+from typing import Any
 
-from sqlalchemy import ColumnElement, Subquery, func, select
+from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
 from ..profiler.protocols import SurfaceKey
@@ -18,14 +19,16 @@ from .database import Database, insert_once
 from .documents import record_of
 from .tables import MeasurementTable, OverheadTable, SurfaceTable
 
+CELL = (MeasurementTable.batch, MeasurementTable.context_tokens, MeasurementTable.tokens)
+PROFILED = (MeasurementTable.profile_id, MeasurementTable.surface_id, MeasurementTable.batch)
+
 
 class Measurements(Database):
     """Timings, only ever added."""
 
     def add_measurements(self, surface: SurfaceKey, measurements: Sequence[Measurement]) -> None:
         """Keep cells of one surface, raw repeats and failures included; all of them or, after an error, none."""
-        with self._writing() as session:
-            keep_cells(session, surface, measurements)
+        self._write(lambda session: keep_cells(session, surface, measurements))
 
     def surfaces(
         self,
@@ -61,22 +64,26 @@ class Measurements(Database):
             SurfaceTable.attention: attention,
         }
         filters = [column == value for column, value in wanted.items() if value is not None]
-        with self._reading() as session:
-            cells = _newest_cells(session, filters)
-            groups = groupby(cells, key=lambda cell: cell[0])
+
+        def work(session: Session) -> list[LatencySurface]:
+            groups = groupby(_newest_cells(session, filters), key=lambda cell: cell[0])
             return [self._surface(key, [row for _, row in group]) for key, group in groups]
+
+        return self._read(work)
 
     def add_overhead(self, overhead: RoundOverhead) -> None:
         """Keep the host time per round of one target on one device."""
-        with self._writing() as session:
-            session.add(overhead_row(overhead))
+        self._write(lambda session: session.add(overhead_row(overhead)))
 
     def overhead(self, device: str, target: str, dtype: str) -> RoundOverhead | None:
         """Return the newest host times of a target on a device, None where they were never measured."""
         found = select(OverheadTable).filter_by(device=device, target=target, dtype=dtype)
-        with self._reading() as session:
+
+        def work(session: Session) -> RoundOverhead | None:
             row = session.scalar(found.order_by(OverheadTable.id.desc()).limit(1))
             return None if row is None else record_of(RoundOverhead, row, self.url)
+
+        return self._read(work)
 
     def _surface(self, key: SurfaceTable, rows: Iterable[MeasurementTable]) -> LatencySurface:
         return LatencySurface(
@@ -97,8 +104,8 @@ def keep_cells(
     profile_id: int | None = None,
 ) -> None:
     """Write cells of one surface, and which profile timed them, as part of a transaction."""
-    surface_id = _surface_id(session, surface)
-    session.add_all(_row(surface_id, profile_id, measurement) for measurement in measurements)
+    surface_id = surface_id_of(session, surface)
+    session.add_all(measurement_row(surface_id, profile_id, measurement) for measurement in measurements)
 
 
 def overhead_row(overhead: RoundOverhead) -> OverheadTable:
@@ -107,7 +114,8 @@ def overhead_row(overhead: RoundOverhead) -> OverheadTable:
     return OverheadTable(**keys, document=to_json(overhead))
 
 
-def _surface_id(session: Session, surface: SurfaceKey | LatencySurface) -> int:
+def surface_id_of(session: Session, surface: SurfaceKey | LatencySurface) -> int:
+    """Return the number of a surface, which is written where it is new."""
     key = {field.name: getattr(surface, field.name) for field in fields(SurfaceKey)}
     found = select(SurfaceTable.id).filter_by(**key)
     if session.scalar(found) is None:
@@ -115,7 +123,8 @@ def _surface_id(session: Session, surface: SurfaceKey | LatencySurface) -> int:
     return session.scalars(found).one()
 
 
-def _row(surface_id: int, profile_id: int | None, measurement: Measurement) -> MeasurementTable:
+def measurement_row(surface_id: int, profile_id: int | None, measurement: Measurement) -> MeasurementTable:
+    """Return the row of a cell."""
     return MeasurementTable(
         surface_id=surface_id,
         profile_id=profile_id,
@@ -126,32 +135,36 @@ def _row(surface_id: int, profile_id: int | None, measurement: Measurement) -> M
     )
 
 
-def _newest_cells(
-    session: Session, filters: Sequence[ColumnElement[bool]]
-) -> Iterator[tuple[SurfaceTable, MeasurementTable]]:
-    """Yield the newest row of every cell that belongs to its batch's newest profile, those of one surface together."""
-    cell = (MeasurementTable.batch, MeasurementTable.context_tokens, MeasurementTable.tokens)
-    profiled = _last_profiled()
+def counting_cells(filters: Sequence[ColumnElement[bool]] = ()) -> Select[Any]:
+    """Return the query of the newest row of every cell that belongs to its batch's newest profile.
+
+    Args:
+        filters: conditions on the surfaces looked at; the fewer surfaces, the faster.
+    """
+    profiled = last_profiled_cells(filters).add_columns(*PROFILED).subquery()
     of_batch = (profiled.c.surface_id == MeasurementTable.surface_id) & (profiled.c.batch == MeasurementTable.batch)
     is_added_since = profiled.c.id.is_(None) | (MeasurementTable.id > profiled.c.id)
     counts = (MeasurementTable.profile_id == profiled.c.profile_id) | (
         MeasurementTable.profile_id.is_(None) & is_added_since
     )
-    newest = (
-        select(func.max(MeasurementTable.id))
-        .join(profiled, of_batch, isouter=True)
-        .where(counts)
-        .group_by(MeasurementTable.surface_id, *cell)
-    )
-    rows = (
-        select(SurfaceTable, MeasurementTable).join(MeasurementTable).where(MeasurementTable.id.in_(newest), *filters)
-    )
-    yield from session.execute(rows.order_by(SurfaceTable.id, *cell))
+    newest = select(func.max(MeasurementTable.id)).join(profiled, of_batch, isouter=True)
+    return newest.where(counts, *_of_surfaces(filters)).group_by(MeasurementTable.surface_id, *CELL)
 
 
-def _last_profiled() -> Subquery:
-    """Return the last row that a profile wrote, for every surface and batch that one has timed."""
-    keys = (MeasurementTable.surface_id, MeasurementTable.batch)
-    last = select(func.max(MeasurementTable.id)).where(MeasurementTable.profile_id.is_not(None)).group_by(*keys)
-    columns = (MeasurementTable.id, MeasurementTable.profile_id, *keys)
-    return select(*columns).where(MeasurementTable.id.in_(last)).subquery()
+def last_profiled_cells(filters: Sequence[ColumnElement[bool]] = ()) -> Select[Any]:
+    """Return the query of the last row that a profile wrote, for every surface and batch that one has timed."""
+    last = select(func.max(MeasurementTable.id)).where(MeasurementTable.profile_id.is_not(None), *_of_surfaces(filters))
+    return select(MeasurementTable.id).where(MeasurementTable.id.in_(last.group_by(*PROFILED[1:])))
+
+
+def _of_surfaces(filters: Sequence[ColumnElement[bool]]) -> list[ColumnElement[bool]]:
+    return [MeasurementTable.surface_id.in_(select(SurfaceTable.id).where(*filters))] if filters else []
+
+
+def _newest_cells(
+    session: Session, filters: Sequence[ColumnElement[bool]]
+) -> Iterator[tuple[SurfaceTable, MeasurementTable]]:
+    """Yield the cells that count, those of one surface together."""
+    rows = select(SurfaceTable, MeasurementTable).join(MeasurementTable)
+    rows = rows.where(MeasurementTable.id.in_(counting_cells(filters)), *filters)
+    yield from session.execute(rows.order_by(SurfaceTable.id, *CELL))

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, text
 
 from ..errors import StoreError
 
-HEAD = "0002"
+HEAD = "0004"
 VERSION_TABLE = "spectune_version"
 MIGRATIONS = Path(__file__).parent / "migrations"
 POSTGRES_LOCK = 0x73706563  # any number, the same in every process
@@ -53,6 +53,13 @@ def migrate(reader: Engine, writer: Engine, shown_url: str) -> None:
         _wait_for_other_processes(connection)
         if not _is_current(connection, shown_url):
             command.upgrade(migration_config(connection), "head")
+
+
+def require_current(connection: Connection, shown_url: str) -> None:
+    """Raise StoreError unless a database has this version's schema."""
+    if not _is_current(connection, shown_url):
+        versions = ", ".join(stored_versions(connection)) or "none"
+        raise StoreError(f"{shown_url} has schema {versions}, this spectune's is {HEAD}; run: spectune db upgrade")
 
 
 def _is_current(connection: Connection, shown_url: str) -> bool:

@@ -1,44 +1,39 @@
-"""Plans as text that is checked, and what became of their promises."""
+"""Plans as text that is checked, with what they were computed from; found again by device, target and workload."""
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from ..errors import NoPlanError, StoreError
-from .database import Database
-from .tables import ObservationTable, PlanTable, ValidationTable, is_temperature
+from .locks import wait_for_turn
+from .provenance import keep_sources, sources_of
+from .shelf import PlanEvent, PlanRow, Shelf, counted, has_state, rows_of, setup_of, with_states
+from .sources import PlanSource
+from .tables import PlanTable, content_hash, is_temperature
+
+__all__ = ["WHAT_IF", "PlanEvent", "PlanRow", "PlanSource", "Plans"]
 
 WHAT_IF = "what-if:"  # stands before the device of a plan that rests on anything but measurements of that device
 
-OutcomeTable = type[ObservationTable] | type[ValidationTable]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRow:
-    """What a store says about one plan; versions count the plans of one device and setup from 1."""
-
-    id: int
-    version: int
-    device: str  # Device.fingerprint
-    device_kind: str  # Device.kind_key
-    target: str  # ModelIdentity.key
-    workload: str
-    temperature: float
-    created: str  # UTC, ISO 8601
-    content_hash: str  # sha256 of the text, 64 hex digits
-
-
-class Plans(Database):
-    """Plans, observations and validations, only ever added; their texts are other floors' records."""
+class Plans(Shelf):
+    """Plans, only ever added; their texts are other floors' records."""
 
     def add_plan(
-        self, plan_json: str, *, device: str, device_kind: str, target: str, workload: str, temperature: float
+        self,
+        plan_json: str,
+        *,
+        device: str,
+        device_kind: str,
+        target: str,
+        workload: str,
+        temperature: float,
+        sources: Sequence[PlanSource] = (),
     ) -> int:
-        """Keep a plan's text with its hash and return its id.
+        """Keep a plan's text with its hash and what it was computed from, and return its id.
 
         Args:
             plan_json: the plan, returned byte for byte.
@@ -47,15 +42,21 @@ class Plans(Database):
             target: ModelIdentity.key.
             workload: name of the prompts.
             temperature: of the requests; within 1e-9 is the same setup.
+            sources: the records it was computed from.
         """
-        setup = _setup(PlanTable.device == device, target, workload, temperature)
-        row = PlanTable(device=device, device_kind=device_kind, target=target, workload=workload)
-        row.temperature, row.document, row.content_hash = temperature, plan_json, _hash(plan_json)
-        with self._writing() as session:
+        setup = setup_of(PlanTable.device == device, target, workload, temperature)
+
+        def work(session: Session) -> int:
+            wait_for_turn(session, "plans", device, target, workload)
+            row = PlanTable(device=device, device_kind=device_kind, target=target, workload=workload)
+            row.temperature, row.document = temperature, plan_json
             row.version = 1 + (session.scalar(select(func.max(PlanTable.version)).where(*setup)) or 0)
             session.add(row)
             session.flush()
+            keep_sources(session, row, sources)
             return row.id
+
+        return self._write(work)
 
     def find_plan(
         self,
@@ -66,7 +67,9 @@ class Plans(Database):
         workload: str,
         temperature: float,
     ) -> PlanRow:
-        """Return the newest plan of a setup, made on exactly this device or on any device of this kind.
+        """Return the plan of a setup that counts, made on exactly this device or on any device of this kind.
+
+        That is the one promoted last and not retired since; without one, the newest that is not retired.
 
         Raises:
             NoPlanError: the store holds none.
@@ -75,11 +78,9 @@ class Plans(Database):
         if (device is None) == (device_kind is None):
             raise StoreError(f"give device or device_kind, one of them, got {device!r} and {device_kind!r}")
         place = PlanTable.device_kind == device_kind if device is None else PlanTable.device == device
-        setup = _setup(place, target, workload, temperature)
-        with self._reading() as session:
-            row = session.scalar(select(PlanTable).where(*setup).order_by(PlanTable.id.desc()).limit(1))
-            if row is not None:
-                return _plan_row(row)
+        setup = setup_of(place, target, workload, temperature)
+        if found := self._read(lambda session: counted(session, setup)):
+            return found[0]
         where = f"device {device}" if device_kind is None else f"device kind {device_kind}"
         raise NoPlanError(f"target {target} on {where}, workload {workload!r}, temperature {temperature:g}", self.url)
 
@@ -92,7 +93,7 @@ class Plans(Database):
         workload: str,
         temperature: float,
     ) -> str:
-        """Return the text of the newest plan of a setup, as find_plan chooses it.
+        """Return the text of a setup's plan, as find_plan chooses it.
 
         Raises:
             NoPlanError: the store holds none.
@@ -109,65 +110,65 @@ class Plans(Database):
         Raises:
             StoreError: there is no such plan, or its text no longer has its hash.
         """
-        with self._reading() as session:
+
+        def work(session: Session) -> str:
             row = self._existing(session, plan_id)
-            if _hash(row.document) != row.content_hash:
+            if content_hash(row.document) != row.content_hash:
                 raise StoreError(f"plan {plan_id} in {self.url} was changed after it was stored; run: spectune plan")
             return row.document
 
-    def plans(self) -> list[PlanRow]:
-        """Return what the store says about every plan, oldest first."""
-        columns = [getattr(PlanTable, field.name) for field in fields(PlanRow)]
-        with self._reading() as session:
-            return [PlanRow(**row) for row in session.execute(select(*columns).order_by(PlanTable.id)).mappings()]
+        return self._read(work)
 
-    def add_observation(self, plan_id: int, document: str) -> None:
-        """Keep what a decoder saw while it ran a plan.
+    def plan_row(self, plan_id: int) -> PlanRow:
+        """Return what the store says about one plan.
 
         Raises:
             StoreError: there is no such plan.
         """
-        self._append(ObservationTable, plan_id, document)
 
-    def observations(self, plan_id: int) -> list[str]:
-        """Return every observation of a plan, oldest first."""
-        return self._documents(ObservationTable, plan_id)
+        def work(session: Session) -> PlanRow:
+            plan = self._existing(session, plan_id)
+            return rows_of(session, with_states().where(PlanTable.id == plan.id))[0]
 
-    def add_validation(self, plan_id: int, document: str) -> None:
-        """Keep what a plan delivered when it was measured.
+        return self._read(work)
+
+    def plan_sources(self, plan_id: int) -> list[PlanSource]:
+        """Return what a plan was computed from; nothing is known of plans that an older version kept.
 
         Raises:
             StoreError: there is no such plan.
         """
-        self._append(ValidationTable, plan_id, document)
+        return self._read(lambda session: sources_of(session, self._existing(session, plan_id).id))
 
-    def validations(self, plan_id: int) -> list[str]:
-        """Return every validation of a plan, oldest first."""
-        return self._documents(ValidationTable, plan_id)
+    def plans(
+        self,
+        limit: int | None = None,
+        after: int | None = None,
+        *,
+        device: str | None = None,
+        device_kind: str | None = None,
+        target: str | None = None,
+        workload: str | None = None,
+        temperature: float | None = None,
+        state: str | None = None,
+    ) -> list[PlanRow]:
+        """Return what the store says about plans, oldest first.
 
-    def _append(self, table: OutcomeTable, plan_id: int, document: str) -> None:
-        with self._writing() as session:
-            session.add(table(plan_id=self._existing(session, plan_id).id, document=document))
-
-    def _documents(self, table: OutcomeTable, plan_id: int) -> list[str]:
-        with self._reading() as session:
-            return list(session.scalars(select(table.document).filter_by(plan_id=plan_id).order_by(table.id)))
-
-    def _existing(self, session: Session, plan_id: int) -> PlanTable:
-        row = session.get(PlanTable, plan_id)
-        if row is None:
-            raise StoreError(f"there is no plan {plan_id} in {self.url}; list them with: spectune list")
-        return row
-
-
-def _setup(place: ColumnElement[bool], target: str, workload: str, temperature: float) -> list[ColumnElement[bool]]:
-    same_temperature = is_temperature(PlanTable.temperature, temperature)
-    return [place, PlanTable.target == target, PlanTable.workload == workload, same_temperature]
-
-
-def _plan_row(row: PlanTable) -> PlanRow:
-    return PlanRow(**{field.name: getattr(row, field.name) for field in fields(PlanRow)})
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+        Args:
+            limit: at most so many; all where absent.
+            after: only plans whose id is greater than this.
+            device: only this Device.fingerprint.
+            device_kind: only this Device.kind_key.
+            target: only this ModelIdentity.key.
+            workload: only for these prompts.
+            temperature: only within 1e-9 of this.
+            state: only "kept", "promoted", "retired" or "restored".
+        """
+        names = {"device": device, "device_kind": device_kind, "target": target, "workload": workload}
+        found = with_states().where(
+            *(getattr(PlanTable, name) == value for name, value in names.items() if value is not None),
+            *([is_temperature(PlanTable.temperature, temperature)] if temperature is not None else []),
+            *([PlanTable.id > after] if after is not None else []),
+            *([has_state(state)] if state is not None else []),
+        )
+        return self._read(lambda session: rows_of(session, found.order_by(PlanTable.id).limit(limit)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, fields
+from typing import Protocol, TypeVar
 
 from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -17,6 +17,7 @@ from ..profiler.records.surface import LatencySurface
 from ..profiler.records.visit import Visit
 from ..profiler.records.wire import to_json
 from .database import Database
+from .locks import wait_for_turn
 from .measurements import keep_cells, overhead_row
 from .tables import Base, PartTable, ProfileTable, VisitTable
 from .traces import pairwise_row, trace_row
@@ -25,7 +26,15 @@ SURFACES = "surfaces"  # the part that holds the finished surfaces
 STATE = select(ProfileTable.state).where(ProfileTable.id == bindparam("profile_id")).with_for_update(read=True)
 ADD_VISIT = insert(Base.metadata.tables[VisitTable.__tablename__])  # of the table, not the class: half the time
 
-Transaction = Callable[[], AbstractContextManager[Session]]
+Result = TypeVar("Result")
+
+
+class Transactions(Protocol):
+    """How a journal reaches its database."""
+
+    def __call__(self, work: Callable[[Session], Result], /) -> Result:
+        """Return what is done in one transaction."""
+        ...
 
 
 class ProfileJournal:
@@ -36,7 +45,7 @@ class ProfileJournal:
     """
 
     def __init__(
-        self, profile_id: int, *, is_resumed: bool, place: str, reading: Transaction, writing: Transaction
+        self, profile_id: int, *, is_resumed: bool, place: str, read: Transactions, write: Transactions
     ) -> None:
         """Describe an open profile; `Profiles.open_profile` finds it.
 
@@ -44,14 +53,14 @@ class ProfileJournal:
             profile_id: its number in the store.
             is_resumed: whether an earlier run began it.
             place: how messages name the store.
-            reading: opens a transaction that reads.
-            writing: opens a transaction that writes.
+            read: does something in a transaction that reads.
+            write: does something in a transaction that writes.
         """
         self.profile_id = profile_id
         self.is_resumed = is_resumed
         self._name = f"profile {profile_id} in {place}"
-        self._reading = reading
-        self._writing = writing
+        self._read = read
+        self._write = write
 
     def visits(self) -> list[Visit]:
         """Return every timed call so far, by ordinal; none once the surfaces are finished.
@@ -61,8 +70,7 @@ class ProfileJournal:
         """
         columns = [getattr(VisitTable, field.name) for field in fields(Visit)]
         found = select(*columns).where(VisitTable.profile_id == self.profile_id).order_by(VisitTable.ordinal)
-        with self._reading() as session:
-            rows = session.execute(found).mappings().all()
+        rows = self._read(lambda session: session.execute(found).mappings().all())
         try:
             return [Visit(**row) for row in rows]
         except MeasurementError as error:
@@ -75,18 +83,20 @@ class ProfileJournal:
             StoreError: the ordinal is taken, or the profile is no longer open.
         """
         row = {"profile_id": self.profile_id, **asdict(visit)}
-        with self._writing() as session:
+
+        def work(session: Session) -> None:
             self._require_open(session)
             try:
                 session.connection().execute(ADD_VISIT, row)
             except IntegrityError as error:
                 raise self._taken(f"visit {visit.ordinal}") from error
 
+        self._write(work)
+
     def part(self, name: str) -> str | None:
         """Return the document kept under a name, None where there is none yet."""
         found = select(PartTable.document).where(PartTable.profile_id == self.profile_id, PartTable.name == name)
-        with self._reading() as session:
-            return session.scalar(found)
+        return self._read(lambda session: session.scalar(found))
 
     def add_part(self, name: str, document: str) -> None:
         """Keep a document under a new name.
@@ -94,9 +104,12 @@ class ProfileJournal:
         Raises:
             StoreError: the name is taken, or the profile is no longer open.
         """
-        with self._writing() as session:
+
+        def work(session: Session) -> None:
             self._require_open(session)
             self._keep_part(session, name, document)
+
+        self._write(work)
 
     def finish_surfaces(self, surfaces: Sequence[LatencySurface]) -> None:
         """Keep the cells as measurements, drop the visits and keep the surfaces as a part: all of it or nothing.
@@ -105,12 +118,15 @@ class ProfileJournal:
             StoreError: the surfaces were finished before, or the profile is no longer open.
         """
         document = to_json(tuple(surfaces), tuple[LatencySurface, ...])
-        with self._writing() as session:
+
+        def work(session: Session) -> None:
             self._require_open(session)
             for surface in surfaces:
                 keep_cells(session, surface, surface.measurements, self.profile_id)
             _drop(session, VisitTable, self.profile_id)
             self._keep_part(session, SURFACES, document)
+
+        self._write(work)
 
     def finish(
         self,
@@ -124,13 +140,16 @@ class ProfileJournal:
         Raises:
             StoreError: the profile is no longer open.
         """
-        with self._writing() as session:
+
+        def work(session: Session) -> None:
             self._require_open(session)
             session.add_all(trace_row(trace) for trace in traces)
             if overhead is not None:
                 session.add(overhead_row(overhead))
             session.add_all(pairwise_row(agreement) for agreement in pairwise)
             _close(session, self.profile_id, "finished")
+
+        self._write(work)
 
     def _require_open(self, session: Session) -> None:
         """Hold the profile open until the transaction ends, or refuse to write."""
@@ -162,16 +181,22 @@ class Profiles(Database):
             fresh: abandon the unfinished ones first, with everything they hold.
         """
         found = select(ProfileTable.id).where(ProfileTable.key == key, ProfileTable.state == "open")
-        with self._writing() as session:
+
+        def work(session: Session) -> tuple[int, bool]:
+            wait_for_turn(session, "profile", key)
             left = list(session.scalars(found.order_by(ProfileTable.id)))
             if fresh:
                 for profile_id in left:
                     _close(session, profile_id, "abandoned")
             is_resumed = bool(left) and not fresh
-            profile_id = left[-1] if is_resumed else _begin(session, key)
-        return ProfileJournal(
-            profile_id, is_resumed=is_resumed, place=self.url, reading=self._reading, writing=self._writing
-        )
+            return (left[-1] if is_resumed else _begin(session, key)), is_resumed
+
+        profile_id, is_resumed = self._write(work)
+        return self.journal(profile_id, is_resumed=is_resumed)
+
+    def journal(self, profile_id: int, *, is_resumed: bool = True) -> ProfileJournal:
+        """Return the journal of a profile that `open_profile` named; a closed one refuses every write."""
+        return ProfileJournal(profile_id, is_resumed=is_resumed, place=self.url, read=self._read, write=self._write)
 
 
 def _begin(session: Session, key: str) -> int:

@@ -2,15 +2,19 @@
 
 Every table's name starts with `spectune_`, because other programs' tables (Optuna's) may share the database.
 Devices and models are replaced by their key; visits and parts are dropped when their profile no longer needs them;
-every other row is only ever added, so the newest is the highest id.
+every other row is only ever added, so the newest is the highest id. The tables of `APPEND_ONLY` refuse in the database
+itself to be changed by anything but a prune (`migrations/versions/0003_provenance.py`).
+A `content_hash` is the sha256 of the row's document, 64 hex digits.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import hashlib
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import ColumnElement, Double, ForeignKey, Index, MetaData, String, Text, text
 from sqlalchemy.dialects.mysql import LONGTEXT
+from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 
 TABLE_PREFIX = "spectune_"
@@ -23,6 +27,23 @@ DOCUMENT = Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # their TEXT end
 def utc_now() -> str:
     """Return the present moment in UTC, ISO 8601, to the microsecond."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def utc_ago(seconds: float) -> str:
+    """Return a moment that has passed, in the form of `utc_now`."""
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="microseconds")
+
+
+def content_hash(document: str) -> str:
+    """Return the sha256 of a document's UTF-8 bytes, 64 hex digits."""
+    return hashlib.sha256(document.encode()).hexdigest()
+
+
+def _hash_of_document(context: DefaultExecutionContext) -> str:
+    """Fill the column of the row that is being written."""
+    written = context.current_parameters
+    assert written is not None
+    return content_hash(written["document"])
 
 
 class Base(DeclarativeBase):
@@ -79,7 +100,10 @@ class MeasurementTable(Base):
     """One cell as it was timed once, raw repeats and failures included."""
 
     __tablename__ = f"{TABLE_PREFIX}measurement"
-    __table_args__ = (Index(None, "surface_id", "batch", "context_tokens", "tokens"),)
+    __table_args__ = (
+        Index("ix_spectune_measurement", "surface_id", "batch", "context_tokens", "tokens"),
+        Index("ix_spectune_measurement_hash", "surface_id", "content_hash"),
+    )
 
     surface_id: Mapped[int] = mapped_column(ForeignKey(SurfaceTable.id))
     profile_id: Mapped[int | None] = mapped_column(ForeignKey(f"{TABLE_PREFIX}profile.id"))  # None: not timed by one
@@ -87,41 +111,54 @@ class MeasurementTable(Base):
     context_tokens: Mapped[int]
     tokens: Mapped[int]
     document: Mapped[str] = mapped_column(DOCUMENT)
+    content_hash: Mapped[str] = mapped_column(KEY, default=_hash_of_document)
 
 
 class OverheadTable(Base):
     """Host time per round of one target on one device."""
 
     __tablename__ = f"{TABLE_PREFIX}overhead"
-    __table_args__ = (Index(None, "device", "target", "dtype"),)
+    __table_args__ = (
+        Index("ix_spectune_overhead", "device", "target", "dtype"),
+        Index("ix_spectune_overhead_hash", "content_hash"),
+    )
 
     device: Mapped[str] = mapped_column(KEY)
     target: Mapped[str] = mapped_column(KEY)
     dtype: Mapped[str] = mapped_column(NAME)
     document: Mapped[str] = mapped_column(DOCUMENT)
+    content_hash: Mapped[str] = mapped_column(KEY, default=_hash_of_document)
 
 
 class TraceTable(Base):
     """What one drafter proposed along one target's own text."""
 
     __tablename__ = f"{TABLE_PREFIX}trace"
-    __table_args__ = (Index(None, "target", "workload", "drafter"),)
+    __table_args__ = (
+        Index("ix_spectune_trace", "target", "workload", "drafter"),
+        Index("ix_spectune_trace_hash", "content_hash"),
+    )
 
     target: Mapped[str] = mapped_column(KEY)
     drafter: Mapped[str] = mapped_column(NAME)  # a key, or a name where there are no weights
     workload: Mapped[str] = mapped_column(NAME)
     temperature: Mapped[float] = mapped_column(Double())
     document: Mapped[str] = mapped_column(DOCUMENT)
+    content_hash: Mapped[str] = mapped_column(KEY, default=_hash_of_document)
 
 
 class PairwiseTable(Base):
     """How often the models of one group agree; whatever their order."""
 
     __tablename__ = f"{TABLE_PREFIX}pairwise"
-    __table_args__ = (Index(None, "names_hash"),)
+    __table_args__ = (
+        Index("ix_spectune_pairwise", "names_hash"),
+        Index("ix_spectune_pairwise_hash", "content_hash"),
+    )
 
     names_hash: Mapped[str] = mapped_column(KEY)
     document: Mapped[str] = mapped_column(DOCUMENT)
+    content_hash: Mapped[str] = mapped_column(KEY, default=_hash_of_document)
 
 
 class ProfileTable(Base):
@@ -179,8 +216,46 @@ class PlanTable(Base):
     target: Mapped[str] = mapped_column(KEY)
     workload: Mapped[str] = mapped_column(NAME)
     temperature: Mapped[float] = mapped_column(Double())
-    content_hash: Mapped[str] = mapped_column(KEY)
+    content_hash: Mapped[str] = mapped_column(KEY, default=_hash_of_document)
     document: Mapped[str] = mapped_column(DOCUMENT)
+
+
+class ManifestTable(Base):
+    """Which cells made a surface that some plan was computed from: its key and the hashes of its measurements."""
+
+    __tablename__ = f"{TABLE_PREFIX}manifest"
+    __table_args__ = (Index(None, "content_hash", unique=True),)
+
+    document: Mapped[str] = mapped_column(DOCUMENT)
+    content_hash: Mapped[str] = mapped_column(KEY, default=_hash_of_document)
+
+
+class PlanSourceTable(Base):
+    """One thing a plan was computed from, by the hash of its document; a surface's is that of its manifest."""
+
+    __tablename__ = f"{TABLE_PREFIX}plan_source"
+    __table_args__ = (
+        Index("ix_spectune_plan_source", "plan_id"),
+        Index("ix_spectune_plan_source_hash", "content_hash"),
+    )
+
+    plan_id: Mapped[int] = mapped_column(ForeignKey(PlanTable.id))
+    kind: Mapped[str] = mapped_column(NAME)  # "surface", "overhead", "trace" or "pairwise"
+    content_hash: Mapped[str] = mapped_column(KEY, default=_hash_of_document)
+    name: Mapped[str] = mapped_column(NAME)  # for people
+    is_held: Mapped[bool]  # whether the store held it when the plan was kept
+
+
+class PlanEventTable(Base):
+    """One change of a plan's state; its state is its last event."""
+
+    __tablename__ = f"{TABLE_PREFIX}plan_event"
+    __table_args__ = (Index(None, "plan_id"),)
+
+    plan_id: Mapped[int] = mapped_column(ForeignKey(PlanTable.id))
+    action: Mapped[str] = mapped_column(NAME)  # "promoted", "retired" or "restored"
+    by: Mapped[str] = mapped_column(NAME)
+    reason: Mapped[str] = mapped_column(DOCUMENT)
 
 
 class ObservationTable(Base):
@@ -201,6 +276,42 @@ class ValidationTable(Base):
 
     plan_id: Mapped[int] = mapped_column(ForeignKey(PlanTable.id))
     document: Mapped[str] = mapped_column(DOCUMENT)
+
+
+class WriteTable(Base):
+    """One kept transaction by its writer's key: a writer that lost its connection finds out here whether it was."""
+
+    __tablename__ = f"{TABLE_PREFIX}write"
+    __table_args__ = (
+        Index("ix_spectune_write", "key", unique=True),
+        Index("ix_spectune_write_created", "created"),
+    )
+
+    key: Mapped[str] = mapped_column(KEY)
+
+
+class DoorTable(Base):
+    """Empty, but inside the transaction of a prune: a row here lets it change the tables of `APPEND_ONLY`."""
+
+    __tablename__ = f"{TABLE_PREFIX}door"
+
+
+APPEND_ONLY = tuple(
+    table.__tablename__
+    for table in (
+        SurfaceTable,
+        MeasurementTable,
+        OverheadTable,
+        TraceTable,
+        PairwiseTable,
+        PlanTable,
+        ManifestTable,
+        PlanSourceTable,
+        PlanEventTable,
+        ObservationTable,
+        ValidationTable,
+    )
+)
 
 
 def is_temperature(column: InstrumentedAttribute[float], temperature: float) -> ColumnElement[bool]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from ..errors import StoreError
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
@@ -27,6 +28,7 @@ class TraceRow:
     workload: str
     temperature: float
     created: str  # UTC, ISO 8601
+    content_hash: str  # sha256 of the text, 64 hex digits
 
 
 class Traces(Database):
@@ -34,9 +36,7 @@ class Traces(Database):
 
     def add_trace(self, trace: AcceptanceTrace) -> None:
         """Keep one drafter's recording."""
-        row = trace_row(trace)
-        with self._writing() as session:
-            session.add(row)
+        self._write(lambda session: session.add(trace_row(trace)))
 
     def traces(self, target: str, workload: str, temperature: float) -> list[AcceptanceTrace]:
         """Return the newest trace of every drafter recorded for a setup, oldest recording first.
@@ -48,15 +48,20 @@ class Traces(Database):
         """
         newest = select(func.max(TraceTable.id)).filter_by(target=target, workload=workload)
         newest = newest.where(is_temperature(TraceTable.temperature, temperature)).group_by(TraceTable.drafter)
-        with self._reading() as session:
-            rows = session.scalars(select(TraceTable).where(TraceTable.id.in_(newest)).order_by(TraceTable.id))
-            return [record_of(AcceptanceTrace, row, self.url) for row in rows]
+        found = select(TraceTable).where(TraceTable.id.in_(newest)).order_by(TraceTable.id)
+        return self._read(lambda session: [record_of(AcceptanceTrace, row, self.url) for row in session.scalars(found)])
 
-    def trace_rows(self) -> list[TraceRow]:
-        """Return what the store says about every trace, oldest first; the recordings themselves are not read."""
+    def trace_rows(self, limit: int | None = None, after: int | None = None) -> list[TraceRow]:
+        """Return what the store says about traces, oldest first; the recordings themselves are not read.
+
+        Args:
+            limit: at most so many; all where absent.
+            after: only traces whose id is greater than this.
+        """
         columns = [getattr(TraceTable, field.name) for field in fields(TraceRow)]
-        with self._reading() as session:
-            return [TraceRow(**row) for row in session.execute(select(*columns).order_by(TraceTable.id)).mappings()]
+        found = select(*columns).where(*([TraceTable.id > after] if after is not None else []))
+        found = found.order_by(TraceTable.id).limit(limit)
+        return self._read(lambda session: [TraceRow(**row) for row in session.execute(found).mappings()])
 
     def trace(self, trace_id: int) -> AcceptanceTrace:
         """Return one trace.
@@ -64,16 +69,18 @@ class Traces(Database):
         Raises:
             StoreError: there is no such trace, or its text is damaged.
         """
-        with self._reading() as session:
+
+        def work(session: Session) -> AcceptanceTrace:
             row = session.get(TraceTable, trace_id)
             if row is None:
                 raise StoreError(f"there is no trace {trace_id} in {self.url}; list them with: spectune list")
             return record_of(AcceptanceTrace, row, self.url)
 
+        return self._read(work)
+
     def add_pairwise(self, pairwise: PairwiseAcceptance) -> None:
         """Keep how often the models of one group agree."""
-        with self._writing() as session:
-            session.add(pairwise_row(pairwise))
+        self._write(lambda session: session.add(pairwise_row(pairwise)))
 
     def pairwise(self, models: Iterable[str]) -> PairwiseAcceptance | None:
         """Return the newest agreement of exactly these models, in its own order; None where there is none.
@@ -82,9 +89,12 @@ class Traces(Database):
             models: the names, in any order.
         """
         found = select(PairwiseTable).filter_by(names_hash=_names_hash(models))
-        with self._reading() as session:
+
+        def work(session: Session) -> PairwiseAcceptance | None:
             row = session.scalar(found.order_by(PairwiseTable.id.desc()).limit(1))
             return None if row is None else record_of(PairwiseAcceptance, row, self.url)
+
+        return self._read(work)
 
 
 def trace_row(trace: AcceptanceTrace) -> TraceTable:

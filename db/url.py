@@ -21,6 +21,11 @@ def default_path() -> Path:
     return Path(platformdirs.user_data_dir("spectune", appauthor=False)) / "store.db"
 
 
+def named_place(url: str | None = None) -> str:
+    """Return what names the store: the argument, else SPECTUNE_STORE, else the default path."""
+    return url or os.environ.get(STORE_VARIABLE) or str(default_path())
+
+
 def resolve_url(url: str | None = None) -> URL:
     """Return where a store lies, as SQLAlchemy understands it; its `str` hides the password.
 
@@ -30,7 +35,7 @@ def resolve_url(url: str | None = None) -> URL:
     Raises:
         StoreError: the text is neither a path nor a URL. The message never repeats it: it may hold a password.
     """
-    place = url or os.environ.get(STORE_VARIABLE) or str(default_path())
+    place = named_place(url)
     if place == ":memory:":
         return URL.create("sqlite")
     if "://" not in place:

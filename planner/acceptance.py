@@ -6,25 +6,21 @@ sequences has none and is replayed round by round.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
-
 import numpy as np
 
 from .draft import Ints
-from .kernels.lookup import Search, lookup_sweep
 from .policy import (
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
-    LookupPolicy,
     OptTreePolicy,
     StaticPolicy,
     TalonPolicy,
 )
 from .positions import PositionResults, StatelessPolicy, grown_results, same_everywhere
-from .recorded import Recording, Rows, Text
+from .recorded import Recording, Rows
 from .sweeps import confident_chain_results, eagle2_results, opt_tree_results, talon_results
+from .text_results import lookup_results, text_results
 from .tree import TokenTree
 
 __all__ = [
@@ -37,6 +33,7 @@ __all__ = [
     "rank_results",
     "results_of",
     "talon_results",
+    "text_results",
 ]
 
 RankPolicy = ChainPolicy | StaticPolicy
@@ -60,24 +57,6 @@ def rank_results(policy: RankPolicy, recording: Recording) -> PositionResults:
         return _of_one_size(accepted, policy.length + 1, (1,) * policy.length)
     widths = tuple(len(inner) for inner in policy.tree.inner_by_depth())
     return _of_one_size(_tree_hits(policy.tree, recording.next_rank), policy.tree.size, widths)
-
-
-def lookup_results(
-    texts: Sequence[Text], max_ngram: int, min_ngram: int, lengths: Sequence[int]
-) -> Iterator[tuple[LookupPolicy, PositionResults]]:
-    """Yield every length's results; the text is searched once, a shorter draft is a longer one's beginning."""
-    policies = [LookupPolicy(length=length, max_ngram=max_ngram, min_ngram=min_ngram) for length in lengths]
-    found, right = _found(texts, max_ngram, min_ngram, max(lengths))
-    for policy in policies:
-        yield (
-            policy,
-            PositionResults(
-                accepted=np.minimum(right, policy.length),
-                sizes=1 + np.minimum(found, policy.length),
-                censored=np.zeros(len(found), dtype=np.bool_),
-                widths=same_everywhere(()),
-            ),
-        )
 
 
 def results_of(policy: StatelessPolicy, recording: Recording) -> PositionResults:
@@ -120,17 +99,6 @@ def _tree_hits(tree: TokenTree, next_rank: Ints) -> Ints:
         node = below[node, ahead]
         accepted += node < tree.size
     return accepted
-
-
-def _found(texts: Sequence[Text], max_ngram: int, min_ngram: int, length: int) -> tuple[Ints, Ints]:
-    """Return (rows,) tokens the lookup finds and (rows,) how many of them the target takes."""
-    lengths = [len(text.prompt) + len(text.continuation) for text in texts]
-    tokens = np.fromiter(chain.from_iterable(text.prompt + text.continuation for text in texts), np.int64, sum(lengths))
-    firsts = np.cumsum([0, *lengths])
-    prompts = np.array([len(text.prompt) + 1 for text in texts])
-    found, right = np.zeros((2, sum(len(text.continuation) for text in texts)), dtype=np.int64)
-    lookup_sweep(tokens, firsts, prompts, Search(max_ngram, min_ngram, length), found, right)
-    return found, right
 
 
 def _of_one_size(accepted: Ints, size: int, widths: tuple[int, ...]) -> PositionResults:

@@ -11,7 +11,6 @@ from .acceptance import (
     PositionResults,
     confident_chain_results,
     eagle2_results,
-    lookup_results,
     opt_tree_results,
     plain_results,
     rank_results,
@@ -22,13 +21,12 @@ from .policy import ChainPolicy, Eagle2Policy, OptTreePolicy, PlainPolicy, Stati
 from .recorded import Recording, Rows, Text
 from .spaces import MOST_CHILDREN
 from .static_tree import Floats, nested_trees
+from .text_candidates import text_drafted
 from .tree import TokenTree
 
 CHAIN_LENGTHS = (*range(1, 9), 10, 12, 16, 20)
 CONFIDENT_LENGTHS = (4, 6, 8, 12, 20)
 CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-LOOKUP_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48)
-LOOKUP_NGRAMS = ((1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2), (4, 3))  # longest, shortest
 STATIC_SIZES = (*range(3, 13), 14, 16, 20, 24, 28, 32, 40, 48, 60, 80, 100, 128)
 STATIC_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10)
 EAGLE2_WIDTHS = (2, 3, 4, 5, 6, 8, 10)
@@ -53,7 +51,7 @@ class Contender:
 
 
 def textual(texts: tuple[Text, ...], rows: Rows, most_tokens: int) -> Iterator[Contender]:
-    """Yield plain decoding, then every lookup: what needs no model.
+    """Yield plain decoding, then all that drafts from the text: what needs no model.
 
     Args:
         texts: recorded.
@@ -61,10 +59,8 @@ def textual(texts: tuple[Text, ...], rows: Rows, most_tokens: int) -> Iterator[C
         most_tokens: that one verify can feed.
     """
     yield Contender(policy=PlainPolicy(), results=plain_results(rows))
-    lengths = [length for length in LOOKUP_LENGTHS if length < most_tokens]
-    for max_ngram, min_ngram in LOOKUP_NGRAMS if lengths else ():
-        for policy, results in lookup_results(texts, max_ngram, min_ngram, lengths):
-            yield Contender(policy=policy, results=results)
+    for policy, results, half in text_drafted(texts, most_tokens):
+        yield Contender(policy=policy, results=results, searched_on=half)
 
 
 def drafted(recording: Recording, most_tokens: int) -> Iterator[Contender]:

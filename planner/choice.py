@@ -15,7 +15,7 @@ from .cost import Floats
 from .crossfit import Bools, cross_fitted_rate
 from .estimate import by_text, rates_of, relative_error, resampled, resampled_rates
 from .plan import Alternative, ErrorParts, Lead, PlanCell, Prediction, PublishedPrice, StackForecast
-from .policy import LookupPolicy, PlainPolicy, StackPolicy
+from .policy import PlainPolicy, StackPolicy, TextPolicy
 from .sensitivity import outlook_of
 from .shape import ShapeFacts
 
@@ -23,11 +23,15 @@ SIMPLICITY = {  # of equally many models and nodes: shapes known before the roun
     "plain": 0,
     "lookup": 0,
     "chain": 0,
+    "suffix": 1,
     "static": 1,
     "confident-chain": 2,
+    "suffix-tree": 2,
+    "cacheback": 2,
     "eagle2": 3,
     "talon": 3,
     "opt-tree": 3,
+    "hybrid": 4,
     "cast": 4,
     "stack": 5,
 }
@@ -207,6 +211,7 @@ def planned_cell(
         keeps_bound=_keeps_bound(contest, ballot.near[taken], flattery),
         stack=beside.stack,
         shape=beside.shape,
+        run_ms=tuple(contest.costs.verify.row(cell.context)[: len(chosen.run_tokens)].tolist()),
     )
 
 
@@ -314,7 +319,7 @@ def _margin(parts: ErrorParts) -> float:
 def _complexity(candidate: Candidate) -> tuple[float, ...]:
     """Return what makes a candidate less simple: models, then nodes, then how its tree comes about; then the slower."""
     policy = candidate.policy
-    models = 0 if isinstance(policy, PlainPolicy | LookupPolicy) else 1
+    models = 0 if isinstance(policy, PlainPolicy | TextPolicy) else 1
     if isinstance(policy, StackPolicy):
         models = len(policy.models)
     return models, policy.max_verify_tokens, SIMPLICITY[policy.kind], -candidate.tokens_per_s

@@ -77,6 +77,15 @@ class Contest:
         """Return the most tokens per second of a kind with a drafter so far, 0 where none was priced."""
         return self._best.get((kind, drafter), 0.0)
 
+    def lacks_host_time(self, policy: TreePolicy, drafter: str | None) -> bool:
+        """Return whether nobody timed the host in rounds of a policy's kind; it is then refused without a replay."""
+        try:
+            self.costs.host_of(policy.kind)
+        except PlanError as error:
+            self.refuse(policy, drafter, str(error))
+            return True
+        return False
+
     def can_matter(self, policy: TreePolicy, drafter: str | None, results: PositionResults, most_tokens: float) -> bool:
         """Return whether a policy may come near the best, or be the best of its kind and drafter; count it if not.
 

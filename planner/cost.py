@@ -157,12 +157,13 @@ class CellCosts:
         draft = NOTHING_DRAFTED
         if drafter is not None and replay.widths.shape[1]:
             draft = self.drafts[drafter]
-            most_fed = max(int(replay.catch_up.max()), int(replay.widths.max()))
+            ran = replay.widths[:, 0] > 0
+            most_fed = max(int(replay.catch_up[ran].max(initial=0)), int(replay.widths.max()))
             _require(f"draft of {drafter}", most_fed, draft)
         times = np.empty((3, replay.rounds))
         span = (float(self.cell.low), float(self.cell.high), float(self.cell.context))
         verify = Table(self.verify.contexts, self.verify.ms)
-        price(replay.arrays, span, Table(draft.contexts, draft.ms), verify, self._host(kind), times)
+        price(replay.arrays, span, Table(draft.contexts, draft.ms), verify, self.host_of(kind), times)
         return RoundTimes(by_part=times)
 
     def clipped_share(self, replay: Replay) -> float:
@@ -175,7 +176,12 @@ class CellCosts:
         inside = (contexts > self.cell.low) & (contexts <= self.cell.high)
         return np.where(inside, contexts, self.cell.context).astype(np.float64)
 
-    def _host(self, kind: str) -> tuple[float, float, float]:
+    def host_of(self, kind: str) -> tuple[float, float, float]:
+        """Return the host's milliseconds of a round, of each drafter forward and of each node.
+
+        Raises:
+            PlanError: nobody timed rounds of this kind here.
+        """
         if kind not in self.host:
             known = ", ".join(sorted(self.host)) or "none"
             raise PlanError(f"no host time for {kind!r} at batch {self.cell.batch}, measured: {known}; profile it")

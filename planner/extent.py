@@ -6,16 +6,21 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .policy import (
+    CachebackPolicy,
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
+    HybridPolicy,
     LookupPolicy,
     OptTreePolicy,
     PlainPolicy,
     StackPolicy,
     StaticPolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
     TalonPolicy,
+    TextPolicy,
     TreePolicy,
 )
 from .tree import TokenTree
@@ -27,7 +32,7 @@ class Extent:
 
     Attributes:
         depth: most drafted tokens on one path, so most that one round can accept.
-        width: most nodes of one drafter forward; 1 for a lookup, which runs none.
+        width: most nodes of one drafter forward; 1 where the text drafts, which runs none.
         tokens: most tokens one verify feeds per sequence, root included.
     """
 
@@ -40,6 +45,9 @@ def extent_of(policy: TreePolicy) -> Extent:
     """Return the bounds of a policy's trees; O(nodes) for a static one."""
     if isinstance(policy, StaticPolicy):
         return _static(policy.tree)
+    if isinstance(policy, HybridPolicy):
+        own = extent_of(policy.model)
+        return Extent(depth=max(own.depth, policy.text.length), width=own.width, tokens=policy.max_verify_tokens)
     depth, width = _depth_and_width(policy)
     return Extent(depth=depth, width=width, tokens=policy.max_verify_tokens)
 
@@ -59,7 +67,7 @@ def _static(tree: TokenTree) -> Extent:
 
 def _depth_and_width(
     policy: PlainPolicy
-    | LookupPolicy
+    | TextPolicy
     | StackPolicy
     | ChainPolicy
     | ConfidentChainPolicy
@@ -71,8 +79,12 @@ def _depth_and_width(
     match policy:
         case PlainPolicy():
             return 0, 0
-        case ChainPolicy() | ConfidentChainPolicy() | LookupPolicy():
+        case ChainPolicy() | ConfidentChainPolicy() | LookupPolicy() | SuffixPolicy():
             return policy.length, 1
+        case SuffixTreePolicy():
+            return policy.nodes - 1, 1
+        case CachebackPolicy():
+            return min(policy.max_depth, policy.nodes - 1), 1
         case StackPolicy():
             return policy.max_chain, 1 + sum(policy.lengths[1:])
         case Eagle2Policy():

@@ -16,6 +16,8 @@ from .recorded import Text, texts_of
 
 __all__ = ["LOOKUP", "TARGET", "DrafterInputs", "PlanInputs", "with_weights"]
 
+HEAD = "head"  # role of the surface of a drafter that reads the target's hidden states
+DRAFT_ROLES = ("draft", HEAD)
 TARGET = "target"  # what the target is called among the models of a PairwiseAcceptance
 
 
@@ -34,8 +36,16 @@ class DrafterInputs:
                 f"a drafter cannot be called {self.name!r}; {LOOKUP!r} is the text itself, take another name"
             )
         _require_same(f"drafter {self.name}: the surface's model", self.surface.model, self.model.key)
-        _require_same(f"drafter {self.name}: the surface's role", self.surface.role, "draft")
+        if self.surface.role not in DRAFT_ROLES:
+            raise PlanError(
+                f"drafter {self.name}: the surface's role is {self.surface.role!r}, expected one of {DRAFT_ROLES}"
+            )
         _require_same(f"drafter {self.name}: the trace's drafter", self.trace.drafter, self.model.key)
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether it drafts from the target's hidden states, which only committed text has: so it is in no stack."""
+        return self.surface.role == HEAD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,15 +20,19 @@ from ..errors import PlanError
 from ..profiler.records.architecture import Architecture, bytes_of
 from .cost import Cell
 from .policy import (
+    CachebackPolicy,
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
+    HybridPolicy,
     LookupPolicy,
     OptTreePolicy,
     PlainPolicy,
     StackPolicy,
     StaticPolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
     TalonPolicy,
     TreePolicy,
 )
@@ -72,6 +76,7 @@ class Load:
     verify_tokens: int  # per sequence, root and padding included
     verify_depths: int = 1  # different places in the text that these tokens stand at
     layer_tokens: int = 0  # per sequence, in the widest forward of a drafter; 0 without a drafting model
+    scored_tokens: int = 0  # of these, those whose scores are looked at
     is_ranked: bool = False  # those forwards are asked for their best tokens alone, not for probabilities
     unread_tokens: int = 0  # per sequence, committed since the drafter last read
 
@@ -137,6 +142,7 @@ def load_of(cell: Cell, policy: TreePolicy, run_tokens: Sequence[int] = ()) -> L
         verify_tokens=fed,
         verify_depths=1 + _deepest(policy),
         layer_tokens=widest_layer(policy),
+        scored_tokens=policy.max_chain + 1 if isinstance(policy, StackPolicy) else widest_layer(policy),
         is_ranked=isinstance(policy, StackPolicy),
         unread_tokens=1 + _deepest(policy),
     )
@@ -171,17 +177,19 @@ def peak_bytes(
     ]
     for model in drafters:
         forwards += [_inside(model, rows[name], pairs[name]) for name in ("layer", "unread")]
-        forwards.append(rows["layer"] * model.vocabulary * _scored_bytes(model, load, is_sampled))
+        forwards.append(_scoring_bytes(model, load, is_sampled))
     return held + max(forwards)
 
 
 def widest_layer(policy: TreePolicy) -> int:
     """Return the most tokens per sequence that one forward of a drafter has logits for; 0 where no model drafts."""
     match policy:
-        case PlainPolicy() | LookupPolicy():
+        case PlainPolicy() | LookupPolicy() | SuffixPolicy() | SuffixTreePolicy() | CachebackPolicy():
             return 0
         case ChainPolicy() | ConfidentChainPolicy():
             return 1
+        case HybridPolicy():
+            return widest_layer(policy.model)
         case StackPolicy():
             return 1 + 2 * policy.max_chain  # what was committed is read again before what is drafted below
         case StaticPolicy():
@@ -199,8 +207,14 @@ def widest_layer(policy: TreePolicy) -> int:
 def _deepest(policy: TreePolicy) -> int:
     """Return the most drafted tokens on one path of a tree."""
     match policy:
-        case LookupPolicy():
+        case LookupPolicy() | SuffixPolicy():
             return policy.length
+        case SuffixTreePolicy():
+            return policy.nodes - 1
+        case CachebackPolicy():
+            return min(policy.max_depth, policy.nodes - 1)
+        case HybridPolicy():
+            return max(_deepest(policy.text), _deepest(policy.model))
         case StackPolicy():
             return policy.max_chain
         case _:
@@ -235,9 +249,11 @@ def _drawing_bytes(model: Footprint, load: Load, device_kind: str, is_sampled: b
     return logits * (model.number_bytes + DRAWN) + max(NOISE * made, DRAWN * (made + 2 * logits))
 
 
-def _scored_bytes(model: Footprint, load: Load, is_sampled: bool) -> int:
-    """Return what scoring takes per logit of a drafter, itself included."""
+def _scoring_bytes(model: Footprint, load: Load, is_sampled: bool) -> int:
+    """Return what scoring a drafter's widest forward takes, its logits included."""
     copied = DRAWN if model.number_bytes < DRAWN else 0
-    if load.is_ranked:
-        return model.number_bytes + copied
-    return model.number_bytes + (DRAWN if is_sampled else copied) + DRAWN
+    logits, scored = (load.slots * tokens * model.vocabulary for tokens in (load.layer_tokens, load.scored_tokens))
+    if not load.is_ranked:
+        return logits * (model.number_bytes + (DRAWN if is_sampled else copied) + DRAWN)
+    chosen = scored * (model.number_bytes + copied)  # taken out of the logits, and in float32
+    return logits * model.number_bytes + chosen + (max(NOISE * scored, 3 * DRAWN * scored) if is_sampled else 0)

@@ -123,6 +123,7 @@ class PlanCell:
             decoding.
         run_tokens: index = tokens in the tree, value = tokens fed to the target per sequence; up to
             policy.max_verify_tokens.
+        run_ms: likewise, what the surface says of that forward at the cell's context; empty in older plans.
         runner_up: the fastest alternative of another kind or drafter.
         lead: over the runner-up; None where there is none.
         alternatives: the fastest of every kind and drafter, fastest first, the plan's own left out.
@@ -150,6 +151,7 @@ class PlanCell:
     lead: Lead | None = None
     stack: StackForecast | None = None
     shape: ShapeFacts | None = None
+    run_ms: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.context < 1:
@@ -164,6 +166,10 @@ class PlanCell:
                 f"run_tokens must reach {self.policy.max_verify_tokens} tokens and never feed fewer than asked, "
                 f"got {padded}"
             )
+        if self.run_ms and len(self.run_ms) != len(padded):
+            raise PlanError(f"run_ms must have a time for each of {len(padded)} run_tokens, got {len(self.run_ms)}")
+        if not all(math.isfinite(ms) and ms >= 0.0 for ms in self.run_ms):
+            raise PlanError(f"run_ms must be finite and at least 0, got {self.run_ms}")
 
     @property
     def drafters(self) -> tuple[str, ...]:

@@ -13,21 +13,28 @@ from typing import TypeAlias
 from ..errors import PlanError
 from ..profiler.records.wire import from_json, to_json
 from .chain_policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, PlainPolicy
+from .hybrid_policy import HybridPolicy
 from .stack_policy import StackPolicy
+from .text_policies import CachebackPolicy, SuffixPolicy, SuffixTreePolicy
 from .tree_policies import CastPolicy, Eagle2Policy, OptTreePolicy, StaticPolicy, TalonPolicy
 
 __all__ = [
+    "CachebackPolicy",
     "CastPolicy",
     "ChainPolicy",
     "ConfidentChainPolicy",
     "DraftedPolicy",
     "Eagle2Policy",
+    "HybridPolicy",
     "LookupPolicy",
     "OptTreePolicy",
     "PlainPolicy",
     "StackPolicy",
     "StaticPolicy",
+    "SuffixPolicy",
+    "SuffixTreePolicy",
     "TalonPolicy",
+    "TextPolicy",
     "TreePolicy",
     "policy_from_json",
     "policy_to_json",
@@ -36,13 +43,18 @@ __all__ = [
 DraftedPolicy: TypeAlias = (
     ChainPolicy | ConfidentChainPolicy | StaticPolicy | Eagle2Policy | TalonPolicy | OptTreePolicy | CastPolicy
 )
-TreePolicy: TypeAlias = PlainPolicy | LookupPolicy | StackPolicy | DraftedPolicy
+TextPolicy: TypeAlias = LookupPolicy | SuffixPolicy | SuffixTreePolicy | CachebackPolicy  # drafted by the text itself
+TreePolicy: TypeAlias = PlainPolicy | TextPolicy | HybridPolicy | StackPolicy | DraftedPolicy
 
 _POLICIES: dict[str, type[TreePolicy]] = {
     "plain": PlainPolicy,
     "chain": ChainPolicy,
     "confident-chain": ConfidentChainPolicy,
     "lookup": LookupPolicy,
+    "suffix": SuffixPolicy,
+    "suffix-tree": SuffixTreePolicy,
+    "cacheback": CachebackPolicy,
+    "hybrid": HybridPolicy,
     "static": StaticPolicy,
     "eagle2": Eagle2Policy,
     "talon": TalonPolicy,

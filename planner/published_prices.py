@@ -5,7 +5,7 @@ from __future__ import annotations
 from .contest import Contest
 from .inputs import LOOKUP
 from .plan import PublishedPrice
-from .policy import LookupPolicy
+from .policy import TextPolicy
 from .published_rules import published_defaults, unpriceable_defaults
 from .rehearsal import Rehearsal
 
@@ -20,7 +20,7 @@ def price_published(contest: Contest, rehearsal: Rehearsal) -> tuple[PublishedPr
     for drafter in (None, *(drafter.name for drafter in rehearsal.inputs.drafters)):
         children = 0 if drafter is None else rehearsal.recording(drafter).children
         for default in published_defaults(contest.costs, drafter, children):
-            source = LOOKUP if isinstance(default.policy, LookupPolicy) else drafter
+            source = LOOKUP if isinstance(default.policy, TextPolicy) else drafter
             known = contest.find(default.policy, source)
             if known is None:
                 replay = rehearsal.replay(default.policy, source, contest.costs.cell.batch)

@@ -13,15 +13,19 @@ from ..errors import PlanError
 from .context import quantised_context
 from .cost import CellCosts
 from .policy import (
+    CachebackPolicy,
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
+    HybridPolicy,
     LookupPolicy,
     OptTreePolicy,
     PlainPolicy,
     StackPolicy,
     StaticPolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
     TalonPolicy,
     TreePolicy,
 )
@@ -33,6 +37,9 @@ SGLANG_LLAMA = Eagle2Policy(verify_tokens=8, depth=4, top_k=4)  # 5 steps: 5 for
 TRANSFORMERS = ConfidentChainPolicy(length=20, confidence=0.4)
 TRANSFORMERS_BEFORE = ChainPolicy(length=5)
 TRANSFORMERS_LOOKUP = LookupPolicy(length=10, max_ngram=2, min_ngram=1)
+SAM_DECODING = SuffixPolicy(length=40, factor=4, offset=1, min_match=1, occurrence="first")
+SUFFIX_DECODING = SuffixTreePolicy(nodes=25, factor=1, offset=0, least_chance=0.1)  # the size is ours
+CACHEBACK = CachebackPolicy()  # leaders of 1 token, followers of 3; the sizes are ours
 VLLM_DRAFT_MODEL, VLLM_EAGLE = ChainPolicy(length=5), ChainPolicy(length=3)
 TALON_CHILDREN = 49  # the paper looks at the whole vocabulary; behind 1 + 10 nodes 49 more fit into 60
 OPT_TREE_NODES = 60
@@ -173,7 +180,10 @@ def _all(costs: CellCosts, drafter: str | None, children: int) -> list[Published
             "transformers' prompt lookup",
             "transformers, PromptLookupCandidateGenerator: 10 tokens, 2-grams; it takes the first match, we the last",
             lambda: TRANSFORMERS_LOOKUP,
-        )
+        ),
+        ("SAM decoding 40/4", "arXiv:2411.10666, dynamic automaton; a copy goes on at the end", lambda: SAM_DECODING),
+        ("SuffixDecoding 1/0.1", "arXiv:2411.04975, published code, tree of the request", lambda: SUFFIX_DECODING),
+        ("Cacheback 1/3", "arXiv:2511.21699, dynamic table; its sizes are ours", lambda: CACHEBACK),
     ]
     if drafter is not None:
         rules += _chains() + _trees(costs, drafter, children)
@@ -249,8 +259,10 @@ def _require_priceable(policy: TreePolicy, costs: CellCosts, drafter: str | None
 def _children_and_width(policy: TreePolicy) -> tuple[int, int]:
     """Return how many children of a node a policy looks at, and a width that its second layer has for sure."""
     match policy:
-        case PlainPolicy() | LookupPolicy():
+        case PlainPolicy() | LookupPolicy() | SuffixPolicy() | SuffixTreePolicy() | CachebackPolicy():
             return 0, 0
+        case HybridPolicy():
+            return _children_and_width(policy.model)
         case StackPolicy():
             return 1 + policy.siblings, 1
         case ChainPolicy() | ConfidentChainPolicy():

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..errors import PlanError
-from .acceptance import PositionResults, lookup_results, plain_results, results_of
+from .acceptance import PositionResults, plain_results, results_of, text_results
+from .hybrid import hybrid_results
 from .inputs import LOOKUP, PlanInputs
-from .policy import CastPolicy, LookupPolicy, PlainPolicy, StackPolicy, TreePolicy
+from .policy import CastPolicy, HybridPolicy, PlainPolicy, StackPolicy, TextPolicy, TreePolicy
 from .recorded import Recording, Rows, recording_of, rows_of
 from .replay import Replay, replay_cast, replay_results
 from .shape import ShapeFacts
@@ -49,7 +50,7 @@ class Rehearsal:
 
         Args:
             policy: any.
-            drafter: who drafts; LOOKUP or None for a LookupPolicy, None for plain decoding.
+            drafter: who drafts; LOOKUP or None for a TextPolicy, None for plain decoding.
             batch: slots.
             is_kept: whether the policy may be asked for again.
 
@@ -68,9 +69,9 @@ class Rehearsal:
     def shape(self, policy: TreePolicy, drafter: str | None, batch: int) -> ShapeFacts | None:
         """Return what a policy's trees look like on the texts: verified and accepted nodes by depth.
 
-        None for a stack, whose chains end where its lower models happen to.
+        None for a stack, whose chains end where its lower models happen to, and for a hybrid, which drafts two ways.
         """
-        if isinstance(policy, StackPolicy):
+        if isinstance(policy, StackPolicy | HybridPolicy):
             return None
         is_model = drafter is not None and drafter != LOOKUP
         recording = self.recording(drafter) if drafter is not None and is_model else None
@@ -92,9 +93,11 @@ class Rehearsal:
     def _of(self, policy: TreePolicy, drafter: str | None) -> PositionResults:
         if isinstance(policy, PlainPolicy):
             return plain_results(self.rows)
-        if isinstance(policy, LookupPolicy):
-            ((_, results),) = lookup_results(self.inputs.texts, policy.max_ngram, policy.min_ngram, [policy.length])
-            return results
+        if isinstance(policy, TextPolicy):
+            return text_results(policy, self.inputs.texts)
+        if isinstance(policy, HybridPolicy):
+            recording = self.recording(_named(policy, drafter))
+            return hybrid_results(text_results(policy.text, self.inputs.texts), results_of(policy.model, recording))
         if isinstance(policy, StackPolicy):
             raise PlanError(f"a {policy.label} has several drafters; replay it with stack_replay")
         if isinstance(policy, CastPolicy):

@@ -44,8 +44,8 @@ class Replay:
     Attributes:
         contexts: (rounds,), most tokens in the target's cache over the slots.
         nodes: (rounds,), size of the largest tree over the slots, root included.
-        catch_up: (rounds,), tokens per sequence of the drafter's first forward: the most any slot
-            committed since it last drafted, 1 right after it entered.
+        catch_up: (rounds,), tokens per sequence of the drafter's first forward, if it runs: the most any slot committed
+            since the drafter last ran, 1 right after it entered.
         widths: (rounds, forwards), nodes per sequence of each drafter forward, 0 = did not run.
         texts: (rounds, batch), which text ran in each slot.
         kept: (rounds, batch), tokens each slot emitted.

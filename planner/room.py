@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from .policy import (
+    CachebackPolicy,
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
+    HybridPolicy,
     LookupPolicy,
     OptTreePolicy,
     PlainPolicy,
     StackPolicy,
     StaticPolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
     TalonPolicy,
     TreePolicy,
 )
@@ -30,8 +34,10 @@ def most_drafted(policy: TreePolicy, batch: int | None = None) -> int:
         batch: sequences; None for any number.
     """
     match policy:
-        case PlainPolicy() | LookupPolicy():
+        case PlainPolicy() | LookupPolicy() | SuffixPolicy() | SuffixTreePolicy() | CachebackPolicy():
             return 0
+        case HybridPolicy():
+            return most_drafted(policy.model, batch)
         case StackPolicy():
             return stack_room(policy, batch)
         case ChainPolicy() | ConfidentChainPolicy():

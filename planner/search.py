@@ -21,12 +21,15 @@ from .candidates import Contender, drafted, textual, unrecorded_beams
 from .choice import DRIFT, Beside, SurfaceErrors, ballot_of, planned_cell
 from .contest import Contest
 from .cost import Cell, Floats, cell_costs
+from .crossfit import EVERYWHERE
 from .estimate import resampling_weights
+from .hybrid import hybrids
+from .hybrid_policy import ElsePolicy
 from .inputs import LOOKUP, PlanInputs
 from .memory import memory_bytes
 from .options import SearchOptions, Studies
 from .plan import Plan, PlanCell
-from .policy import LookupPolicy, PlainPolicy, StackPolicy, TreePolicy
+from .policy import PlainPolicy, StackPolicy, TextPolicy, TreePolicy
 from .provenance import LeftOut, Provenance, surface_source, trace_source
 from .published_prices import price_published
 from .recorded import Rows
@@ -163,7 +166,7 @@ def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | Non
     """Return one policy's speed in a cell, whether or not it would be chosen.
 
     Args:
-        drafter: which one drafts; of no matter for plain decoding and lookup.
+        drafter: which one drafts; of no matter for plain decoding and what drafts from the text.
 
     Raises:
         PlanError: no such drafter, a forward larger than measured, or too few recorded expansions.
@@ -171,7 +174,7 @@ def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | Non
     contest, rehearsal = _contest(inputs, cell, SearchOptions()), Rehearsal(inputs)
     if isinstance(policy, StackPolicy):
         return StackSearch(rehearsal, SearchOptions().seed).price(contest, policy)
-    source = LOOKUP if isinstance(policy, LookupPolicy) else None if isinstance(policy, PlainPolicy) else drafter
+    source = LOOKUP if isinstance(policy, TextPolicy) else None if isinstance(policy, PlainPolicy) else drafter
     found = contest.enter(policy, source, rehearsal.replay(policy, source, cell.batch))
     if found is None:
         raise PlanError(f"{policy.label} cannot be priced: {contest.left_out()[0].reason}")
@@ -196,10 +199,26 @@ def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOption
         recording = rehearsal.recording(drafter.name)
         for contender in drafted(recording, most_tokens):
             _enter(contests, contender, drafter.name, recording.rows)
+        for policy, results in hybrids(recording, _else_policies(contests, drafter.name), most_tokens):
+            _enter(contests, Contender(policy=policy, results=results), drafter.name, recording.rows)
         for contest in contests:
             for beam in unrecorded_beams(recording):
                 contest.refuse(beam, drafter.name, f"the trace records {recording.children} children per node")
     return contests
+
+
+def _else_policies(contests: Sequence[Contest], drafter: str) -> list[ElsePolicy]:
+    """Return what a drafter's hybrids draft where the text does not: its fastest of each such kind in every cell."""
+    found: dict[ElsePolicy, None] = {}
+    for contest in contests:
+        best: dict[str, Candidate] = {}
+        for one, half in zip(contest.priced, contest.searched_on, strict=True):
+            if one.drafter == drafter and half == EVERYWHERE and isinstance(one.policy, ElsePolicy):
+                known = best.get(one.policy.kind)
+                if known is None or one.tokens_per_s > known.tokens_per_s:
+                    best[one.policy.kind] = one
+        found |= {one.policy: None for one in best.values() if isinstance(one.policy, ElsePolicy)}
+    return list(found)
 
 
 def _enter(contests: list[Contest], contender: Contender, drafter: str | None, rows: Rows) -> None:
@@ -208,7 +227,7 @@ def _enter(contests: list[Contest], contender: Contender, drafter: str | None, r
     replays: dict[int, Replay] = {}
     most_tokens = most_tokens_per_round(results, rows)
     for contest in contests:
-        if not contest.can_matter(policy, drafter, results, most_tokens):
+        if contest.lacks_host_time(policy, drafter) or not contest.can_matter(policy, drafter, results, most_tokens):
             continue
         if contest.batch not in replays:
             replays[contest.batch] = replay_results(results, rows, contest.batch)

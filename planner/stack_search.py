@@ -138,7 +138,8 @@ def stacks_of(inputs: PlanInputs, costs: CellCosts) -> list[StackPolicy]:
 
     Without recorded agreement between drafters only those of one model over a lookup.
     """
-    one_ms = {name: float(table.row(float(costs.cell.context))[1]) for name, table in costs.drafts.items()}
+    names = [drafter.name for drafter in inputs.drafters if not drafter.reads_features]
+    one_ms = {name: float(costs.drafts[name].row(float(costs.cell.context))[1]) for name in names}
     most = min(MOST_MODELS, len(one_ms)) if inputs.pairwise is not None else 1
     found: list[StackPolicy] = []
     for count in range(1, most + 1):

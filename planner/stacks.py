@@ -27,13 +27,12 @@ def stack_forecast(inputs: PlanInputs, costs: CellCosts) -> StackForecast | None
     None at batch sizes above 1, where sequences wait for each other in ways the model does not know; with fewer than
     two drafters; and where their agreement was not recorded.
     """
-    if costs.cell.batch > 1 or len(inputs.drafters) < 2 or inputs.pairwise is None or HOST_OF not in costs.host:
+    models = sum(not drafter.reads_features for drafter in inputs.drafters)
+    if costs.cell.batch > 1 or models < 2 or inputs.pairwise is None or HOST_OF not in costs.host:
         return None
     everything = hierarchy_inputs(inputs, costs)
     stacked = best_hierarchy(everything, MOST_THRESHOLD)
-    single = min(
-        best_hierarchy(_only(everything, place), MOST_THRESHOLD).ms_per_token for place in range(len(inputs.drafters))
-    )
+    single = min(best_hierarchy(_only(everything, place), MOST_THRESHOLD).ms_per_token for place in range(models))
     return StackForecast(
         models=tuple(level.name for level in stacked.hierarchy.levels),
         thresholds=tuple(level.threshold for level in stacked.hierarchy.levels),
@@ -43,7 +42,7 @@ def stack_forecast(inputs: PlanInputs, costs: CellCosts) -> StackForecast | None
 
 
 def hierarchy_inputs(inputs: PlanInputs, costs: CellCosts) -> HierarchyInputs:
-    """Return a cell's models as a hierarchy's, the cheapest first.
+    """Return a cell's models as a hierarchy's, the cheapest first; heads, which are in no stack, are left out.
 
     A drafter's acceptance by the target is how often its first choice was the target's token; by another drafter, how
     often their first choices agreed.
@@ -51,7 +50,9 @@ def hierarchy_inputs(inputs: PlanInputs, costs: CellCosts) -> HierarchyInputs:
     assert inputs.pairwise is not None, "without agreement there is no hierarchy"
     context = float(costs.cell.context)
     base, per_forward, _ = costs.host[HOST_OF]
-    curves = {name: table.row(context) for name, table in costs.drafts.items()}
+    curves = {
+        name: table.row(context) for name, table in costs.drafts.items() if not inputs.drafter(name).reads_features
+    }
     order = sorted(curves, key=lambda name: float(curves[name][1]))
     models = [ModelCosts(name=name, forward_ms=tuple(curves[name].tolist()), host_ms=per_forward) for name in order]
     target = ModelCosts(name=TARGET, forward_ms=tuple(costs.verify.row(context).tolist()), host_ms=base)

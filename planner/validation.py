@@ -10,8 +10,8 @@ class ValidationRow:
     """One cell: what was promised and what was measured; tokens/s of all sequences together.
 
     Attributes:
-        machine_speed: the machine's pace while this was measured over its pace when it was profiled, by the forward of
-            a plain round; None where it was not gauged.
+        machine_speed: the machine's pace while this was measured over its pace when it was profiled, by the largest
+            forward of the plan's rounds; None where it was not gauged.
     """
 
     batch: int

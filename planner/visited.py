@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from ..errors import PlanError
 from .draft import Bools, DraftBatch, Ints
-from .extent import fixed_tree
+from .extent import extent_of, fixed_tree
 from .growth import grow
-from .lookup import find_continuation
-from .policy import DraftedPolicy, LookupPolicy, PlainPolicy, StackPolicy, TreePolicy
+from .policy import DraftedPolicy, HybridPolicy, PlainPolicy, StackPolicy, TextPolicy, TreePolicy
 from .recorded import RecordedScorer, Recording, Text
 from .shape import ShapeFacts
+from .text_state import TextState
+from .text_tree import batch_of
 from .tree import TokenTree
 
 
@@ -30,17 +31,17 @@ def shape_of(
     Args:
         policy: any but a StackPolicy; a chosen one.
         batch: sequences that run together.
-        texts: recorded; a lookup reads them.
-        recording: of the drafter, laid out over the same texts; None for plain decoding and lookup.
+        texts: recorded; what drafts from the text reads them.
+        recording: of the drafter, laid out over the same texts; None for plain decoding and what drafts from the text.
 
     Raises:
         PlanError: a drafter's recording is missing, too little was recorded for the policy, or it is a StackPolicy.
     """
     if isinstance(policy, PlainPolicy):
         return ShapeFacts(verified=(), reached=())
-    if isinstance(policy, LookupPolicy):
-        return _of_lookup(policy, texts)
-    if isinstance(policy, StackPolicy):
+    if isinstance(policy, TextPolicy):
+        return _of_text(policy, texts)
+    if isinstance(policy, StackPolicy | HybridPolicy):
         raise PlanError(f"the shape of a {policy.label} is not counted; replay it with stack_replay")
     if recording is None:
         raise PlanError(f"a {policy.label} is drafted by a model; pass the recording of its drafter")
@@ -142,22 +143,24 @@ def _visited(kept: Ints, starts: Ints, ends: Ints) -> list[int]:
     return visited
 
 
-def _of_lookup(policy: LookupPolicy, texts: Sequence[Text]) -> ShapeFacts:
-    verified, reached = np.zeros((2, policy.length + 1), dtype=np.int64)
-    rounds = 0
+def _of_text(policy: TextPolicy, texts: Sequence[Text]) -> ShapeFacts:
+    counts = _Counts.of(extent_of(policy).depth, 0)
     for text in texts:
-        tokens = np.array(text.prompt + text.continuation, dtype=np.int64)
+        tokens, state = text.prompt + text.continuation, TextState()
         now = len(text.prompt) + 1
         while now < len(tokens):
-            found = find_continuation(tokens[:now], policy.length, policy.max_ngram, policy.min_ngram)  # type: ignore[arg-type]  # an array is fine
-            right = _right(found, tokens[now:])
-            verified[: len(found) + 1] += 1
-            reached[: right + 1] += 1
-            rounds += 1
-            now += right + 1
-    return ShapeFacts(verified=tuple((verified[1:] / rounds).tolist()), reached=tuple((reached[1:] / rounds).tolist()))
+            draft = batch_of([state.draft(tokens[:now], policy)])
+            draft.tokens[0] = _is_right(draft, tokens[now:])
+            counts.add(draft)
+            now += int((draft.tokens == 1).sum()) + 1
+    return counts.facts()
 
 
-def _right(found: Sequence[int], truth: Ints) -> int:
-    agrees = np.array(found[: len(truth)], dtype=np.int64) == truth[: len(found)]
-    return int(agrees.cumprod().sum())
+def _is_right(draft: DraftBatch, truth: Sequence[int]) -> list[int]:
+    """Return, per node of the first tree, 1 where it is on the target's own path, 0 where not, -1 for the root."""
+    is_right = [-1]
+    for token, parent, depth in zip(draft.tokens[0], draft.parents[0], draft.depths[0], strict=True):
+        if parent >= 0:
+            is_reached = parent == 0 or is_right[parent] == 1
+            is_right.append(int(is_reached and depth <= len(truth) and truth[depth - 1] == token))
+    return is_right

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from ..errors import PlanError
 from .acceptance import lookup_results
-from .candidates import CHAIN_LENGTHS, LOOKUP_LENGTHS, static_trees
+from .candidates import CHAIN_LENGTHS, static_trees
 from .recorded import Text, rows_of
 from .replay import replay_results
+from .text_candidates import LOOKUP_LENGTHS
 from .tree import TokenTree
 
 Floats = NDArray[np.float64]

@@ -52,6 +52,17 @@ def axis_of_counts(title: str, counts: Iterable[int]) -> Axis:
     return axis_of_steps(title, round(low), round(high))
 
 
+def other_counts(axis: Axis, counts: Iterable[int]) -> Axis | None:
+    """Return the axis of the same counts spaced the other way; None where they do not differ."""
+    low, high = _ends(list(counts))
+    if low == high:
+        return None
+    if axis.is_log:
+        return axis_of_steps(axis.title, round(low), round(high))
+    powers = [2.0**power for power in range(40) if low <= 2.0**power <= high]
+    return Axis(title=axis.title, low=low / ROOM, high=high * ROOM, ticks=_thinned(powers), is_log=True)
+
+
 def axis_of_doublings(title: str, counts: Iterable[int]) -> Axis:
     """Return an axis for whole numbers of at least 1 that are compared by their ratios; each of them is a tick."""
     known = sorted(set(counts))

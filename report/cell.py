@@ -25,7 +25,15 @@ def cell_mark(cell: Measurement) -> Mark:
     if cell.failure is not None:
         return Mark(kind="failed", x=cell.tokens, y=None, text=text)
     low, high = _whisker(cell)
-    return Mark(kind=cell_kind(cell), x=cell.tokens, y=cell.median_ms, low=low, high=high, text=text)
+    return Mark(
+        kind=cell_kind(cell),
+        x=cell.tokens,
+        y=cell.median_ms,
+        low=low,
+        high=high,
+        text=text,
+        repeats=cell.repeats_ms,
+    )
 
 
 def error_mark(cell: Measurement, said: HeldOut | None) -> Mark:

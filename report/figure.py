@@ -28,6 +28,7 @@ class Mark:
     low: float | None = None  # ends of its whisker, where its spread is known
     high: float | None = None
     size: float = 1.0  # of its dot, as a multiple of the usual radius
+    repeats: tuple[float, ...] = ()  # heights it was made of, as they were timed; pages show them faintly
 
     def __post_init__(self) -> None:
         if self.kind == "failed" and self.y is not None:
@@ -54,6 +55,7 @@ class Line:
     weight: float = 1.0  # of its strokes, as a multiple of the usual width
     is_dashed: bool = False
     dots: tuple[Dot, ...] = ()
+    padded: tuple[Stroke, ...] = ()  # beside the strokes: what is paid where a forward runs padded to a larger shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,8 @@ class Panel:
     strip_title: str = ""  # why the marks above the plot have no height
     notes: tuple[Note, ...] = ()
     starts_row: bool = False  # whether it stands below the panels before it, not beside them
+    other_x: Axis | None = None  # the same values spaced the other way, where a reader may choose
+    other_y: Axis | None = None
 
     @property
     def marks(self) -> tuple[Mark, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, groupby
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ..errors import MeasurementError
 from ..profiler.records.measurement import Measurement
 from ..profiler.records.role import Origin
 from ..profiler.records.surface import HeldOut, LatencySurface
-from .axis import Axis, axis_of_counts, axis_of_errors, axis_of_times, spans_much
+from .axis import Axis, axis_of_counts, axis_of_errors, axis_of_times, other_counts, spans_much
 from .cell import COLUMNS, cell_kind, cell_mark, cell_row, error_mark
 from .figure import Figure, Grid, Line, Panel, Rule, Stroke, Symbol
 
@@ -59,14 +59,18 @@ def _batch_panels(surface: LatencySurface) -> Iterator[Panel]:
     heights = {batch: list(_heights(each)) for batch, each in lines.items()}
     every_height = list(chain.from_iterable(heights.values()))
     is_log = any(spans_much(each) for each in heights.values())
+    x = _tokens_axis(surface)
     for batch in lines:
+        values = heights[batch] or every_height
         yield Panel(
             title=f"batch {batch:,}",
-            x=_tokens_axis(surface),
-            y=axis_of_times("milliseconds", heights[batch] or every_height, is_log=is_log),
+            x=x,
+            y=axis_of_times("milliseconds", values, is_log=is_log),
             lines=lines[batch],
             label_title="context",
             strip_title="failed",
+            other_x=other_counts(x, [cell.tokens for cell in surface.measurements]),
+            other_y=axis_of_times("milliseconds", values, is_log=not is_log),
         )
 
 
@@ -106,7 +110,8 @@ def _context_lines(surface: LatencySurface, batch: int, shades: Mapping[int, flo
         marks = tuple(cell_mark(cell) for cell in cells if cell.purpose != "held-out")
         if marks:
             strokes = tuple(_strokes(surface, batch, context))
-            yield Line(label=f"{context:,}", shade=shade, marks=marks, strokes=strokes)
+            padded = tuple(_padded(surface, batch, context))
+            yield Line(label=f"{context:,}", shade=shade, marks=marks, strokes=strokes, padded=padded)
 
 
 def _strokes(surface: LatencySurface, batch: int, context: int) -> Iterator[Stroke]:
@@ -123,6 +128,20 @@ def _strokes(surface: LatencySurface, batch: int, context: int) -> Iterator[Stro
             stroke = []
     if stroke:
         yield tuple(stroke)
+
+
+def _padded(surface: LatencySurface, batch: int, context: int) -> Iterator[Stroke]:
+    """Yield what is paid where a forward runs padded to a larger measured shape, a stroke per run of such counts."""
+    ran = [cell.tokens for cell in surface.measurements if cell.batch == batch and cell.failure is None]
+    try:
+        costs = surface.padded(batch, context, max(ran, default=0))
+    except MeasurementError:  # the surface does not reach so far at this context
+        return
+    is_padded = costs.run_tokens > np.arange(len(costs.run_tokens))
+    for was_padded, part in groupby(range(1, len(costs.ms)), key=lambda tokens: bool(is_padded[tokens])):
+        counts = list(part)
+        if was_padded:
+            yield tuple((tokens, float(costs.ms[tokens])) for tokens in (counts[0], counts[-1]))
 
 
 def _cost(surface: LatencySurface, batch: int, context: int, tokens: int) -> float | None:

@@ -47,8 +47,7 @@ class KeyValueCache:
             return
         base = slot * self.capacity + start
         source = torch.tensor([base + node for node in moved], device=self.states.device)
-        rows = self._flat.index_select(1, source)
-        self._flat[:, base + first : base + len(nodes)] = rows
+        self._gather(source, base + first)
 
     def move_slot(self, source: int, target: int, tokens: int) -> None:
         """Copy the first `tokens` positions of one slot over another."""
@@ -57,3 +56,11 @@ class KeyValueCache:
     def spread(self, slots: int, tokens: int) -> None:
         """Copy the first `tokens` positions of slot 0 over the first `slots` slots."""
         self.states[:, 1:slots, :tokens] = self.states[:, :1, :tokens]
+
+    def take_over(self, smaller: KeyValueCache) -> None:
+        """Copy everything from a cache with as many slots and less capacity."""
+        self.states[:, :, : smaller.capacity] = smaller.states
+
+    def _gather(self, source: torch.Tensor, start: int) -> None:
+        """Copy rows (any,) of all slots' positions to the rows from `start` on."""
+        self._flat[:, start : start + len(source)] = self._flat.index_select(1, source)

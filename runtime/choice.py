@@ -13,7 +13,7 @@ from ..planner.schedule import Place
 from ..profiler.records.device import Device
 from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity
-from .ladder import Found, Wanted, find_plan, in_short, told
+from .ladder import Found, Wanted, found_in, in_short, told
 from .nearness import catalogued_as, is_near
 from .setup import PLAIN, RoundSetup, setup_of
 
@@ -102,11 +102,11 @@ def choose_plan(
 
 def _from_store(wanted: Wanted, store: str | None) -> Choice:
     with open_store(store) as opened:
-        found = find_plan(opened, wanted)
+        found, note = found_in(opened, wanted), opened.note
     return Choice(
         plan=found.plan,
         source=found.rung,
-        reason=_reason(found, wanted),
+        reason=_reason(found, wanted) + (f"; {note}" if note else ""),
         match=found.match,
         plan_id=found.plan_id,
     )

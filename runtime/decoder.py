@@ -17,7 +17,7 @@ import torch
 from ..errors import RequestError
 from ..planner.growth import DraftBatch
 from .drafters.lookup import chains
-from .drafters.protocol import Drafter
+from .drafters.protocol import Drafter, ReadsTarget
 from .draws import draw
 from .faults import MOST_FAULTS, Fault, is_out_of_memory, reason_of, require_sound
 from .layout import PREFILL_TOKENS, Ints, Masks, ancestors, lay_out, seen_by
@@ -79,6 +79,9 @@ class Decoder:
         self._watch = stopwatch_of(target.device, DONE + 1)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
         self._failures = dict.fromkeys(drafters, 0)  # in a row, by drafter
+        for drafter in drafters.values():
+            if isinstance(drafter, ReadsTarget):
+                drafter.attach(self._cache)
 
     @property
     def has_room(self) -> bool:

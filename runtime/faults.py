@@ -9,6 +9,7 @@ import torch
 
 from ..errors import ModelError
 from ..planner.draft import DraftBatch
+from .reason import reason_of as reason_of  # what this module is asked for besides
 
 MOST_FAULTS = 3  # of one drafter in a row, after which it is not asked again
 
@@ -19,12 +20,6 @@ class Fault:
 
     drafter: str | None  # None where the target's own verification did not fit into memory
     reason: str
-
-
-def reason_of(error: BaseException) -> str:
-    """Return an error in one line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def is_out_of_memory(error: BaseException) -> bool:

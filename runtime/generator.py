@@ -12,12 +12,14 @@ from ..errors import RequestError
 from ..planner.policy import StackPolicy, TreePolicy
 from .choice import Choice
 from .decoder import Decoder
+from .drafters.head import model_drafter
+from .drafters.hybrid import HybridDrafter
 from .drafters.lookup import LookupDrafter
-from .drafters.model import ModelDrafter
 from .drafters.protocol import Drafter
 from .drafters.stack import stack_drafter
 from .generation import Completion, GenerationOptions, GenerationSettings
 from .models.forward import CausalModel
+from .models.tapped import tapped_for
 from .requests import Request
 from .serving import Session, request_of
 from .setup import Schedule, draft_room
@@ -134,7 +136,9 @@ class Generator:
         for setup in setups:
             if setup.drafter is not None and setup.drafter not in drafters:
                 drafters |= self._drafter(setup.drafter, setup.policy, slots, capacity)
-        return Decoder(self._target, drafters, self._schedule, slots=slots, capacity=capacity)
+        planned = [self._drafters[name] for name in drafters if name in self._drafters]
+        target = tapped_for(self._target, planned)
+        return Decoder(target, drafters, self._schedule, slots=slots, capacity=capacity)
 
     def _drafter(self, name: str, policy: TreePolicy, slots: int, capacity: int) -> dict[str, Drafter]:
         """Return a drafter by its name; nothing where its model is missing, which the decoder reports as a fault."""
@@ -144,7 +148,7 @@ class Generator:
             return {name: stack_drafter(policy, self._drafters, slots=slots, capacity=capacity)}
         if name not in self._drafters:
             return {}
-        return {name: ModelDrafter(self._drafters[name], slots=slots, capacity=capacity)}
+        return {name: HybridDrafter(model_drafter(self._drafters[name], slots=slots, capacity=capacity))}
 
 
 def _one_per_prompt(

@@ -5,25 +5,25 @@
 3. nearest device: another kind of hardware that is near enough (see nearness.py); a guess.
 4. estimate: a plan on computed or foreign surfaces for this device, filed under `what-if:`; a guess.
 
-On each rung, where no workload is named, plans for the workload "default" go first, then the newest. A plan that
-cannot be used is passed over, and why is remembered.
+On each rung, where no workload is named, plans for the workload "default" go first, then the one promoted last, then
+the newest. Retired plans do not count. A plan that cannot be used is passed over, and why is remembered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from ..db.plans import WHAT_IF, PlanRow
 from ..db.store import Store
-from ..errors import NoPlanError, PlanError, SpectuneError
+from ..errors import NoPlanError, PlanError, SpectuneError, StoreAwayError
 from ..planner.plan import Plan, plan_from_json
 from ..profiler.records.device import Device
 from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity
-from .faults import reason_of
 from .nearness import catalogued_as, is_near
+from .reason import reason_of
 
 Rung = Literal["this device", "same kind of device", "nearest device", "estimate"]
 FIRST_WORKLOAD = "default"
@@ -70,6 +70,24 @@ def find_plan(store: Store, wanted: Wanted) -> Found:
     raise NoPlanError(_in_words(wanted, search.too_far), store.url)
 
 
+def found_in(store: Store, wanted: Wanted) -> Found:
+    """Return the best plan of a store: a service looks for it itself, on a database's plans `find_plan` climbs.
+
+    Raises:
+        NoPlanError, PlanError, StoreError: as `find_plan` does.
+    """
+    answer = store.resolve(wanted.device, wanted.target.key, wanted.workload, wanted.temperature)
+    if answer is None:
+        return find_plan(store, wanted)
+    plan = plan_from_json(answer.plan)
+    plan.cell(1, 0)  # as in `_require_sound`
+    if answer.rung not in get_args(Rung):
+        raise PlanError(f"{store.url} found it on the rung {answer.rung!r}, which is not known here; update spectune")
+    return Found(
+        plan=plan, plan_id=answer.plan_id, rung=cast(Rung, answer.rung), match=answer.match, passed=answer.passed
+    )
+
+
 def in_short(reasons: Sequence[str]) -> str:
     """Return the first few reasons as one line."""
     more = len(reasons) - MOST_TOLD
@@ -88,23 +106,27 @@ class _Search:
         self.passed: list[str] = []
         self.too_far: list[str] = []  # devices
         self._store, self._wanted = store, wanted
-        rows = [row for row in reversed(store.plans()) if self._is_meant(row)]  # the newest first
-        self._rows = sorted(rows, key=lambda row: row.workload != FIRST_WORKLOAD)
+        self._rows = [row for row in reversed(store.plans()) if self._is_meant(row)]  # the newest first
 
     def _is_meant(self, row: PlanRow) -> bool:
         wanted = self._wanted
         is_workload = wanted.workload is None or row.workload == wanted.workload
         is_temperature = abs(row.temperature - wanted.temperature) <= SAME_TEMPERATURE
-        return row.target == wanted.target.key and is_workload and is_temperature
+        return row.target == wanted.target.key and is_workload and is_temperature and row.state != "retired"
 
     def plans(self, rung: Rung, belongs: Callable[[PlanRow], bool]) -> Iterator[Found]:
         """Yield the first usable plan of every device of a rung."""
-        rows = [row for row in self._rows if belongs(row)]
+        rows = sorted(filter(belongs, self._rows), key=self._place)
         self._rows = [row for row in self._rows if not belongs(row)]
         for device in dict.fromkeys(row.device for row in rows):
             found = self._first_usable(rung, [row for row in rows if row.device == device])
             if found is not None:
                 yield found
+
+    def _place(self, row: PlanRow) -> tuple[bool, int]:
+        """Return what sorts plans of a rung: the workload that goes first, in it the plan promoted last."""
+        promoted = self._store.plan_events(row.id)[-1].id if row.state == "promoted" else 0
+        return row.workload != FIRST_WORKLOAD, -promoted
 
     def _first_usable(self, rung: Rung, rows: Sequence[PlanRow]) -> Found | None:
         for row in rows:
@@ -112,6 +134,8 @@ class _Search:
                 plan = plan_from_json(self._store.plan(row.id))
                 match = match_devices(self._wanted.device, plan.device)
                 self._require_sound(rung, plan, match)
+            except StoreAwayError:  # says nothing about the plan
+                raise
             except Exception as error:  # whatever is wrong with one plan, there are others
                 self.passed.append(f"plan {row.id}: {told(error)}")
                 continue
@@ -134,9 +158,10 @@ def _rungs(device: Device) -> dict[Rung, Callable[[PlanRow], bool]]:
     twin = catalogued_as(device)
     kinds = {device.kind_key} if twin is None else {device.kind_key, twin.device.kind_key}
     estimated = {f"{WHAT_IF}{kind}" for kind in kinds}
+    own, own_kind = device.fingerprint, device.kind_key  # hashes, so not computed for every row
     return {
-        "this device": lambda row: row.device == device.fingerprint,
-        "same kind of device": lambda row: row.device_kind == device.kind_key,
+        "this device": lambda row: row.device == own,
+        "same kind of device": lambda row: row.device_kind == own_kind,
         "nearest device": lambda row: not row.device_kind.startswith(WHAT_IF),
         "estimate": lambda row: row.device_kind in estimated,
     }

@@ -16,6 +16,8 @@ from ..profiler.records.model import ModelIdentity
 from .choice import Choice, choose_plan, plainly
 from .generator import Generator
 from .ladder import in_short, told
+from .models.drafter import load_drafter
+from .models.eagle_shape import is_head, require_head_of
 from .models.forward import CausalModel
 from .models.loading import DTYPES, load_model, load_tokenizer, require_one_vocabulary
 from .substitutes import with_substitutes
@@ -67,7 +69,7 @@ def load(
     number_format = dtype or (choice.plan.dtype if choice.plan else UNPLANNED_DTYPE)
     place = "cpu" if here.kind == "cpu" else f"cuda:{here.index}"
     model = load_model(str(target), dtype=number_format, device=place)
-    shelf = _Shelf(choice.plan, Path(target), drafters or {}, dtype=number_format, device=place)
+    shelf = _Shelf(choice.plan, identity, model, drafters or {}, dtype=number_format, device=place)
     choice = _explained(with_substitutes(choice, shelf.has, model.longest_context), shelf.missing)
     watching = Watch(
         choice,
@@ -82,12 +84,19 @@ class _Shelf:
     """The models a plan drafts with, loaded when first asked for; what cannot be had is remembered with its reason."""
 
     def __init__(
-        self, plan: Plan | None, target: Path, given: Mapping[str, str | Path], *, dtype: str, device: str
+        self,
+        plan: Plan | None,
+        identity: ModelIdentity,
+        target: CausalModel,
+        given: Mapping[str, str | Path],
+        *,
+        dtype: str,
+        device: str,
     ) -> None:
         self.models: dict[str, CausalModel] = {}
         self.missing: dict[str, str] = {}
         self._recorded = dict(plan.drafters) if plan is not None else {}
-        self._target, self._given = target, given
+        self._identity, self._target, self._given = identity, target, given
         self._dtype, self._device = dtype, device
 
     def has(self, name: str) -> bool:
@@ -102,8 +111,10 @@ class _Shelf:
     def _load(self, name: str, recorded: ModelIdentity) -> CausalModel:
         folder = Path(self._given.get(name, recorded.location))
         require_recorded(name, identify(folder, name), recorded)
-        require_one_vocabulary(str(self._target), str(folder))
-        return load_model(str(folder), dtype=self._dtype, device=self._device)
+        require_one_vocabulary(self._identity.location, str(folder))
+        if is_head(folder):
+            require_head_of(folder, self._identity.name, self._identity.weights_hash)
+        return load_drafter(str(folder), self._target, dtype=self._dtype, device=self._device)
 
 
 def require_recorded(name: str, found: ModelIdentity, recorded: ModelIdentity) -> None:

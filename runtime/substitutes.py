@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ..planner.plan import Plan, PlanCell
-from ..planner.policy import LookupPolicy, PlainPolicy, StackPolicy, TreePolicy
+from ..planner.policy import PlainPolicy, StackPolicy, TextPolicy, TreePolicy
 from ..planner.schedule import Place
 from .choice import Choice, plainly
 from .ladder import in_short
@@ -49,7 +49,7 @@ def models_of(setup: RoundSetup) -> tuple[str, ...]:
     policy = setup.policy
     if isinstance(policy, StackPolicy):
         return policy.models
-    return () if setup.drafter is None or isinstance(policy, LookupPolicy) else (setup.drafter,)
+    return () if setup.drafter is None or isinstance(policy, TextPolicy) else (setup.drafter,)
 
 
 def _ways(cell: PlanCell) -> Iterator[RoundSetup]:

@@ -43,7 +43,7 @@ class LocalCluster:
             num_cpus=1,
             object_store_memory=OBJECT_STORE_BYTES,
             resources={f"spectune:{name}": 1} if name else {},
-            env_vars={"OMP_NUM_THREADS": str(threads)},
+            env_vars={"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"},  # others need the cores, too
         )
         self.nodes[node.node_id] = node
         return str(node.node_id)

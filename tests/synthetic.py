@@ -18,7 +18,10 @@ from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
 from spectune.profiler.records.surface import LatencySurface
 
 VOCABULARY = 8
-KINDS = ("plain", "chain", "confident-chain", "lookup", "static", "eagle2", "talon", "opt-tree", "cast", "stack")
+KINDS = (
+    *("plain", "chain", "confident-chain", "lookup", "suffix", "suffix-tree", "cacheback", "hybrid"),
+    *("static", "eagle2", "talon", "opt-tree", "cast", "stack"),
+)
 DEVICE = Device(kind="cpu", name="Abacus", index=0, memory_bytes=2**34, cores=2, threads=2)
 
 Best = list[tuple[int, np.float32]]

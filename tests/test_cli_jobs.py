@@ -267,6 +267,8 @@ def test_a_drafter_the_plan_does_not_know_is_refused(workshop: Workshop) -> None
 def test_a_plan_changed_in_the_store_is_refused(workshop: Workshop, tmp_path: Path) -> None:
     shutil.copy(workshop.folder / "store.db", tmp_path / "store.db")
     with closing(sqlite3.connect(tmp_path / "store.db")) as database, database:
+        for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            database.execute(f"DROP TRIGGER {name}")  # which refuse every change
         database.execute("UPDATE spectune_plan SET document = replace(document, 'default', 'another')")
     result = CliRunner().invoke(main, ["show", "--store", str(tmp_path / "store.db")])
     assert result.exit_code == 1

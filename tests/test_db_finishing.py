@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spectune.db import ProfileJournal, Store, open_store
+from spectune.db import OpenProfile, Store, open_store
 from spectune.errors import StoreError
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.measurement import Measurement
@@ -37,7 +37,7 @@ def count(file: Path, table: str) -> int:
     return int(rows)
 
 
-def with_surfaces(store: Store) -> ProfileJournal:
+def with_surfaces(store: Store) -> OpenProfile:
     journal = store.open_profile("key")
     journal.add_visit(VISIT)
     journal.finish_surfaces([SURFACE])

@@ -39,7 +39,10 @@ def help_of(name: str) -> str:
 
 
 def options_of(name: str) -> set[str]:
-    parameters = COMMANDS[name].load().params
+    """Return a command's options; of a group those of its commands too."""
+    command = COMMANDS[name].load()
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    parameters = [p for one in (command, *below) for p in one.params]
     return {"--help", *(option for p in parameters for option in (*p.opts, *p.secondary_opts))}
 
 

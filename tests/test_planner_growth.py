@@ -83,7 +83,7 @@ def test_plain_decoding_never_asks_the_drafter() -> None:
 
 
 def test_a_lookup_is_not_grown_with_a_drafter() -> None:
-    with pytest.raises(PlanError, match="find_continuation"):
+    with pytest.raises(PlanError, match="TextState"):
         grow(LookupPolicy(length=4), toy_scorer(1), 1)
 
 

@@ -31,7 +31,9 @@ def with_policy(policy: ChainPolicy, tokens_per_round: float) -> Plan:
     promise = replace(cell.prediction, tokens_per_round=tokens_per_round, round_ms=12.0, errors=cell.plain.errors)
     plain = replace(cell.plain, round_ms=10.0)
     run_tokens = tuple(range(policy.max_verify_tokens + 1))
-    fixed = replace(cell, policy=policy, drafter="small", run_tokens=run_tokens, prediction=promise, plain=plain)
+    fixed = replace(
+        cell, policy=policy, drafter="small", run_tokens=run_tokens, run_ms=(), prediction=promise, plain=plain
+    )
     return replace(made(), cells=(fixed,))
 
 

@@ -14,13 +14,17 @@ from spectune.errors import PlanError
 from spectune.planner.cost import Cell, CellCosts, CostTable
 from spectune.planner.growth import grow
 from spectune.planner.policy import (
+    CachebackPolicy,
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
     LookupPolicy,
     OptTreePolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
     TalonPolicy,
+    TextPolicy,
     TreePolicy,
 )
 from spectune.planner.published_rules import (
@@ -38,7 +42,8 @@ from spectune.planner.published_rules import (
 
 from .toy_drafter import ToyScorer, drafted_paths, toy_scorer
 
-KINDS = ("plain", "lookup", "chain", "confident-chain", "static", "eagle2", "talon", "opt-tree", "cast")
+TEXTUAL = ("lookup", "suffix", "suffix-tree", "cacheback")
+KINDS = ("plain", *TEXTUAL, "chain", "confident-chain", "static", "eagle2", "talon", "opt-tree", "cast")
 CONTEXTS = (100.0, 300.0, 700.0)
 
 
@@ -66,6 +71,9 @@ def test_with_everything_measured_and_recorded_every_default_is_there() -> None:
     assert unpriceable_defaults(costs(), "small", 60) == ()
     assert policies(costs(), 60) == {
         "transformers' prompt lookup": LookupPolicy(length=10, max_ngram=2, min_ngram=1),
+        "SAM decoding 40/4": SuffixPolicy(length=40, factor=4, offset=1, occurrence="first"),
+        "SuffixDecoding 1/0.1": SuffixTreePolicy(nodes=25, factor=1, offset=0, least_chance=0.1),
+        "Cacheback 1/3": CachebackPolicy(leader_tokens=1, follower_tokens=3),
         "transformers' assisted generation": ConfidentChainPolicy(length=20, confidence=0.4),
         "transformers' earlier chain of 5": ChainPolicy(length=5),
         "vLLM's chain of 5": ChainPolicy(length=5),
@@ -84,7 +92,7 @@ def test_with_everything_measured_and_recorded_every_default_is_there() -> None:
 def test_names_and_sources_are_told_and_names_differ() -> None:
     kept, gone = published_defaults(costs(), "small", 10), unpriceable_defaults(costs(), "small", 10)
     names = [*(found.name for found in kept), *(left.name for left in gone)]
-    assert len(set(names)) == len(names) == 15
+    assert len(set(names)) == len(names) == 18
     assert all(found.source for found in kept) and all(left.source for left in gone)
 
 
@@ -118,14 +126,15 @@ def test_layers_beyond_the_measured_draft_are_left_out_with_the_widths() -> None
 
 
 def test_a_kind_without_host_time_is_left_out() -> None:
-    gone = unpriceable_defaults(costs(kinds=("chain", "lookup")), "small", 60)
+    gone = unpriceable_defaults(costs(kinds=("chain", *TEXTUAL)), "small", 60)
     assert {one.reason.split(" at batch")[0] for one in gone} == {
         f"no host time for '{kind}'" for kind in ("confident-chain", "eagle2", "talon", "opt-tree", "cast")
     }
 
 
 def test_without_a_drafter_the_text_itself_is_left() -> None:
-    assert [found.name for found in published_defaults(costs(), None, 0)] == ["transformers' prompt lookup"]
+    found = published_defaults(costs(), None, 0)
+    assert tuple(one.policy.kind for one in found) == TEXTUAL
 
 
 def test_transformers_defaults_are_those_of_the_installed_version() -> None:
@@ -210,7 +219,7 @@ def test_a_cell_of_single_token_verifies_has_no_cast() -> None:
 
 def test_every_priceable_default_can_be_grown() -> None:
     for found in published_defaults(costs(), "small", 10):
-        if not isinstance(found.policy, LookupPolicy):
+        if not isinstance(found.policy, TextPolicy):
             draft = grow(found.policy, toy_scorer(1, 2, vocabulary=60), 2)
             assert draft.sizes.max() <= found.policy.max_verify_tokens
 

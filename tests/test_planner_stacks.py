@@ -10,7 +10,8 @@ import pytest
 from spectune.planner.cost import Cell, CellCosts, cell_costs
 from spectune.planner.hierarchy.latency import exact_latency
 from spectune.planner.hierarchy.records import Hierarchy, Level
-from spectune.planner.inputs import DrafterInputs, PlanInputs
+from spectune.planner.inputs import HEAD, DrafterInputs, PlanInputs
+from spectune.planner.stack_search import stacks_of
 from spectune.planner.stacks import hierarchy_inputs, stack_forecast
 from spectune.profiler.records.acceptance import PairwiseAcceptance
 
@@ -80,3 +81,15 @@ def test_without_agreement_or_with_one_drafter_or_a_batch_there_is_no_forecast()
     assert stack_forecast(replace(found, pairwise=None), costs_of(found)) is None
     assert stack_forecast(replace(found, drafters=found.drafters[:1]), costs_of(found)) is None
     assert stack_forecast(found, costs_of(found, batch=3)) is None
+
+
+def test_a_drafter_that_reads_hidden_states_is_in_no_stack() -> None:
+    found = two_drafters()
+    small, medium = found.drafters
+    head = replace(medium, surface=replace(medium.surface, role=HEAD))
+    assert head.reads_features and not medium.reads_features
+    with_head = replace(found, drafters=(small, head))
+    costs = costs_of(with_head)
+    assert [one.name for one in hierarchy_inputs(with_head, costs).models] == ["small", "target"]
+    assert stack_forecast(with_head, costs) is None
+    assert {policy.models for policy in stacks_of(with_head, costs)} == {("small",)}

@@ -96,7 +96,7 @@ def test_a_request_whose_budget_was_too_small_goes_on_with_a_larger_one(family: 
     [
         ({"contexts": ()}, "needs --context"),
         ({"roles": ("verify", "verify")}, "distinct roles"),
-        ({"roles": ("head",)}, "by the library alone"),
+        ({"roles": ("head",)}, "timed as draft"),
         ({"ranks": 2}, "timed alone, from its weights' folder"),
     ],
 )

@@ -90,5 +90,18 @@ def test_memory_is_no_store_for_tasks() -> None:
         require_reachable(":memory:", [node(HERE)])
 
 
+def test_a_service_is_a_store_for_nodes_anywhere_and_the_token_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECTUNE_TOKEN", "of/mine")
+    reached = require_reachable("https://plans.example/team", [node(HERE), node("another")])
+    assert reached == "https://:of%2Fmine@plans.example/team"
+    monkeypatch.delenv("SPECTUNE_TOKEN")
+    assert require_reachable(reached, [node("another")]) == reached
+
+
+def test_a_service_of_this_machine_is_no_store_for_nodes_elsewhere() -> None:
+    with pytest.raises(RequestError, match=r"is this machine, .* only, .*; give --store the https:// URL"):
+        require_reachable("http://localhost:8321", [node(HERE), node("another")])
+
+
 def test_a_server_is_a_store_for_nodes_anywhere_and_its_password_goes_along() -> None:
     assert require_reachable(SERVER, [node(HERE), node("another")]) == SERVER

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 import torch
 
-from spectune.planner.policy import DraftedPolicy, LookupPolicy, TalonPolicy
+from spectune.planner.policy import DraftedPolicy, TalonPolicy, TextPolicy
 from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
@@ -26,6 +26,7 @@ FAMILY = Family(target=tiny_lean(layers=2, seed=1), drafters={"small": tiny_lean
 REQUESTS = [Request(prompt=(1, 2, 1, 2, place), max_new_tokens=40) for place in range(4)]
 
 
+TEXTUAL = {policy.__dataclass_fields__["kind"].default for policy in get_args(TextPolicy)}
 DRAFTED = {policy.__dataclass_fields__["kind"].default for policy in get_args(DraftedPolicy)}
 
 
@@ -60,13 +61,13 @@ def shapes(kind: str) -> list[tuple[int, int]]:
 
 
 def test_every_kind_of_policy_has_samples_and_every_sample_its_rounds() -> None:
-    assert {sample.kind for sample in samples()} == {"plain", "lookup", "stack", *DRAFTED}
+    assert {sample.kind for sample in samples()} == {"plain", "stack", "hybrid", *TEXTUAL, *DRAFTED}
     assert all(sample.batch == 2 and len(sample.host_ms) == ROUNDS for sample in samples())
 
 
 def test_a_family_without_drafters_is_sampled_with_what_needs_none() -> None:
     found = measure_overhead(FAMILY, REQUESTS, batch=1, drafter=None)
-    assert {sample.kind for sample in found} == {"plain", "lookup"}
+    assert {sample.kind for sample in found} == {"plain", *TEXTUAL}
 
 
 @pytest.mark.parametrize("kind", ["plain", *sorted(DRAFTED - {"talon"})])
@@ -75,10 +76,11 @@ def test_forwards_and_nodes_are_those_of_the_policy(kind: str) -> None:
     assert shapes(kind) == [(policy.draft_forwards, policy.max_verify_tokens) for policy in asked]
 
 
-def test_lookup_runs_no_drafter_and_verifies_what_it_found() -> None:
-    asked = [setup.policy for setup in probes("small") if isinstance(setup.policy, LookupPolicy)]
-    for policy, (forwards, nodes) in zip(asked, shapes("lookup"), strict=True):
-        assert forwards == 0 and 1 <= nodes <= policy.length + 1
+@pytest.mark.parametrize("kind", sorted(TEXTUAL))
+def test_drafting_from_the_text_runs_no_drafter_and_verifies_what_it_found(kind: str) -> None:
+    asked = [setup.policy for setup in probes("small") if setup.policy.kind == kind]
+    for policy, (forwards, nodes) in zip(asked, shapes(kind), strict=True):
+        assert forwards == 0 and 1 <= nodes <= policy.max_verify_tokens
 
 
 def test_talon_runs_as_deep_and_wide_as_its_gate_lets_it() -> None:
@@ -87,7 +89,7 @@ def test_talon_runs_as_deep_and_wide_as_its_gate_lets_it() -> None:
         assert 2 <= forwards <= policy.draft_forwards and policy.top_k < nodes <= policy.nodes
 
 
-@pytest.mark.parametrize("kind", sorted(DRAFTED | {"lookup", "stack"}))
+@pytest.mark.parametrize("kind", sorted(DRAFTED | TEXTUAL | {"stack", "hybrid"}))
 def test_the_probes_of_a_kind_differ_in_shape(kind: str) -> None:
     sizes = {setup.policy.max_verify_tokens for setup in probes("small") if setup.policy.kind == kind}
     assert len(sizes) == 2

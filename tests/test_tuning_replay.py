@@ -9,16 +9,22 @@ from functools import cache
 import pytest
 import torch
 
-from spectune.planner.acceptance import eagle2_results, lookup_results, rank_results
+from spectune.planner.acceptance import eagle2_results, rank_results, results_of, text_results
+from spectune.planner.hybrid import hybrid_results
 from spectune.planner.policy import (
+    CachebackPolicy,
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
+    HybridPolicy,
     LookupPolicy,
     OptTreePolicy,
     StaticPolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
     TalonPolicy,
+    TextPolicy,
     TreePolicy,
 )
 from spectune.planner.recorded import Recording, recording_of
@@ -68,6 +74,18 @@ POLICIES: list[TreePolicy] = [
     ChainPolicy(length=4),
     StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1, 1, 3), ranks=(0, 0, 2, 0, 1, 0))),
     LookupPolicy(length=4),
+    SuffixPolicy(),
+    SuffixPolicy(length=6, factor=1, min_match=2, occurrence="last"),
+    SuffixTreePolicy(factor=4, offset=1, least_chance=0.05),
+    SuffixTreePolicy(nodes=8),
+    CachebackPolicy(nodes=16, max_depth=9),
+    CachebackPolicy(leader_tokens=2, follower_tokens=2, leaders=9, followers=3, nodes=12, chances=(0.5, 0.3, 0.1) * 6),
+    HybridPolicy(text=SuffixPolicy(length=5, min_match=2, occurrence="last"), model=ChainPolicy(length=3)),
+    HybridPolicy(
+        text=SuffixPolicy(length=4, min_match=1),
+        model=StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1), ranks=(0, 0, 1, 0))),
+    ),
+    HybridPolicy(text=SuffixPolicy(min_match=3), model=Eagle2Policy(verify_tokens=8, depth=2, top_k=3)),
     Eagle2Policy(verify_tokens=8, depth=2, top_k=3),
     Eagle2Policy(verify_tokens=60, depth=4, top_k=10),
     CAST,
@@ -113,7 +131,7 @@ def recorded() -> tuple[Family, list[Request], Recording]:
 
 def decoded(policy: TreePolicy, batch: int) -> list[Round]:
     family, requests, _ = recorded()
-    setup = RoundSetup(policy=policy, drafter=LOOKUP if isinstance(policy, LookupPolicy) else "small")
+    setup = RoundSetup(policy=policy, drafter=LOOKUP if isinstance(policy, TextPolicy) else "small")
     room = room_for(requests, [setup], batch)
     decoder = family.decoder(always(setup), names=[str(setup.drafter)], batch=batch, capacity=room)
     run = decode_timed(decoder, requests, batch)
@@ -122,9 +140,11 @@ def decoded(policy: TreePolicy, batch: int) -> list[Round]:
 
 def replayed(policy: TreePolicy, recording: Recording, batch: int) -> Replay:
     match policy:
-        case LookupPolicy():
-            found = lookup_results(recording.texts, policy.max_ngram, policy.min_ngram, [policy.length])
-            return replay_results(next(found)[1], recording.rows, batch)
+        case LookupPolicy() | SuffixPolicy() | SuffixTreePolicy() | CachebackPolicy():
+            return replay_results(text_results(policy, recording.texts), recording.rows, batch)
+        case HybridPolicy():
+            both = text_results(policy.text, recording.texts), results_of(policy.model, recording)
+            return replay_results(hybrid_results(*both), recording.rows, batch)
         case Eagle2Policy():
             trees = eagle2_results(recording, policy.top_k, [policy.depth], [policy.verify_tokens])
             return replay_results(next(trees)[1], recording.rows, batch)
@@ -142,4 +162,4 @@ def test_replay_runs_the_very_rounds_the_decoder_runs(policy: TreePolicy, batch:
     assert replay.nodes.tolist() == [one.verify_tokens for one in rounds]
     assert replay.contexts.tolist() == [one.context for one in rounds]
     assert [tuple(width for width in row if width) for row in replay.widths.tolist()] == [one.widths for one in rounds]
-    assert isinstance(policy, LookupPolicy) or replay.catch_up.tolist() == [one.fresh for one in rounds]
+    assert isinstance(policy, TextPolicy) or replay.catch_up.tolist() == [one.fresh for one in rounds]

@@ -123,7 +123,9 @@ def test_at_least_one_round_is_measured(bench: Bench) -> None:
 
 
 def test_a_cell_becomes_the_setup_of_its_rounds_and_of_padded_plain_decoding(bench: Bench) -> None:
-    cell = replace(bench.plan.cells[0], policy=ChainPolicy(length=3), drafter="small", run_tokens=(0, 2, 2, 4, 4))
+    cell = replace(
+        bench.plan.cells[0], policy=ChainPolicy(length=3), drafter="small", run_tokens=(0, 2, 2, 4, 4), run_ms=()
+    )
     assert (setup_of(cell).policy, setup_of(cell).drafter) == (ChainPolicy(length=3), "small")
     assert [setup_of(cell).padded(tokens) for tokens in (1, 3, 4)] == [2, 4, 4]
     assert (plain_setup(cell).policy, plain_setup(cell).drafter) == (PlainPolicy(), None)
@@ -143,9 +145,18 @@ def test_a_gauge_sets_the_middle_of_its_calls_against_the_profiled_one(bench: Be
     cell = bench.plan.cell(1, 10)
     family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
     readings_ms = [0, 2, 10, 13, 20, 70, 100, 104]  # starts and ends: 2, 3, 50 and 4 ms
-    gauge = Gauge(cell, family.target, clock_ns=iter([ms * 10**6 for ms in readings_ms]).__next__)
+    nodes = cell.policy.max_verify_tokens
+    gauge = Gauge(cell, family.target, nodes, clock_ns=iter([ms * 10**6 for ms in readings_ms]).__next__)
     gauge.advance(1.0)
-    assert gauge.speed == pytest.approx(cell.plain.verify_ms / 3.5)
+    assert gauge.speed == pytest.approx(cell.run_ms[nodes] / 3.5)
+
+
+def test_a_cell_of_an_older_plan_is_gauged_by_its_plain_rounds(bench: Bench) -> None:
+    cell = replace(bench.plan.cell(1, 10), run_ms=())
+    family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
+    gauge = Gauge(cell, family.target, 3, clock_ns=iter([ms * 10**6 for ms in range(8)]).__next__)
+    gauge.advance(1.0)
+    assert gauge.speed == pytest.approx(cell.plain.verify_ms / 1.0)
 
 
 def test_an_error_at_the_machines_pace_leaves_the_machine_out() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,23 +11,38 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..errors import TrainingError
+from .checkpoint import Checkpoint
 from .settings import TrainingSettings
 
+Tokens = NDArray[np.integer[Any]]  # ids, of any size
 Loss = Callable[[Tensor], Tensor]  # (batch, sequence_tokens + 1) token ids -> scalar loss
 
 
-def train(model: nn.Module, loss: Loss, tokens: NDArray[np.uint16], settings: TrainingSettings) -> Iterator[float]:
+def train(
+    model: nn.Module, loss: Loss, tokens: Tokens, settings: TrainingSettings, checkpoint: Checkpoint | None = None
+) -> Iterator[float]:
     """Train `model` in place, yielding the loss of each step.
 
     Hidden matrices are updated by Muon, embeddings and norms by AdamW; the forward runs under
     bf16 autocast while the weights stay fp32.
+
+    Args:
+        model: what is trained; its device is where batches go.
+        loss: of a batch.
+        tokens: flat.
+        settings: of the run.
+        checkpoint: where the run is kept as it goes; steps that it holds are not run again, nor yielded.
 
     Source: Muon, Jordan et al. 2024; the update-size match to AdamW, Liu et al. 2025, arXiv:2502.16982.
     """
     optimizers = _optimizers(model, settings)
     base_rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
     model.train()
-    for step, batch in enumerate(batches(tokens, settings)):
+    done = 0 if checkpoint is None else checkpoint.restore(model, optimizers)
+    device = next(model.parameters()).device
+    for step, batch in enumerate(each.to(device) for each in batches(tokens, settings)):
+        if step < done:
+            continue
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group, rate in zip(groups, base_rates, strict=True):
             group["lr"] = rate * settings.lr_factor(step)
@@ -37,11 +53,13 @@ def train(model: nn.Module, loss: Loss, tokens: NDArray[np.uint16], settings: Tr
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        if checkpoint is not None:
+            checkpoint.keep(float(value.detach()), model, optimizers)
         yield float(value.detach())
     model.eval()
 
 
-def batches(tokens: NDArray[np.uint16], settings: TrainingSettings) -> Iterator[Tensor]:
+def batches(tokens: Tokens, settings: TrainingSettings) -> Iterator[Tensor]:
     """Yield (batch, sequence_tokens + 1) windows; every epoch shifts and shuffles them anew.
 
     Raises:

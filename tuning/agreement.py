@@ -14,6 +14,7 @@ from ..profiler.protocols import Parts
 from ..profiler.records.acceptance import PairwiseAcceptance
 from ..runtime.cache import KeyValueCache
 from ..runtime.layout import lay_out
+from ..runtime.models.eagle import EagleHead
 from ..runtime.models.forward import CausalModel
 from .parts import kept_or_made
 
@@ -76,7 +77,8 @@ def _along(
 ) -> Agreement:
     """Compare all models along one text."""
     same, common = np.zeros((2, len(models), len(models)))
-    readers = [_Reader(model, len(prompt) + len(continuation)) for model in models.values()]
+    whole = [*prompt, *continuation[:-1]]
+    readers = [_Reader(model, len(prompt) + len(continuation), whole) for model in models.values()]
     for reader in readers:
         reader.skip(prompt[:-1])
     told = [*prompt[-1:], *continuation[:-1]]  # behind each of these stands one token of the continuation
@@ -93,8 +95,9 @@ def _along(
 class _Reader:
     """One model and how far it has read the text."""
 
-    def __init__(self, model: CausalModel, longest: int) -> None:
+    def __init__(self, model: CausalModel, longest: int, text: Sequence[int]) -> None:
         self._model, self._read = model, 0
+        self._features = model.along(text) if isinstance(model, EagleHead) else None
         self._cache: KeyValueCache = model.new_cache(1, longest)
 
     def skip(self, tokens: Sequence[int]) -> None:
@@ -119,6 +122,9 @@ class _Reader:
             device=self._model.device,
         )
         self._read += count
+        if isinstance(self._model, EagleHead):
+            assert self._features is not None
+            return self._model.read(self._features[None, self._read - count : self._read], step, self._cache)
         return self._model.forward(step, self._cache)
 
 

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from ..errors import ModelError, RequestError
 from ..planner.stack_policy import JOINT
 from ..runtime.decoder import Decoder, Round
+from ..runtime.drafters.head import model_drafter
+from ..runtime.drafters.hybrid import HybridDrafter
 from ..runtime.drafters.lookup import LookupDrafter
-from ..runtime.drafters.model import ModelDrafter
 from ..runtime.drafters.protocol import Drafter
 from ..runtime.drafters.stack import named_stack
 from ..runtime.feed import Feed
 from ..runtime.models.forward import CausalModel
+from ..runtime.models.tapped import tapped_for
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, Schedule, draft_room
 
@@ -108,11 +110,13 @@ class Family:
             elif JOINT in name:
                 drafters[name] = named_stack(name, self.drafters, slots=batch, capacity=capacity)
             elif name in self.drafters:
-                drafters[name] = ModelDrafter(self.drafters[name], slots=batch, capacity=capacity)
+                own = model_drafter(self.drafters[name], slots=batch, capacity=capacity)
+                drafters[name] = HybridDrafter(own)
             else:
                 known = ", ".join([*self.drafters, LOOKUP])
                 raise RequestError(f"no drafter called {name!r}; this family has {known}")
-        return Decoder(self.target, drafters, schedule, slots=batch, capacity=capacity)
+        target = tapped_for(self.target, [self.drafters[name] for name in names if name in self.drafters])
+        return Decoder(target, drafters, schedule, slots=batch, capacity=capacity)
 
 
 def room_for(requests: Sequence[Request], setups: Sequence[RoundSetup], batch: int | None = None) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..errors import RequestError, SpectuneError
-from ..planner.inputs import DrafterInputs, PlanInputs, with_weights
+from ..planner.inputs import HEAD, DrafterInputs, PlanInputs, with_weights
 from ..planner.recorded import texts_of
 from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.device import Device
@@ -50,7 +50,10 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
     target = _target(traces, files.traces)
     verify = _of_model(surfaces, target, "verify", "the traces' target")
     drafted = with_weights(traces)
-    drafts = [_of_model(surfaces, trace.drafter, "draft", trace.drafter_name) for trace in drafted]
+    drafts = [
+        _of_model(surfaces, trace.drafter, _draft_role(surfaces, trace.drafter), trace.drafter_name)
+        for trace in drafted
+    ]
     _require_used(surfaces, {verify, *drafts})
     found = surfaces[verify]
     models = {document.surface.model: _model(path, document) for path, document in surfaces.items()}
@@ -107,6 +110,12 @@ def _of_model(surfaces: Surfaces, model: str, role: str, called: str) -> Path:
     if len(found) > 1:
         raise RequestError(f"{found[0]} and {found[1]} are both {role} surfaces of {called}; give one of them")
     return found[0]
+
+
+def _draft_role(surfaces: Surfaces, model: str) -> str:
+    """Return in which role a drafter was timed: a head's forwards have their own."""
+    is_head = any(_is_of(document.surface, model, HEAD) for document in surfaces.values())
+    return HEAD if is_head else "draft"
 
 
 def _is_of(surface: LatencySurface, model: str, role: str) -> bool:

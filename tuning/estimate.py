@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 
 from ..db.store import Store
-from ..errors import RequestError
+from ..errors import ModelError, RequestError
 from ..profiler.catalogue import Catalogued, catalogued
 from ..profiler.configuration import read_architecture
 from ..profiler.domain import Shape
@@ -24,6 +24,7 @@ from ..profiler.records.efficiency import Efficiency
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.surface import LatencySurface
 from ..profiler.roofline import bound_surface
+from ..runtime.models.eagle_shape import is_head
 from .evidence import Evidence, evidence_of
 from .request import Identities, Models
 
@@ -78,6 +79,9 @@ def estimate(request: EstimateRequest, store: Store, identities: Identities | No
         DeviceError: the catalogue does not know the device.
         ModelError: a model's configuration cannot be read.
     """
+    for path in request.models.drafters.values():
+        if is_head(path):
+            raise ModelError(f"the forwards of a head are measured, not estimated; leave out {path}, or profile it")
     wanted = catalogued(request.device)
     architectures = {
         path: read_architecture(path) for path in (request.models.target, *request.models.drafters.values())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ..profiler.identity import identify
 from ..profiler.records.device import Device
+from ..runtime.models.drafter import load_drafter
+from ..runtime.models.eagle_shape import is_head, require_head_of
 from ..runtime.models.loading import load_model, require_one_vocabulary
 from .decoding import Family
 from .request import Identities, Models
@@ -12,19 +14,28 @@ EXACT_DTYPE = "float32"  # traces are recorded in it, so that ties are as rare a
 
 
 def identify_all(models: Models) -> Identities:
-    """Return who the models are, after checking that they share one vocabulary."""
+    """Return who the models are.
+
+    Raises:
+        ModelError: they do not share one vocabulary, or a head was trained for another target.
+    """
     target = identify(models.target)
     drafters = {name: identify(path, name) for name, path in models.drafters.items()}
     for path in models.drafters.values():
         require_one_vocabulary(str(models.target), str(path))
+        if is_head(path):
+            require_head_of(path, target.name, target.weights_hash)
     return Identities(target=target, drafters=drafters)
 
 
 def load_family(models: Models, *, dtype: str, device: str) -> Family:
     """Return the models ready to run."""
+    target = load_model(str(models.target), dtype=dtype, device=device)
     return Family(
-        target=load_model(str(models.target), dtype=dtype, device=device),
-        drafters={name: load_model(str(path), dtype=dtype, device=device) for name, path in models.drafters.items()},
+        target=target,
+        drafters={
+            name: load_drafter(str(path), target, dtype=dtype, device=device) for name, path in models.drafters.items()
+        },
     )
 
 

@@ -1,7 +1,8 @@
 """The trees of many positions of one text, every node expanded once.
 
 Below the target's own token, the tree of a position is the tree of the next one: the committed text is the same, and
-a drafter's proposal is a function of it. So the child that the target takes *is* the next position's root.
+a model's answer is a function of it. So the child that the target takes *is* the next position's root. A head's answer
+also depends on which of its features are the target's, so its trees are not joined.
 """
 
 from __future__ import annotations

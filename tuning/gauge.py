@@ -1,7 +1,8 @@
 """How fast the machine is while others race, against when it was profiled.
 
 A plan promises speeds at the pace at which its surfaces were timed. A shared or warm machine has another pace a minute
-later. The gauge tells the two apart: in its turns it times the forward of a plain round, the way the profiler timed it.
+later, and not the same for all forwards: who takes a core's arithmetic away slows large forwards more than small ones.
+A gauge therefore times one forward that matters, in its turns of the race, the way the profiler timed it.
 """
 
 from __future__ import annotations
@@ -18,23 +19,32 @@ CALLS = 4  # a turn
 
 
 class Gauge:
-    """Someone in a race who decodes nothing: it times one forward, whatever its share of the work."""
+    """Someone in a race who decodes nothing: it times the forward that verifies a tree, whatever its share of work."""
 
-    name = "gauge"
+    def __init__(
+        self, cell: PlanCell, target: CausalModel, nodes: int, clock_ns: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        """Prepare the forward.
 
-    def __init__(self, cell: PlanCell, target: CausalModel, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
-        """Prepare the forward of the cell's plain rounds."""
-        tokens = cell.run_tokens[1]
+        Args:
+            cell: says what the forward took when it was profiled; an older one only of plain rounds.
+            target: the model.
+            nodes: tokens in the tree, root included; 1 is a plain round.
+            clock_ns: what tells the time.
+        """
+        size = nodes if cell.run_ms else 1
+        fed = cell.run_tokens[size]
         shapes = ForwardShapes(
             target,
             identity="gauge",
             dtype=str(target.dtype),
             role="verify",
             slots=cell.batch,
-            capacity=cell.context + tokens,
+            capacity=cell.context + fed,
         )
-        self._batch, self._profiled_ms = cell.batch, cell.plain.verify_ms
-        self._call, self._wait = shapes.prepare(cell.batch, cell.context, tokens), shapes.wait
+        self.name = f"gauge of {fed} tokens"
+        self._batch, self._profiled_ms = cell.batch, cell.run_ms[size] if cell.run_ms else cell.plain.verify_ms
+        self._call, self._wait = shapes.prepare(cell.batch, cell.context, fed), shapes.wait
         self._clock_ns = clock_ns
         self._ms: list[float] = []
 
@@ -50,7 +60,7 @@ class Gauge:
 
     @property
     def tokens_per_s(self) -> float:
-        """What plain decoding would reach if a round were its forward alone."""
+        """What decoding would reach if a round were this forward alone and kept one token."""
         return 1e3 * self._batch / statistics.median(self._ms)
 
     @property

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import get_args
 
-from ..planner.policy import DraftedPolicy, LookupPolicy, PlainPolicy, StackPolicy
+from ..planner.policy import DraftedPolicy, HybridPolicy, PlainPolicy, StackPolicy, TextPolicy
 from ..profiler.records.overhead import OverheadSample, RoundOverhead
 from ..profiler.records.surface import LatencySurface
 
 KINDS = tuple(
     policy.__dataclass_fields__["kind"].default
-    for policy in (PlainPolicy, LookupPolicy, StackPolicy, *get_args(DraftedPolicy))
+    for policy in (PlainPolicy, StackPolicy, HybridPolicy, *get_args(TextPolicy), *get_args(DraftedPolicy))
 )
 UNKNOWN = "the host time of rounds is not known and taken as 0, so that speeds are upper bounds"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..db.store import Store
 from ..errors import RequestError
+from ..planner.inputs import HEAD
 from ..profiler.device import detect
 from ..profiler.domain import Domain
 from ..profiler.identity import identify, identify_config
@@ -20,6 +21,8 @@ from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import require_role
 from ..profiler.records.surface import LatencySurface
+from ..runtime.models.drafter import load_head
+from ..runtime.models.eagle_shape import is_head
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_model
 from ..runtime.models.parallel import leave, load_parallel, rank
@@ -66,7 +69,7 @@ class LatencyRequest:
         for role in self.roles:
             require_role(role)
             if role == "head":
-                raise RequestError("a head is timed behind its target by the library alone; see runtime.models.head")
+                raise RequestError("a head is timed as draft, and its surface says head; give the role draft")
         if self.ranks > 1 and (self.models.drafters or self.models.target.is_file()):
             raise RequestError("a target spread over several devices is timed alone, from its weights' folder")
         if self.ranks > 1 and set(self.roles) - {"verify", "draft"}:
@@ -142,7 +145,10 @@ def _timed(request: LatencyRequest, identities: Identities) -> list[tuple[ModelI
     of_target = [role for role in request.roles if role.partition(":")[0] not in OF_DRAFTERS]
     of_drafters = [role for role in request.roles if role.partition(":")[0] in OF_DRAFTERS]
     timed = [(identities.target, role) for role in of_target]
-    return timed + [(model, role) for model in identities.drafters.values() for role in of_drafters]
+    for model in identities.drafters.values():
+        own = HEAD if is_head(Path(model.location)) else "draft"
+        timed += [(model, own if role == "draft" else role) for role in of_drafters]
+    return timed
 
 
 def _domain(request: LatencyRequest, role: str) -> Domain:
@@ -150,7 +156,7 @@ def _domain(request: LatencyRequest, role: str) -> Domain:
     kind = role.partition(":")[0]
     if kind == "prefill":
         return Domain(batches=batches, contexts=(0,), least_tokens=1, most_tokens=contexts[-1])
-    tokens = {"draft": DRAFT_TOKENS, "loop": LOOP_WIDTH}.get(kind, request.most_tokens)
+    tokens = {"draft": DRAFT_TOKENS, HEAD: DRAFT_TOKENS, "loop": LOOP_WIDTH}.get(kind, request.most_tokens)
     return Domain(batches=batches, contexts=contexts, most_tokens=tokens)
 
 
@@ -171,7 +177,11 @@ def _runners(
     places = {identities.target.key: request.models.target} | {
         identities.drafters[name].key: path for name, path in request.models.drafters.items()
     }
-    loaded = {key: _loaded(path, request, torch_device(device)) for key, path in places.items()}
+    target = _loaded(request.models.target, request, torch_device(device))
+    loaded = {
+        key: target if path == request.models.target else _loaded(path, request, torch_device(device), target)
+        for key, path in places.items()
+    }
     running = {key: in_regime(model, request.regime) for key, model in loaded.items()}
     yield [
         _runner((loaded if role.startswith("exit") else running)[model.key], role, model.key, request, domain)
@@ -190,7 +200,9 @@ def _share(model: CausalModel, identity: str, request: LatencyRequest, domain: D
     return ForwardShapes(model, identity=identity, dtype=request.dtype, role="verify", slots=slots, capacity=capacity)
 
 
-def _loaded(path: Path, request: LatencyRequest, device: str) -> CausalModel:
+def _loaded(path: Path, request: LatencyRequest, device: str, target: CausalModel | None = None) -> CausalModel:
+    if target is not None and is_head(path):
+        return load_head(path, target)
     if path.is_file():
         return load_random(path, dtype=request.dtype, device=device, seed=request.seed)
     return load_model(str(path), dtype=request.dtype, device=device)

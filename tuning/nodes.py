@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..db.url import is_sqlite_memory, resolve_url, shown
+from ..db.remote_url import ServiceUrl, is_service, service_url
+from ..db.url import is_sqlite_memory, named_place, resolve_url, shown
 from ..errors import RequestError
 from ..profiler.records.device import Device
 
@@ -67,17 +68,37 @@ def require_reachable(store_url: str | None, nodes: Sequence[Node]) -> str:
         RequestError: it is a file or the memory of one machine, and the cluster has others.
         StoreError: it is no URL.
     """
-    url = resolve_url(store_url)
+    place = named_place(store_url)
+    if is_service(place):
+        return _reachable_service(service_url(place), nodes)
+    url = resolve_url(place)
     if is_sqlite_memory(url):
         raise RequestError("a store in memory is seen by one process alone; give --store a path or a database's URL")
-    places = sorted({f"{node.host} ({node.address})" for node in nodes})
-    is_one_machine = len(places) == 1 and nodes[0].host == socket.gethostname()
-    if url.get_backend_name() == "sqlite" and not is_one_machine:
+    if url.get_backend_name() == "sqlite" and not _are_here(nodes):
         raise RequestError(
-            f"the store {shown(url)} is a file on {socket.gethostname()}, and the nodes are on {', '.join(places)}; "
+            f"the store {shown(url)} is a file on {socket.gethostname()}, and the nodes are on {_places(nodes)}; "
             "give --store the URL of a database that all of them reach, e.g. postgresql+psycopg://user@host/spectune"
         )
     return url.render_as_string(hide_password=False)
+
+
+def _reachable_service(url: ServiceUrl, nodes: Sequence[Node]) -> str:
+    """Return the URL with its token: the nodes do not have this process's SPECTUNE_TOKEN."""
+    if url.is_loopback and not _are_here(nodes):
+        raise RequestError(
+            f"{url.shown} is this machine, {socket.gethostname()}, only, and the nodes are on {_places(nodes)}; "
+            "give --store the https:// URL by which all of them reach the service"
+        )
+    return url.in_full
+
+
+def _are_here(nodes: Sequence[Node]) -> bool:
+    places = {(node.host, node.address) for node in nodes}
+    return len(places) == 1 and nodes[0].host == socket.gethostname()
+
+
+def _places(nodes: Sequence[Node]) -> str:
+    return ", ".join(sorted({f"{node.host} ({node.address})" for node in nodes}))
 
 
 def _node(entry: Mapping[str, Any]) -> Node:

@@ -12,10 +12,11 @@ from optuna.exceptions import OptunaError
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..db.plans import WHAT_IF
+from ..db.sources import sources_of_inputs
 from ..db.store import Store
 from ..errors import RequestError, StoreError
 from ..planner.cost import Cell, cells_of
-from ..planner.inputs import TARGET, DrafterInputs, PlanInputs, with_weights
+from ..planner.inputs import HEAD, TARGET, DrafterInputs, PlanInputs, with_weights
 from ..planner.memory import memory_bytes
 from ..planner.objective import LatencyBound
 from ..planner.options import SearchOptions
@@ -148,6 +149,7 @@ def keep_plan(plan: Plan, inputs: PlanInputs, store: Store) -> int:
         target=plan.target.key,
         workload=plan.workload,
         temperature=plan.temperature,
+        sources=sources_of_inputs(inputs),
     )
 
 
@@ -189,7 +191,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
     drafters = []
     for trace in with_weights(together):
         model = recorded_model(trace, request, store)
-        surface = _surface(store, request, model, "draft")
+        surface = _surface(store, request, model, _draft_role(store, request, model))
         drafters.append(DrafterInputs(name=trace.drafter_name, model=model, surface=surface, trace=trace))
     return PlanInputs(
         device=request.device,
@@ -293,6 +295,11 @@ def _surface(store: Store, request: PlanRequest, model: ModelIdentity, role: str
         raise missing(f"{role} surface of {model.name} in {request.dtype}", request, store)
     runtime = [surface for surface in wanted if surface.regime in RUNTIME_REGIMES]
     return (runtime or wanted)[-1]
+
+
+def _draft_role(store: Store, request: PlanRequest, model: ModelIdentity) -> str:
+    """Return in which role a drafter was timed: a head's forwards have their own."""
+    return HEAD if store.surfaces(request.device.fingerprint, model.key, request.dtype, role=HEAD) else "draft"
 
 
 def _nearest(request: PlanRequest, store: Store) -> str:

@@ -21,6 +21,7 @@ from ..profiler.records.device import Device
 from ..profiler.records.overhead import OverheadSample, RoundOverhead
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json, to_json
+from ..runtime.models.eagle import EagleHead
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.requests import Request
 from .decoding import Family
@@ -140,7 +141,8 @@ def request_key(
 def _overhead(
     request: ProfileRequest, family: Family, requests: Sequence[Request], journal: Parts, progress: Progress
 ) -> tuple[OverheadSample, ...]:
-    drafter = next(iter(family.drafters), None)
+    models = [name for name, model in family.drafters.items() if not isinstance(model, EagleHead)]
+    drafter = next(iter([*models, *family.drafters]), None)  # a model where there is one: heads are in no stack
     samples: list[OverheadSample] = []
     for done, batch in enumerate(request.batches):
         progress("timing whole rounds", done / len(request.batches))

@@ -99,10 +99,14 @@ class Recorder:
 
 
 def _forest(drafter: TextPass, roots: Children, continuation: Ints, positions: Ints) -> Forest:
-    """Return the roots at some positions, each joined to the next position's where that is among them."""
+    """Return the roots at some positions, each joined to the next position's where that is among them.
+
+    A head's are not joined: below the target's own token it still drafts on its own feature, not on the target's.
+    """
     tokens = roots.tokens[:, positions]
     is_next = tokens[0] == continuation[positions + 1][:, None]
-    joined = np.flatnonzero(is_next[:-1].any(axis=1) & (np.diff(positions) == 1))
+    is_joined = is_next[:-1].any(axis=1) & (np.diff(positions) == 1)
+    joined = np.flatnonzero(is_joined & drafter.is_of_text_alone)
     own = Children(tokens=tokens, log_probs=roots.log_probs[:, positions])
     return Forest(drafter, own, joined, is_next[joined].argmax(axis=1))
 

@@ -14,6 +14,7 @@ import torch
 from ..planner.draft import Children, Ints
 from ..runtime.drafters.model import recorded_children
 from ..runtime.layout import lay_out
+from ..runtime.models.eagle import EagleHead
 from ..runtime.models.forward import CausalModel, ForwardInput
 from ..runtime.requests import Request
 from .fed_nodes import FedNodes, NewNodes
@@ -30,6 +31,8 @@ class TextPass:
         """Allocate for texts of up to `longest` tokens."""
         self._model, self._children, self._slots = drafter, children, slots
         self._cache = drafter.new_cache(1 + slots, longest + NODE_ROOM)
+        self._features = torch.empty(0)  # of the text, for a head
+        self.is_of_text_alone = not isinstance(drafter, EagleHead)  # a node is what its text would be if committed
         self._request = Request(prompt=(0,), max_new_tokens=1)
         self._base = 0  # cache column of the first node
         self._nodes = FedNodes(np.zeros(0, dtype=np.int64), slots)
@@ -45,6 +48,8 @@ class TextPass:
             (1, n, children), the first behind text[: len(prompt) + 1].
         """
         self._request, first = request, len(request.prompt)
+        if isinstance(self._model, EagleHead):
+            self._features = self._model.along(text)
         for start in range(0, first, PIECE_TOKENS):
             self._read_piece(text[start : min(start + PIECE_TOKENS, first)], start, take=True)
         pieces = []
@@ -84,14 +89,16 @@ class TextPass:
             dtype=self._model.dtype,
             device=self._model.device,
         )
+        if isinstance(self._model, EagleHead):
+            return self._model.read(self._features[None, start : start + count], step, self._cache)
         return self._model.forward(step, self._cache)
 
     def _make_room(self, tokens: int) -> None:
         """Let the cache hold that many tokens per slot."""
         if tokens > self._cache.capacity:
-            old = self._cache.states
+            old = self._cache
             self._cache = self._model.new_cache(1 + self._slots, tokens + NODE_ROOM)
-            self._cache.states[:, :, : old.shape[2]] = old
+            self._cache.take_over(old)
 
     def _lay_out(self, new: NewNodes, tokens: Ints, among: range) -> ForwardInput:
         """Return the forward of new nodes; short slots are padded with tokens that nobody sees."""

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..planner.inputs import HEAD
 from ..planner.recorded import texts_of
 from ..planner.worth import DecisionWorth
 from ..profiler.domain import Domain
@@ -16,6 +17,7 @@ from ..profiler.protocols import MeasurementSink, ShapeRunner
 from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.device import Device
 from ..profiler.records.surface import LatencySurface
+from ..runtime.models.eagle import EagleHead
 from ..runtime.models.forward import CausalModel
 from ..runtime.requests import Request
 from ..runtime.shapes import room_of, runner_of
@@ -64,7 +66,8 @@ def time_surfaces(
     longest = domains[0].contexts[-1]
     runners = [runner_for(family.target, "verify", identities.target.key, request, domains[0], longest)]
     for (name, model), domain in zip(family.drafters.items(), domains[1:], strict=True):
-        runners.append(runner_for(model, "draft", identities.drafters[name].key, request, domain, longest))
+        role = HEAD if isinstance(model, EagleHead) else "draft"
+        runners.append(runner_for(model, role, identities.drafters[name].key, request, domain, longest))
     return measure(
         runners,
         domains,

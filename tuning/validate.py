@@ -122,7 +122,7 @@ def _measured(cell: PlanCell, family: Family, requests: Sequence[Request], reque
             entrant(PLAIN_NAME, plain_setup(cell), family, requests, cell.batch),
             entrant(PLAN_NAME, setup_of(cell), family, requests, cell.batch),
         ]
-        gauge = Gauge(cell, family.target)
+        gauge = Gauge(cell, family.target, cell.policy.max_verify_tokens)
         race([*entrants, gauge], turns=TURNS, seed=request.seed + repeat)
         plain.append(entrants[0].tokens_per_s)
         planned.append(entrants[1].tokens_per_s)

@@ -10,7 +10,8 @@ from typing import Any
 from alembic import context
 
 from spectune.db.migrate import VERSION_TABLE
-from spectune.db.tables import TABLE_PREFIX, Base
+from spectune.db.service_tables import Base  # with their tables and those of db.tables
+from spectune.db.tables import TABLE_PREFIX
 
 
 def is_ours(name: str | None, kind: str, _parents: Any) -> bool:  # Any: alembic's mapping of names, not used

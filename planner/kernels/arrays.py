@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Ints32 = NDArray[np.int32]
+Small = NDArray[np.int16]
 Counts = NDArray[np.uint8]
 Floats32 = NDArray[np.float32]
 Floats = NDArray[np.float64]

@@ -41,14 +41,17 @@ def walk(numbering: Numbering, results: Results, rounds: Rounds) -> tuple[int, i
             context, nodes = max(context, numbering.contexts[row]), max(nodes, results.sizes[row])
             catch_up = max(catch_up, fresh[slot])
             rounds.texts[at, slot] = numbering.text_of[row]
-            fresh[slot] = rounds.kept[at, slot] = min(results.accepted[row] + 1, numbering.left[row])
+            rounds.kept[at, slot] = min(results.accepted[row] + 1, numbering.left[row])
             censored += results.is_censored[row]
             own = results.widths[row if len(results.widths) > 1 else 0]
             for forward in range(len(own)):
                 widest = rounds.widths[at, forward] if slot else 0
                 rounds.widths[at, forward] = max(widest, own[forward])
-            running[slot] = row + fresh[slot]
+            running[slot] = row + rounds.kept[at, slot]
         rounds.contexts[at], rounds.nodes[at], rounds.catch_up[at] = context, nodes, catch_up
+        is_read = rounds.widths.shape[1] == 0 or rounds.widths[at, 0] > 0
+        for slot in range(batch):
+            fresh[slot] = rounds.kept[at, slot] + (0 if is_read else fresh[slot])
         at += 1
         count = leave(running, fresh, numbering.left, finished)
     return at, censored
@@ -85,7 +88,9 @@ def price(
         if len(draft.knots) and most:
             lower, upper, share = _between(draft.knots, context)
             for forward in range(most):
-                fed = rounds.widths[at, forward] if forward else rounds.catch_up[at]
+                fed = rounds.widths[at, forward]
+                if forward == 0 and fed > 0:
+                    fed = rounds.catch_up[at]
                 low = draft.ms[lower, fed]
                 times[0, at] += low + share * (draft.ms[upper, fed] - low)
         lower, upper, share = _between(verify.knots, context)

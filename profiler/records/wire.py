@@ -55,7 +55,7 @@ def _adapter(kind: Any) -> TypeAdapter[tuple[Any]]:
     """Return the adapter of (record,): pydantic takes no settings for a bare dataclass, but does for a tuple of one."""
     from pydantic import ConfigDict, TypeAdapter
 
-    return TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid", strict=True))
+    return TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 
 
 def _first_fault(fault: Any) -> str:  # Any: pydantic's ErrorDetails, imported only when needed

@@ -102,14 +102,16 @@ class StackLevel:
         for row in rows:
             fed[row] += drafts[row]
         starts = self._cached[: len(fed)]
-        logits = self._forward(_padded(fed), starts)
-        places = np.array(starts)[:, None] + np.arange(1, logits.shape[1] + 1)
-        best = _best(logits, texts, places, lambda: _paths(texts, starts, fed), count).cpu()
+        asked = _asked(fed, drafts, rows)  # what was only read on the way has no say
+        every, behind = np.arange(len(fed))[:, None], torch.from_numpy(asked).to(self._model.device, non_blocking=True)
+        logits = self._forward(_padded(fed), starts)[torch.arange(len(fed), device=behind.device)[:, None], behind]
+        places = np.array(starts)[:, None] + asked + 1
+        best = _best(logits, texts, places, lambda: _paths(texts, starts, fed)[every, asked], count).cpu()
         _require_numbers(best[rows])
         kept: list[list[Pick]] = [[] for _ in texts]
         for row in rows:
             draft = drafts[row]
-            own: list[Pick] = best[row, len(fed[row]) - len(draft) - 1 : len(fed[row])].tolist()
+            own: list[Pick] = best[row, : len(draft) + 1].tolist()
             accepted = next((n for n, token in enumerate(draft) if own[n][0] != token), len(draft))
             kept[row] = own[: accepted + 1]
             self._hold(row, texts[row], len(texts[row]) + accepted)
@@ -214,6 +216,16 @@ class StackLevel:
             step = replace(step, positions=step.positions.clamp(max=last))
         self.forwards += 1
         return self._model.forward(step if drawn is None else replace(step, tokens=drawn), self._cache)
+
+
+def _asked(fed: Many[Many[int]], drafts: Many[Many[int]], rows: Many[int]) -> Ints:
+    """Return (batch, n): behind which fed tokens the next ones are wanted, the last before the draft first."""
+    first = np.zeros(len(fed), dtype=np.int64)
+    for row in rows:
+        first[row] = len(fed[row]) - len(drafts[row]) - 1
+    count = 1 + max(len(drafts[row]) for row in rows)
+    asked: Ints = np.minimum(first[:, None] + np.arange(count), max(len(tokens) for tokens in fed) - 1)
+    return asked
 
 
 def _best(

@@ -1,4 +1,4 @@
-"""Prompt lookup: propose what followed the same n-gram earlier in the text. No model, no state."""
+"""Draft from the text itself: prompt lookup, its suffix automaton, Cacheback's table. No model."""
 
 from __future__ import annotations
 
@@ -7,36 +7,42 @@ from collections.abc import Sequence as Many
 import numpy as np
 
 from ...planner.draft import DraftBatch, chains_of
-from ...planner.lookup import find_continuation
-from ...planner.policy import LookupPolicy, TreePolicy
+from ...planner.policy import TextPolicy, TreePolicy
+from ...planner.text_state import TextState
+from ...planner.text_tree import batch_of
 from ..requests import Sequence
 
 
 class LookupDrafter:
-    """Drafts chains from each sequence's own text.
+    """Drafts from each sequence's own text, with the planner's own code.
 
-    Source: Saxena 2023, prompt lookup decoding; transformers' `prompt_lookup_num_tokens`.
+    What is kept of a text is made when a policy first asks for it, and from then on takes in what is committed. It
+    learns nothing from rejected drafts nor from other sequences.
+
+    Source: Saxena 2023, prompt lookup decoding; arXiv:2411.10666; arXiv:2411.04975; arXiv:2511.21699.
     """
 
     def __init__(self) -> None:
         """Nothing to load."""
         self.forwards = 0
+        self._texts: dict[int, TextState] = {}  # by slot
 
     def admit(self, slot: int, sequence: Sequence) -> None:
-        """Do nothing: the text is the state."""
+        """Forget the slot's former text."""
+        self._texts[slot] = TextState()
 
     def move(self, source: int, target: int) -> None:
-        """Do nothing: the text is the state."""
+        """Let `target` become the slot of the sequence in `source`."""
+        self._texts[target] = self._texts.pop(source)
 
     def fresh(self, sequences: Many[Sequence]) -> int:
         """Return 0: nothing is read into a model."""
         return 0
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
-        """Return one chain per sequence, empty where no n-gram recurs."""
-        assert isinstance(policy, LookupPolicy)
-        found = [find_continuation(s.tokens, policy.length, policy.max_ngram, policy.min_ngram) for s in sequences]
-        return chains(found)
+        """Return one tree per sequence, its root alone where the text holds nothing to draft from."""
+        assert isinstance(policy, TextPolicy)
+        return batch_of([self._texts[slot].draft(s.tokens, policy) for slot, s in enumerate(sequences)])
 
 
 def chains(drafts: Many[Many[int]]) -> DraftBatch:

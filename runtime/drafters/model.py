@@ -122,6 +122,10 @@ class ModelDrafter:
         self.forwards += 1
         return self._model.forward(step, self._cache)
 
+    def read(self, step: ForwardInput) -> torch.Tensor:
+        """Run one forward over committed text; return its logits."""
+        return self.feed(step)
+
     def feed_layer(self, tokens: Ints, depth: int, visible: Bools, written: int) -> torch.Tensor:
         """Feed draft nodes of one depth; return their logits (batch, width, vocabulary)."""
         contexts = self._cached[: len(tokens)]
@@ -174,7 +178,7 @@ class ModelDrafter:
             masks=self._masks,
             seen_in=self._seen_in,
         )
-        return self.feed(step)
+        return self.read(step)
 
 
 class DraftPass:

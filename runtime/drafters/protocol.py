@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ...planner.growth import DraftBatch
 from ...planner.policy import TreePolicy
+from ..cache import KeyValueCache
 from ..requests import Sequence
 
 
@@ -26,3 +27,11 @@ class Drafter(Protocol):
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return the trees drawn behind the committed text; row i is slot i."""
+
+
+@runtime_checkable
+class ReadsTarget(Protocol):
+    """A drafter that also reads what the target keeps in its cache."""
+
+    def attach(self, cache: KeyValueCache) -> None:
+        """Take the target's cache; slot i is that of the drafter's slot i, and moves before it does."""

@@ -13,6 +13,7 @@ from ...planner.draft import ROOT_TOKEN, DraftBatch
 from ...planner.lookup import find_continuation
 from ...planner.policy import TreePolicy
 from ...planner.stack_policy import JOINT, LOOKUP, StackPolicy, stack_name
+from ..models.eagle import EagleHead
 from ..models.forward import CausalModel
 from ..requests import Sequence
 from .level import Ahead, Pick, StackLevel
@@ -41,6 +42,9 @@ def named_stack(name: str, models: Mapping[str, CausalModel], *, slots: int, cap
     """
     wanted = [one for one in name.split(JOINT) if one != LOOKUP]
     missing = [one for one in wanted if one not in models]
+    heads = [one for one in wanted if isinstance(models.get(one), EagleHead)]
+    if heads:
+        raise ModelError(f"{', '.join(heads)} reads hidden states, which only committed text has: it is in no stack")
     if missing:
         raise ModelError(f"a stack {name} needs {', '.join(missing)}; loaded are {', '.join(models) or 'none'}")
     return StackDrafter([models[one] for one in wanted], slots=slots, capacity=capacity)

@@ -13,15 +13,19 @@ import torch
 from ...errors import PlanError
 from ...planner.draft import ROOT_TOKEN
 from ...planner.policy import (
+    CachebackPolicy,
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
+    HybridPolicy,
     LookupPolicy,
     OptTreePolicy,
     PlainPolicy,
     StackPolicy,
     StaticPolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
     TalonPolicy,
     TreePolicy,
 )
@@ -38,12 +42,12 @@ def grow_on_device(policy: TreePolicy, scorer: DeviceScorer, batch: int) -> Devi
     """Return the trees that `policy` drafts for a batch of sequences; nothing is read from the device.
 
     Args:
-        policy: any but a LookupPolicy, which reads text and needs no scorer, and a StackPolicy, which needs several.
+        policy: any but one that drafts from the text and needs no scorer, and a StackPolicy, which needs several.
         scorer: a fresh scorer of this round; plain decoding never calls it.
         batch: sequences the scorer serves.
 
     Raises:
-        PlanError: the policy is a LookupPolicy or a StackPolicy, or the scorer serves another batch.
+        PlanError: the policy drafts from the text or is a StackPolicy, or the scorer serves another batch.
     """
     draft = _grown(policy, scorer, batch)
     if len(draft.tokens) != batch:
@@ -69,8 +73,10 @@ def _grown(policy: TreePolicy, scorer: DeviceScorer, batch: int) -> DeviceDraft:
             return grow_opt_tree(policy, scorer)
         case CastPolicy():
             return grow_cast(policy, scorer)
-        case LookupPolicy():
-            raise PlanError(f"a {policy.label} has no drafter to grow with; call lookup.find_continuation")
+        case LookupPolicy() | SuffixPolicy() | SuffixTreePolicy() | CachebackPolicy():
+            raise PlanError(f"a {policy.label} has no drafter to grow with; ask a text_state.TextState")
+        case HybridPolicy():
+            raise PlanError(f"a {policy.label} has two sources; ask the runtime's HybridDrafter")
         case StackPolicy():
             raise PlanError(f"a {policy.label} is drafted by several models; ask the runtime's StackDrafter")
 

@@ -170,11 +170,21 @@ def _sights(model: PreTrainedModel) -> tuple[tuple[Sight, ...], list[int]]:
 
 
 def _turns(model: PreTrainedModel, kind: str | None) -> Tensor:
-    """Return the table of `Sight.turns`; beyond the longest context, where only drafts lie, it stands still."""
-    longest = longest_context_of(model.config)
-    places = torch.arange(longest + DRAFT_DEPTH, device=model.device).clamp(max=longest - 1).unsqueeze(0)
     like = torch.zeros(1, device=model.device, dtype=model.dtype)
-    cosine, sine = model.model.rotary_emb(like, places, *([] if kind is None else [kind]))
-    sign = torch.ones(sine.shape[-1], device=model.device, dtype=model.dtype)
+    return turns_of(model.model.rotary_emb, longest_context_of(model.config), like, kind)
+
+
+def turns_of(rotary: Any, longest: int, like: Tensor, kind: str | None = None) -> Tensor:  # Any: of any family
+    """Return the table of `Sight.turns`; beyond the longest context, where only drafts lie, it stands still.
+
+    Args:
+        rotary: transformers' rotary embedding.
+        longest: places in a text.
+        like: any tensor of the dtype and device that are wanted.
+        kind: of the layers, where the rotary embedding tells kinds apart.
+    """
+    places = torch.arange(longest + DRAFT_DEPTH, device=like.device).clamp(max=longest - 1).unsqueeze(0)
+    cosine, sine = rotary(like, places, *([] if kind is None else [kind]))
+    sign = torch.ones_like(sine[0, 0])
     sign[: len(sign) // 2] = -1
     return torch.cat((cosine[0], sine[0] * sign), dim=-1)

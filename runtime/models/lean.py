@@ -19,7 +19,8 @@ from transformers import PreTrainedModel
 
 from ...errors import ModelError
 from ..cache import KeyValueCache
-from .anatomy import LayerWeights, Sight, anatomy_of
+from ..feature_cache import FeatureCache
+from .anatomy import Anatomy, LayerWeights, Sight, anatomy_of
 from .forward import ForwardInput
 from .norm import Norm
 from .projection import Projection
@@ -50,18 +51,29 @@ class _View:
     sine: Tensor
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the new tokens of one forward stand in a cache."""
+
+    slots: slice
+    rows: Tensor  # (batch * n,), of the cache's slots * capacity
+    seen: int  # cache positions in sight, new tokens included
+    views: list[_View]  # one per way of looking at the text
+
+
 class LeanModel:
     """A model of the Llama kind read from its Hugging Face form."""
 
     regime = "eager"
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel | Anatomy) -> None:
         """Copy the weights of `model`, of a family in `FAMILIES`, into fused form; the original may be dropped."""
-        self.dtype, self.device = model.dtype, model.device
-        self._anatomy = anatomy = anatomy_of(model)
+        self.anatomy = anatomy = model if isinstance(model, Anatomy) else anatomy_of(model)
+        self.dtype, self.device = anatomy.embedding.dtype, anatomy.embedding.device
         self._layers = anatomy.layers
         self._width = 2 * anatomy.kv_heads * anatomy.size
         self.vocabulary, self.longest_context = anatomy.vocabulary, anatomy.longest_context
+        self.hidden = anatomy.embedding.shape[1]  # size of a hidden state
         self.attention = "sdpa" if anatomy.attention_cap is None else "eager"
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
@@ -75,6 +87,19 @@ class LeanModel:
             device=self.device,
         )
 
+    def new_feature_cache(self, slots: int, capacity: int, after: tuple[int, ...]) -> FeatureCache:
+        """Return an empty cache with room for the hidden states after so many layers each."""
+        return FeatureCache(
+            layers=len(self._layers),
+            slots=slots,
+            capacity=capacity,
+            width=self._width,
+            feature_width=max(len(after), 1) * self.hidden,
+            after=after,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
     @torch.inference_mode()
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache."""
@@ -82,15 +107,24 @@ class LeanModel:
 
     def compute(self, step: ForwardInput, cache: LayerStates) -> Tensor:
         """Return what `forward` does, without inference mode: torch.compile cannot trace into that."""
-        batch, count = step.tokens.shape
-        for latest in self._stream(step, cache):
+        for latest in self.stream(step, cache):
             hidden = latest  # no other layer's is kept
-        if step.take is not None:
-            hidden = hidden.index_select(0, step.take + torch.arange(0, batch * count, count, device=self.device))
-        logits = self._anatomy.head(self._anatomy.final_norm(hidden))
-        if self._anatomy.logit_cap is not None:
-            logits = _capped(logits, self._anatomy.logit_cap)
+        return self.answer(step, hidden)
+
+    def answer(self, step: ForwardInput, hidden: Tensor) -> Tensor:
+        """Return the logits of a forward whose last layer left these hidden states, (batch * n, hidden)."""
+        batch = len(step.tokens)
+        logits = self.logits(self.final_norm(taken(step, hidden)))
         return logits.view(batch, -1, self.vocabulary)
+
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        """Return hidden states (rows, hidden) as the head reads them."""
+        return self.anatomy.final_norm(hidden)
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """Return logits (rows, vocabulary) of hidden states that went through the final norm."""
+        logits = self.anatomy.head(normed)
+        return logits if self.anatomy.logit_cap is None else _capped(logits, self.anatomy.logit_cap)
 
     @torch.inference_mode()
     def features(self, step: ForwardInput, cache: KeyValueCache, after: Sequence[int]) -> Tensor:
@@ -107,9 +141,8 @@ class LeanModel:
         Raises:
             ModelError: the model has fewer layers.
         """
-        if not after or not 0 <= min(after) <= max(after) <= len(self._layers):
-            raise ModelError(f"hidden states after {tuple(after)} layers asked of a model of {len(self._layers)}")
-        kept = {count: hidden for count, hidden in enumerate(self._stream(step, cache)) if count in after}
+        self.require_layers(after)
+        kept = {count: hidden for count, hidden in enumerate(self.stream(step, cache)) if count in after}
         return torch.cat([kept[count] for count in after], dim=-1).view(*step.tokens.shape, -1)
 
     def prefix(self, layers: int) -> LeanModel:
@@ -124,54 +157,74 @@ class LeanModel:
         shorter._layers = self._layers[:layers]
         return shorter
 
-    def _stream(self, step: ForwardInput, cache: LayerStates) -> Iterator[Tensor]:
+    def require_layers(self, after: Sequence[int]) -> None:
+        """Raise ModelError unless there are hidden states after so many layers each."""
+        if not after or not 0 <= min(after) <= max(after) <= len(self._layers):
+            raise ModelError(f"hidden states after {tuple(after)} layers asked of a model of {len(self._layers)}")
+
+    def stream(self, step: ForwardInput, cache: LayerStates) -> Iterator[Tensor]:
         """Yield the hidden states (batch * n, hidden) of the new tokens: embedded, then after every layer."""
-        slots, capacity = slice(step.first_slot, step.first_slot + len(step.tokens)), cache.capacity
-        starts = torch.arange(slots.start * capacity, slots.stop * capacity, capacity, device=self.device)
-        rows = (starts.unsqueeze(1) + step.columns).view(-1)
-        views = self._views(step)
-        hidden = self._embed(step.tokens)
+        place = self.place(step, cache)
+        hidden = self.embed(step.tokens)
         yield hidden
         for layer, states in zip(self._layers, cache.states, strict=True):
-            view = views[layer.sight]
-            query, pair = self._project(layer, hidden, view)
-            states.view(-1, self._width).index_copy_(0, rows, pair)
-            mixed = self._attend(query, states[slots, view.start : step.seen], view.bias, layer.scale)
-            hidden = _added(hidden, mixed, layer.output, layer.output_norm)
-            gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, dim=-1)
-            hidden = _added(hidden, layer.activation(gate).mul_(up), layer.down, layer.down_norm)
+            hidden = self.through(layer, hidden, layer.input_norm(hidden), states, place)
             yield hidden
 
-    def _embed(self, tokens: Tensor) -> Tensor:
-        hidden = F.embedding(tokens.reshape(-1), self._anatomy.embedding)
-        return hidden if self._anatomy.embedding_scale is None else hidden * self._anatomy.embedding_scale
+    def place(self, step: ForwardInput, cache: LayerStates, first: int = 0) -> Place:
+        """Return where the new tokens of a forward stand; without a bias they see the cache from column `first` on."""
+        slots = slice(step.first_slot, step.first_slot + len(step.tokens))
+        return Place(slots=slots, rows=rows_of(step, cache), seen=step.seen, views=self._views(step, first))
 
-    def _views(self, step: ForwardInput) -> list[_View]:
+    def through(self, layer: LayerWeights, hidden: Tensor, attending: Tensor, states: Tensor, place: Place) -> Tensor:
+        """Return hidden states (rows, hidden) after one layer; writes the layer's states (slots, capacity, width).
+
+        Args:
+            layer: one of this model's shape.
+            hidden: what the layer adds to.
+            attending: what its attention reads, (rows, any), normed already.
+            states: the layer's part of a cache.
+            place: of the tokens.
+        """
+        view = place.views[layer.sight]
+        query, pair = self._project(layer, attending, view)
+        states.view(-1, self._width).index_copy_(0, place.rows, pair)
+        mixed = self._attend(query, states[place.slots, view.start : place.seen], view.bias, layer.scale)
+        hidden = _added(hidden, mixed, layer.output, layer.output_norm)
+        gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, dim=-1)
+        return _added(hidden, layer.activation(gate).mul_(up), layer.down, layer.down_norm)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return (batch * n, hidden) for token ids (batch, n)."""
+        hidden = F.embedding(tokens.reshape(-1), self.anatomy.embedding)
+        return hidden if self.anatomy.embedding_scale is None else hidden * self.anatomy.embedding_scale
+
+    def _views(self, step: ForwardInput, first: int) -> list[_View]:
         """Return one view per way of looking at the text."""
         batch, count = step.tokens.shape
-        bias, groups = step.bias, self._anatomy.heads // self._anatomy.kv_heads
+        bias, groups = step.bias, self.anatomy.heads // self.anatomy.kv_heads
         if bias is not None:  # every token's line once per query head that is folded into its rows
             bias = bias.unsqueeze(2).expand(-1, -1, groups, -1).reshape(batch, 1, count * groups, step.seen)
-        return [self._view(sight, step, bias) for sight in self._anatomy.sights]
+        return [self._view(sight, step, bias, first) for sight in self.anatomy.sights]
 
-    def _view(self, sight: Sight, step: ForwardInput, bias: Tensor | None) -> _View:
-        start = 0
+    def _view(self, sight: Sight, step: ForwardInput, bias: Tensor | None, first: int) -> _View:
+        start = first if bias is None else 0
         if sight.window is not None and sight.window < step.seen:
             if bias is None:
-                start = step.seen - sight.window
+                start = max(first, step.seen - sight.window)
             else:
                 bias = windowed(bias, sight.window)
         turns = F.embedding(step.positions, sight.turns).unsqueeze(2)
         cosine, sine = turns.chunk(2, dim=-1)
         return _View(start=start, bias=bias, cosine=cosine, sine=sine)
 
-    def _project(self, layer: LayerWeights, hidden: Tensor, view: _View) -> tuple[Tensor, Tensor]:
+    def _project(self, layer: LayerWeights, attending: Tensor, view: _View) -> tuple[Tensor, Tensor]:
         """Return queries (batch, n, heads, size), and keys and values (batch * n, width) as the cache holds them.
 
         Queries and keys are turned where the projection wrote them, so that keys and values lie together already.
         """
-        heads, kv_heads, size = self._anatomy.heads, self._anatomy.kv_heads, self._anatomy.size
-        qkv = layer.qkv(layer.input_norm(hidden))
+        heads, kv_heads, size = self.anatomy.heads, self.anatomy.kv_heads, self.anatomy.size
+        qkv = layer.qkv(attending)
         turned = qkv.view(*view.cosine.shape[:2], -1, size)[:, :, : heads + kv_heads]
         if layer.head_norm is not None:
             turned.copy_(layer.head_norm(turned))
@@ -182,17 +235,32 @@ class LeanModel:
     def _attend(self, query: Tensor, states: Tensor, bias: Tensor | None, scale: float) -> Tensor:
         """Mix values for (batch, n, heads, size) queries; rows of one key-value head lie together."""
         batch, count = query.shape[:2]
-        kv_heads, size = self._anatomy.kv_heads, self._anatomy.size
-        groups = self._anatomy.heads // kv_heads
+        kv_heads, size = self.anatomy.kv_heads, self.anatomy.size
+        groups = self.anatomy.heads // kv_heads
         folded = query.reshape(batch, count, kv_heads, groups, size).transpose(1, 2)
         folded = folded.reshape(batch, kv_heads, count * groups, size)
         key, value = (part.transpose(1, 2) for part in states.view(*states.shape[:2], 2, kv_heads, size).unbind(2))
-        if self._anatomy.attention_cap is None:
+        if self.anatomy.attention_cap is None:
             mixed = F.scaled_dot_product_attention(folded, key, value, attn_mask=bias, scale=scale)
         else:
-            mixed = _capped_attention(folded, key, value, bias, scale, self._anatomy.attention_cap)
+            mixed = _capped_attention(folded, key, value, bias, scale, self.anatomy.attention_cap)
         mixed = mixed.view(batch, kv_heads, count, groups * size).transpose(1, 2)
         return mixed.reshape(batch * count, groups * kv_heads * size)
+
+
+def rows_of(step: ForwardInput, cache: LayerStates) -> Tensor:
+    """Return (batch * n,): where the new tokens of a forward are written, among slots * capacity rows."""
+    first, capacity = step.first_slot * cache.capacity, cache.capacity
+    starts = torch.arange(first, first + len(step.tokens) * capacity, capacity, device=step.columns.device)
+    return (starts.unsqueeze(1) + step.columns).view(-1)
+
+
+def taken(step: ForwardInput, hidden: Tensor) -> Tensor:
+    """Return those of hidden states (batch * n, hidden) whose output is wanted."""
+    if step.take is None:
+        return hidden
+    batch, count = step.tokens.shape
+    return hidden.index_select(0, step.take + torch.arange(0, batch * count, count, device=hidden.device))
 
 
 def _added(residual: Tensor, x: Tensor, projection: Projection, norm: Norm | None) -> Tensor:

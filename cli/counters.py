@@ -1,0 +1,42 @@
+"""An engine's counters on stdout: acceptance by position, chains by length, steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .report import Table, facts_of, print_json, print_table
+
+if TYPE_CHECKING:
+    from ..tuning.engine_counters import Counted, CountedAcceptance
+
+
+def print_counted(found: Counted, file: Path, file_format: str, *, as_json: bool) -> None:
+    """Print what a file holds."""
+    if as_json:
+        acceptance = [{**facts_of(one), "by_length": list(one.by_length)} for one in found.acceptance]
+        print_json({"file": str(file), "format": file_format, **facts_of(found), "acceptance": acceptance})
+        return
+    for one in found.acceptance:
+        print_table(_acceptance_table(one))
+        for note in one.notes:
+            click.echo(f"note: {note}")
+    if found.steps:
+        rows = [(step.tokens, step.step_ms) for step in found.steps]
+        print_table(Table(title="steps of all sequences", columns=("tokens", "ms"), rows=rows))
+
+
+def _acceptance_table(one: CountedAcceptance) -> Table:
+    step = "" if one.step_ms is None else f", {one.step_ms:.2f} ms a round"
+    rounds = "" if one.drafts is None else f", {one.drafts} rounds"
+    before = (1.0, *one.by_position)
+    return Table(
+        title=f"{one.about}: {one.tokens_per_round:.3f} tokens a round{step}{rounds}",
+        columns=("position", "unconditional %", "given those before %", "chain of so many: tokens a round"),
+        rows=[
+            (position, 100.0 * rate, 100.0 * rate / before[position - 1] if before[position - 1] else None, length)
+            for position, (rate, length) in enumerate(zip(one.by_position, one.by_length, strict=True), start=1)
+        ],
+    )

@@ -1,0 +1,170 @@
+"""`spectune export`: a plan as the settings of an engine that people run in production."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from . import options
+from .existing import as_it_is
+from .report import Table, facts_of, print_json, print_table, tell
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from ..db.store import Store
+    from ..planner.inputs import PlanInputs
+    from ..planner.plan import Plan
+    from ..runtime.engines.exported import Exported
+
+NAMES = ("sglang", "vllm", "tensorrt-llm", "transformers", "llama.cpp", "openvino")  # a test compares them
+
+
+@click.command()
+@click.option("--engine", required=True, type=click.Choice(NAMES), help="Whose settings.")
+@click.option("--engine-version", metavar="V", help="The newest whose options were recorded unless given.")
+@click.option("--plan", "plan", metavar="ID|FILE", help="A plan of the store, or a file; the newest unless given.")
+@click.option("--target", metavar="PATH", type=click.Path(path_type=Path), help="Where the target lies now.")
+@options.drafters
+@click.option(
+    "--surface",
+    "surfaces",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Solve anew from what `show surface -o` wrote; repeatable.",
+)
+@click.option(
+    "--trace",
+    "traces",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Solve anew from what `show trace -o` wrote; repeatable.",
+)
+@options.store
+@click.option("-o", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Write the files to this folder.")
+@options.as_json
+@click.pass_obj
+def export(
+    settings: Settings,
+    /,
+    engine: str,
+    engine_version: str | None,
+    plan: str | None,
+    target: Path | None,
+    drafters: dict[str, Path],
+    surfaces: tuple[Path, ...],
+    traces: tuple[Path, ...],
+    store: str | None,
+    folder: Path | None,
+    as_json: bool,
+) -> None:
+    """Write a plan as an engine's settings.
+
+    Prints the command, the files it reads, and what of the plan the engine cannot carry. What it can
+    carry is solved for anew on the plan's own measurements, from the store or from --surface and
+    --trace; where they are not at hand it is chosen among the alternatives that the plan lists.
+
+    \b
+        spectune export --engine vllm
+        spectune export --engine sglang --plan plan.json -o deploy
+        spectune export --engine llama.cpp --plan 3 --drafter small=small.gguf --json
+    """
+    from ..db.store import open_store
+    from ..tuning.export import ExportRequest, inputs_of_plan
+    from ..tuning.export import export as exported_plan
+
+    request = ExportRequest(engine=engine, version=engine_version, target=target, drafters=drafters)
+    with open_store(as_it_is(store)) as opened:
+        planned = _plan(plan, opened)
+        told = (_from_files(surfaces, traces), "") if surfaces or traces else inputs_of_plan(planned, opened)
+    found = exported_plan(planned, request, *told)
+    written = [] if folder is None else _write(found, folder)
+    if as_json:
+        print_json({**facts_of(found), "written": [str(path) for path in written]})
+    else:
+        _print(found, are_files_shown=not written)
+    for path in written:
+        tell(settings, f"written to {path}")
+
+
+def _plan(text: str | None, store: Store) -> Plan:
+    """Return the plan of a file or of a number; the newest of the store where neither is given."""
+    from ..errors import NoPlanError, RequestError
+    from ..planner.plan import plan_from_json
+
+    if text is not None and Path(text).is_file():
+        return plan_from_json(_text(Path(text)))
+    if text is not None and not text.isdecimal():
+        raise RequestError(f"there is no plan file {text}, and a plan of the store has a number; see spectune list")
+    numbers = [row.id for row in store.plans()] if text is None else [int(text)]
+    if not numbers:
+        raise NoPlanError("any model", store.url)
+    return plan_from_json(store.plan(max(numbers)))
+
+
+def _text(path: Path) -> str:
+    from ..errors import RequestError
+
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise RequestError(f"cannot read the plan {path} ({reason}); write one with: spectune plan -o FILE") from error
+
+
+def _from_files(surfaces: tuple[Path, ...], traces: tuple[Path, ...]) -> PlanInputs:
+    from ..tuning.documents import PlanFiles, inputs_from_files
+
+    return inputs_from_files(PlanFiles(surfaces=surfaces, traces=traces))
+
+
+def _write(found: Exported, folder: Path) -> list[Path]:
+    """Write the command and the files it reads to a folder, which is made where it is missing."""
+    from ..errors import RequestError
+    from .output import write_whole
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(f"cannot make the folder {folder} ({error.strerror}); choose another") from error
+    files = [*found.files, ("command.sh", f"{found.command}\n")]
+    for name, text in files:
+        write_whole(folder / name, text)
+    return [folder / name for name, _ in files]
+
+
+def _print(found: Exported, *, are_files_shown: bool) -> None:
+    click.echo(found.command)
+    for name, text in found.files if are_files_shown else ():
+        click.echo(f"\n# {name}\n{text.rstrip()}")
+    click.echo("")
+    if found.dropped:
+        print_table(_dropped_table(found))
+    click.echo(_verdict(found))
+    for note in found.notes:
+        click.echo(f"note: {note}")
+
+
+def _dropped_table(found: Exported) -> Table:
+    return Table(
+        title=f"what {found.engine} {found.version} cannot carry",
+        columns=("batch", "context", "planned", "by", "gets", "of", "loses %", "because"),
+        rows=[
+            (
+                *(one.batch, one.context, one.wanted, one.wanted_drafter, one.gets, one.gets_drafter),
+                *(None if one.loss is None else 100.0 * one.loss, one.reason),
+            )
+            for one in found.dropped
+        ],
+    )
+
+
+def _verdict(found: Exported) -> str:
+    if not found.dropped:
+        return f"{found.engine} {found.version} carries all of the plan"
+    if found.kept is None:
+        return "what this keeps of the plan's speed is not known in every cell"
+    return f"keeps {found.kept:.1%} of the plan's speed, the mean over its cells ({found.basis})"

@@ -1,0 +1,67 @@
+"""`spectune serve`: a store for many machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from . import options
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@options.store
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
+@click.option("--port", default=8321, show_default=True, type=click.IntRange(1, 65535), help="On which port.")
+@click.option("--tls-cert", "certificate", metavar="FILE", type=FILE, help="Certificate chain, PEM.")
+@click.option("--tls-key", "key", metavar="FILE", type=FILE, help="Its private key, PEM.")
+@click.option("--behind-proxy", "is_behind_proxy", is_flag=True, help="A proxy ends TLS and says who asks.")
+@click.option("--no-auth", "is_open", is_flag=True, help="Nobody needs a token; on loopback only.")
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(0, 64), help="Processes that plan.")
+@click.option(
+    "--rate",
+    "rate_per_s",
+    default=2000.0,
+    show_default=True,
+    type=click.FloatRange(0.0),
+    help="Requests a second of one token; 0 is no limit.",
+)
+def serve(
+    store: str | None,
+    host: str,
+    port: int,
+    certificate: Path | None,
+    key: Path | None,
+    is_behind_proxy: bool,
+    is_open: bool,
+    workers: int,
+    rate_per_s: float,
+) -> None:
+    """Serve the store to other machines.
+
+    Others use it as a store: --store https://host:8321, with the token in SPECTUNE_TOKEN. Tokens are made with
+    `spectune token create`; until the store holds one, this machine needs none. Logs are JSON lines on stderr.
+
+    \b
+        spectune serve --store measurements.db
+        spectune serve --store postgresql+psycopg://host/name --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+    """
+    from ..errors import RequestError
+
+    try:
+        from ..service.server import Listening
+        from ..service.server import serve as run
+        from ..service.settings import Settings
+    except ModuleNotFoundError as error:
+        if error.name not in ("fastapi", "uvicorn"):
+            raise
+        raise RequestError(
+            f"the service needs {error.name}; install it with: pip install 'spectune[service]'"
+        ) from error
+
+    listening = Listening(
+        host=host, port=port, certificate=certificate, key=key, is_behind_proxy=is_behind_proxy, is_open=is_open
+    )
+    run(store, listening, Settings(workers=workers, rate_per_s=rate_per_s))

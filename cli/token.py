@@ -1,0 +1,120 @@
+"""`spectune token`: who may ask a service, and for what."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from . import options
+from .report import Table, facts_of, print_json, print_table, tell
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from ..db.access import Scope
+    from ..db.sql_store import SqlStore
+
+SCOPES = ("read", "write", "admin")
+UNITS = {"h": 3600, "d": 86_400, "w": 604_800}
+COLUMNS = ("name", "scope", "created", "expires", "revoked")
+
+
+def _moment(_ctx: click.Context, _param: click.Parameter, text: str | None) -> datetime | None:
+    """Return when a token expires, from `90d` or an ISO date."""
+    from datetime import UTC, datetime, timedelta
+
+    if text is None:
+        return None
+    if read := re.fullmatch(r"([1-9][0-9]{0,4})([hdw])", text):
+        return datetime.now(UTC) + timedelta(seconds=int(read[1]) * UNITS[read[2]])
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no time; write for example 12h, 90d, 52w or 2027-01-31") from None
+
+
+@click.group()
+def token() -> None:
+    """Make, list and revoke a service's tokens.
+
+    They are kept in the store that the service serves; run this where the store is. A running service sees
+    a change within a second.
+
+    \b
+        spectune token create ci --scope write --expires 90d
+        spectune token list
+        spectune token revoke ci
+    """
+
+
+@token.command()
+@click.argument("name")
+@click.option("--scope", default="read", show_default=True, type=click.Choice(SCOPES), help="What it allows.")
+@click.option("--expires", metavar="TIME", callback=_moment, help="After 12h, 90d, 52w, or at an ISO date; else never.")
+@options.store
+@click.pass_obj
+def create(settings: Settings, name: str, scope: Scope, expires: datetime | None, store: str | None) -> None:
+    """Make a token and print it, this once.
+
+    \b
+        spectune token create laptop --scope read --expires 52w
+    """
+    from ..db.access import Tokens
+
+    with _database(store) as opened:
+        made = Tokens(opened).create(name, scope, expires)
+        click.echo(made)
+        tell(settings, f"kept in {opened.url} as a hash only: this is the one time it can be read")
+
+
+@token.command(name="list")
+@options.store
+@options.as_json
+def list_(store: str | None, as_json: bool) -> None:
+    """List tokens; what they are is not known.
+
+    \b
+        spectune token list --json
+    """
+    from ..db.access import Tokens
+
+    with _database(store) as opened:
+        rows = Tokens(opened).rows()
+    facts = [{name: value for name, value in facts_of(row).items() if name in COLUMNS} for row in rows]
+    if as_json:
+        print_json(facts)
+    else:
+        print_table(Table(title="tokens", columns=COLUMNS, rows=[[fact[name] for name in COLUMNS] for fact in facts]))
+
+
+@token.command()
+@click.argument("name")
+@options.store
+@click.pass_obj
+def revoke(settings: Settings, name: str, store: str | None) -> None:
+    """Refuse a token from now on.
+
+    \b
+        spectune token revoke laptop
+    """
+    from ..db.access import Tokens
+
+    with _database(store) as opened:
+        Tokens(opened).revoke(name)
+        tell(settings, f"{name} is revoked in {opened.url}")
+
+
+def _database(store: str | None) -> SqlStore:
+    """Open the store, which must be the database itself: tokens are not made through a service."""
+    from ..db.remote_url import is_service
+    from ..db.sql_store import SqlStore
+    from ..db.url import named_place, resolve_url
+    from ..errors import RequestError
+
+    place = named_place(store)
+    if is_service(place):
+        raise RequestError("tokens are made where the database is, not through a service; name it with --store")
+    return SqlStore(resolve_url(place))

@@ -1,0 +1,261 @@
+"""Jobs: who works on what, how far it is, and that each is done by exactly one worker.
+
+A worker leases the oldest waiting job in one transaction, tells its heartbeat while it works, and keeps what it made
+in the transaction that ends the job. A job of which nothing was heard for long belongs to whoever leases it next; the
+old worker's writes are refused from then on, so that nothing is kept twice.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Select, func, or_, select
+from sqlalchemy.orm import Session
+
+from ..errors import StoreError
+from .database import Database
+from .service_tables import JobTable
+from .tables import utc_now
+
+STALE_S = 60.0  # without a heartbeat
+MOST_ATTEMPTS = 3
+LONGEST_NOTE = 500
+ENDED = ("done", "failed", "cancelled")
+
+
+class NoJobError(StoreError):
+    """There is no job of this key."""
+
+
+class JobEndedError(StoreError):
+    """A job has ended, so that it cannot be changed any more."""
+
+
+class LostJobError(StoreError):
+    """A worker no longer holds its job: it was cancelled, or taken up by another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """What a store says about one job; times are UTC, ISO 8601."""
+
+    id: int
+    key: str
+    kind: str
+    state: str
+    request: str  # JSON
+    token_name: str
+    progress: float  # 0 to 1
+    note: str
+    plan_id: int | None
+    error: str | None
+    created: str
+    heartbeat: str | None
+    attempts: int
+    worker: str | None
+
+
+class Jobs:
+    """The jobs of one store."""
+
+    def __init__(self, database: Database, stale_s: float = STALE_S, most_attempts: int = MOST_ATTEMPTS) -> None:
+        """Take the store that keeps them.
+
+        Args:
+            database: where they are.
+            stale_s: seconds without a heartbeat after which a running job is anybody's.
+            most_attempts: how often a job is begun before it is given up.
+        """
+        self._database, self._stale_s, self._most_attempts = database, stale_s, most_attempts
+
+    def add(self, kind: str, request: str, token_name: str) -> JobRow:
+        """Keep a job that waits for a worker, and return it."""
+        row = JobTable(key=secrets.token_hex(16), kind=kind, state="waiting", request=request, token_name=token_name)
+        row.progress, row.note, row.attempts = 0.0, "waiting for a worker", 0
+        with self._database._writing() as session:
+            session.add(row)
+            session.flush()
+            return _row(row)
+
+    def find(self, key: str) -> JobRow:
+        """Return one job.
+
+        Raises:
+            NoJobError: there is none.
+        """
+        with self._database._reading() as session:
+            return _row(_existing(session, key, is_held=False))
+
+    def rows(self, *, limit: int, after: int | None = None, state: str | None = None) -> list[JobRow]:
+        """Return jobs, oldest first.
+
+        Args:
+            limit: most of them.
+            after: only those with a higher id.
+            state: only those in this state.
+        """
+        found = select(JobTable).where(JobTable.id > (after or 0)).order_by(JobTable.id).limit(limit)
+        with self._database._reading() as session:
+            rows = session.scalars(found if state is None else found.where(JobTable.state == state))
+            return [_row(row) for row in rows]
+
+    def newest(self, limit: int) -> list[JobRow]:
+        """Return the newest jobs, at most so many, newest first."""
+        found = select(JobTable).order_by(JobTable.id.desc()).limit(limit)
+        with self._database._reading() as session:
+            return [_row(row) for row in session.scalars(found)]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many jobs are in each state."""
+        found = select(JobTable.state, func.count(JobTable.id)).group_by(JobTable.state)
+        with self._database._reading() as session:
+            return {row[0]: row[1] for row in session.execute(found)}
+
+    def cancel(self, key: str) -> JobRow:
+        """End a job that has not ended; a worker that is at it stops when it next tells its heartbeat.
+
+        Raises:
+            NoJobError: there is none.
+            JobEndedError: it has ended otherwise.
+        """
+        with self._database._writing() as session:
+            row = _existing(session, key)
+            if row.state in ("done", "failed"):
+                raise JobEndedError(f"job {key} is {row.state} and can no longer be cancelled")
+            row.state, row.note, row.worker = "cancelled", "cancelled", None
+            session.flush()
+            return _row(row)
+
+    def lease(self, worker: str) -> JobRow | None:
+        """Take the oldest job that waits or was left behind, and return it; None where there is none.
+
+        A job that was begun too often fails here, and the next one is tried.
+        """
+        while True:
+            with self._database._writing() as session:
+                row: JobTable | None = session.scalar(self._free())
+                if row is None:
+                    return None
+                if row.attempts < self._most_attempts:
+                    row.state, row.worker, row.heartbeat = "running", worker, utc_now()
+                    row.attempts += 1
+                    row.note = f"begun for the {_ordinal(row.attempts)} time" if row.attempts > 1 else "begun"
+                    session.flush()
+                    return _row(row)
+                _fail(row, f"given up after {row.attempts} attempts; the last one ended while it did: {row.note}")
+
+    def tell(self, key: str, worker: str, note: str | None = None, progress: float | None = None) -> None:
+        """Say that a worker is still at its job, and how far it is.
+
+        Raises:
+            LostJobError: it no longer holds the job; it must stop.
+        """
+        with self._database._writing() as session:
+            row = _held(session, key, worker)
+            row.heartbeat = utc_now()
+            row.note = row.note if note is None else note[:LONGEST_NOTE]
+            row.progress = row.progress if progress is None else min(max(progress, row.progress), 1.0)
+
+    @contextmanager
+    def finishing(self, key: str, worker: str) -> Iterator[JobDone]:
+        """Open the transaction that ends a job: what is written in it is kept only if the job is still the worker's.
+
+        Raises:
+            LostJobError: it is not.
+        """
+        with self._database.transaction() as session:
+            row = _held(session, key, worker)
+            done = JobDone()
+            yield done
+            row.state, row.progress, row.note, row.worker = "done", 1.0, "done", None
+            row.plan_id = done.plan_id
+
+    def fail(self, key: str, worker: str, error: str, *, is_final: bool) -> None:
+        """End a worker's hold on a job it could not do.
+
+        Args:
+            key: of the job.
+            worker: who held it; where it no longer does, nothing happens.
+            error: why.
+            is_final: whether it would be the same at the next attempt; else it waits for one, if it has any left.
+        """
+        with self._database._writing() as session:
+            row = session.scalar(select(JobTable).filter_by(key=key, worker=worker, state="running").with_for_update())
+            if row is None:
+                return
+            if is_final or row.attempts >= self._most_attempts:
+                tried = f" (after {row.attempts} attempts)" if not is_final else ""
+                _fail(row, f"{error}{tried}")
+            else:
+                row.state, row.worker, row.note = (
+                    "waiting",
+                    None,
+                    f"failed, will be tried again: {error}"[:LONGEST_NOTE],
+                )
+
+    def release(self, worker: str, why: str, *, counts: bool) -> int:
+        """Let go of every job of a worker that has ended, and return how many.
+
+        Args:
+            worker: who is gone.
+            why: for people.
+            counts: whether the attempt is one of the few a job has; not where the worker was stopped on purpose.
+        """
+        with self._database._writing() as session:
+            rows = session.scalars(select(JobTable).filter_by(worker=worker, state="running").with_for_update()).all()
+            for row in rows:
+                row.attempts -= 0 if counts else 1
+                if row.attempts >= self._most_attempts:
+                    _fail(row, f"given up after {row.attempts} attempts: {why}, while it did: {row.note}")
+                else:
+                    row.state, row.worker, row.note = "waiting", None, f"waiting again: {why}"[:LONGEST_NOTE]
+            return len(rows)
+
+    def _free(self) -> Select[Any]:  # Any: SQLAlchemy 2.0 and 2.1 spell the row differently
+        stale = (datetime.now(UTC) - timedelta(seconds=self._stale_s)).isoformat(timespec="microseconds")
+        is_left = (JobTable.state == "running") & or_(JobTable.heartbeat.is_(None), JobTable.heartbeat < stale)
+        found = select(JobTable).where(or_(JobTable.state == "waiting", is_left)).order_by(JobTable.id).limit(1)
+        return found.with_for_update(skip_locked=True)
+
+
+class JobDone:
+    """What a finished job made."""
+
+    __slots__ = ("plan_id",)
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.plan_id: int | None = None
+
+
+def _existing(session: Session, key: str, *, is_held: bool = True) -> JobTable:
+    """Return a row, held until the transaction ends."""
+    found = select(JobTable).filter_by(key=key)
+    row = session.scalar(found.with_for_update() if is_held else found)
+    if row is None:
+        raise NoJobError(f"there is no job {key[:64]!r}; list them with GET /v1/jobs")
+    return row
+
+
+def _held(session: Session, key: str, worker: str) -> JobTable:
+    row = session.scalar(select(JobTable).filter_by(key=key, worker=worker, state="running").with_for_update())
+    if row is None:
+        raise LostJobError(f"job {key} was cancelled or taken up by another worker; stop working on it")
+    return row
+
+
+def _fail(row: JobTable, error: str) -> None:
+    row.state, row.worker, row.note, row.error = "failed", None, "failed", error
+
+
+def _ordinal(count: int) -> str:
+    return {2: "second", 3: "third"}.get(count, f"{count}th")
+
+
+def _row(row: JobTable) -> JobRow:
+    return JobRow(**{field.name: getattr(row, field.name) for field in fields(JobRow)})

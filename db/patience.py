@@ -1,0 +1,88 @@
+"""Waiting for a database server that went away, without losing a write or keeping it twice.
+
+A connection that is lost while a transaction is committed says nothing about it: it may or may not be kept. So such a
+transaction writes a key of its own beside its rows. When it is begun again it writes the same key first: if an earlier
+attempt was kept, or is just being kept, the server refuses the key, once that attempt has ended, and all is well.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Generic, TypeVar
+from uuid import uuid4
+
+from sqlalchemy import insert
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from ..errors import StoreAwayError
+from .tables import WriteTable
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0
+
+Result = TypeVar("Result")
+
+
+def patiently(attempt: Callable[[], Result], patience_s: float) -> Result:
+    """Return what an attempt returns; one that fails because the database is away is made again after a pause.
+
+    Args:
+        attempt: may be made any number of times.
+        patience_s: no attempt begins later than this.
+
+    Raises:
+        StoreAwayError: the last attempt failed too.
+    """
+    deadline, pause_s = time.monotonic() + patience_s, FIRST_PAUSE_S
+    while True:
+        try:
+            return attempt()
+        except StoreAwayError:
+            if time.monotonic() + pause_s > deadline:
+                raise
+        time.sleep(pause_s * random.uniform(0.5, 1.0))  # not all clients at the same moment
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+class KeptOnce(Generic[Result]):
+    """One transaction under one key; it may be attempted again and is kept at most once."""
+
+    def __init__(self, writing: Callable[[], AbstractContextManager[Session]], work: Callable[[Session], Result]):
+        """Describe the transaction.
+
+        Args:
+            writing: opens a transaction that writes.
+            work: writes the rows and returns what the caller wants to know.
+        """
+        self._writing, self._work = writing, work
+        self._row = {"key": uuid4().hex}
+        self._results: list[Result] = []  # of attempts whose work was done, the last of which may have been kept
+        self._is_first = True
+
+    def attempt(self) -> Result:
+        """Return the result of the attempt that was kept, this one or an earlier one.
+
+        Raises:
+            StoreAwayError: the database went away; attempt again.
+        """
+        with self._writing() as session:
+            if self._was_kept(session):
+                return self._results[-1]
+            self._results.append(self._work(session))
+        return self._results[-1]
+
+    def _was_kept(self, session: Session) -> bool:
+        is_first, self._is_first = self._is_first, False
+        if is_first:
+            session.execute(insert(WriteTable), self._row)
+            return False
+        try:
+            with session.begin_nested():
+                session.execute(insert(WriteTable), self._row)
+        except IntegrityError:
+            return True
+        return False

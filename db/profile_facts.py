@@ -1,0 +1,27 @@
+"""What a store says about one profile, whether it is still open or not."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+
+from ..errors import StoreError
+from .database import Database
+from .tables import ProfileTable
+
+
+class NoProfileError(StoreError):
+    """There is no profile of this number."""
+
+
+def profile_begun(database: Database, profile_id: int) -> str:
+    """Return when a profile was begun, UTC, ISO 8601: with its number it names one profile for good.
+
+    Raises:
+        NoProfileError: there is none of this number.
+    """
+    found = select(ProfileTable.created).where(ProfileTable.id == profile_id)
+    with database._reading() as session:
+        begun = session.scalar(found)
+    if begun is None:
+        raise NoProfileError(f"there is no profile {profile_id} in {database.url}; open one with POST /v1/profiles")
+    return begun

@@ -1,0 +1,106 @@
+"""Observations that wait for a service that does not answer: one file each, delivered once, in their order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import SpectuneError
+from ..profiler.records.wire import from_json, to_json
+from .remote_folder import files_by_age, write_whole
+from .remote_http import RefusedError
+
+MOST_WAITING = 1000
+MOST_AT_ONCE = 20  # that one call delivers
+MOST_BYTES = 64 * 2**20
+LONGEST_WAIT_S = 30 * 86_400.0  # the service forgets keys later than that: an older one could be kept twice
+SUFFIX = ".json"
+OF_THE_DOCUMENT = frozenset({400, 404, 409, 413, 415, 422})  # refusals of what is sent, whoever sends it, for good
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """One observation on its way; the key stays the same however often it is sent."""
+
+    plan_id: int
+    document: str
+    key: str
+
+
+Deliver = Callable[[Waiting], None]  # raises AwayError or RefusedError
+
+
+class ObservationQueue:
+    """Observations of one service on disk, shared by the processes of one user.
+
+    A file is written once and removed once its document is delivered or refused for good. Two processes may send the
+    same one at the same time: its key makes that one write.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Keep documents in a folder, made with the first of them."""
+        self._folder = folder
+        self.dropped = 0  # documents given up, since this object was made: too many, too old, damaged or refused
+        self.reason = ""  # why the last of them was
+
+    def waiting(self) -> list[Path]:
+        """Return the files of what waits, the oldest first."""
+        return sorted(self._folder.glob(f"*{SUFFIX}"))
+
+    def add(self, waiting: Waiting) -> None:
+        """Let a document wait; the oldest make room where there are too many.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        write_whole(self._folder / f"{time.time_ns():020d}-{waiting.key}{SUFFIX}", to_json(waiting))
+        held = 0
+        for number, (file, facts) in enumerate(files_by_age(self._folder, SUFFIX), start=1):
+            held += facts.st_size
+            if number > MOST_WAITING or held > MOST_BYTES:
+                self._drop(file, "too many were waiting")
+
+    def deliver(self, send: Deliver, at_most: int = MOST_AT_ONCE) -> bool:
+        """Send what waits, the oldest first, and return whether there is nothing left.
+
+        Args:
+            send: takes one.
+            at_most: how many are sent; whoever calls has other work to do, a decoder mostly.
+
+        Raises:
+            AwayError: the service does not answer; what is left waits on.
+            RefusedError: it refuses this client; what is left waits on.
+        """
+        files = self.waiting()
+        for file in files[:at_most]:
+            waiting = self._read(file)
+            if waiting is None:
+                continue
+            try:
+                send(waiting)
+            except RefusedError as error:
+                if error.status not in OF_THE_DOCUMENT:
+                    raise
+                self._drop(file, " ".join(str(error).split()))
+            else:
+                file.unlink(missing_ok=True)
+        return len(files) <= at_most
+
+    def _read(self, file: Path) -> Waiting | None:
+        try:
+            if time.time() - file.stat().st_mtime > LONGEST_WAIT_S:
+                self._drop(file, "it waited for too long")
+                return None
+            return from_json(Waiting, file.read_text(encoding="utf-8"))
+        except OSError:  # another process has delivered it
+            return None
+        except (UnicodeDecodeError, SpectuneError):
+            self._drop(file, "its file was damaged")
+            return None
+
+    def _drop(self, file: Path, reason: str) -> None:
+        file.unlink(missing_ok=True)
+        self.dropped += 1
+        self.reason = reason

@@ -1,0 +1,227 @@
+"""A planner service as records: what is asked for and answered, in pieces where it is large."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from typing import TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+from ..errors import SpectuneError, StoreError
+from ..profiler.records.wire import from_json, to_json
+from .remote_http import ONCE, PATIENT, Answer, Ask, Patience, RefusedError, Transport
+from .wire import API, MOST_BODY_BYTES, MOST_ITEMS, UPLOAD_OFFSET, NewUpload, Page, ServiceInfo, UploadState
+
+Record = TypeVar("Record")
+Params = Mapping[str, str | float | bool | tuple[str, ...] | None]
+PIECE_BYTES = 4 * 2**20  # of an upload
+ABSENT, CONFLICT = 404, 409
+MOST_STUMBLES = 20  # wrong offsets of one upload before it is given up
+JSON, TEXT = "application/json", "text/plain; charset=utf-8"
+
+
+class Service:
+    """What one service can be asked; safe to share between threads."""
+
+    def __init__(self, transport: Transport) -> None:
+        """Speak through a transport."""
+        self._transport = transport
+        self.url = transport.url.shown
+
+    def get(self, kind: type[Record], path: str, params: Params | None = None) -> Record:
+        """Return one record.
+
+        Raises:
+            AwayError: the service does not answer.
+            StoreError: it refuses, or answers something else.
+        """
+        return self.read(kind, self.fetch(path, params).body)
+
+    def find(self, kind: type[Record], path: str, params: Params | None = None) -> Record | None:
+        """Return one record as `get` does, None where the service has none."""
+        answer = self._found(path, params)
+        return None if answer is None else self.read(kind, answer.body)
+
+    def text(self, path: str) -> str | None:
+        """Return a text byte for byte, None where the service has none."""
+        answer = self._found(path, None)
+        return None if answer is None else answer.body.decode()
+
+    def all(
+        self,
+        kind: type[Record],
+        path: str,
+        params: Params | None = None,
+        limit: int | None = None,
+        after: int | None = None,
+        fetch: Callable[[str, Params], bytes] | None = None,
+    ) -> list[Record]:
+        """Return a list, page by page.
+
+        Args:
+            kind: of its items.
+            path, params: where it is.
+            limit: at most so many; all where absent.
+            after: only what comes after this.
+            fetch: returns the body of a page; a GET where absent.
+        """
+        body_of = fetch or (lambda path, params: self.fetch(path, params).body)
+        items: list[Record] = []
+        while limit is None or len(items) < limit:
+            most = MOST_ITEMS if limit is None else min(MOST_ITEMS, limit - len(items))
+            page = self.read(Page[kind], body_of(path, {**(params or {}), "limit": most, "after": after}))  # type: ignore[valid-type]
+            items += page.items
+            if page.next is None:
+                break
+            after = page.next
+        return items
+
+    def fetch(
+        self, path: str, params: Params | None = None, *, etag: str | None = None, patience: Patience = PATIENT
+    ) -> Answer:
+        """Return the answer to a GET."""
+        headers = () if etag is None else (("If-None-Match", etag),)
+        return self._transport.send(
+            Ask(method="GET", path=path, params=_params(params), headers=headers), patience=patience
+        )
+
+    def post(self, path: str, body: str, patience: Patience = PATIENT) -> Answer:
+        """Return the answer to a question that is too long for a URL; nothing is written."""
+        return self._transport.send(Ask(method="POST", path=path, body=body.encode()), patience)
+
+    def write(
+        self,
+        method: str,
+        path: str,
+        record: object,
+        *,
+        key: str | None = None,
+        patience: Patience = PATIENT,
+    ) -> Answer:
+        """Send a record once, however often the network makes it try, and return the answer.
+
+        Args:
+            method: POST or PUT.
+            path: where to.
+            record: what; a `wire` record or one of a lower floor.
+            key: of this write; a new one where None. Equal keys are one write.
+            patience: with a service that does not answer.
+
+        Raises:
+            AwayError: the service does not answer; whether it has kept the record is not known.
+            StoreError: it refuses; nothing was kept.
+        """
+        ask = Ask(method=method, path=path, body=to_json(record).encode(), key=key or str(uuid4()))
+        return self._sent(ask, patience)
+
+    def ask(self, kind: type[Record], path: str, record: object) -> Record:
+        """Post a record once, as `write` does, and return the record that is answered."""
+        return self.read(kind, self.write("POST", path, record).body)
+
+    def write_text(self, path: str, text: str) -> None:
+        """Put a text where none is yet."""
+        self._sent(Ask(method="PUT", path=path, body=text.encode(), content_type=TEXT, key=str(uuid4())), PATIENT)
+
+    def read(self, kind: type[Record], body: bytes) -> Record:
+        """Return the record of a body.
+
+        Raises:
+            StoreError: it is another one; the message says whether the versions differ.
+        """
+        try:
+            return from_json(kind, body)
+        except SpectuneError as error:
+            raise StoreError(
+                f"{self.url} answered what this spectune ({version('spectune')}) does not understand: {error}"
+            ) from error
+
+    def _found(self, path: str, params: Params | None) -> Answer | None:
+        try:
+            return self.fetch(path, params)
+        except RefusedError as error:
+            if error.status == ABSENT:
+                return None
+            raise
+
+    def _sent(self, ask: Ask, patience: Patience) -> Answer:
+        assert ask.body is not None
+        if len(ask.body) <= MOST_BODY_BYTES:
+            return self._transport.send(ask, patience)
+        return self._uploaded(ask, ask.body, patience)
+
+    def _uploaded(self, ask: Ask, body: bytes, patience: Patience) -> Answer:
+        """Send a large body in pieces, each again where it was cut, and let the service do what it stands for."""
+        new = NewUpload(
+            kind=ask.path.rpartition("/")[2],
+            size=len(body),
+            sha256=hashlib.sha256(body).hexdigest(),
+            target=ask.path,
+            method=ask.method,
+        )
+        begun = self.write("POST", "/v1/uploads", new, patience=patience)
+        state = self.read(UploadState, begun.body)
+        place = f"/v1/uploads/{quote(state.key, safe='')}"
+        try:
+            self._send_pieces(place, body, state.received, patience)
+            return self._transport.send(Ask(method="POST", path=f"{place}/finish", key=ask.key), patience)
+        except RefusedError:
+            with suppress(StoreError):  # it would only take room there until it is too old
+                self._transport.send(Ask(method="DELETE", path=place), ONCE)
+            raise
+
+    def _send_pieces(self, place: str, body: bytes, received: int, patience: Patience) -> None:
+        stumbles = 0
+        while received < len(body):
+            piece = body[received : received + PIECE_BYTES]
+            try:
+                self._transport.send(_piece(place, piece, received), patience)
+                received += len(piece)
+            except RefusedError as error:
+                stumbles += 1
+                if error.status != CONFLICT or stumbles > MOST_STUMBLES:
+                    raise
+                received = self.get(UploadState, place).received  # a piece arrived whose answer did not
+
+
+def require_spoken(info: ServiceInfo, url: str) -> None:
+    """Check that a service speaks the language of this client.
+
+    Raises:
+        StoreError: it speaks another.
+    """
+    if info.api != API:
+        newer = "this client" if info.api > API else "the service"
+        raise StoreError(
+            f"{url} speaks version {info.api} of the service's language (spectune {info.spectune}), and this client "
+            f"version {API} (spectune {version('spectune')}); update {newer}"
+        )
+
+
+def _piece(place: str, piece: bytes, received: int) -> Ask:
+    return Ask(
+        method="PATCH",
+        path=place,
+        body=piece,
+        content_type="application/octet-stream",
+        headers=((UPLOAD_OFFSET, str(received)),),
+    )
+
+
+def _params(params: Params | None) -> tuple[tuple[str, str], ...]:
+    """Return what stands behind the question mark; what is None is left out."""
+    pairs: list[tuple[str, str]] = []
+    for name, value in (params or {}).items():
+        if isinstance(value, tuple):
+            pairs += [(name, each) for each in value]
+        elif value is not None:
+            pairs.append((name, _written(value)))
+    return tuple(pairs)
+
+
+def _written(value: str | float | bool) -> str:
+    if isinstance(value, str):
+        return value
+    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,0 +1,182 @@
+"""Bodies that come in parts: each part is kept before it is acknowledged, the whole is checked before it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from ..errors import RequestError, StoreError
+from .database import Database
+from .service_tables import UploadPartTable, UploadTable
+from .tables import utc_now
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
+LARGEST_BYTES = 2**30
+KEPT_HOURS = 24  # after the last part came
+
+
+class NoUploadError(StoreError):
+    """There is no upload of this key, or it has ended."""
+
+
+class UploadConflictError(StoreError):
+    """A part does not begin where the parts before it end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadRow:
+    """What a store says about one upload."""
+
+    key: str
+    token_name: str
+    kind: str
+    target: str  # method and path of the request it stands for
+    size: int  # bytes
+    sha256: str
+    received: int  # bytes
+    ended: str | None  # UTC, ISO 8601
+
+
+class Uploads:
+    """The uploads of one store, each seen only by the token that began it."""
+
+    def __init__(self, database: Database, most_bytes: int = LARGEST_BYTES, most_open: int = 16) -> None:
+        """Take the store that keeps them.
+
+        Args:
+            database: where the parts go.
+            most_bytes: of one upload.
+            most_open: unfinished ones of one token.
+        """
+        self._database, self._most_bytes, self._most_open = database, most_bytes, most_open
+
+    def begin(self, token_name: str, *, kind: str, target: str, size: int, sha256: str) -> UploadRow:
+        """Keep what is to come and return it, with its key.
+
+        Raises:
+            RequestError: the size or the hash cannot be.
+            UploadConflictError: too many are open.
+        """
+        if not 0 < size <= self._most_bytes:
+            raise RequestError(f"an upload has 1 to {self._most_bytes} bytes, got {size}; send less at once")
+        if not SHA256.fullmatch(sha256):
+            raise RequestError(f"sha256 must be 64 lower-case hex digits, got {sha256!r}")
+        row = UploadTable(key=secrets.token_hex(16), token_name=token_name, kind=kind, target=target, size=size)
+        row.sha256, row.received, row.touched = sha256, 0, utc_now()
+        is_open = (UploadTable.token_name == token_name) & UploadTable.ended.is_(None)
+        with self._database._writing() as session:
+            count = session.scalar(select(func.count(UploadTable.id)).where(is_open)) or 0
+            if count >= self._most_open:
+                raise UploadConflictError(f"{count} uploads are open already; finish some of them first")
+            session.add(row)
+            session.flush()
+            return _row(row)
+
+    def find(self, token_name: str, key: str) -> UploadRow:
+        """Return one upload.
+
+        Raises:
+            NoUploadError: there is none.
+        """
+        with self._database._reading() as session:
+            return _row(_existing(session, token_name, key, is_held=False))
+
+    def add(self, token_name: str, key: str, position: int, content: bytes) -> UploadRow:
+        """Keep the next bytes and return the upload; they are kept once this returns.
+
+        Raises:
+            NoUploadError: there is no such upload, or it has ended.
+            UploadConflictError: the position is not where the bytes so far end.
+            RequestError: more bytes than were announced.
+        """
+        with self._database._writing() as session:
+            row = _open(session, token_name, key)
+            if position != row.received:
+                raise UploadConflictError(f"byte {row.received} comes next, got byte {position}; go on from there")
+            if position + len(content) > row.size:
+                raise RequestError(f"{row.size} bytes were announced, these reach {position + len(content)}")
+            if content:
+                session.add(UploadPartTable(upload_id=row.id, position=position, content=content))
+            row.received += len(content)
+            row.touched = utc_now()
+            session.flush()
+            return _row(row)
+
+    def content(self, token_name: str, key: str) -> bytes:
+        """Return all bytes of a complete upload.
+
+        Raises:
+            NoUploadError: there is no such upload, or it has ended.
+            UploadConflictError: bytes are missing.
+            RequestError: they are not those that were announced; the upload can only be begun anew.
+        """
+        with self._database._reading() as session:
+            row = _open(session, token_name, key, is_held=False)
+            if row.received < row.size:
+                raise UploadConflictError(f"{row.received} of {row.size} bytes are here; send the rest first")
+            whole = BytesIO()  # its value is no copy
+            digest = hashlib.sha256()
+            for part in _parts(session, row.id):
+                digest.update(part)
+                whole.write(part)
+            if whole.tell() != row.size or digest.hexdigest() != row.sha256:
+                raise RequestError(f"the bytes have sha256 {digest.hexdigest()}, not the announced {row.sha256}")
+            return whole.getvalue()
+
+    def end(self, token_name: str, key: str) -> None:
+        """Drop the bytes of an upload and let nothing more be added.
+
+        Raises:
+            NoUploadError: there is no such upload, or it has ended.
+        """
+        with self._database._writing() as session:
+            row = _open(session, token_name, key)
+            row.ended = utc_now()
+            _drop_parts(session, row.id)
+
+    def drop_old(self, hours: float = KEPT_HOURS) -> int:
+        """Forget uploads to which nothing was added for so long, and return how many."""
+        before = (datetime.now(UTC) - timedelta(hours=hours)).isoformat(timespec="microseconds")
+        with self._database._writing() as session:
+            numbers = session.scalars(select(UploadTable.id).where(UploadTable.touched < before)).all()
+            for number in numbers:
+                _drop_parts(session, number)
+                session.execute(delete(UploadTable).where(UploadTable.id == number))
+            return len(numbers)
+
+
+def _existing(session: Session, token_name: str, key: str, *, is_held: bool = True) -> UploadTable:
+    """Return a row, held until the transaction ends."""
+    found = select(UploadTable).filter_by(key=key, token_name=token_name)
+    row = session.scalar(found.with_for_update() if is_held else found)
+    if row is None:
+        raise NoUploadError(f"there is no upload {key[:64]!r}; begin one with POST /v1/uploads")
+    return row
+
+
+def _open(session: Session, token_name: str, key: str, *, is_held: bool = True) -> UploadTable:
+    row = _existing(session, token_name, key, is_held=is_held)
+    if row.ended is not None:
+        raise NoUploadError(f"upload {key!r} ended at {row.ended}; begin a new one")
+    return row
+
+
+def _parts(session: Session, upload_id: int) -> Iterator[bytes]:
+    found = select(UploadPartTable.content).filter_by(upload_id=upload_id).order_by(UploadPartTable.position)
+    yield from session.scalars(found.execution_options(yield_per=8))
+
+
+def _drop_parts(session: Session, upload_id: int) -> None:
+    session.execute(delete(UploadPartTable).where(UploadPartTable.upload_id == upload_id))
+
+
+def _row(row: UploadTable) -> UploadRow:
+    return UploadRow(**{field.name: getattr(row, field.name) for field in fields(UploadRow)})

@@ -1,0 +1,187 @@
+"""The suffix automaton of a text, kept up token by token.
+
+A state stands for all strings that end at the same places of the text; state 0 for the empty one. `link` leads to the
+longest end of a state's strings that ends at more places, so the chain of links from the newest state goes through
+every end of the text that occurred before, the longest first. Reading a token takes O(1) amortised; keeping counts and
+newest places takes a step for each state on that chain.
+
+Source: Blumer et al. 1985, The smallest automaton recognizing the subwords of a text.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .arrays import Ints
+from .compiled import compiled
+
+STATES, EDGES, LAST, READ, MATCHED, FIRST, NEWEST = range(7)  # entries of `head`
+NONE = -1
+
+
+class Automaton(NamedTuple):
+    """Arrays of one automaton, with room for `len(text)` tokens.
+
+    Attributes:
+        head: states, edges, the newest state and tokens read; then the state of the longest end that occurred before,
+            and the places of its last token there: the first one, and the newest one before the text's end.
+        text: (tokens,).
+        longest: (states,), tokens of a state's longest string.
+        links: (states,), NONE at state 0.
+        firsts, newest: (states,), first and last place where its strings end.
+        counts: (states,), places where they do.
+        edges: (states,), the newest edge of each, NONE where it has none.
+        sources, labels, targets, others: (edges,), where an edge comes from, its token, where it leads, and the
+            source's edge before it.
+        buckets, chained: edges by a hash of source and token, and the next one in the same bucket.
+    """
+
+    head: Ints
+    text: Ints
+    longest: Ints
+    links: Ints
+    firsts: Ints
+    newest: Ints
+    counts: Ints
+    edges: Ints
+    sources: Ints
+    labels: Ints
+    targets: Ints
+    others: Ints
+    buckets: Ints
+    chained: Ints
+
+
+def automaton_of(tokens: int) -> Automaton:
+    """Return the automaton of the empty text, with room for so many tokens."""
+    states, edges = 2 * tokens + 2, 3 * tokens + 4
+    longest, links, firsts, newest, counts, edges_of = np.empty((6, states), dtype=np.int64)
+    sources, labels, targets, others, chained = np.empty((5, edges), dtype=np.int64)
+    buckets = np.empty(1 << (2 * edges).bit_length(), dtype=np.int64)
+    made = Automaton(
+        head=np.empty(7, dtype=np.int64),
+        text=np.empty(tokens, dtype=np.int64),
+        longest=longest,
+        links=links,
+        firsts=firsts,
+        newest=newest,
+        counts=counts,
+        edges=edges_of,
+        sources=sources,
+        labels=labels,
+        targets=targets,
+        others=others,
+        buckets=buckets,
+        chained=chained,
+    )
+    clear(made)
+    return made
+
+
+@compiled
+def clear(a: Automaton) -> None:
+    """Go back to the empty text."""
+    a.head[:] = 0
+    a.head[FIRST] = a.head[NEWEST] = NONE
+    a.buckets[:] = NONE
+    _new_state(a, 0, NONE)
+
+
+@compiled
+def read(a: Automaton, tokens: Ints) -> None:
+    """Append tokens to the text, for which there must be room."""
+    for token in tokens:
+        _read_one(a, token)
+
+
+@compiled
+def edge_of(a: Automaton, state: int, token: int) -> int:
+    """Return the edge of a state for a token, NONE where it has none."""
+    edge = a.buckets[_bucket(a, state, token)]
+    while edge != NONE and not (a.sources[edge] == state and a.labels[edge] == token):
+        edge = a.chained[edge]
+    return int(edge)
+
+
+@compiled
+def followed(a: Automaton, state: int) -> int:
+    """Return how often a state's strings were followed by a token: always but at the text's end."""
+    is_end = a.newest[state] == a.head[READ] - 1
+    return int(a.counts[state]) - (1 if is_end else 0)
+
+
+@compiled
+def _read_one(a: Automaton, token: int) -> None:
+    place = a.head[READ]
+    a.text[place] = token
+    a.head[READ] += 1
+    state, before = _new_state(a, a.longest[a.head[LAST]] + 1, place), a.head[LAST]
+    a.counts[state] = 1
+    edge = edge_of(a, before, token)
+    while edge == NONE:
+        _new_edge(a, before, token, state)
+        before = a.links[before]
+        if before == NONE:
+            break
+        edge = edge_of(a, before, token)
+    a.links[state] = 0 if before == NONE else _shortened(a, before, edge)
+    a.head[LAST] = state
+    _note_places(a, a.links[state], place)
+
+
+@compiled
+def _shortened(a: Automaton, before: int, edge: int) -> int:
+    """Return the state of the strings of `before` and the edge's token alone, parted from longer ones that share it."""
+    target, token = a.targets[edge], a.labels[edge]
+    if a.longest[target] == a.longest[before] + 1:
+        return int(target)
+    clone = _new_state(a, a.longest[before] + 1, a.firsts[target])
+    a.newest[clone], a.counts[clone], a.links[clone] = a.newest[target], a.counts[target], a.links[target]
+    other = a.edges[target]
+    while other != NONE:
+        _new_edge(a, clone, a.labels[other], a.targets[other])
+        other = a.others[other]
+    while edge != NONE and a.targets[edge] == target:
+        a.targets[edge] = clone
+        before = a.links[before]
+        edge = NONE if before == NONE else edge_of(a, before, token)
+    a.links[target] = clone
+    return int(clone)
+
+
+@compiled
+def _note_places(a: Automaton, state: int, place: int) -> None:
+    """Note the longest end of the text that occurred before, and that it and all its ends end here, too."""
+    a.head[MATCHED] = state
+    a.head[FIRST] = a.firsts[state] if state else NONE
+    a.head[NEWEST] = a.newest[state] if state else NONE
+    while state:
+        a.counts[state] += 1
+        a.newest[state] = place
+        state = a.links[state]
+
+
+@compiled
+def _new_state(a: Automaton, longest: int, place: int) -> int:
+    state = a.head[STATES]
+    a.head[STATES] += 1
+    a.longest[state], a.links[state], a.edges[state] = longest, NONE, NONE
+    a.firsts[state] = a.newest[state] = place
+    a.counts[state] = 0
+    return int(state)
+
+
+@compiled
+def _new_edge(a: Automaton, source: int, token: int, target: int) -> None:
+    edge, bucket = a.head[EDGES], _bucket(a, source, token)
+    a.head[EDGES] += 1
+    a.sources[edge], a.labels[edge], a.targets[edge] = source, token, target
+    a.others[edge], a.edges[source] = a.edges[source], edge
+    a.chained[edge], a.buckets[bucket] = a.buckets[bucket], edge
+
+
+@compiled
+def _bucket(a: Automaton, source: int, token: int) -> int:
+    return (source * 1000003 + token * 8191) & (len(a.buckets) - 1)

@@ -1,0 +1,198 @@
+"""Drafts out of a text's suffix automaton, at its end and at every position of recorded texts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .arrays import Floats, Ints, Small
+from .automaton import FIRST, MATCHED, NONE, Automaton, clear, followed, read
+from .compiled import compiled
+from .ranking import MOST, ROOT, TAKEN, Ranking, begin, mark_right, put, take, write_tree
+
+LONGEST_MATCH = 64  # ends of the text that propose a tree; longer ones count as this long. The published code's depth
+
+
+class Texts(NamedTuple):
+    """Recorded texts, one after the other.
+
+    Attributes:
+        tokens: of all.
+        firsts: (texts + 1,), where each begins.
+        prompts: (texts,), tokens of the prompt and the one after it, so where the first position's text ends.
+    """
+
+    tokens: Ints
+    firsts: Ints
+    prompts: Ints
+
+
+class Bound(NamedTuple):
+    """How many nodes a suffix tree may have behind a match of m tokens: min(nodes, factor m + offset), root apart."""
+
+    nodes: int
+    factor: int
+    offset: int
+    least: float  # chance of a node
+
+
+class Grid(NamedTuple):
+    """The numbers of several suffix trees: (settings,) each."""
+
+    nodes: Ints
+    factors: Ints
+    offsets: Ints
+    leasts: Floats
+
+
+@compiled
+def suffix_sweep(texts: Texts, a: Automaton, most: int, matches: Ints, right: Ints) -> None:
+    """Find, at every position, the longest end that occurred before, and how far the text goes on alike.
+
+    Args:
+        texts: recorded.
+        a: room for the longest of them.
+        most: tokens to compare.
+        matches: (rows,), written: tokens of the longest end that occurred before, 0 where none did.
+        right: (2, rows), written: how many of the tokens behind its first and behind its newest earlier occurrence the
+            target takes, at most `most`.
+    """
+    row = 0
+    for text in range(len(texts.prompts)):
+        own = texts.tokens[texts.firsts[text] : texts.firsts[text + 1]]
+        clear(a)
+        read(a, own[: texts.prompts[text] - 1])
+        for now in range(texts.prompts[text], len(own)):
+            read(a, own[now - 1 : now])
+            matches[row] = a.longest[a.head[MATCHED]]
+            for which in range(2):
+                place = a.head[FIRST + which]
+                right[which, row] = 0 if place == NONE else _right(own, place + 1, now, most)
+            row += 1
+        matches[row], right[:, row] = 0, 0  # the text's end
+        row += 1
+
+
+@compiled
+def _right(own: Ints, start: int, now: int, most: int) -> int:
+    """Return how many tokens from a place on stand behind own[:now], too; a copy that reaches `now` goes on."""
+    right = 0
+    while right < most and now + right < len(own) and own[start + right % (now - start)] == own[now + right]:
+        right += 1
+    return right
+
+
+@compiled
+def tree_sweep(
+    texts: Texts, a: Automaton, grid: Grid, ranking: Ranking, is_right: Ints, accepted: Small, sizes: Small
+) -> None:
+    """Find, at every position, what each suffix tree of a grid has right and how large it is.
+
+    A tree's nodes stand in one order whatever its limits are, so one growth behind a match tells about all of them.
+
+    Args:
+        texts: recorded.
+        a: room for the longest of them.
+        grid: the limits.
+        ranking: room for the most nodes of any tree.
+        is_right: room for as many.
+        accepted: (settings, rows), written.
+        sizes: (settings, rows), written: root included.
+    """
+    widest = Bound(grid.nodes.max(), grid.factors.max(), grid.offsets.max(), grid.leasts.min())
+    row = 0
+    for text in range(len(texts.prompts)):
+        own = texts.tokens[texts.firsts[text] : texts.firsts[text + 1]]
+        clear(a)
+        read(a, own[: texts.prompts[text] - 1])
+        for now in range(texts.prompts[text], len(own)):
+            read(a, own[now - 1 : now])
+            _judge(own, now, a, grid, widest, ranking, is_right, accepted[:, row], sizes[:, row])
+            row += 1
+        accepted[:, row], sizes[:, row] = 0, 1
+        row += 1
+
+
+@compiled
+def best_tree(a: Automaton, bound: Bound, ranking: Ranking, places: Ints, tree: Ints) -> int:
+    """Write the tree behind the text's end; return its nodes, root apart.
+
+    Args:
+        a: the text.
+        bound: of the tree.
+        ranking, places: room for bound.nodes.
+        tree: (3, bound.nodes + 1), tokens, parents and depths behind the root's column; written.
+    """
+    best, nodes = 0.0, 0
+    state = _longest_looked_at(a)
+    while state > 0:
+        count = grow_behind(a, state, bound, ranking)
+        score = 0.0
+        for place in range(count):
+            score += ranking.chances[ranking.ids[place]]
+        if score > best:
+            best, nodes = score, count
+            write_tree(ranking, count, places, tree)
+        state = a.links[state]
+    return nodes
+
+
+@compiled
+def grow_behind(a: Automaton, state: int, bound: Bound, ranking: Ranking) -> int:
+    """Rank the likeliest nodes behind a state's longest string, which ends the text; return how many are taken."""
+    begin(ranking, min(bound.nodes, bound.factor * min(a.longest[state], LONGEST_MATCH) + bound.offset))
+    node, chance, depth = ROOT, 1.0, 0
+    while ranking.head[TAKEN] < ranking.head[MOST]:
+        times, edge = followed(a, state), a.edges[state]
+        while edge != NONE:
+            target = a.targets[edge]
+            own = chance * a.counts[target] / times
+            if own >= bound.least:
+                put(ranking, own, a.labels[edge], node, depth + 1, a.newest[target], target)
+            edge = a.others[edge]
+        node = take(ranking)
+        if node == NONE:
+            break
+        state, chance, depth = ranking.marks[node], ranking.chances[node], ranking.depths[node]
+    return int(ranking.head[TAKEN])
+
+
+@compiled
+def _longest_looked_at(a: Automaton) -> int:
+    """Return the state of the longest end that occurred before, of those that are not too long."""
+    state = a.head[MATCHED]
+    while state > 0 and a.longest[a.links[state]] >= LONGEST_MATCH:
+        state = a.links[state]
+    return int(state)
+
+
+@compiled
+def _judge(
+    own: Ints,
+    now: int,
+    a: Automaton,
+    grid: Grid,
+    widest: Bound,
+    ranking: Ranking,
+    is_right: Ints,
+    accepted: Small,
+    sizes: Small,
+) -> None:
+    """Write what each tree of the grid has right behind own[:now], and its size."""
+    settings = len(grid.nodes)
+    accepted[:], sizes[:] = 0, 1
+    best = grid.leasts * 0.0
+    state = _longest_looked_at(a)
+    while state > 0:
+        count = grow_behind(a, state, widest, ranking)
+        mark_right(ranking, count, own, now, is_right)
+        match = min(a.longest[state], LONGEST_MATCH)
+        for setting in range(settings):
+            most = min(count, grid.nodes[setting], grid.factors[setting] * match + grid.offsets[setting])
+            score, right, size = 0.0, 0, 0
+            while size < most and ranking.chances[ranking.ids[size]] >= grid.leasts[setting]:
+                score += ranking.chances[ranking.ids[size]]
+                right += is_right[ranking.ids[size]]
+                size += 1
+            if score > best[setting]:
+                best[setting], accepted[setting], sizes[setting] = score, right, size + 1
+        state = a.links[state]

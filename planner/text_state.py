@@ -1,0 +1,53 @@
+"""What is kept of a text to draft from it, and the drafts made of that: one code for replay and runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .cacheback import CachebackText
+from .lookup import find_continuation
+from .policy import CachebackPolicy, LookupPolicy, SuffixPolicy, SuffixTreePolicy, TextPolicy
+from .suffix import SuffixText
+from .text_tree import TextTree, chain_tree
+
+
+class TextState:
+    """One growing text, and what the policies that were asked about it keep of it, each from when it was first asked.
+
+    What it drafts is a function of the tokens and the policy alone.
+    """
+
+    def __init__(self) -> None:
+        """Start with nothing kept."""
+        self._suffix: SuffixText | None = None
+        self._tables: dict[tuple[int, int, int, int], CachebackText] = {}
+
+    def draft(self, tokens: Sequence[int], policy: TextPolicy) -> TextTree:
+        """Return what a policy drafts behind the text.
+
+        Args:
+            tokens: the committed text; it begins with what it was before.
+            policy: any.
+        """
+        match policy:
+            case LookupPolicy():
+                return chain_tree(find_continuation(tokens, policy.length, policy.max_ngram, policy.min_ngram))
+            case SuffixPolicy() | SuffixTreePolicy():
+                self._suffix = self._suffix or SuffixText()
+                self._suffix.read(tokens[self._suffix.length :])
+                return self._suffix.draft(policy)
+            case CachebackPolicy():
+                table = self._table(policy)
+                table.read(tokens[table.length :])
+                return table.draft(policy)
+
+    def _table(self, policy: CachebackPolicy) -> CachebackText:
+        key = policy.leader_tokens, policy.follower_tokens, policy.leaders, policy.followers
+        if key not in self._tables:
+            self._tables[key] = CachebackText(
+                leader_tokens=policy.leader_tokens,
+                follower_tokens=policy.follower_tokens,
+                leaders=policy.leaders,
+                followers=policy.followers,
+            )
+        return self._tables[key]

@@ -1,0 +1,195 @@
+"""What the pages show of a store: read when it is asked for, named as people name it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
+
+from ...db.plan_rows import SetupRow, newest_plans, setup_rows
+from ...db.plans import WHAT_IF, PlanRow
+from ...db.store import Store
+from ...db.surface_rows import surface_rows
+from ...db.traces import TraceRow
+from ...errors import NoPlanError, SpectuneError, StoreError
+from ...planner.observation import Observation
+from ...planner.plan import Plan, plan_from_json
+from ...planner.validation import Validation
+from ...profiler.protocols import SurfaceKey
+from ...profiler.records.acceptance import AcceptanceTrace
+from ...profiler.records.device import Device
+from ...profiler.records.model import ModelIdentity
+from ...profiler.records.surface import LatencySurface
+from ...profiler.records.wire import from_json
+from .links import digest
+
+
+class NoPageError(StoreError):
+    """The store holds nothing of this name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurfaceEntry:
+    """One surface of the store, its cells not read."""
+
+    key: SurfaceKey
+    timings: int  # ever kept, older ones of the same cell included
+    newest: str  # UTC, ISO 8601; "" where it is not known
+
+    @property
+    def slug(self) -> str:
+        """Name the surface in 16 hex digits, whatever its key holds."""
+        return digest(*(str(getattr(self.key, field.name)) for field in fields(SurfaceKey)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a plan is for; of each setup one plan counts."""
+
+    device: str
+    target: str
+    workload: str
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What decoders saw of a plan, and how many of their reports cannot be read."""
+
+    readable: tuple[Observation, ...]
+    damaged: int
+
+
+class Contents:
+    """A store as its pages see it; every reader goes to the store once and keeps what it found."""
+
+    def __init__(self, store: Store) -> None:
+        """Take the store."""
+        self.store = store
+
+    @cached_property
+    def devices(self) -> dict[str, Device]:
+        """Devices by fingerprint, in the order they were added."""
+        return {device.fingerprint: device for device in self.store.devices()}
+
+    @cached_property
+    def models(self) -> dict[str, ModelIdentity]:
+        """Models by key."""
+        return {model.key: model for model in self.store.models()}
+
+    @cached_property
+    def surfaces(self) -> list[SurfaceEntry]:
+        """Every surface, in the store's order."""
+        return [SurfaceEntry(key=_key(row), timings=row.timings, newest=row.newest) for row in surface_rows(self.store)]
+
+    @cached_property
+    def traces(self) -> list[TraceRow]:
+        """Every trace, oldest first."""
+        return self.store.trace_rows()
+
+    @cached_property
+    def setups(self) -> dict[Setup, SetupRow]:
+        """Every setup that has a plan, the one with the newest plan first."""
+        return {_setup_of(row): row for row in setup_rows(self.store)}
+
+    def newest_plans(self, most: int, devices: Sequence[str] = ()) -> list[PlanRow]:
+        """Return the newest plans, newest first; those of some devices only where any are given."""
+        return newest_plans(self.store, most, devices)
+
+    def versions(self, setup: Setup) -> list[PlanRow]:
+        """Return all plans of a setup, oldest first."""
+        return self.store.plans(
+            device=setup.device, target=setup.target, workload=setup.workload, temperature=setup.temperature
+        )
+
+    def device_name(self, fingerprint: str) -> str:
+        """Return what people call a device; a plan that is a guess is for the device behind its mark."""
+        plain = fingerprint.removeprefix(WHAT_IF)
+        device = self.devices.get(plain)
+        return plain if device is None else device.label
+
+    def model_name(self, key: str) -> str:
+        """Return what people call a model."""
+        model = self.models.get(key)
+        return key if model is None else model.name
+
+    def counting(self, setup: Setup) -> PlanRow | None:
+        """Return the plan that counts for a setup, None where all of its plans are retired."""
+        try:
+            return self.store.find_plan(
+                device=setup.device, target=setup.target, workload=setup.workload, temperature=setup.temperature
+            )
+        except NoPlanError:
+            return None
+
+    def row(self, plan_id: int) -> PlanRow:
+        """Return what the store says about a plan.
+
+        Raises:
+            NoPageError: there is no such plan.
+        """
+        found = self.store.plans(limit=1, after=plan_id - 1)
+        if found and found[0].id == plan_id:
+            return found[0]
+        raise NoPageError(f"there is no plan {plan_id}; list them with: spectune list")
+
+    def plan(self, plan_id: int) -> Plan:
+        """Return a plan.
+
+        Raises:
+            SpectuneError: there is no such plan, or its text is damaged.
+        """
+        return _read_plan(self.store.plan(plan_id))
+
+    def validations(self, plan_id: int) -> list[Validation]:
+        """Return what a plan delivered when it was measured, oldest first."""
+        return [from_json(Validation, text) for text in self.store.validations(plan_id)]
+
+    def observations(self, plan_id: int) -> Observed:
+        """Return what decoders saw of a plan, in order of time; one that cannot be read hides no other."""
+        found, damaged = [], 0
+        for text in self.store.observations(plan_id):
+            try:
+                found.append(from_json(Observation, text))
+            except SpectuneError:
+                damaged += 1
+        return Observed(readable=tuple(sorted(found, key=lambda each: each.began)), damaged=damaged)
+
+    def surface(self, slug: str) -> LatencySurface:
+        """Return one surface with its cells.
+
+        Raises:
+            NoPageError: there is none of this name.
+        """
+        for entry in self.surfaces:
+            if entry.slug == slug:
+                key = entry.key
+                named = {name: getattr(key, name) for name in ("role", "regime", "attention")}
+                return self.store.surfaces(key.device, key.model, key.dtype, **named)[0]
+        raise NoPageError(f"there is no surface {slug[:32]!r}; all are listed with their devices")
+
+    def trace(self, number: int) -> AcceptanceTrace:
+        """Return one trace.
+
+        Raises:
+            StoreError: there is no such trace.
+        """
+        return self.store.trace(number)
+
+
+def setup_of(row: PlanRow) -> Setup:
+    """Return what a plan is for."""
+    return Setup(device=row.device, target=row.target, workload=row.workload, temperature=row.temperature)
+
+
+def _setup_of(row: SetupRow) -> Setup:
+    return Setup(device=row.device, target=row.target, workload=row.workload, temperature=row.temperature)
+
+
+def _key(row: object) -> SurfaceKey:
+    return SurfaceKey(**{field.name: getattr(row, field.name) for field in fields(SurfaceKey)})
+
+
+@lru_cache(maxsize=64)
+def _read_plan(text: str) -> Plan:
+    return plan_from_json(text)

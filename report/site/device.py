@@ -1,0 +1,122 @@
+"""A device: what it is and how it is set, what was measured on it, and the plans made for it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+from ...db.plans import WHAT_IF
+from ...profiler.records.device import Device
+from .contents import Contents, SurfaceEntry
+from .grid import number, table, words
+from .links import HOME, Links, device_page, plan_page, surface_page
+from .markup import Child, Html, joined, tag
+from .page import Page, facts, head, link, note, part
+from .words import NONE, count, is_guess, moment, plan_state, sampling
+
+MOST_TIMINGS = 20_000  # of a device; beyond, surfaces are only listed, not read
+MOST_PLANS = 200
+
+
+def device_page_of(contents: Contents, links: Links, device: Device) -> Page:
+    """Return the page of a device."""
+    name = device_page(device.fingerprint)
+    entries = [entry for entry in contents.surfaces if entry.key.device == device.fingerprint]
+    body = joined(
+        head(link(links, HOME, "Devices"), device.label, _lede(entries)),
+        facts(_facts(device)),
+        _software(name, device),
+        _surfaces(contents, links, name, entries),
+        _plans(contents, links, name, device.fingerprint),
+    )
+    return Page(name=name, title=device.label, body=body)
+
+
+def _lede(entries: list[SurfaceEntry]) -> Child:
+    last = max((entry.newest for entry in entries), default="")
+    said = f"{count(len(entries), 'latency surface')}, {count(sum(e.timings for e in entries), 'timed cell')}"
+    return [said, f"{'; the newest of ' if last else '.'}", moment(last) if last else None, "." if last else None]
+
+
+def _facts(device: Device) -> Iterator[tuple[str, Child]]:
+    yield "Kind", "NVIDIA GPU" if device.kind == "cuda" else "CPU"
+    yield "Memory", f"{device.memory_gib:,} GiB"
+    yield "Cores", None if device.cores is None else f"{device.cores}, {count(device.threads or 1, 'thread')} used"
+    yield "Sockets", None if device.sockets is None else f"{device.sockets}"
+    yield "CPU quota", None if device.cpu_quota is None else f"{device.cpu_quota:g} cores"
+    yield "Instructions", ", ".join(device.isa)
+    yield "Compute capability", device.compute_capability
+    yield "MIG slice", device.mig_profile
+    yield "Power limit", None if device.power_limit_w is None else f"{device.power_limit_w:,.0f} W"
+    yield "Highest clock", None if device.max_sm_clock_mhz is None else f"{device.max_sm_clock_mhz:,} MHz"
+    yield "Memory clock", None if device.max_memory_clock_mhz is None else f"{device.max_memory_clock_mhz:,} MHz"
+    yield "Fingerprint", tag("code", device.fingerprint)
+    yield "Kind key", tag("code", device.kind_key)
+
+
+def _software(name: str, device: Device) -> Html | None:
+    rows = [*device.libraries]
+    rows += [(what, seen) for what, seen in (("driver", device.driver), ("CUDA, newest", device.cuda)) if seen]
+    if not rows:
+        return None
+    said = note("Measurements hold for exactly these versions: they are part of the fingerprint.")
+    return part(
+        name, "software", "Software", said, table("Versions that compute", [words("Name"), words("Version")], rows)
+    )
+
+
+def _surfaces(contents: Contents, links: Links, name: str, entries: list[SurfaceEntry]) -> Html:
+    if not entries:
+        return part(name, "surfaces", "Surfaces", note("Nothing was measured on this device."))
+    is_read = sum(entry.timings for entry in entries) <= MOST_TIMINGS
+    rows = [
+        (
+            link(links, surface_page(entry.slug), contents.model_name(entry.key.model)),
+            entry.key.role,
+            entry.key.regime,
+            ", ".join(filter(None, (entry.key.dtype, entry.key.attention))),
+            f"{entry.timings:,}",
+            *(_steadiness(contents, entry) if is_read else (NONE, NONE)),
+            moment(entry.newest) if entry.newest else NONE,
+        )
+        for entry in entries
+    ]
+    columns = [
+        words("Model"), words("Role"), words("Regime"), words("Number format"), number("Timed cells"),
+        number("Noise"), number("Drift"), number("Newest"),
+    ]  # fmt: skip
+    said = note(
+        "What one forward costs, by tokens, context and batch. Noise: how far a repeat lies from its cell's median, in "
+        "the middle of all repeats. Drift: how much the whole device changed its speed while it was measured."
+    )
+    return part(name, "surfaces", "Surfaces", said, table("Latency surfaces of this device", columns, rows))
+
+
+def _steadiness(contents: Contents, entry: SurfaceEntry) -> tuple[str, str]:
+    surface = contents.surface(entry.slug)
+    noise = surface.repeat_noise()
+    return f"{statistics.median(noise):.1%}" if noise else NONE, f"{surface.drift():.1%}"
+
+
+def _plans(contents: Contents, links: Links, name: str, fingerprint: str) -> Html:
+    own = contents.newest_plans(MOST_PLANS, (fingerprint, f"{WHAT_IF}{fingerprint}"))
+    if not own:
+        return part(name, "plans", "Plans", note("There is no plan for this device."))
+    rows = [
+        (
+            link(links, plan_page(row.id), f"{row.id}"),
+            contents.model_name(row.target),
+            row.workload,
+            sampling(row.temperature),
+            f"{row.version}",
+            plan_state(row.state),
+            "a guess" if is_guess(row.device) else "measured",
+            moment(row.created),
+        )
+        for row in own
+    ]
+    columns = [
+        words("Plan"), words("Target"), words("Workload"), words("Sampling"), number("Version"), words("State"),
+        words("Rests on"), number("Made"),
+    ]  # fmt: skip
+    return part(name, "plans", "Plans", table("Plans for this device, newest first", columns, rows))

@@ -1,0 +1,163 @@
+"""Promise against what was observed, for every plan that counts, cell by cell and over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from ...planner.reasons import name_of
+from ..axis import Axis, axis_of_times
+from ..figure import Line, Mark, Panel, Rule
+from .chart import charts
+from .contents import Contents
+from .grid import number, table, under, words
+from .kept import DRIFTED, KeptCell
+from .links import DRIFT, Links, anchor, plan_page
+from .markup import Html, joined, tag
+from .page import Page, head, link, note
+from .span import scale_of, span
+from .standing import Standing, standings
+from .words import NONE, count, interval, sampling, speed, times, verdict
+
+MOST_SETUPS = 50
+MOST_CHARTS = 6  # of one plan: drifted cells first, then those seen most
+
+
+def drift_page(contents: Contents, links: Links) -> Page:
+    """Return how every plan that counts keeps its promises."""
+    every = standings(contents, MOST_SETUPS)
+    found = [each for each in every if each.measured]
+    lede = (
+        "What plans promised, beside what validations and decoders measured. Drifted is said by the test that decoders "
+        "use: of a plan that keeps its promises it is said in one of a hundred cases, however often one looks."
+    )
+    unseen = len(every) - len(found)
+    more = note(f"Of {count(unseen, 'plan')} that count nothing was measured yet.") if unseen else None
+    left = len(contents.setups) - len(every)
+    older = note(f"{count(left, 'older setup')} not looked at.") if left > 0 else None
+    parts = [_plan(contents, links, each) for each in found]
+    return Page(name=DRIFT, title="Drift", body=joined(head(None, "Drift", lede), parts, more, older))
+
+
+def _plan(contents: Contents, links: Links, each: Standing) -> Html:
+    assert each.row is not None, "what was measured has a plan"
+    setup, name = each.setup, f"{anchor(DRIFT)}-plan-{each.row.id}"
+    scale = scale_of(list(each.measured))
+    rows = [
+        (
+            f"{kept.cell.batch:,}",
+            f"{kept.cell.context:,}",
+            name_of(kept.cell.policy.label, kept.cell.drafter),
+            span(kept, scale),
+            under(
+                speed(kept.cell.prediction.tokens_per_s), interval(kept.cell.prediction.low, kept.cell.prediction.high)
+            ),
+            NONE if kept.measured_speed is None else under(speed(kept.measured_speed), _from(kept)),
+            NONE if kept.measured_speedup is None else times(kept.measured_speedup),
+            f"{kept.faults:,}",
+            verdict(kept.verdict),
+        )
+        for kept in each.measured
+    ]
+    columns = [
+        number("Batch"), number("Context"), words("Policy"), words("Over plain decoding"), number("Promised, tokens/s"),
+        number("Measured, tokens/s"), number("Speed-up"), number("Faults"), words("Outcome"),
+    ]  # fmt: skip
+    title = f"{contents.model_name(setup.target)} on {contents.device_name(setup.device)}"
+    about = [
+        f"{setup.workload}, {sampling(setup.temperature)}, ",
+        link(links, plan_page(each.row.id), f"plan {each.row.id}"),
+    ]
+    grid = table(f"Plan {each.row.id}: measured cells", columns, rows, id=f"{name}-table")
+    return tag("section", tag("h2", title), note(about), grid, _over_time(each, name), id=name)
+
+
+def _from(kept: KeptCell) -> str:
+    """Return what a measured speed is the middle of."""
+    blocks, checks = len(kept.blocks), len(kept.validated)
+    return count(blocks, "block") if blocks else count(checks, "validation")
+
+
+def _over_time(each: Standing, name: str) -> Html | None:
+    seen = [kept for kept in each.measured if any(one.speeds or one.speed for one in kept.seen)]
+    if not seen:
+        return None
+    chosen = sorted(seen, key=lambda kept: (kept.verdict not in DRIFTED, -sum(one.rounds for one in kept.seen)))
+    panels = [_panel(kept) for kept in chosen[:MOST_CHARTS]]
+    left = len(chosen) - len(panels)
+    said = note(
+        "Each dot is one report of a decoder, faint ones its blocks. Dashed are the ends of the promised interval."
+        + (f" {count(left, 'cell')} less often seen not drawn." if left > 0 else "")
+    )
+    drawn = charts(panels, name, f"{name}-over-time", has_strip=False)
+    return tag("div", tag("h3", "Over time"), said, tag("div", drawn, class_="panels"), _reports(chosen, name))
+
+
+def _reports(chosen: Sequence[KeptCell], name: str) -> Html:
+    rows = [
+        (
+            f"{kept.cell.batch:,}",
+            f"{kept.cell.context:,}",
+            one.began,
+            f"{one.rounds:,}",
+            speed(_middle(one.speeds, one.speed)),
+        )
+        for kept in chosen
+        for one in kept.seen
+    ]
+    columns = [number("Batch"), number("Context"), words("Began"), number("Rounds"), number("tokens/s")]
+    summary = tag("summary", f"All {count(len(rows), 'report')} as a table")
+    return tag("details", summary, table("Reports of decoders", columns, rows, id=f"{name}-over-time"), class_="values")
+
+
+def _panel(kept: KeptCell) -> Panel:
+    cell, promise = kept.cell, kept.cell.prediction
+    first = _moment(kept.seen[0].began)
+    points = [((_moment(one.began) - first).total_seconds() / 3600.0, one) for one in kept.seen]
+    marks = tuple(
+        Mark(
+            kind="measured",
+            x=hours,
+            y=_middle(one.speeds, one.speed),
+            text="\n".join(
+                (
+                    one.began,
+                    f"{speed(_middle(one.speeds, one.speed))} tokens/s",
+                    f"{one.rounds:,} rounds, {len(one.speeds):,} blocks",
+                    f"promised {speed(promise.tokens_per_s)}, {interval(promise.low, promise.high)}",
+                )
+            ),
+            repeats=one.speeds,
+        )
+        for hours, one in points
+    )
+    stroke = tuple((mark.x, mark.y) for mark in marks if mark.y is not None)
+    heights = [*(y for _, y in stroke), *(each for one in kept.seen for each in one.speeds), promise.high]
+    return Panel(
+        title=f"batch {cell.batch:,}, context {cell.context:,}",
+        x=_hours(max(hours for hours, _ in points), first),
+        y=axis_of_times("tokens/s", heights, is_log=False),
+        lines=(Line(label="", shade=None, marks=marks, strokes=(stroke,) if len(stroke) > 1 else (), weight=1.5),),
+        rules=tuple(_rules(promise.low, promise.high)),
+    )
+
+
+def _rules(low: float, high: float) -> Iterator[Rule]:
+    yield Rule(y=low, label=speed(low))
+    yield Rule(y=high, label=speed(high))
+
+
+def _hours(most: float, first: datetime) -> Axis:
+    span = max(most, 1.0)
+    step = next(each for each in (0.25, 0.5, 1.0, 2.0, 6.0, 12.0, 24.0, 72.0, 168.0, 720.0, 1e9) if span / each <= 8.0)
+    ticks = tuple(step * place for place in range(int(span / step) + 1))
+    return Axis(title=f"hours since {first:%Y-%m-%d %H:%M} UTC", low=-0.04 * span, high=1.04 * span, ticks=ticks)
+
+
+def _middle(speeds: Sequence[float], otherwise: float) -> float:
+    return sorted(speeds)[len(speeds) // 2] if speeds else otherwise
+
+
+def _moment(text: str) -> datetime:
+    read = datetime.fromisoformat(text)
+    return read if read.tzinfo else read.replace(tzinfo=UTC)

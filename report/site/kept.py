@@ -1,0 +1,131 @@
+"""Whether a plan keeps its promises: every cell beside what validations and decoders measured of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ...planner.observation import CellObservation, Observation
+from ...planner.plan import Plan, PlanCell
+from ...planner.validation import Validation, ValidationRow
+from ...runtime.watch.drift import PromiseTest
+from ...runtime.watch.options import WatchOptions
+
+Verdict = Literal["kept", "below", "above", "slower", "faster", "unseen"]
+VERDICT_WORDS: Mapping[Verdict, str] = {
+    "kept": "as promised",
+    "below": "below its interval",
+    "above": "above its interval",
+    "slower": "drifted, slower",
+    "faster": "drifted, faster",
+    "unseen": "not measured yet",
+}
+VERDICT_SIGNS: Mapping[Verdict, str] = {  # as `words.SIGNS` calls them
+    "kept": "good",
+    "below": "open",
+    "above": "open",
+    "slower": "warning",
+    "faster": "warning",
+    "unseen": "open",
+}
+DRIFTED: tuple[Verdict, ...] = ("slower", "faster")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What was seen of a cell in one batch of observations; speeds in tokens/s of all sequences."""
+
+    began: str  # UTC, ISO 8601
+    rounds: int
+    speeds: tuple[float, ...]  # of whole blocks at exactly the cell's batch
+    speed: float  # of all of its planned rounds, other batches near it included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptCell:
+    """One cell of a plan, what became of its promise, and what that means.
+
+    Attributes:
+        seen: by decoders, in order of time.
+        plain_speed: of plain rounds that decoders ran in the cell, tokens/s; None where none were.
+        validated: when it was measured beside plain decoding, oldest first.
+        verdict: "slower" and "faster" are drift, found by the test that decoders use; "below" and "above" is a
+            measured speed outside the interval, which may be chance.
+    """
+
+    cell: PlanCell
+    seen: tuple[Seen, ...]
+    plain_speed: float | None
+    validated: tuple[ValidationRow, ...]
+    faults: int
+    verdict: Verdict
+
+    @property
+    def blocks(self) -> tuple[float, ...]:
+        """Speeds of all blocks in order of time, tokens/s."""
+        return tuple(speed for each in self.seen for speed in each.speeds)
+
+    @property
+    def measured_speed(self) -> float | None:
+        """Median of the blocks that decoders saw, else of what validations measured; tokens/s."""
+        if self.blocks:
+            return statistics.median(self.blocks)
+        rows = [row.measured_tokens_per_s for row in self.validated]
+        return statistics.median(rows) if rows else None
+
+    @property
+    def measured_speedup(self) -> float | None:
+        """Measured speed over measured plain decoding of the same cell; None where either was not measured."""
+        if self.blocks and self.plain_speed:
+            return statistics.median(self.blocks) / self.plain_speed
+        rows = [row.speedup for row in self.validated]
+        return statistics.median(rows) if rows else None
+
+
+def kept_cells(plan: Plan, validations: Sequence[Validation], observations: Sequence[Observation]) -> list[KeptCell]:
+    """Return every cell of a plan beside what was measured of it."""
+    rate = WatchOptions().false_alarms / len(plan.cells)
+    return [_kept(cell, validations, observations, rate) for cell in plan.cells]
+
+
+def _kept(
+    cell: PlanCell, validations: Sequence[Validation], observations: Sequence[Observation], rate: float
+) -> KeptCell:
+    rows = [row for each in validations for row in each.rows if (row.batch, row.context) == (cell.batch, cell.context)]
+    own = [(each, part) for each in observations for part in each.cells if _is_of(part, cell)]
+    planned = [(each, part) for each, part in own if part.is_planned]
+    plain = [part for _, part in own if not part.is_planned and part.round_ms > 0.0]
+    seen = tuple(
+        Seen(began=each.began, rounds=part.rounds, speeds=part.block_tokens_per_s, speed=part.tokens_per_s)
+        for each, part in planned
+    )
+    blocks = [speed for each in seen for speed in each.speeds]
+    spent_ms = sum(part.round_ms for part in plain)
+    return KeptCell(
+        cell=cell,
+        seen=seen,
+        plain_speed=1e3 * sum(part.tokens for part in plain) / spent_ms if spent_ms else None,
+        validated=tuple(rows),
+        faults=sum(part.faults for _, part in own),
+        verdict=_verdict(cell, blocks, rows, rate),
+    )
+
+
+def _is_of(part: CellObservation, cell: PlanCell) -> bool:
+    return (part.batch, part.context) == (cell.batch, cell.context)
+
+
+def _verdict(cell: PlanCell, blocks: Sequence[float], rows: Sequence[ValidationRow], rate: float) -> Verdict:
+    promise = cell.prediction
+    test = PromiseTest(promise.low, promise.high, rate)
+    for speed in blocks:
+        test.add(speed)
+    if test.found is not None:
+        return test.found
+    measured = blocks or [row.measured_tokens_per_s for row in rows]
+    if not measured:
+        return "unseen"
+    middle = statistics.median(measured)
+    return "below" if middle < promise.low else "above" if middle > promise.high else "kept"

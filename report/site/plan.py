@@ -1,0 +1,181 @@
+"""A plan: what to run where, what that promises, what became of it, why, and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...db.plans import PlanRow
+from ...errors import SpectuneError
+from ...planner.crossing import crossings
+from ...planner.plan import Plan
+from ...planner.reasons import name_of
+from ..figure import Figure
+from ..plan import plan_figure
+from .cell import cell_details, distance
+from .chart import charts, legend
+from .contents import Contents, setup_of
+from .grid import number, table, under, values, words
+from .heat import heat_table
+from .kept import KeptCell, kept_cells
+from .links import PLANS, Links, anchor, device_page, plan_page
+from .markup import Child, Html, joined, tag
+from .origin import events_part, origin_part
+from .page import Page, facts, head, link, note, part
+from .span import scale_of, span
+from .words import NONE, TO, count, interval, is_guess, moment, plan_state, sampling, speed, status, times, verdict
+
+
+def plan_page_of(contents: Contents, links: Links, row: PlanRow) -> Page:
+    """Return the page of a plan; one that cannot be read says why."""
+    name = plan_page(row.id)
+    target, device = contents.model_name(row.target), contents.device_name(row.device)
+    over = [link(links, PLANS, "Plans"), f" / plan {row.id}, version {row.version}"]
+    try:
+        plan = contents.plan(row.id)
+    except SpectuneError as error:
+        body = joined(head(over, f"{target} on {device}", status("cannot be read", "warning")), note(str(error)))
+        return Page(name=name, title=f"Plan {row.id}", body=body)
+    observed = contents.observations(row.id)
+    cells = kept_cells(plan, contents.validations(row.id), observed.readable)
+    figure = plan_figure(plan)
+    body = joined(
+        head(over, f"{target} on {device}", _lede(plan)),
+        facts(_facts(contents, links, row, plan)),
+        _heat(cells, links, name),
+        _outcome(cells, links, name, observed.damaged),
+        _speeds(figure, name),
+        _trees(figure, name),
+        _explained(cells, plan, name),
+        origin_part(contents, links, row, plan),
+        events_part(contents, links, row),
+    )
+    return Page(name=name, title=f"Plan {row.id}: {target} on {device}", body=body)
+
+
+def _lede(plan: Plan) -> str:
+    speculating = [cell for cell in plan.cells if cell.drafter is not None]
+    if not speculating:
+        return "Decode plainly everywhere: no speculation that was priced would pay."
+    most = max(cell.prediction.speedup_over_plain for cell in speculating)
+    where = (
+        "in every cell" if len(speculating) == len(plan.cells) else f"in {len(speculating)} of {len(plan.cells)} cells"
+    )
+    return f"Speculate {where}, up to {times(most)} as fast as plain decoding. {_ends(plan)}".strip()
+
+
+def _ends(plan: Plan) -> str:
+    """Return where speculation stops paying, where it does."""
+    ends = [
+        f"at context {each.context:,} up to a batch of about {each.batch:.0f}"
+        for each in crossings(plan)
+        if each.batch is not None
+    ]
+    return f"It pays {'; '.join(ends)}." if ends else ""
+
+
+def _facts(contents: Contents, links: Links, row: PlanRow, plan: Plan) -> Iterator[tuple[str, Child]]:
+    counting = contents.counting(setup_of(row))
+    is_counting = counting is not None and counting.id == row.id
+    instead = None if counting is None else link(links, plan_page(counting.id), f"plan {counting.id} counts instead")
+    yield "Counts", status("yes, decoders follow it", "good") if is_counting else joined("no; ", instead or "none does")
+    yield "State", plan_state(row.state)
+    yield "Device", link(links, device_page(plan.device.fingerprint), plan.device.label)
+    yield (
+        "Rests on",
+        status("a guess, not measured there", "open") if is_guess(row.device) else "measurements of this device",
+    )
+    yield "Workload", row.workload
+    yield "Sampling", sampling(row.temperature)
+    yield "Number format", plan.dtype
+    yield "Drafters", ", ".join(name for name, _ in plan.drafters)
+    yield "Latency bound", None if plan.bound is None else str(plan.bound)
+    yield "Made", moment(row.created)
+    yield "Content hash", tag("code", row.content_hash[:16])
+
+
+def _heat(cells: Sequence[KeptCell], links: Links, name: str) -> Html:
+    said = note("One cell per batch and context; a decoder follows the nearest. Choose one to see why.")
+    return part(name, "cells", "What to run", said, heat_table(cells, links, name))
+
+
+def _outcome(cells: list[KeptCell], links: Links, name: str, damaged: int) -> Html:
+    scale = scale_of(cells)
+    rows = [
+        (
+            f"{kept.cell.batch:,}",
+            f"{kept.cell.context:,}",
+            span(kept, scale),
+            *_promised(kept),
+            *_measured(kept),
+            verdict(kept.verdict),
+            _runner_up(kept),
+        )
+        for kept in cells
+    ]
+    columns = [
+        number("Batch"), number("Context"), words("Over plain decoding"), number("Predicted, tokens/s"),
+        number("Predicted speed-up"), number("Measured, tokens/s"), number("Measured speed-up"), words("Outcome"),
+        words("Runner-up, and the lead over it"),
+    ]  # fmt: skip
+    lost = f" {count(damaged, 'report')} of decoders cannot be read." if damaged else ""
+    said = note(
+        "The bar is the promised interval of the speed-up, the dot what is predicted, the diamond what was measured; "
+        f"dashed is plain decoding.{lost}"
+    )
+    return part(
+        name,
+        "outcome",
+        "Promise and outcome",
+        said,
+        table("Every cell: promised, measured, and the runner-up", columns, rows),
+    )
+
+
+def _promised(kept: KeptCell) -> tuple[Html, Html]:
+    promise = kept.cell.prediction
+    factors = f"{promise.speedup_low:.2f}{TO}{promise.speedup_high:.2f}"
+    return (
+        under(speed(promise.tokens_per_s), interval(promise.low, promise.high)),
+        under(times(promise.speedup_over_plain), factors),
+    )
+
+
+def _measured(kept: KeptCell) -> tuple[Child, Child]:
+    seen, factor = kept.measured_speed, kept.measured_speedup
+    if seen is None:
+        return NONE, NONE
+    how = count(len(kept.blocks), "block") if kept.blocks else count(len(kept.validated), "validation")
+    return under(speed(seen), how), NONE if factor is None else times(factor)
+
+
+def _runner_up(kept: KeptCell) -> Child:
+    other = kept.cell.runner_up
+    return "none" if other is None else under(name_of(other.label, other.drafter), distance(kept.cell))
+
+
+def _speeds(figure: Figure, name: str) -> Html:
+    prefix = anchor(name)
+    panels = [panel for panel in figure.panels if panel.x.title == "batch"]
+    drawn = charts(panels, prefix, f"{prefix}-table", has_strip=figure.has_strip)
+    grid = values(figure.grid, "The plan, its runner-up, published defaults and trees", f"{prefix}-table")
+    said = note("The plan beside its runner-up and every published default, each with its fastest drafter.")
+    kind = "panels has-names" if len(drawn) > 1 else "panels is-single"
+    return part(name, "speeds", "Beside its rivals", said, legend(figure.legend), tag("div", drawn, class_=kind), grid)
+
+
+def _trees(figure: Figure, name: str) -> Html | None:
+    panels = [panel for panel in figure.panels if panel.x.title != "batch"]
+    if not panels:
+        return None
+    prefix = anchor(name)
+    said = note(
+        "Depth runs from left to right. A line is as wide as the share of rounds that take its token; where a tree "
+        "differs from round to round, dots are the tokens verified at a depth on average."
+    )
+    drawn = charts(panels, f"{prefix}-tree", f"{prefix}-table", has_strip=False)
+    return part(name, "trees", "The trees it drafts", said, tag("div", drawn, class_="panels"))
+
+
+def _explained(cells: Sequence[KeptCell], plan: Plan, name: str) -> Html:
+    details = [cell_details(kept, plan, name) for kept in cells]
+    return part(name, "why", "Cell by cell", tag("div", details, class_="cells"))

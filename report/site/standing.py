@@ -1,0 +1,60 @@
+"""How the plans stand: of every setup the one that counts, read, and beside what was measured of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...db.plans import PlanRow
+from ...errors import SpectuneError
+from ...planner.plan import Plan
+from .contents import Contents, Setup
+from .kept import DRIFTED, KeptCell, kept_cells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One setup, the plan that counts for it, and whether it keeps its promises.
+
+    Attributes:
+        row: of the plan that counts; None where all are retired.
+        plan: None where it cannot be read; `fault` says why then.
+        cells: of the plan.
+    """
+
+    setup: Setup
+    row: PlanRow | None
+    plan: Plan | None
+    fault: str
+    cells: tuple[KeptCell, ...]
+
+    @property
+    def drifted(self) -> tuple[KeptCell, ...]:
+        """Cells that left the interval they promised, by the test that decoders use."""
+        return tuple(cell for cell in self.cells if cell.verdict in DRIFTED)
+
+    @property
+    def measured(self) -> tuple[KeptCell, ...]:
+        """Cells of which anything was measured."""
+        return tuple(cell for cell in self.cells if cell.verdict != "unseen")
+
+
+def standings(contents: Contents, most: int) -> list[Standing]:
+    """Return how the plans stand, the setup with the newest plan first.
+
+    Args:
+        contents: of the store.
+        most: setups to look at; a store may have thousands.
+    """
+    return [_standing(contents, setup) for setup in list(contents.setups)[:most]]
+
+
+def _standing(contents: Contents, setup: Setup) -> Standing:
+    row = contents.counting(setup)
+    if row is None:
+        return Standing(setup=setup, row=None, plan=None, fault="", cells=())
+    try:
+        plan = contents.plan(row.id)
+        cells = kept_cells(plan, contents.validations(row.id), contents.observations(row.id).readable)
+    except SpectuneError as error:
+        return Standing(setup=setup, row=row, plan=None, fault=str(error), cells=())
+    return Standing(setup=setup, row=row, plan=plan, fault="", cells=tuple(cells))

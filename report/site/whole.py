@@ -1,0 +1,159 @@
+"""All pages of a store as one file that needs nothing else: sections instead of pages."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from ...db.plans import PlanRow
+from ...db.store import Store
+from ...db.traces import TraceRow
+from ...planner.plan import Plan
+from .contents import Contents, SurfaceEntry, setup_of
+from .device import device_page_of
+from .difference import difference_page_of
+from .drift import drift_page
+from .frame import Frame, document
+from .links import (
+    DRIFT,
+    HOME,
+    PLANS,
+    FileLinks,
+    anchor,
+    device_page,
+    difference_page,
+    plan_page,
+    surface_page,
+    trace_page,
+)
+from .markup import Html, tag
+from .overview import overview_page
+from .page import Page
+from .plan import plan_page_of
+from .plans import plans_page
+from .script import SCRIPT, THEME_SCRIPT
+from .style import STYLE
+from .surface import surface_page_of
+from .trace import trace_page_of
+
+MOST_PLANS = 20  # of different setups, newest first
+MOST_SURFACES = 40
+MOST_TRACES = 40
+
+
+def whole_report(store: Store, plan_id: int | None = None, *, now: datetime | None = None) -> Html:
+    """Return the report of a store as one HTML document.
+
+    Args:
+        store: what to report on.
+        plan_id: report on this plan and what it rests on; else on every plan that counts and all that was measured,
+            the newest first where there is very much.
+        now: when it is written; the present moment unless given.
+
+    Raises:
+        NoPageError: there is no such plan.
+    """
+    contents = Contents(store)
+    written = f"{now or datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    chosen = _Chosen(contents, plan_id)
+    links = FileLinks(names=frozenset(chosen.names()))
+    frame = Frame(links=links, place=store.url, written=written, policy=file_policy())
+    pages = list(chosen.pages(links))
+    title = "Report" if plan_id is None else f"Plan {plan_id}"
+    return document(frame, [_with_contents(pages), *pages[1:]], title=title, current=pages[0].name)
+
+
+def file_policy() -> str:
+    """Return what a browser may do with the file: run its own style and scripts, by their hashes, and fetch nothing."""
+    scripts = " ".join(_hash(text) for text in (THEME_SCRIPT, SCRIPT))
+    own = f"style-src {_hash(STYLE)}; script-src {scripts}; img-src data:"
+    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+class _Chosen:
+    """What goes into the file."""
+
+    def __init__(self, contents: Contents, plan_id: int | None) -> None:
+        self._contents = contents
+        self._is_of_one = plan_id is not None
+        self._rows = list(self._counting()) if plan_id is None else [contents.row(plan_id)]
+        plan = None if plan_id is None else contents.plan(plan_id)
+        self._devices = [
+            device
+            for device in contents.devices.values()
+            if plan is None or device.fingerprint == plan.device.fingerprint
+        ]
+        self._surfaces = [entry for entry in contents.surfaces if plan is None or _prices(entry, plan)][-MOST_SURFACES:]
+        self._traces = [row for row in contents.traces if plan is None or _replayed(row, plan)]
+        self._traces = self._traces[-MOST_TRACES:]
+        self._pairs = list(self._differences())
+
+    def names(self) -> Iterator[str]:
+        """Yield the names of all pages in the file."""
+        if not self._is_of_one:
+            yield from (HOME, DRIFT, PLANS)
+        yield from (plan_page(row.id) for row in self._rows)
+        yield from (difference_page(older.id, newer.id) for older, newer in self._pairs)
+        yield from (surface_page(entry.slug) for entry in self._surfaces)
+        yield from (trace_page(row.id) for row in self._traces)
+        yield from (device_page(device.fingerprint) for device in self._devices)
+
+    def pages(self, links: FileLinks) -> Iterator[Page]:
+        """Yield the pages in the order in which they are read."""
+        contents = self._contents
+        if not self._is_of_one:
+            yield overview_page(contents, links)
+        yield from (plan_page_of(contents, links, row) for row in self._rows)
+        yield from (difference_page_of(contents, links, older, newer) for older, newer in self._pairs)
+        if not self._is_of_one:
+            yield drift_page(contents, links)
+        yield from (surface_page_of(contents, links, entry) for entry in self._surfaces)
+        yield from (trace_page_of(contents, links, row) for row in self._traces)
+        yield from (device_page_of(contents, links, device) for device in self._devices)
+        if not self._is_of_one:
+            yield plans_page(contents, links)
+
+    def _counting(self) -> Iterator[PlanRow]:
+        for setup in list(self._contents.setups)[:MOST_PLANS]:
+            row = self._contents.counting(setup)
+            if row is not None:
+                yield row
+
+    def _differences(self) -> Iterator[tuple[PlanRow, PlanRow]]:
+        """Yield every plan of the file with the one made before it."""
+        for row in self._rows:
+            for older, newer in pairwise(self._contents.versions(setup_of(row))):
+                if newer.id == row.id:
+                    yield older, newer
+
+
+def _prices(entry: SurfaceEntry, plan: Plan) -> bool:
+    key = entry.key
+    priced = {(source.model, source.role, source.regime, source.dtype) for source in plan.provenance.surfaces}
+    return key.device == plan.device.fingerprint and (key.model, key.role, key.regime, key.dtype) in priced
+
+
+def _replayed(row: TraceRow, plan: Plan) -> bool:
+    drafters = {source.model for source in plan.provenance.traces}
+    is_same = (row.target, row.workload) == (plan.target.key, plan.workload)
+    return is_same and row.drafter in drafters and abs(row.temperature - plan.temperature) < 1e-9
+
+
+def _with_contents(pages: list[Page]) -> Page:
+    """Return the first page with a list of the others below its head."""
+    first, *others = pages
+    listed = [tag("li", tag("a", page.title, href=f"#{page.anchor}")) for page in others]
+    if not listed:
+        return first
+    place = f"{anchor(first.name)}-contents"
+    toc = tag(
+        "nav", tag("h2", "In this report"), tag("ul", listed, class_="contents"), aria_label="In this report", id=place
+    )
+    return Page(name=first.name, title=first.title, body=Html(first.body + toc))

@@ -1,0 +1,79 @@
+"""How the pages say moments, sizes, speeds and verdicts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from ...db.plans import WHAT_IF
+from .kept import VERDICT_SIGNS, VERDICT_WORDS, Verdict
+from .markup import Html, tag
+
+NONE = "\N{EN DASH}"
+TIMES = "\N{MULTIPLICATION SIGN}"
+TO = "\N{EN DASH}"
+SIGNS = {
+    "good": Html('<path fill="currentColor" d="M4.3 9.2 1.2 6l1.3-1.3 1.8 1.9 5-5.1 1.3 1.3z"/>'),
+    "warning": Html('<path fill="currentColor" d="M6 .8 11.6 11H.4zM5.3 4.4v3.2h1.4V4.4zm0 4.1v1.3h1.4V8.5z"/>'),
+    "open": Html('<circle cx="6" cy="6" r="4.2" fill="none" stroke="currentColor" stroke-width="1.6"/>'),
+    "progress": Html('<path fill="currentColor" d="M2 1.2 10.6 6 2 10.8z"/>'),
+}
+
+
+def moment(text: str) -> Html:
+    """Return a moment in UTC, to the minute; texts that are none stay as they are."""
+    try:
+        read = datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return tag("span", text or NONE)
+    return tag("time", f"{read:%Y-%m-%d %H:%M} UTC", datetime=read.isoformat(timespec="seconds"))
+
+
+def sampling(temperature: float) -> str:
+    """Return how tokens are chosen at a temperature."""
+    return "greedy" if temperature == 0.0 else f"temperature {temperature:g}"
+
+
+def times(factor: float) -> str:
+    """Return a speed-up."""
+    return f"{factor:.2f}{TIMES}"
+
+
+def speed(tokens_per_s: float) -> str:
+    """Return tokens per second without their unit."""
+    return f"{tokens_per_s:,.0f}" if tokens_per_s >= 100.0 else f"{tokens_per_s:.1f}"
+
+
+def interval(low: float, high: float) -> str:
+    """Return an interval of speeds without their unit."""
+    return f"{speed(low)}{TO}{speed(high)}"
+
+
+def count(number: int, thing: str) -> str:
+    """Return a count with its noun."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def gibibytes(size: int) -> str:
+    """Return bytes as GiB."""
+    return f"{size / 2**30:,.1f} GiB"
+
+
+def is_guess(device: str) -> bool:
+    """Say whether a plan filed under this device rests on anything but its measurements."""
+    return device.startswith(WHAT_IF)
+
+
+def status(text: str, kind: str) -> Html:
+    """Return a few words with a sign, so that nobody needs the colour; kinds are those of SIGNS."""
+    sign = tag("svg", SIGNS[kind], viewBox="0 0 12 12", aria_hidden="true")
+    return tag("span", sign, text, class_=f"status is-{kind}")
+
+
+def verdict(found: Verdict) -> Html:
+    """Return what became of a promise."""
+    return status(VERDICT_WORDS[found], VERDICT_SIGNS[found])
+
+
+def plan_state(found: str) -> Html:
+    """Return what last happened to a plan: "kept" where nothing did."""
+    return status(found, {"promoted": "good", "retired": "warning"}.get(found, "open"))

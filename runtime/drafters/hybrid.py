@@ -1,0 +1,71 @@
+"""A model and the text as one drafter: for hybrids, and for whatever the model alone drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import replace
+
+import numpy as np
+
+from ...planner.draft import DraftBatch
+from ...planner.policy import HybridPolicy, TreePolicy
+from ...planner.text_state import TextState
+from ...planner.text_tree import batch_of
+from ..cache import KeyValueCache
+from ..requests import Sequence
+from .protocol import Drafter, ReadsTarget
+
+
+class HybridDrafter:
+    """Copies from each sequence's own text where its end occurred before at length, else lets the model draft.
+
+    The model drafts for the whole batch where any sequence needs it, and not at all else; it then reads more the next
+    time. Policies without a text part are the model's own.
+
+    Source: Hu et al. 2024, SAM decoding, arXiv:2411.10666.
+    """
+
+    def __init__(self, model: Drafter) -> None:
+        """Stand before a model's drafter."""
+        self.forwards = model.forwards  # of the model so far
+        self._model = model
+        self._texts: dict[int, TextState] = {}  # by slot
+
+    def attach(self, cache: KeyValueCache) -> None:
+        """Hand the target's cache on to a model that reads it."""
+        if isinstance(self._model, ReadsTarget):
+            self._model.attach(cache)
+
+    def admit(self, slot: int, sequence: Sequence) -> None:
+        """Let the model read a fresh sequence, and forget the slot's former text."""
+        self._texts[slot] = TextState()
+        self._model.admit(slot, sequence)
+        self.forwards = self._model.forwards
+
+    def move(self, source: int, target: int) -> None:
+        """Let `target` become the slot of the sequence in `source`."""
+        self._texts[target] = self._texts.pop(source)
+        self._model.move(source, target)
+
+    def fresh(self, sequences: Many[Sequence]) -> int:
+        """Return the most tokens of any sequence that the model has to read when it next drafts."""
+        return self._model.fresh(sequences)
+
+    def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
+        """Return one tree per sequence: the text's chain where there is one, else the model's."""
+        if not isinstance(policy, HybridPolicy):
+            return self._drafted(sequences, policy)
+        trees = [self._texts[slot].draft(s.tokens, policy.text) for slot, s in enumerate(sequences)]
+        lacking = [slot for slot, tree in enumerate(trees) if tree.shape[1] == 1]
+        if not lacking:
+            return batch_of(trees)
+        drafted = self._drafted(sequences, policy.model)
+        for slot in lacking:
+            own = slice(int(drafted.sizes[slot]))
+            trees[slot] = np.stack([part[slot, own] for part in (drafted.tokens, drafted.parents, drafted.depths)])
+        return replace(batch_of(trees), widths=drafted.widths)
+
+    def _drafted(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
+        draft = self._model.draft(sequences, policy)
+        self.forwards = self._model.forwards
+        return draft

@@ -1,0 +1,72 @@
+"""A plan as an engine carries it: its configuration, what was dropped, and what that costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from ...errors import PlanError
+
+Basis = Literal["as planned", "re-solved", "alternatives"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """A cell in which the engine does something else than the plan.
+
+    Attributes:
+        wanted, gets: labels of policies.
+        wanted_drafter, gets_drafter: who drafts, None for nobody.
+        reason: why not what is wanted.
+        wanted_tokens_per_s, gets_tokens_per_s: by the same reckoning, None where it is not known.
+    """
+
+    batch: int
+    context: int
+    wanted: str
+    wanted_drafter: str | None
+    gets: str
+    gets_drafter: str | None
+    reason: str
+    wanted_tokens_per_s: float | None
+    gets_tokens_per_s: float | None
+
+    @property
+    def loss(self) -> float | None:
+        """The share of the planned speed that is lost; None where it is not known."""
+        if self.wanted_tokens_per_s is None or self.gets_tokens_per_s is None:
+            return None
+        return 1.0 - self.gets_tokens_per_s / self.wanted_tokens_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A plan written for one engine.
+
+    Attributes:
+        version: the recorded one that the options were checked against.
+        flags, files, command: see `Written`.
+        dropped: cells that get something else; empty where the engine carries all of the plan.
+        basis: how the configuration was found. "re-solved": by the planner among all that the engine can express, on
+            the plan's inputs. "alternatives": only among what the plan itself lists in its cells.
+        kept: the geometric mean over all cells of the engine's speed over the plan's, 1 where nothing is lost; None
+            where it is not known in some cell.
+        notes: what a reader must know or do.
+    """
+
+    engine: str
+    version: str
+    flags: tuple[str, ...]
+    files: tuple[tuple[str, str], ...]
+    command: str
+    dropped: tuple[Dropped, ...]
+    basis: Basis
+    kept: float | None
+    notes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.kept is not None and not (math.isfinite(self.kept) and self.kept > 0.0):
+            raise PlanError(f"what an export keeps of a plan's speed is a positive share, got {self.kept}")
+        if self.basis == "as planned" and self.dropped:
+            raise PlanError(f"an export as planned drops nothing, got {len(self.dropped)} dropped cells")

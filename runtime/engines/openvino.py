@@ -1,0 +1,107 @@
+"""OpenVINO GenAI: a generation configuration, and a draft model or prompt lookup in the pipeline.
+
+Counts: `num_assistant_tokens` leaves the root out; a tree of b branches and d layers holds at most b^2 (d - 1) + b of
+them. An EAGLE-2 tree that verifies n tokens d + 1 deep has n - 1 and `tree_depth` d + 1.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+
+from ...planner.policy import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
+from .engine import Option, Written
+from .grids import CHAINS, CONFIDENT, LOOKUPS, TREES
+from .schema import schema_of
+from .setting import EngineDrafter, Knobs, Schedule, Setting, Value
+
+SCRIPT, FILE = "generate.py", "generation.json"
+FIRST = "OpenVINO copies behind the first occurrence of the n-gram; the lookup that was priced behind the latest"
+UNBOUNDED = "OpenVINO's threshold has no length beside it; its chains end at doubt alone"
+THRESHOLD = "assistant_confidence_threshold"
+PROGRAM = '''\
+"""Decode a prompt as planned; usage: python generate.py PROMPT"""
+
+import json
+import sys
+
+import openvino_genai
+
+config = openvino_genai.GenerationConfig(max_new_tokens=128)
+for name, value in json.load(open("generation.json")).items():
+    setattr(config, name, value)
+scheduler = openvino_genai.SchedulerConfig()  # with it the pipeline batches continuously
+pipeline = openvino_genai.LLMPipeline({target}, "CPU", scheduler_config=scheduler{drafting})
+print(pipeline.generate(sys.argv[1], config))
+'''
+
+
+class OpenVINO:
+    """OpenVINO GenAI's pipeline with continuous batching."""
+
+    name = "openvino"
+
+    def setting(self, policy: TreePolicy, drafter: EngineDrafter | None, version: str) -> Setting | str:
+        """Return how OpenVINO GenAI runs a policy, or why it cannot."""
+        if isinstance(policy, LookupPolicy):
+            if policy.min_ngram > 1:
+                return "OpenVINO's prompt lookup has a longest n-gram, and always looks down to 1"
+            knobs: Knobs = (("max_ngram_size", policy.max_ngram),)
+            return Setting(method="prompt lookup", drafter=None, knobs=knobs, length=policy.length, differs=FIRST)
+        if drafter is None or not isinstance(policy, ChainPolicy | ConfidentChainPolicy | Eagle2Policy):
+            return f"OpenVINO has no {policy.kind} drafting: chains, trees of EAGLE-3 heads, and prompt lookup"
+        if drafter.form not in ("model", "eagle3"):
+            return f"{drafter.name} is no language model and no EAGLE-3 head, as far as its files tell"
+        if drafter.form == "eagle3" and not self._has_trees(version):
+            return f"OpenVINO GenAI {version} takes no EAGLE-3 heads"
+        if isinstance(policy, Eagle2Policy):
+            return _tree(policy, drafter)
+        if isinstance(policy, ChainPolicy):
+            return Setting(method="draft model", drafter=drafter, knobs=(), length=policy.length)
+        if drafter.form != "model":
+            return "OpenVINO's confidence threshold is not for EAGLE heads"
+        knobs = ((THRESHOLD, policy.confidence),)
+        return Setting(method="draft model", drafter=drafter, knobs=knobs, length=policy.length, differs=UNBOUNDED)
+
+    def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
+        """Return chains and beams of a model, and its longest confident chains; n-grams of the text."""
+        if drafter is None:
+            return LOOKUPS
+        longest = max(policy.length for policy in CONFIDENT)
+        return (*CHAINS, *TREES, *(policy for policy in CONFIDENT if policy.length == longest))
+
+    def written(self, schedule: Schedule, target: str, version: str) -> Written:
+        """Return a program and the generation configuration it reads."""
+        setting = schedule.setting
+        values: dict[str, Value] = {} if setting is None else dict(setting.knobs)
+        if setting is not None and THRESHOLD not in values:  # they exclude each other
+            values["num_assistant_tokens"] = int(values.get("num_assistant_tokens", schedule.longest))
+        drafting = ""
+        if setting is not None:
+            drafter = None if setting.drafter is None else json.dumps(setting.drafter.path)
+            drafting = f', draft_model=openvino_genai.draft_model({drafter}, "CPU")' if drafter else ""
+            drafting = drafting or ", prompt_lookup=True"
+        options: list[Option] = [("generation", name, value) for name, value in values.items()]
+        return Written(
+            files=(
+                (SCRIPT, PROGRAM.format(target=json.dumps(target), drafting=drafting)),
+                (FILE, json.dumps(values, indent=1) + "\n"),
+            ),
+            command=shlex.join(("python", SCRIPT, "a prompt")),
+            options=tuple(options),
+            notes=("OpenVINO reads its own model format: convert with optimum-cli export openvino",),
+        )
+
+    def _has_trees(self, version: str) -> bool:
+        return schema_of(self.name).knows("generation", "branching_factor", version)
+
+
+def _tree(policy: Eagle2Policy, drafter: EngineDrafter) -> Setting | str:
+    if drafter.form != "eagle3":
+        return "OpenVINO drafts trees with EAGLE-3 heads only"
+    drafted, layers, width = policy.max_verify_tokens - 1, policy.depth + 1, policy.top_k
+    if not layers <= drafted <= width**2 * (layers - 1) + width:
+        return f"a tree of {width} branches and {layers} layers cannot hold {drafted} drafted tokens"
+    knobs: Knobs = (("branching_factor", width), ("tree_depth", layers), ("num_assistant_tokens", drafted))
+    return Setting(method="draft model", drafter=drafter, knobs=knobs, length=layers)

@@ -1,0 +1,174 @@
+"""The best that one server of an engine can do over all cells of a plan.
+
+A server drafts in one way; its length may change with the batch where the engine allows. Ways are compared by the
+geometric mean of their speeds over all cells, each of which counts the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...planner.policy import TreePolicy
+from ...planner.schedule import Place
+from .setting import Schedule, Setting, Stage
+
+TIE = 0.005  # mean relative distance below which two ways are equal, and the simpler one is taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A policy that an engine can run.
+
+    Attributes:
+        setting: how it runs it; None is plain decoding.
+        rates: tokens per second by cell; None where it can run but its speed is not known, no entry where it cannot.
+    """
+
+    policy: TreePolicy
+    setting: Setting | None
+    rates: Mapping[Place, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Which offer a server follows at each batch; all of them of one group, or plain decoding."""
+
+    offers: Mapping[int, Offer]
+    score: float = field(compare=False)  # sum over cells of the logarithm of speed over plain decoding
+
+    @property
+    def setting(self) -> Setting | None:
+        """The setting of the longest length; None where nothing is drafted."""
+        found = [offer.setting for offer in self.offers.values() if offer.setting is not None]
+        return max(found, key=lambda setting: setting.length, default=None)
+
+    @property
+    def complexity(self) -> tuple[bool, bool, int]:
+        """What makes a line less simple: a way that differs from what was replayed, a model, a length."""
+        setting = self.setting
+        if setting is None:
+            return False, False, 0
+        return bool(setting.differs), setting.drafter is not None, setting.length
+
+
+def best_line(plain: Offer, offers: Sequence[Offer]) -> Line:
+    """Return the best line; plain decoding everywhere where nothing is better.
+
+    An offer whose speed in a cell is not known counts there as plain decoding does.
+
+    Args:
+        plain: plain decoding, its speed known in every cell.
+        offers: whatever the engine can run.
+    """
+    found = [_line(dict.fromkeys(_batches(plain), plain), plain)]
+    groups: dict[object, list[Offer]] = {}
+    for offer in offers:
+        assert offer.setting is not None, "plain decoding is not among the offers"
+        groups.setdefault(offer.setting.group, []).append(offer)
+    for group in groups.values():
+        found.extend(_lines(group, plain))
+    best = max(line.score for line in found)
+    near = [line for line in found if line.score >= best - TIE * len(plain.rates)]
+    return min(near, key=lambda line: (line.complexity, -line.score))
+
+
+def is_allowed(offers: Mapping[int, Offer]) -> bool:
+    """Return whether one server can follow these offers by batch."""
+    drafting = {batch: offer.setting for batch, offer in offers.items() if offer.setting is not None}
+    if not drafting:
+        return True
+    settings, batches = list(drafting.values()), sorted(offers)
+    rules, lengths = settings[0], {setting.length for setting in settings}
+    is_off = [batch not in drafting for batch in batches]
+    return (
+        len({setting.group for setting in settings}) == 1
+        and (len(lengths) == 1 or rules.by_batch)
+        and (rules.off != "never" or not any(is_off))
+        and (rules.off != "above" or (not is_off[0] and is_off == sorted(is_off)))
+        and (not rules.longest_first or (not is_off[0] and drafting[batches[0]].length == max(lengths)))
+        and (rules.most_batch is None or max(drafting) <= rules.most_batch)
+    )
+
+
+def schedule_of(line: Line) -> Schedule:
+    """Return a line as stages; a batch between two planned ones goes with the nearer in logarithm, as in a plan."""
+    batches = sorted(line.offers)
+    stages: list[Stage] = []
+    for place, batch in enumerate(batches):
+        setting = line.offers[batch].setting
+        length = 0 if setting is None else setting.length
+        last = math.isqrt(batch * batches[place + 1]) if place + 1 < len(batches) else None
+        if stages and stages[-1].length == length:
+            stages[-1] = Stage(first=stages[-1].first, last=last, length=length)
+        else:
+            first = (stages[-1].last or 0) + 1 if stages else 1
+            stages.append(Stage(first=first, last=last, length=length))
+    return Schedule(setting=line.setting, stages=tuple(stages), most_batch=batches[-1])
+
+
+def _batches(plain: Offer) -> list[int]:
+    return sorted({batch for batch, _ in plain.rates})
+
+
+def _lines(group: Sequence[Offer], plain: Offer) -> Iterator[Line]:
+    """Yield the candidates of one group: every fixed length, and the best lengths by batch where they may differ."""
+    rules = group[0].setting
+    assert rules is not None
+    for offer in group:
+        yield from _fixed(offer, plain)
+    if rules.by_batch:
+        lengths = sorted({offer.setting.length for offer in group if offer.setting is not None})
+        for longest in lengths if rules.longest_first else lengths[-1:]:
+            yield from _by_batch(group, plain, longest)
+
+
+def _fixed(offer: Offer, plain: Offer) -> Iterator[Line]:
+    """Yield an offer at all batches, and with the batches off at which that is better and allowed."""
+    assert offer.setting is not None
+    batches = _batches(plain)
+    gains = {batch: _gain(offer, plain, batch) for batch in batches}
+    if offer.setting.off == "any" and not offer.setting.by_batch:
+        taken = {b: offer if (gain := gains[b]) is not None and gain > 0.0 else plain for b in batches}
+        yield _line(taken, plain)
+    starts = range(1, len(batches) + 1) if offer.setting.off == "above" else [len(batches)]
+    for start in starts:
+        if all(gains[batch] is not None for batch in batches[:start]):
+            yield _line({b: offer if place < start else plain for place, b in enumerate(batches)}, plain)
+
+
+def _by_batch(group: Sequence[Offer], plain: Offer, longest: int) -> Iterator[Line]:
+    """Yield the best offer of each batch among those up to a length; the smallest batch has it where that is a rule."""
+    taken: dict[int, Offer] = {}
+    for place, batch in enumerate(_batches(plain)):
+        able = [(gain, offer) for offer in group if (gain := _gain(offer, plain, batch)) is not None]
+        fitting = [(gain, offer) for gain, offer in able if offer.setting and offer.setting.length <= longest]
+        rules = group[0].setting
+        assert rules is not None
+        if place == 0 and rules.longest_first:
+            fitting = [(gain, offer) for gain, offer in fitting if offer.setting and offer.setting.length == longest]
+        elif rules.off == "any":
+            fitting.append((0.0, plain))
+        if not fitting:
+            return
+        taken[batch] = max(fitting, key=lambda one: one[0])[1]
+    yield _line(taken, plain)
+
+
+def _line(taken: Mapping[int, Offer], plain: Offer) -> Line:
+    gains = [_gain(offer, plain, batch) for batch, offer in taken.items()]
+    return Line(offers=dict(taken), score=sum(gain for gain in gains if gain is not None))
+
+
+def _gain(offer: Offer, plain: Offer, batch: int) -> float | None:
+    """Return the sum over a batch's cells of log(speed / plain speed); None where it cannot run in one of them."""
+    total = 0.0
+    for place, base in plain.rates.items():
+        if place[0] == batch:
+            if place not in offer.rates:
+                return None
+            rate = offer.rates[place]
+            assert base is not None, "plain decoding has a speed in every cell"
+            total += 0.0 if rate is None else math.log(rate / base)
+    return total

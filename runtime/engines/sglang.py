@@ -1,0 +1,93 @@
+"""SGLang: flags of its server, and a JSON file where the length follows the batch.
+
+Counts: `num_steps` are drafter forwards, one of them behind the committed text, so a chain of n takes n and an EAGLE-2
+tree of depth d takes d + 1. `num_draft_tokens` counts the root, as our verified tokens do.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+
+from ...planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
+from .engine import Option, Written
+from .grids import CHAINS, LOOKUPS, TREES
+from .schema import schema_of
+from .setting import EngineDrafter, Schedule, Setting
+
+ALGORITHMS = {"model": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3"}
+ADAPTIVE = ("EAGLE", "EAGLE3")  # algorithms whose steps may follow the batch
+FILE = "adaptive.json"
+TRIE = "its trie covers all requests and follows frequent continuations; the lookup that was priced copies the latest"
+
+
+class SGLang:
+    """SGLang's server."""
+
+    name = "sglang"
+
+    def setting(self, policy: TreePolicy, drafter: EngineDrafter | None, version: str) -> Setting | str:
+        """Return how SGLang runs a policy, or why it cannot."""
+        if isinstance(policy, LookupPolicy):
+            knobs = (("topk", 1), ("tokens", policy.length + 1))
+            return Setting(method="NGRAM", drafter=None, knobs=knobs, length=policy.length, differs=f"NGRAM: {TRIE}")
+        if drafter is None or not isinstance(policy, ChainPolicy | Eagle2Policy):
+            return f"SGLang has no {policy.kind} drafting: chains, beams reranked as EAGLE-2's, and its own n-gram trie"
+        algorithm = ALGORITHMS.get(drafter.form)
+        if algorithm is None:
+            return f"the form of {drafter.name} is not known, because its files are not there"
+        if isinstance(policy, Eagle2Policy):
+            knobs = (("topk", policy.top_k), ("tokens", policy.max_verify_tokens))
+            return Setting(method=algorithm, drafter=drafter, knobs=knobs, length=policy.depth + 1)
+        can_adapt = algorithm in ADAPTIVE and schema_of(self.name).knows("flags", "speculative-adaptive", version)
+        return Setting(
+            method=algorithm,
+            drafter=drafter,
+            knobs=(("topk", 1),),
+            length=policy.length,
+            by_batch=can_adapt,
+            off="any" if can_adapt else "never",
+        )
+
+    def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
+        """Return chains and beams of a model, n-grams of the text."""
+        return LOOKUPS if drafter is None else (*CHAINS, *TREES)
+
+    def written(self, schedule: Schedule, target: str, version: str) -> Written:
+        """Return the server's flags, and the adaptive file where lengths differ."""
+        setting, start = schedule.setting, ("python", "-m", "sglang.launch_server", "--model-path", target)
+        if setting is None:
+            return Written(command=shlex.join(start))
+        options = _options(setting, schedule)
+        files: tuple[tuple[str, str], ...] = ()
+        if len(schedule.stages) > 1:
+            steps = {str(stage.first): {"candidate_steps": [stage.length]} for stage in schedule.stages}
+            files = ((FILE, json.dumps(steps, indent=1) + "\n"),)
+            options += [("flags", "speculative-adaptive", True), ("flags", "speculative-adaptive-config", FILE)]
+        flags = [part for _, name, value in options for part in _flag(name, value)]
+        rows = [("adaptive", "candidate_steps", stage.length) for stage in schedule.stages] if files else []
+        return Written(flags=tuple(flags), files=files, command=shlex.join([*start, *flags]), options=(*options, *rows))
+
+
+def _options(setting: Setting, schedule: Schedule) -> list[Option]:
+    found: list[Option] = [("flags", "speculative-algorithm", setting.method)]
+    if setting.drafter is not None:
+        tokens = dict(setting.knobs).get("tokens", schedule.longest + 1)
+        found += [
+            ("flags", "speculative-draft-model-path", setting.drafter.path),
+            ("flags", "speculative-num-steps", schedule.longest),
+            ("flags", "speculative-eagle-topk", setting.knob("topk")),
+            ("flags", "speculative-num-draft-tokens", tokens),
+        ]
+        return found
+    return [
+        *found,
+        ("flags", "speculative-num-draft-tokens", schedule.longest + 1),
+        ("flags", "speculative-ngram-min-bfs-breadth", 1),
+        ("flags", "speculative-ngram-max-bfs-breadth", 1),
+    ]
+
+
+def _flag(name: str, value: object) -> list[str]:
+    return [f"--{name}"] if value is True else [f"--{name}", str(value)]

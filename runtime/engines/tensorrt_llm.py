@@ -1,0 +1,122 @@
+"""TensorRT-LLM: `speculative_config` in the YAML of `--config`.
+
+Counts: `max_draft_len` and `max_total_draft_tokens` leave the root out: an EAGLE-2 tree that verifies n tokens has
+n - 1 of them. A key of `draft_len_schedule` is the last batch of its length (versions before those recorded here read
+it as the first); beyond the largest key nothing is drafted, and the smallest key's length is `max_draft_len`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TypeGuard
+
+from ...planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
+from .engine import Option, Written
+from .grids import CHAINS, LOOKUPS, TREES
+from .setting import EngineDrafter, Knobs, Schedule, Setting, Value
+from .yaml import yaml_of
+
+FILE = "speculative.yaml"
+
+
+class TensorRTLLM:
+    """TensorRT-LLM's server, PyTorch backend."""
+
+    name = "tensorrt-llm"
+
+    def setting(self, policy: TreePolicy, drafter: EngineDrafter | None, version: str) -> Setting | str:
+        """Return how TensorRT-LLM runs a policy, or why it cannot."""
+        if isinstance(policy, LookupPolicy):
+            return _lookup(policy)
+        if drafter is None or not isinstance(policy, ChainPolicy | Eagle2Policy):
+            return f"TensorRT-LLM has no {policy.kind} drafting: chains, dynamic trees of EAGLE-3 heads, and n-grams"
+        if drafter.form == "model":
+            if isinstance(policy, Eagle2Policy):
+                return "TensorRT-LLM drafts trees with EAGLE-3 heads only"
+            return Setting(method="DraftTarget", drafter=drafter, knobs=(), length=policy.length, off="above")
+        if drafter.form != "eagle3":
+            return f"{drafter.name} is no language model and no EAGLE-3 head, as far as its files tell"
+        if isinstance(policy, Eagle2Policy):
+            return _tree(policy, drafter)
+        return Setting(
+            method="Eagle3",
+            drafter=drafter,
+            knobs=(),
+            length=policy.length,
+            by_batch=True,
+            off="any",
+            longest_first=True,
+        )
+
+    def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
+        """Return chains and beams of a model, n-grams of the text."""
+        return LOOKUPS if drafter is None else (*CHAINS, *TREES)
+
+    def written(self, schedule: Schedule, target: str, version: str) -> Written:
+        """Return the YAML file and the command that reads it."""
+        setting, start = schedule.setting, ("trtllm-serve", target)
+        if setting is None:
+            return Written(command=shlex.join(start))
+        values: dict[str, object] = {"decoding_type": setting.method, "max_draft_len": schedule.longest}
+        if setting.drafter is not None:
+            values["speculative_model"] = setting.drafter.path
+        values |= dict(setting.knobs)
+        options: list[Option] = [("config", name, value) for name, value in values.items() if _is_plain(value)]
+        notes: tuple[str, ...] = ()
+        if len(schedule.stages) > 1:
+            more, option, notes = _by_batch(schedule, setting)
+            values |= more
+            options.append(option)
+        flags = ("--config", FILE)
+        return Written(
+            flags=flags,
+            files=((FILE, yaml_of({"speculative_config": values})),),
+            command=shlex.join((*start, *flags)),
+            options=tuple(options),
+            notes=notes,
+        )
+
+
+def _lookup(policy: LookupPolicy) -> Setting | str:
+    if policy.min_ngram > 1:
+        return "TensorRT-LLM's n-grams have a longest size, and always look down to 1"
+    knobs: Knobs = (
+        ("max_matching_ngram_size", policy.max_ngram),
+        ("is_keep_all", True),
+        ("is_use_oldest", False),  # the latest occurrence, of this request alone, as was replayed
+        ("is_public_pool", False),
+    )
+    return Setting(method="NGram", drafter=None, knobs=knobs, length=policy.length, off="above")
+
+
+def _tree(policy: Eagle2Policy, drafter: EngineDrafter) -> Setting | str:
+    drafted, layers = policy.max_verify_tokens - 1, policy.depth + 1
+    if not layers <= drafted <= policy.top_k * layers:
+        return f"a dynamic tree holds {layers} to {policy.top_k * layers} drafted tokens at this depth and width"
+    knobs: Knobs = (
+        ("use_dynamic_tree", True),
+        ("dynamic_tree_max_topK", policy.top_k),
+        ("max_total_draft_tokens", drafted),
+    )
+    return Setting(method="Eagle3", drafter=drafter, knobs=knobs, length=layers)
+
+
+def _by_batch(schedule: Schedule, setting: Setting) -> tuple[dict[str, object], Option, tuple[str, ...]]:
+    """Return what makes lengths follow the batch: a schedule, or for two-model drafting where it ends."""
+    if not setting.by_batch:
+        last = schedule.stages[0].last
+        assert last is not None and len(schedule.stages) == 2, "drafting that ends has two stages"
+        return {"max_concurrency": last}, ("config", "max_concurrency", last), ()
+    lengths = [(stage.last or schedule.most_batch, stage.length) for stage in schedule.stages]
+    notes: tuple[str, ...] = ()
+    if lengths[-1][1] == 0:
+        lengths.pop()
+    else:
+        notes = (f"beyond batch {lengths[-1][0]}, the largest that was planned, TensorRT-LLM drafts nothing",)
+    rows = dict(lengths)
+    return {"draft_len_schedule": rows}, ("config", "draft_len_schedule", tuple(lengths)), notes
+
+
+def _is_plain(value: object) -> TypeGuard[Value]:
+    return isinstance(value, int | float | str)

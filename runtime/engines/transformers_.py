@@ -1,0 +1,101 @@
+"""transformers: fields of the assistant's generation configuration, or of `generate` itself for n-grams.
+
+Counts: `num_assistant_tokens` and `prompt_lookup_num_tokens` leave the root out, as our lengths do. Assisted generation
+takes one sequence at a time, so larger batches are decoded plainly.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+
+from ...planner.policy import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
+from .engine import Option, Written
+from .grids import CHAINS, CONFIDENT, LOOKUPS
+from .setting import EngineDrafter, Knobs, Schedule, Setting, Value
+
+SCRIPT, FILE = "generate.py", "generation.json"
+FIRST = "transformers copies behind the first occurrence of the n-gram; the lookup that was priced behind the latest"
+THRESHOLD = "assistant_confidence_threshold"
+START = '''\
+"""Decode prompts as planned; usage: python generate.py PROMPT [PROMPT ...]"""
+
+import json
+import sys
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+prompts = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained({target}, padding_side="left")
+tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+target = AutoModelForCausalLM.from_pretrained({target})
+extra = {{}}
+'''
+ASSISTED = """\
+if len(prompts) == 1:  # assisted generation takes one sequence
+    assistant = AutoModelForCausalLM.from_pretrained({drafter})
+    assistant.generation_config.update(**json.load(open("generation.json")))
+    extra = {{"assistant_model": assistant}}
+"""
+LOOKUP = """\
+if len(prompts) == 1:  # assisted generation takes one sequence
+    extra = json.load(open("generation.json"))
+"""
+END = """\
+inputs = tokenizer(prompts, return_tensors="pt", padding=True)
+written = target.generate(**inputs, **extra, max_new_tokens=128)
+print("\\n".join(tokenizer.batch_decode(written, skip_special_tokens=True)))
+"""
+
+
+class Transformers:
+    """transformers' `generate`."""
+
+    name = "transformers"
+
+    def setting(self, policy: TreePolicy, drafter: EngineDrafter | None, version: str) -> Setting | str:
+        """Return how transformers runs a policy, or why it cannot."""
+        if isinstance(policy, LookupPolicy):
+            if policy.min_ngram > 1:
+                return "transformers' prompt lookup has a longest n-gram, and always looks down to 1"
+            return Setting(
+                method="prompt lookup",
+                drafter=None,
+                knobs=(("max_matching_ngram_size", policy.max_ngram),),
+                length=policy.length,
+                off="any",
+                most_batch=1,
+                differs=FIRST,
+            )
+        if drafter is None or not isinstance(policy, ChainPolicy | ConfidentChainPolicy):
+            return f"transformers has no {policy.kind} drafting: chains, confident chains and prompt lookup"
+        if drafter.form != "model":
+            return f"transformers assists with language models, which {drafter.name} is not, as far as its files tell"
+        threshold = policy.confidence if isinstance(policy, ConfidentChainPolicy) else 0.0
+        knobs: Knobs = (("num_assistant_tokens_schedule", "constant"), (THRESHOLD, threshold))
+        return Setting(method="assistant", drafter=drafter, knobs=knobs, length=policy.length, off="any", most_batch=1)
+
+    def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
+        """Return chains of a model, stopped by doubt or not; n-grams of the text."""
+        return LOOKUPS if drafter is None else (*CHAINS, *CONFIDENT)
+
+    def written(self, schedule: Schedule, target: str, version: str) -> Written:
+        """Return a program and the generation configuration it reads."""
+        setting, command = schedule.setting, shlex.join(("python", SCRIPT, "a prompt"))
+        if setting is None:
+            script = (START + END).format(target=json.dumps(target))
+            return Written(files=((SCRIPT, script),), command=command)
+        length = "num_assistant_tokens" if setting.drafter is not None else "prompt_lookup_num_tokens"
+        values: dict[str, Value] = {length: schedule.longest, **dict(setting.knobs)}
+        middle = LOOKUP if setting.drafter is None else ASSISTED
+        drafter = "" if setting.drafter is None else setting.drafter.path
+        script = (START + middle + END).format(target=json.dumps(target), drafter=json.dumps(drafter))
+        options: list[Option] = [("generation", name, value) for name, value in values.items()]
+        notes = ("where scikit-learn is installed, transformers moves assistant_confidence_threshold while it decodes",)
+        return Written(
+            files=((SCRIPT, script), (FILE, json.dumps(values, indent=1) + "\n")),
+            command=command,
+            options=tuple(options),
+            notes=notes if dict(setting.knobs).get(THRESHOLD) else (),
+        )

@@ -1,0 +1,128 @@
+"""vLLM: one JSON object behind `--speculative-config`.
+
+Counts: `num_speculative_tokens` leaves the root out, as our lengths do. Rows of `num_speculative_tokens_per_batch_size`
+hold first batch, last batch, both included, and the length; 0 is off.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+
+from ...planner.policy import ChainPolicy, LookupPolicy, StaticPolicy, SuffixTreePolicy, TreePolicy
+from ...planner.tree import TokenTree
+from .engine import Option, Written
+from .grids import CHAINS, LOOKUPS, SUFFIX_TREES
+from .schema import schema_of
+from .setting import EngineDrafter, Knobs, Off, Schedule, Setting
+
+ROWS = "num_speculative_tokens_per_batch_size"
+TREE = "speculative_token_tree"
+METHODS = {"model": "draft_model", "eagle": "eagle", "eagle3": "eagle3"}
+LAST_BATCH = 4096  # end of the last row; vLLM's own schedules end there
+FIRST = "vLLM copies behind the first occurrence of the n-gram; the lookup that was priced behind the latest"
+PATH = "vLLM's suffix decoding follows one path, the tree that was priced several"
+
+
+class VLLM:
+    """vLLM's server."""
+
+    name = "vllm"
+
+    def setting(self, policy: TreePolicy, drafter: EngineDrafter | None, version: str) -> Setting | str:
+        """Return how vLLM runs a policy, or why it cannot."""
+        if isinstance(policy, LookupPolicy):
+            knobs: Knobs = (("prompt_lookup_max", policy.max_ngram), ("prompt_lookup_min", policy.min_ngram))
+            return self._by_batch("ngram", None, knobs, policy.length, version, differs=FIRST)
+        if isinstance(policy, SuffixTreePolicy):
+            return self._suffix(policy, version)
+        if drafter is None:
+            return f"vLLM has no {policy.kind} drafting; from the text it has n-grams and suffix decoding"
+        method = METHODS.get(drafter.form)
+        if method is None:
+            return f"the form of {drafter.name} is not known, because its files are not there"
+        if method not in self._methods(version):
+            return f"vLLM {version} takes no draft model of its own"
+        if isinstance(policy, StaticPolicy):
+            return self._tree(policy, drafter, method, version)
+        if not isinstance(policy, ChainPolicy):
+            return f"vLLM has no {policy.kind} drafting; with a model it drafts chains of one length"
+        return self._by_batch(method, drafter, (), policy.length, version)
+
+    def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
+        """Return chains of a model; n-grams and suffix trees of the text."""
+        return (*LOOKUPS, *SUFFIX_TREES) if drafter is None else CHAINS
+
+    def written(self, schedule: Schedule, target: str, version: str) -> Written:
+        """Return the configuration as a flag."""
+        setting = schedule.setting
+        if setting is None:
+            return Written(command=shlex.join(("vllm", "serve", target)))
+        values: dict[str, object] = {"method": setting.method}
+        if setting.drafter is not None:
+            values["model"] = setting.drafter.path
+        values |= {"num_speculative_tokens": schedule.longest, **dict(setting.knobs)}
+        if len(schedule.stages) > 1:
+            values[ROWS] = _rows(schedule)
+        flags = ("--speculative-config", json.dumps(values))
+        return Written(
+            flags=flags, command=shlex.join(("vllm", "serve", target, *flags)), options=tuple(_options(values))
+        )
+
+    def _methods(self, version: str) -> list[str]:
+        schema = schema_of(self.name)
+        return [name for name in schema.sections["methods"] if schema.knows("methods", name, version)]
+
+    def _by_batch(
+        self, method: str, drafter: EngineDrafter | None, knobs: Knobs, length: int, version: str, differs: str = ""
+    ) -> Setting:
+        has_rows = schema_of(self.name).knows("config", ROWS, version)
+        off: Off = "any" if has_rows else "never"
+        return Setting(
+            method=method, drafter=drafter, knobs=knobs, length=length, by_batch=has_rows, off=off, differs=differs
+        )
+
+    def _suffix(self, policy: SuffixTreePolicy, version: str) -> Setting | str:
+        if "suffix" not in self._methods(version):
+            return f"vLLM {version} has no suffix decoding"
+        if policy.offset or not policy.factor:
+            return "vLLM's suffix decoding has a factor of the match and no offset"
+        knobs: Knobs = (
+            ("suffix_decoding_max_cached_requests", 0),  # the text of a request alone, as was replayed
+            ("suffix_decoding_max_spec_factor", float(policy.factor)),
+            ("suffix_decoding_min_token_prob", policy.least_chance),
+        )
+        return Setting(method="suffix", drafter=None, knobs=knobs, length=policy.nodes - 1, differs=PATH)
+
+    def _tree(self, policy: StaticPolicy, drafter: EngineDrafter, method: str, version: str) -> Setting | str:
+        if not schema_of(self.name).knows("config", TREE, version):
+            return f"vLLM {version} drafts no trees; only old versions did"
+        if method == "draft_model":
+            return "vLLM drafted trees with EAGLE heads only"
+        knobs: Knobs = ((TREE, str(paths_of(policy.tree))),)
+        return Setting(method=method, drafter=drafter, knobs=knobs, length=policy.tree.size - 1)
+
+
+def paths_of(tree: TokenTree) -> list[tuple[int, ...]]:
+    """Return every node but the root by the ranks on its path, short ones first."""
+    paths: list[tuple[int, ...]] = [()]
+    for parent, rank in zip(tree.parents[1:], tree.ranks[1:], strict=True):
+        paths.append((*paths[parent], rank))
+    return sorted(paths[1:], key=lambda path: (len(path), path))
+
+
+def _rows(schedule: Schedule) -> list[list[int]]:
+    rows = [[stage.first, stage.last or 0, stage.length] for stage in schedule.stages]
+    rows[-1][1] = max(LAST_BATCH, rows[-1][0])
+    return rows
+
+
+def _options(values: dict[str, object]) -> list[Option]:
+    found: list[Option] = [("methods", str(values["method"]), True)]
+    for name, value in values.items():
+        if isinstance(value, list):
+            found.append(("config", name, tuple(tuple(row) for row in value)))
+        elif isinstance(value, int | float | str):
+            found.append(("config", name, value))
+    return found

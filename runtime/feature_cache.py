@@ -1,0 +1,59 @@
+"""A key-value cache that also keeps a hidden state per token: what heads draft from."""
+
+from __future__ import annotations
+
+import torch
+
+from .cache import KeyValueCache
+
+
+class FeatureCache(KeyValueCache):
+    """Keys, values and features; whatever moves, moves together.
+
+    Invariant: `features[slot, position]` belongs to the token whose keys lie at that position.
+
+    Attributes:
+        after: how many layers of the target each part of a feature has passed; empty where they are a head's own.
+    """
+
+    def __init__(
+        self,
+        *,
+        layers: int,
+        slots: int,
+        capacity: int,
+        width: int,
+        feature_width: int,
+        after: tuple[int, ...] = (),
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """Allocate a cache as any, and features (slots, capacity, feature_width)."""
+        super().__init__(layers=layers, slots=slots, capacity=capacity, width=width, dtype=dtype, device=device)
+        self.after = after
+        self.features = torch.zeros(slots, capacity, feature_width, dtype=dtype, device=device)
+        self._flat_features = self.features.view(slots * capacity, feature_width)
+
+    def write_features(self, rows: torch.Tensor, features: torch.Tensor) -> None:
+        """Set the features (n, feature_width) of rows (n,) of slots * capacity."""
+        self._flat_features.index_copy_(0, rows, features)
+
+    def move_slot(self, source: int, target: int, tokens: int) -> None:
+        """Copy the first `tokens` positions of one slot over another."""
+        super().move_slot(source, target, tokens)
+        self.features[target, :tokens] = self.features[source, :tokens]
+
+    def spread(self, slots: int, tokens: int) -> None:
+        """Copy the first `tokens` positions of slot 0 over the first `slots` slots."""
+        super().spread(slots, tokens)
+        self.features[1:slots, :tokens] = self.features[:1, :tokens]
+
+    def take_over(self, smaller: KeyValueCache) -> None:
+        """Copy everything from a cache of the same kind with as many slots and less capacity."""
+        assert isinstance(smaller, FeatureCache)
+        super().take_over(smaller)
+        self.features[:, : smaller.capacity] = smaller.features
+
+    def _gather(self, source: torch.Tensor, start: int) -> None:
+        super()._gather(source, start)
+        self._flat_features[start : start + len(source)] = self._flat_features.index_select(0, source)

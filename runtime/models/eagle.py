@@ -1,0 +1,257 @@
+"""A feature-level head of EAGLE's forms: one layer that reads the target's hidden states beside the text.
+
+The token at place t is read together with the *feature* of the token before it. Along committed text features are the
+target's own hidden states; inside a draft they are what the head itself made of the token before. So
+
+    f[t] = layer(join(embedding(x[t]), f[t - 1]))            and f[t] predicts x[t + 1].
+
+The first token of a text has no feature before it: it is no input of a head, and its column is never seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from ...errors import ModelError
+from ..cache import KeyValueCache
+from ..feature_cache import FeatureCache
+from ..layout import PREFILL_TOKENS, lay_out
+from .anatomy import Anatomy, LayerWeights, Sight, turns_of
+from .eagle_shape import LAYER, HeadShape, as_numbers
+from .forward import ForwardInput
+from .lean import LeanModel, rows_of, taken
+from .norm import Norm
+from .projection import Projection
+
+NEVER = -1e30  # logit of a token outside the draft vocabulary: finite, so that scores of whole paths stay numbers
+UNSEEN = -1e4  # added to the score of the first column: its weight is 0 beside any other
+
+
+class EagleHead:
+    """A head behind its target, as a causal language model with a cache of its own.
+
+    `forward` continues drafts: every token takes the feature that the head itself left at its parent. `read` reads
+    committed text, whose features are given.
+
+    Attributes:
+        reads: how many of the target's layers each hidden state it reads has passed.
+
+    Source: Li et al. 2024, EAGLE, arXiv:2401.15077, Sec. 4.1 (form "eagle", also of EAGLE-2, arXiv:2406.16858); Li et
+    al. 2025, EAGLE-3, arXiv:2503.01840, Sec. 3.1 (form "eagle3").
+    """
+
+    regime = "eager"
+
+    def __init__(self, weights: Mapping[str, Tensor], shape: HeadShape, target: LeanModel) -> None:
+        """Take tensors by their published names; embedding and language-model head may be the target's.
+
+        Raises:
+            ModelError: a tensor is missing, or the head does not fit its target.
+        """
+        self.dtype, self.device, self.attention = target.dtype, target.device, "sdpa"
+        self.vocabulary, self.longest_context = target.vocabulary, target.longest_context
+        self.reads = shape.reads_of(len(target.anatomy.layers))
+        target.require_layers(self.reads)
+        self._target, self._form = target, shape.form
+        tensors = _Tensors(weights, target.anatomy.embedding)
+        self._joins = Projection(tensors["fc.weight"], tensors.get("fc.bias"))
+        self._embedding = tensors.get("embed_tokens.weight")
+        self._body = LeanModel(_anatomy(tensors, shape, target))
+        self._token_norm, self._feature_norm = _input_norms(tensors, shape)
+        self._drafted = _drafted_ids(tensors, shape, target.vocabulary)
+        _require_fit(tensors, shape, target, len(self.reads))
+
+    def new_cache(self, slots: int, capacity: int) -> FeatureCache:
+        """Return an empty cache for that many sequences of at most `capacity` tokens."""
+        return self._body.new_feature_cache(slots, capacity, ())
+
+    @torch.inference_mode()
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache.
+
+        Every token takes the feature that lies at its parent, which is the last one before it that it sees.
+        """
+        assert isinstance(cache, FeatureCache)
+        slots = torch.arange(step.first_slot, step.first_slot + len(step.tokens), device=self.device)
+        return self._run(cache.features[slots.unsqueeze(1), parents_of(step)].flatten(0, 1), step, cache)
+
+    @torch.inference_mode()
+    def read(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return what `forward` does for tokens of committed text.
+
+        Args:
+            features: (batch, n, len(reads) * hidden), of the target at the token before each, before any final norm.
+            step: the tokens, and where they stand.
+            cache: from `new_cache`.
+        """
+        assert isinstance(cache, FeatureCache)
+        flat = features.flatten(0, 1)
+        return self._run(self._target.final_norm(flat) if self._form == "eagle" else self._joins(flat), step, cache)
+
+    def along(self, text: Sequence[int]) -> Tensor:
+        """Return (n, len(reads) * hidden): what `read` takes beside each token of a text; the target reads it once."""
+        cache = self._target.new_cache(1, len(text))
+        pieces = [torch.zeros(1, len(self.reads) * self._target.hidden, dtype=self.dtype, device=self.device)]
+        for start in range(0, len(text), PREFILL_TOKENS):
+            piece = np.array([text[start : start + PREFILL_TOKENS]], dtype=np.int64)
+            count = piece.shape[1]
+            sees = np.tri(count, dtype=np.bool_)[None]
+            step = lay_out(piece, np.arange(count), [start], sees, dtype=self.dtype, device=self.device)
+            pieces.append(self._target.features(step, cache, self.reads)[0])
+        return torch.cat(pieces)[:-1]
+
+    def _run(self, features: Tensor, step: ForwardInput, cache: FeatureCache) -> Tensor:
+        """Return logits behind tokens whose features are (batch * n, hidden); keep the head's own features."""
+        embedded = self._embed(step.tokens)
+        if self._form == "eagle":
+            hidden = attending = self._joins(torch.cat((embedded, features), dim=-1))
+        else:
+            hidden = features
+            attending = torch.cat((self._token_norm(embedded), self._feature_norm(features)), dim=-1)
+        place = self._body.place(_without_first(step), cache, first=min(1, step.seen - 1))
+        own = self._body.through(self._body.anatomy.layers[0], hidden, attending, cache.states[0], place)
+        cache.write_features(rows_of(step, cache), own)
+        return self._logits(taken(step, own)).view(len(step.tokens), -1, self.vocabulary)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        if self._embedding is None:
+            return self._target.embed(tokens)
+        return F.embedding(tokens.reshape(-1), self._embedding)
+
+    def _logits(self, own: Tensor) -> Tensor:
+        if self._form == "eagle":
+            return self._target.logits(own)
+        logits = self._body.logits(self._body.final_norm(own))
+        if self._drafted is None:
+            return logits
+        whole = logits.new_full((len(logits), self.vocabulary), max(NEVER, torch.finfo(logits.dtype).min))
+        return whole.index_copy_(1, self._drafted, logits)
+
+
+def parents_of(step: ForwardInput) -> Tensor:
+    """Return (batch, n): the cache column of the last token before each that it sees; 0 where there is none."""
+    if step.bias is None:
+        return (step.columns - 1).clamp(min=0)
+    columns = torch.arange(step.seen, device=step.columns.device)
+    is_before = (step.bias > -torch.inf) & (columns < step.columns.unsqueeze(2))
+    return torch.where(is_before, columns, 0).amax(dim=-1)
+
+
+def _without_first(step: ForwardInput) -> ForwardInput:
+    """Hide column 0, but from tokens that see nothing else."""
+    if step.bias is None:
+        return step
+    bias = step.bias.clone()
+    bias[:, :, 0] += UNSEEN
+    return replace(step, bias=bias)
+
+
+class _Tensors:
+    """Tensors by name, in the number format of the target."""
+
+    def __init__(self, weights: Mapping[str, Tensor], like: Tensor) -> None:
+        self._weights, self._like = weights, like
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._weights:
+            raise ModelError(f"the head lacks the tensor {name}; finish the download or train it again")
+        return as_numbers(self._weights[name], self._like)
+
+    def get(self, name: str) -> Tensor | None:
+        return self[name] if name in self._weights else None
+
+
+def _anatomy(tensors: _Tensors, shape: HeadShape, target: LeanModel) -> Anatomy:
+    """Return the head's layer as the whole of a model."""
+    config, own = shape.config, target.anatomy
+    heads, size = int(config.num_attention_heads), _head_size(config)
+    turns = turns_of(LlamaRotaryEmbedding(config).to(own.embedding.device), own.longest_context, own.embedding[0])
+    is_first = shape.form == "eagle"
+    return Anatomy(
+        heads=heads,
+        kv_heads=int(config.num_key_value_heads or heads),
+        size=size,
+        vocabulary=own.vocabulary,
+        longest_context=own.longest_context,
+        embedding=own.embedding,
+        embedding_scale=None,
+        sights=(Sight(window=None, turns=turns),),
+        layers=(_layer(tensors, shape),),
+        final_norm=own.final_norm if is_first else _norm(tensors, "norm.weight", config),
+        head=own.head if is_first else Projection(tensors["lm_head.weight"]),
+        attention_cap=None,
+        logit_cap=None,
+    )
+
+
+def _layer(tensors: _Tensors, shape: HeadShape) -> LayerWeights:
+    names, config = LAYER[shape.form], shape.config
+    qkv = [tensors[f"{names}self_attn.{one}_proj.weight"] for one in "qkv"]
+    biases = [tensors.get(f"{names}self_attn.{one}_proj.bias") for one in "qkv"]
+    given = [bias for bias in biases if bias is not None]
+    return LayerWeights(
+        sight=0,
+        input_norm=_norm(tensors, f"{names}post_attention_layernorm.weight", config),  # not used: see _run
+        qkv=Projection(torch.cat(qkv), torch.cat(given) if len(given) == len(qkv) else None),
+        head_norm=None,
+        scale=_head_size(config) ** -0.5,
+        output=Projection(tensors[f"{names}self_attn.o_proj.weight"]),
+        output_norm=None,
+        mlp_norm=_norm(tensors, f"{names}post_attention_layernorm.weight", config),
+        gate_up=Projection(torch.cat([tensors[f"{names}mlp.{one}_proj.weight"] for one in ("gate", "up")])),
+        activation=F.silu,
+        down=Projection(tensors[f"{names}mlp.down_proj.weight"]),
+        down_norm=None,
+    )
+
+
+def _input_norms(tensors: _Tensors, shape: HeadShape) -> tuple[Norm, Norm]:
+    """Return the norms of embedding and feature; of form "eagle", which has none, any."""
+    names = ("input_layernorm", "hidden_norm") if shape.form == "eagle3" else ("post_attention_layernorm",) * 2
+    first, second = (_norm(tensors, f"{LAYER[shape.form]}{name}.weight", shape.config) for name in names)
+    return first, second
+
+
+def _drafted_ids(tensors: _Tensors, shape: HeadShape, vocabulary: int) -> Tensor | None:
+    """Return (draft vocabulary,) ids of the tokens it can draft; None where these are all of them."""
+    offsets = tensors.get("d2t") if shape.form == "eagle3" else None
+    if offsets is None:
+        return None
+    ids = offsets + torch.arange(len(offsets), device=offsets.device)
+    if len(ids) != len(tensors["lm_head.weight"]) or not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
+        raise ModelError(
+            f"d2t maps {len(ids)} draft tokens to ids up to {int(ids.max())} of {vocabulary}; the head is for another "
+            "vocabulary"
+        )
+    return ids
+
+
+def _require_fit(tensors: _Tensors, shape: HeadShape, target: LeanModel, reads: int) -> None:
+    """Raise ModelError unless hidden states and vocabulary are those of the target."""
+    wanted = (target.hidden, (2 if shape.form == "eagle" else reads) * target.hidden)
+    if tuple(tensors["fc.weight"].shape) != wanted:
+        raise ModelError(
+            f"the head joins features by a matrix of {tuple(tensors['fc.weight'].shape)} and this target needs "
+            f"{wanted}; give the head of this target"
+        )
+    if shape.form == "eagle3" and tensors.get("d2t") is None and len(tensors["lm_head.weight"]) != target.vocabulary:
+        raise ModelError(
+            f"the head knows {len(tensors['lm_head.weight'])} tokens and the target {target.vocabulary}, and no d2t "
+            "says which; give the head of this target"
+        )
+
+
+def _norm(tensors: _Tensors, name: str, config: LlamaConfig) -> Norm:
+    return Norm(weight=tensors[name], eps=float(config.rms_norm_eps))
+
+
+def _head_size(config: LlamaConfig) -> int:
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)

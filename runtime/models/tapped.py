@@ -1,0 +1,80 @@
+"""A target that keeps hidden states in its cache as it decodes, for heads that draft from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from ...errors import ModelError
+from ..cache import KeyValueCache
+from ..feature_cache import FeatureCache
+from .eagle import EagleHead
+from .forward import CausalModel, ForwardInput
+from .lean import LeanModel, rows_of
+
+
+class TappedModel:
+    """A lean model whose every forward also writes the hidden states of its tokens beside their keys and values.
+
+    So after a verification the features of accepted tokens lie where the tokens do: they cost one copy and no forward.
+    """
+
+    def __init__(self, model: LeanModel, after: Sequence[int]) -> None:
+        """Share all weights of `model`.
+
+        Args:
+            model: the target.
+            after: how many layers each of the wanted hidden states has passed, 0 being the embedding.
+
+        Raises:
+            ModelError: the model has fewer layers.
+        """
+        model.require_layers(after)
+        self.regime, self.dtype, self.device = model.regime, model.dtype, model.device
+        self.vocabulary, self.longest_context, self.attention = (
+            model.vocabulary,
+            model.longest_context,
+            model.attention,
+        )
+        self._model, self._after = model, tuple(after)
+
+    def new_cache(self, slots: int, capacity: int) -> FeatureCache:
+        """Return an empty cache for that many sequences of at most `capacity` tokens."""
+        return self._model.new_feature_cache(slots, capacity, self._after)
+
+    @torch.inference_mode()
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache."""
+        assert isinstance(cache, FeatureCache)
+        kept: dict[int, Tensor] = {}
+        for count, hidden in enumerate(self._model.stream(step, cache)):
+            if count in self._after:
+                kept[count] = hidden
+        cache.write_features(rows_of(step, cache), torch.cat([kept[count] for count in self._after], dim=-1))
+        return self._model.answer(step, hidden)
+
+
+def tapped_for(target: CausalModel, drafters: Iterable[CausalModel]) -> CausalModel:
+    """Return the target as these drafters need it: itself where none of them is a head.
+
+    Raises:
+        ModelError: a head drafts for another kind of model than the lean forward knows.
+    """
+    after = sorted({count for drafter in drafters if isinstance(drafter, EagleHead) for count in drafter.reads})
+    return TappedModel(require_lean(target), after) if after else target
+
+
+def require_lean(target: CausalModel) -> LeanModel:
+    """Return the target.
+
+    Raises:
+        ModelError: it is none whose hidden states can be read.
+    """
+    if not isinstance(target, LeanModel):
+        raise ModelError(
+            "a head reads hidden states, which only the lean forward of the Llama kind shows, and this target runs as "
+            f"{target.regime}; leave the head out"
+        )
+    return target

@@ -1,0 +1,111 @@
+"""Who asks: tokens found by their hash, as the store knew them half a second ago at most."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hmac import compare_digest
+from threading import Lock
+from time import monotonic
+
+from ..db.access import Scope, TokenRow, Tokens, token_hash
+from ..db.tables import utc_now
+from .cookies import OPEN_PAGES, is_page, token_in_cookie
+from .problem import ProblemError
+from .setback import Setback
+from .settings import Auth
+
+ANYBODY = "anybody"  # the name of whoever needs no token
+OPEN = ("/healthz", "/readyz", *OPEN_PAGES)
+ADMIN = re.compile(r"/v1/plans/([^/]+/(promote|retire|restore)|rollback)")
+QUESTIONS = ("/v1/resolve",)  # asked by POST because of their length
+LONGEST_TOKEN = 200
+SLOWEST_NEWS_S = 0.05  # for tokens that are not known yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks, and what they may do."""
+
+    name: str
+    scope: Scope
+
+
+def scope_for(method: str, path: str) -> Scope | None:
+    """Return what a request needs, None where anybody may ask; whatever is not listed needs a token."""
+    if path in OPEN:
+        return None
+    if method in ("GET", "HEAD", "OPTIONS") or path in QUESTIONS:
+        return "read"
+    return "admin" if ADMIN.fullmatch(path) else "write"
+
+
+def token_of(method: str, path: str, headers: Mapping[bytes, bytes]) -> str | None:
+    """Return the token a request brings: as a bearer, or for a page in a browser's cookie."""
+    kind, _, value = headers.get(b"authorization", b"").decode("latin-1").strip().partition(" ")
+    if kind.lower() == "bearer":
+        return value.strip()
+    is_read = method in ("GET", "HEAD") and is_page(path)
+    return token_in_cookie(headers) if is_read else None
+
+
+class Callers:
+    """The tokens of a store, kept in memory for a moment."""
+
+    def __init__(self, tokens: Tokens, auth: Auth, fresh_s: float) -> None:
+        """Take the store's tokens, whether they are needed, and how long they may be remembered."""
+        self._tokens, self._auth, self._fresh_s = tokens, auth, fresh_s
+        self._rows: dict[str, TokenRow] = {}
+        self._read_at = float("-inf")
+        self._lock, self._setback = Lock(), Setback()
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether anybody is refused who brings none."""
+        return self._auth == "required" or (self._auth == "when-tokens-exist" and bool(self._rows))
+
+    def is_fresh(self, token: str | None) -> bool:
+        """Whether what is in memory is new enough to judge a token by."""
+        age = monotonic() - self._read_at
+        is_known = not token or token_hash(token) in self._rows
+        return age <= (self._fresh_s if is_known else min(self._fresh_s, SLOWEST_NEWS_S))
+
+    def refresh(self) -> None:
+        """Read the tokens, unless another thread has just done so.
+
+        Raises:
+            StoreError: the store is away.
+        """
+        asked = monotonic()
+        with self._lock, self._setback:
+            if self._read_at < asked:
+                began = monotonic()
+                rows = {row.hash: row for row in self._tokens.rows()}
+                self._rows, self._read_at = rows, began
+
+    def caller(self, token: str | None, needed: Scope) -> Caller:
+        """Return who asks.
+
+        Raises:
+            ProblemError: 401 without a token that holds, 403 with one that is not enough.
+        """
+        if not self.needs_token:
+            return Caller(name=ANYBODY, scope="admin")
+        row = self.row(token)
+        if row is None:
+            why = "the token is unknown, expired or revoked" if token else "a token is needed"
+            told = f"{why}; send it as 'Authorization: Bearer spt_...', make one with: spectune token create"
+            raise ProblemError(401, "unauthorized", told, {"WWW-Authenticate": 'Bearer realm="spectune"'})
+        if not row.allows(needed):
+            raise ProblemError(403, "forbidden", f"this needs a token of scope {needed}, {row.name!r} has {row.scope}")
+        return Caller(name=row.name, scope=row.scope)  # type: ignore[arg-type]  # checked when it was made
+
+    def row(self, token: str | None) -> TokenRow | None:
+        """Return the token's row while it holds, else None."""
+        if not token or len(token) > LONGEST_TOKEN:
+            return None
+        hashed = token_hash(token)
+        row = self._rows.get(hashed)
+        is_it = row is not None and compare_digest(row.hash, hashed)
+        return row if row is not None and is_it and row.holds_at(utc_now()) else None

@@ -1,0 +1,115 @@
+"""Measurements, surfaces and host times over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from ..db.receipts import Receipt
+from ..db.surface_rows import SurfaceRow, surface_rows, timings_of
+from ..db.wire import TOO_MANY_TIMINGS, Added, NewMeasurements, Page
+from ..profiler.records.overhead import RoundOverhead
+from ..profiler.records.surface import LatencySurface
+from . import examples
+from .body import record_of
+from .documents import gives, takes
+from .paging import whole
+from .parameters import Hash, Once, Word
+from .problem import ProblemError, not_found
+from .state import Service, service_of
+from .writes import Work, answer_of, receipt_of, written
+
+router = APIRouter(prefix="/v1", tags=["measurements"])
+
+MOST_TIMINGS = 200_000  # of the surfaces that one request reads
+Key = Annotated[str, Query(min_length=1, max_length=80)]
+Name = Annotated[str, Query(min_length=1, max_length=120)]
+
+
+@router.post(
+    "/measurements",
+    status_code=201,
+    responses=gives(Added, Added(added=1), 201, "Kept, all of them."),
+    openapi_extra=takes(NewMeasurements, examples.MEASUREMENTS),
+)
+async def post_measurements(request: Request, once: Once = None) -> Response:
+    """Add cells of one surface; all of them are kept, or none."""
+    return await written(request, keep_measurements)
+
+
+@router.get("/surfaces/rows", responses=gives(Page[SurfaceRow], Page(items=(examples.SURFACE_ROW,))))
+async def get_surface_rows(request: Request) -> Response:
+    """Return which surfaces there are and how many timings each has, without the timings."""
+    service = service_of(request)
+    return answer_of(receipt_of(whole(await service.read(surface_rows, service.store)), kind=Page[SurfaceRow]))
+
+
+@router.get("/surfaces", responses=gives(Page[LatencySurface], Page(items=(examples.SURFACE,))))
+async def get_surfaces(
+    request: Request,
+    device: Hash = None,
+    model: Hash = None,
+    dtype: Word = None,
+    role: Word = None,
+    regime: Word = None,
+    attention: Word = None,
+) -> Response:
+    """Return surfaces with the cells that count; all at once, so name what is wanted: 422 where it is too much."""
+    service = service_of(request)
+    further = {"role": role, "regime": regime, "attention": attention}
+
+    def read() -> Receipt:
+        timings = timings_of(service.store, device=device, model=model, dtype=dtype, **further)
+        if timings > MOST_TIMINGS:
+            told = (
+                f"these surfaces have {timings} timings, more than {MOST_TIMINGS}; name device, model, dtype and role"
+            )
+            raise ProblemError(422, TOO_MANY_TIMINGS, told)
+        surfaces = service.store.surfaces(device, model, dtype, **further)
+        return receipt_of(whole(surfaces), kind=Page[LatencySurface])
+
+    return answer_of(await service.read(read))
+
+
+@router.post(
+    "/overheads",
+    status_code=201,
+    responses=gives(Added, Added(added=1), 201, "Kept."),
+    openapi_extra=takes(RoundOverhead, examples.OVERHEAD),
+)
+async def post_overhead(request: Request, once: Once = None) -> Response:
+    """Add host times of one target on one device."""
+    return await written(request, keep_overhead)
+
+
+@router.get("/overheads", responses=gives(RoundOverhead, examples.OVERHEAD))
+async def get_overhead(request: Request, device: Key, target: Key, dtype: Name) -> Response:
+    """Return the newest host times of a target on a device."""
+    service = service_of(request)
+    overhead = await service.read(service.store.overhead, device, target, dtype)
+    if overhead is None:
+        raise not_found(f"the host time of {target} on {device} in {dtype} was never measured; run: spectune profile")
+    return answer_of(receipt_of(overhead))
+
+
+def keep_measurements(service: Service, _caller: str, body: bytes) -> Work:
+    """Prepare a POST of measurements."""
+    sent = record_of(NewMeasurements, body)
+
+    def work() -> Receipt:
+        service.store.add_measurements(sent.surface, sent.measurements)
+        return receipt_of(Added(added=len(sent.measurements)), 201)
+
+    return work
+
+
+def keep_overhead(service: Service, _caller: str, body: bytes) -> Work:
+    """Prepare a POST of host times."""
+    overhead = record_of(RoundOverhead, body)
+
+    def work() -> Receipt:
+        service.store.add_overhead(overhead)
+        return receipt_of(Added(added=1), 201)
+
+    return work

@@ -1,0 +1,172 @@
+"""Pages for people: what the store holds, at addresses of their own, readable by whoever may read."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable
+
+from fastapi import APIRouter, Request, Response
+from starlette.responses import HTMLResponse
+
+from ..errors import SpectuneError
+from ..report.site.contents import Contents, NoPageError
+from ..report.site.device import device_page_of
+from ..report.site.difference import difference_page_of
+from ..report.site.drift import drift_page
+from ..report.site.frame import Frame, document
+from ..report.site.jobs import jobs_page
+from ..report.site.links import SiteLinks, device_page
+from ..report.site.overview import overview_page
+from ..report.site.page import Page
+from ..report.site.plan import plan_page_of
+from ..report.site.plans import plans_page
+from ..report.site.refusal import refusal_page
+from ..report.site.surface import surface_page_of
+from ..report.site.trace import trace_page_of
+from .cookies import token_in_cookie
+from .problem import problem_of
+from .state import service_of
+
+router = APIRouter(include_in_schema=False)
+
+NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+MOST_JOBS = 200
+LINKS = SiteLinks()
+HEADERS = {
+    "Cache-Control": "private, no-cache",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+Maker = Callable[[Contents], Page]
+
+
+@router.get("/")
+async def get_overview(request: Request) -> Response:
+    """Show devices, targets, the plans that count and what drifted."""
+    return await _shown(request, lambda contents: overview_page(contents, LINKS))
+
+
+@router.get("/plans")
+async def get_plans(request: Request) -> Response:
+    """Show every plan."""
+    return await _shown(request, lambda contents: plans_page(contents, LINKS))
+
+
+@router.get("/plans/{number}")
+async def get_plan(request: Request, number: str) -> Response:
+    """Show one plan."""
+    return await _shown(request, lambda contents: plan_page_of(contents, LINKS, contents.row(_number(number))))
+
+
+@router.get("/plans/{older}/diff/{newer}")
+async def get_difference(request: Request, older: str, newer: str) -> Response:
+    """Show what differs between two plans."""
+
+    def make(contents: Contents) -> Page:
+        rows = contents.row(_number(older)), contents.row(_number(newer))
+        return difference_page_of(contents, LINKS, *rows)
+
+    return await _shown(request, make)
+
+
+@router.get("/devices/{name}")
+async def get_device(request: Request, name: str) -> Response:
+    """Show one device."""
+
+    def make(contents: Contents) -> Page:
+        for fingerprint, device in contents.devices.items():
+            if device_page(fingerprint) == f"devices/{name}":
+                return device_page_of(contents, LINKS, device)
+        raise NoPageError(f"there is no device {name[:64]!r}; all are listed in the overview")
+
+    return await _shown(request, make)
+
+
+@router.get("/surfaces/{slug}")
+async def get_surface(request: Request, slug: str) -> Response:
+    """Show one latency surface."""
+
+    def make(contents: Contents) -> Page:
+        for entry in contents.surfaces:
+            if entry.slug == slug:
+                return surface_page_of(contents, LINKS, entry)
+        raise NoPageError(f"there is no surface {slug[:64]!r}; all are listed with their devices")
+
+    return await _shown(request, make)
+
+
+@router.get("/traces/{number}")
+async def get_trace(request: Request, number: str) -> Response:
+    """Show one acceptance trace."""
+
+    def make(contents: Contents) -> Page:
+        wanted = _number(number)
+        for row in contents.traces:
+            if row.id == wanted:
+                return trace_page_of(contents, LINKS, row)
+        raise NoPageError(f"there is no trace {wanted}; all are listed in the overview")
+
+    return await _shown(request, make)
+
+
+@router.get("/drift")
+async def get_drift(request: Request) -> Response:
+    """Show promise and outcome of every plan that counts."""
+    return await _shown(request, lambda contents: drift_page(contents, LINKS))
+
+
+@router.get("/jobs")
+async def get_jobs(request: Request) -> Response:
+    """Show the planning jobs."""
+    jobs = service_of(request).jobs
+    return await _shown(request, lambda contents: jobs_page(contents, LINKS, jobs.newest(MOST_JOBS)))
+
+
+def page_response(request: Request, page: Page, status: int = 200, *, is_open: bool = False) -> HTMLResponse:
+    """Return a page as an answer that may run its own style and scripts, and nothing else.
+
+    Args:
+        request: what is answered.
+        page: what to show.
+        status: of HTTP.
+        is_open: whether anybody may see the page: it then says nothing of the store, not even where it lies.
+    """
+    service, nonce = service_of(request), secrets.token_urlsafe(18)
+    frame = Frame(
+        links=LINKS,
+        place="" if is_open else service.store.url,
+        nonce=nonce,
+        is_bare=is_open,
+        has_sign_out=not is_open and token_in_cookie(dict(request.scope["headers"])) is not None,
+    )
+    policy = (
+        f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
+    text = document(frame, [page], title=page.title, current=page.name)
+    return HTMLResponse(text.encode(errors="replace"), status, {**HEADERS, "Content-Security-Policy": policy})
+
+
+async def _shown(request: Request, make: Maker) -> Response:
+    """Answer with a page made in a thread; what the store refuses is said on a page too."""
+    service = service_of(request)
+    try:
+        page = await service.read(lambda: make(Contents(service.store)))
+    except NoPageError as error:
+        return page_response(request, refusal_page(LINKS, "Nothing here", str(error)), 404)
+    except SpectuneError as error:
+        problem = problem_of(error)
+        response = page_response(request, refusal_page(LINKS, "This cannot be shown", problem.detail), problem.status)
+        response.headers.update(problem.headers)
+        return response
+    return page_response(request, page)
+
+
+def _number(text: str) -> int:
+    if not NUMBER.fullmatch(text):
+        raise NoPageError(f"{text[:20]!r} is no number of a plan or a trace; all are listed in the overview")
+    return int(text)

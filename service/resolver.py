@@ -1,0 +1,182 @@
+"""The plan for a device, found on the ladder as a decoder would, and its answer kept ready for the next who asks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from threading import Lock
+from typing import cast
+
+from ..db.plans import PlanRow
+from ..db.sql_store import SqlStore
+from ..db.store import Store
+from ..errors import NoPlanError, PlanError
+from ..planner.plan import plan_from_json
+from ..profiler.records.device import Device
+from ..profiler.records.model import ModelIdentity
+from ..runtime.ladder import Found, Wanted, find_plan
+from .plan_index import PlanIndex
+
+ROOM_BYTES = 1000  # of an answer beside its body, in memory
+MOST_QUERIES = 50_000  # texts of queries that are remembered
+LONGEST_QUERY = 500  # bytes, of one that is remembered
+
+Key = tuple[str, str, str | None, float, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a plan is wanted for; any workload and number format where None."""
+
+    device: Device
+    target: str  # ModelIdentity.key
+    workload: str | None
+    temperature: float
+    dtype: str | None = None
+
+    @property
+    def key(self) -> Key:
+        """What tells questions apart; the fingerprint covers whatever of a device matters."""
+        return (self.device.fingerprint, self.target, self.workload, self.temperature, self.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """An answer, and the state of the plans that it was made from."""
+
+    tag: bytes  # ETag
+    body: bytes  # JSON
+    target: str
+    device: str | None  # whose plans alone it hangs on; on those of any device where None
+    changes: int  # of these plans
+
+
+class Resolver:
+    """Answers from memory as long as the plans that decide stay as they are."""
+
+    def __init__(self, store: SqlStore, index: PlanIndex, most_bytes: int) -> None:
+        """Take the store, what is known of its plans, and how many bytes of answers may be kept."""
+        self._store, self._index, self._most_bytes = store, index, most_bytes
+        self._answers: OrderedDict[Key, Ready] = OrderedDict()
+        self._queries: dict[bytes, Key] = {}
+        self._bytes = 0
+        self._lock = Lock()
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the answers in memory."""
+        return self._bytes
+
+    def ready(self, query: bytes) -> Ready | None:
+        """Return the answer to a query that was asked before, None where it is not known or no longer true."""
+        key = self._queries.get(query)
+        return None if key is None else self._kept(key)
+
+    def remember(self, query: bytes, asked: Asked) -> None:
+        """Let the text of a query stand for what it asks, unless it is longer than questions are."""
+        if len(query) > LONGEST_QUERY:
+            return
+        with self._lock:
+            if len(self._queries) >= MOST_QUERIES:
+                self._queries.clear()
+            self._queries[query] = asked.key
+
+    def answer(self, asked: Asked) -> Ready:
+        """Return the answer, from memory or found now.
+
+        Raises:
+            NoPlanError: there is no plan that fits.
+            PlanError: there are some, and none can be used.
+            StoreError: the store cannot be read.
+        """
+        kept = self._kept(asked.key)
+        if kept is not None:
+            return kept
+        made = self._made(asked, asked.device.fingerprint) or self._made(asked, None)
+        assert made is not None  # a climb among all plans finds one or raises
+        self._keep(asked.key, made)
+        return made
+
+    def _made(self, asked: Asked, device: str | None) -> Ready | None:
+        """Return the answer that plans of one device give, None where they give none; of any device where None.
+
+        What is found among the asked device's own plans is the answer: theirs is the highest rung, on which those of
+        other devices are not looked at. So it also stays the answer whatever becomes of other devices' plans.
+        """
+        changes = self._index.changes(asked.target, device)  # ahead of the rows: a change meanwhile counts
+        rows = self._index.counting(asked.target, device)
+        if device is not None and not rows:
+            return None
+        plans = _Plans(self._store, rows, asked.dtype)
+        target = self._target(asked, rows)
+        wanted = Wanted(target=target, device=asked.device, workload=asked.workload, temperature=asked.temperature)
+        try:
+            found = find_plan(cast(Store, plans), wanted)  # it reads plans and nothing else
+        except (NoPlanError, PlanError):
+            if device is None:
+                raise
+            return None
+        body = _body(found, plans.plan(found.plan_id))
+        tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'.encode()
+        return Ready(tag=tag, body=body, target=asked.target, device=device, changes=changes)
+
+    def _target(self, asked: Asked, rows: Sequence[PlanRow]) -> ModelIdentity:
+        """Return who the target is, as the store or a plan says; the ladder needs it for words only."""
+        known = self._index.model(asked.target)
+        if known is not None:
+            return known
+        if not rows:
+            raise NoPlanError(f"target {asked.target}", self._store.url)
+        return plan_from_json(self._store.plan(rows[-1].id)).target
+
+    def _kept(self, key: Key) -> Ready | None:
+        kept = self._answers.get(key)
+        if kept is None or kept.changes != self._index.changes(kept.target, kept.device):
+            return None
+        with self._lock:
+            if key in self._answers:
+                self._answers.move_to_end(key)
+        return kept
+
+    def _keep(self, key: Key, made: Ready) -> None:
+        with self._lock:
+            old = self._answers.pop(key, None)
+            self._bytes -= 0 if old is None else len(old.body) + ROOM_BYTES
+            self._answers[key] = made
+            self._bytes += len(made.body) + ROOM_BYTES
+            while self._bytes > self._most_bytes and self._answers:
+                _, dropped = self._answers.popitem(last=False)
+                self._bytes -= len(dropped.body) + ROOM_BYTES
+
+
+class _Plans:
+    """The plans that count, as the ladder reads them: those that count most last."""
+
+    def __init__(self, store: SqlStore, rows: Sequence[PlanRow], dtype: str | None) -> None:
+        self.url = store.url
+        self._store, self._rows, self._dtype = store, rows, dtype
+        self._last: tuple[int, str] | None = None  # what was read last; what is found is often that
+
+    def plans(self) -> Sequence[PlanRow]:
+        """Return their rows."""
+        return self._rows
+
+    def plan(self, plan_id: int) -> str:
+        """Return the text of one, unless it is in another number format than is wanted."""
+        if self._last is not None and self._last[0] == plan_id:
+            return self._last[1]
+        text = self._store.plan(plan_id)
+        if self._dtype is not None and (has := plan_from_json(text).dtype) != self._dtype:
+            raise PlanError(f"it is in {has}, wanted is {self._dtype}")
+        self._last = plan_id, text
+        return text
+
+
+def _body(found: Found, plan: str) -> bytes:
+    """Return the answer; the plan stands in it as it was stored, so that its numbers stay what they are."""
+    match = asdict(found.match)
+    head = {"plan_id": found.plan_id, "rung": found.rung, "match": match, "passed": list(found.passed)}
+    return f'{json.dumps(head)[:-1]}, "plan": {plan}}}'.encode()

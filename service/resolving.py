@@ -1,0 +1,99 @@
+"""`resolve` over HTTP: the plan for a device, and how well it fits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+from fastapi import APIRouter, Request, Response
+
+from ..db.wire import Resolving
+from ..errors import PlanError
+from ..profiler.records.match import DeviceMatch
+from . import examples
+from .body import read_body, record_of, require_json
+from .documents import gives, not_modified, takes
+from .measurements import Key
+from .parameters import KnownTag, Temperature, Word
+from .problem import conflict, invalid, not_found
+from .resolver import Asked, Ready
+from .state import Service, service_of
+
+router = APIRouter(prefix="/v1/resolve", tags=["resolve"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """The plan, and the rung of the ladder on which it was found (docs/runtime.md)."""
+
+    plan_id: int
+    rung: str
+    match: DeviceMatch
+    passed: tuple[str, ...]  # plans that could not be used, and why
+    plan: dict[str, object]
+
+
+ANSWER = gives(
+    Resolved,
+    {
+        "plan_id": 7,
+        "rung": "this device",
+        "match": asdict(DeviceMatch(grade="same")),
+        "passed": [],
+        "plan": {"version": 2, "cells": []},
+    },
+)
+ASKED = Resolving(device=examples.DEVICE, target=examples.MODEL.key)
+
+
+@router.get("", responses={**ANSWER, **not_modified()})
+async def get_resolved(
+    request: Request,
+    device: Key,
+    target: Key,
+    workload: Word = None,
+    temperature: Temperature = 0.0,
+    dtype: Word = None,
+    known: KnownTag = None,
+) -> Response:
+    """Return the best plan for a device the store knows; kept in memory until the target's plans change."""
+    service = service_of(request)
+    await service.freshen_index()
+    found = service.index.device(device)
+    if found is None:
+        raise not_found(f"the store knows no device {device!r}; PUT it to /v1/devices, or POST it to /v1/resolve")
+    asked = Asked(device=found, target=target, workload=workload or None, temperature=temperature, dtype=dtype or None)
+    ready = await _answered(service, asked)
+    service.resolver.remember(request.scope["query_string"], asked)
+    headers = {"ETag": ready.tag.decode(), "Cache-Control": "no-cache"}
+    if known == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    return Response(ready.body, headers=headers, media_type="application/json")
+
+
+@router.post("", responses=ANSWER, openapi_extra=takes(Resolving, ASKED))
+async def post_resolved(request: Request) -> Response:
+    """Return the best plan for a device that is described here."""
+    require_json(request)
+    service = service_of(request)
+    wanted = record_of(Resolving, await read_body(request, service.settings))
+    if not 0.0 <= wanted.temperature < math.inf:
+        raise invalid(f"a temperature is finite and at least 0, got {wanted.temperature}")
+    await service.freshen_index()
+    asked = Asked(
+        device=wanted.device,
+        target=wanted.target,
+        workload=wanted.workload or None,
+        temperature=wanted.temperature,
+        dtype=wanted.dtype or None,
+    )
+    ready = await _answered(service, asked)
+    return Response(ready.body, headers={"ETag": ready.tag.decode()}, media_type="application/json")
+
+
+async def _answered(service: Service, asked: Asked) -> Ready:
+    service.metrics.events["resolve_cache_misses"] += 1
+    try:
+        return await service.resolve(service.resolver.answer, asked)
+    except PlanError as error:
+        raise conflict(f"there are plans, and none can be used: {error}") from error

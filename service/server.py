@@ -1,0 +1,143 @@
+"""A service that listens: under which conditions it may, and how it is run."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from pathlib import Path
+
+import uvicorn
+
+from ..db.access import Tokens
+from ..errors import RequestError
+from .app import create_app
+from .log import log_to_stderr, tell
+from .settings import Settings
+from .state import Service
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+STOP_S = 5  # for answers under way when the service is ended
+SWITCH_S = 0.001  # of Python's threads: the one that answers must not wait long for those that read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where a service listens, and who keeps its traffic secret.
+
+    Attributes:
+        certificate, key: files for TLS; both or none.
+        is_behind_proxy: whether a proxy on this machine or in this network ends TLS, and says who asks.
+        is_open: whether nobody needs a token; on loopback only.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8321
+    certificate: Path | None = None
+    key: Path | None = None
+    is_behind_proxy: bool = False
+    is_open: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise RequestError("TLS needs a certificate and its key; give --tls-cert and --tls-key")
+        for file in (self.certificate, self.key):
+            if file is not None and not file.is_file():
+                raise RequestError(f"there is no file {file}; name the PEM file of the certificate or its key")
+        if self.is_open and not self.is_private:
+            where = "the proxy" if self.is_behind_proxy else self.host
+            raise RequestError(
+                f"without tokens anybody who reaches {where} could write; listen on 127.0.0.1 without a proxy, or "
+                "leave out --no-auth and make a token with: spectune token create"
+            )
+        if not self.is_loopback and self.certificate is None and not self.is_behind_proxy:
+            raise RequestError(
+                f"on {self.host} tokens would travel unencrypted; give --tls-cert and --tls-key, or --behind-proxy "
+                "where a proxy ends TLS, or listen on 127.0.0.1"
+            )
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return self.host == "localhost" or ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody else can reach it, through a proxy neither."""
+        return self.is_loopback and not self.is_behind_proxy
+
+    @property
+    def url(self) -> str:
+        """Where it is reached."""
+        scheme = "http" if self.certificate is None else "https"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}"
+
+
+def serve(store: str | None, listening: Listening, settings: Settings) -> None:
+    """Serve a store until the process is told to end.
+
+    Args:
+        store: its URL; None as everywhere.
+        listening: where.
+        settings: limits; what they say about tokens is decided here.
+
+    Raises:
+        StoreError: the store cannot be opened.
+        RequestError: it must not be served like this: the store has no token, and others than this machine would ask.
+    """
+    app = create_app(store, _with_access(settings, listening))
+    service: Service = app.state.service
+    try:
+        has_tokens = Tokens(service.store).are_there()
+        if not has_tokens and not listening.is_private:
+            raise RequestError(
+                f"{service.store.url} holds no token, so nobody could be let in; make one with: "
+                f"spectune token create NAME --scope read --store {service.store.url}"
+            )
+        log_to_stderr()
+        tell("serving", url=listening.url, store=service.store.url, access=_access(listening, has_tokens))
+        sys.setswitchinterval(SWITCH_S)
+        _server(app, listening).run()
+    finally:
+        service.store.close()
+
+
+def _with_access(settings: Settings, listening: Listening) -> Settings:
+    if not listening.is_private:
+        return replace(settings, auth="required")
+    hosts = tuple({*LOOPBACK, listening.host.lower()})
+    return replace(settings, auth="off" if listening.is_open else "when-tokens-exist", hosts=hosts)
+
+
+def _access(listening: Listening, has_tokens: bool) -> str:
+    if listening.is_open:
+        return "no token is needed (--no-auth)"
+    if not has_tokens:
+        return "no token is needed until the store holds one: spectune token create"
+    return "a token is needed"
+
+
+def _server(app: object, listening: Listening) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]  # FastAPI is an ASGI application
+        host=listening.host,
+        port=listening.port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=listening.is_behind_proxy,
+        forwarded_allow_ips="127.0.0.1,::1" if listening.is_behind_proxy else None,
+        ssl_certfile=listening.certificate,
+        ssl_keyfile=listening.key,
+        timeout_keep_alive=65,
+        timeout_graceful_shutdown=STOP_S,
+        backlog=2048,
+    )
+    return uvicorn.Server(config)

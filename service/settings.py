@@ -1,0 +1,52 @@
+"""What a service allows, and how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import RequestError
+
+MIB = 2**20
+
+Auth = Literal["required", "when-tokens-exist", "off"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Limits of one service.
+
+    Attributes:
+        auth: whether a token is needed; "when-tokens-exist" needs none until the store's first token is made.
+        hosts: names under which it may be asked; any where empty. Keeps web pages of others from a service without
+            tokens, whose browser would ask under their own name.
+        rate_per_s: requests of one token, or of one address where no token is needed; 0 is no limit.
+        burst: requests that may come at once before the rate counts.
+        body_bytes: most of one body, unpacked.
+        body_timeout_s: until a body has to be here.
+        upload_bytes: most of one upload.
+        open_uploads: unfinished ones of one token.
+        streams: jobs that may be watched at once.
+        cache_bytes: for answers to `resolve`.
+        fresh_s: how old what is known of tokens and plans may be; the store is asked again after it.
+        workers: processes that plan; 0 is none, and jobs wait for another service on the same store.
+    """
+
+    auth: Auth = "required"
+    hosts: tuple[str, ...] = ()
+    rate_per_s: float = 2000.0
+    burst: int = 4000
+    body_bytes: int = 16 * MIB
+    body_timeout_s: float = 60.0
+    upload_bytes: int = 1024 * MIB
+    open_uploads: int = 16
+    streams: int = 64
+    cache_bytes: int = 256 * MIB
+    fresh_s: float = 0.5
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rate_per_s < 0 or self.burst < 1 or self.workers < 0 or self.fresh_s <= 0:
+            raise RequestError("a service needs rate >= 0, burst >= 1, workers >= 0 and a positive time to stay fresh")
+        if min(self.body_bytes, self.upload_bytes, self.open_uploads, self.streams, self.cache_bytes) < 1:
+            raise RequestError("limits of a service must be at least 1")

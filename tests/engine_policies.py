@@ -1,0 +1,112 @@
+"""One policy of every kind a plan may hold, and plans that put them into cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+from spectune.planner.plan import Alternative, Plan, PlanCell
+from spectune.planner.policy import (
+    CachebackPolicy,
+    CastPolicy,
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    HybridPolicy,
+    LookupPolicy,
+    OptTreePolicy,
+    PlainPolicy,
+    StackPolicy,
+    StaticPolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
+    TalonPolicy,
+    TreePolicy,
+)
+from spectune.planner.tree import TokenTree
+from spectune.runtime.engines.setting import DrafterForm, EngineDrafter
+
+from .plans import PLAIN_PROMISE, plain_cell
+from .priced_cells import plan_with
+
+POLICIES: dict[str, TreePolicy] = {
+    "chain": ChainPolicy(length=3),
+    "confident-chain": ConfidentChainPolicy(length=8, confidence=0.4),
+    "lookup": LookupPolicy(length=10, max_ngram=2, min_ngram=1),
+    "suffix": SuffixPolicy(),
+    "suffix-tree": SuffixTreePolicy(),
+    "cacheback": CachebackPolicy(),
+    "hybrid": HybridPolicy(text=SuffixPolicy(length=4, min_match=2), model=ChainPolicy(length=3)),
+    "static": StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1), ranks=(0, 0, 1, 0))),
+    "eagle2": Eagle2Policy(verify_tokens=8, depth=4, top_k=4),
+    "talon": TalonPolicy(),
+    "opt-tree": OptTreePolicy(),
+    "cast": CastPolicy(
+        breadth=1.0,
+        depth=1.0,
+        rerank=1.0,
+        max_width=2,
+        max_depth=2,
+        max_verify_tokens=4,
+        ratio_window=4,
+        draft_cost_ms=(0.0, 1.0, 1.0),
+        verify_cost_ms=(0.0, 1.0, 1.0, 1.0, 1.0),
+    ),
+    "stack": StackPolicy(drafters=("small", "lookup"), lengths=(4, 3)),
+}
+TEXT = ("lookup", "suffix", "suffix-tree", "cacheback")
+Speeds = dict[tuple[TreePolicy, str | None], float]
+
+
+def drafter_of(kind: str) -> str:
+    """Return who drafts a policy of a kind."""
+    return "lookup" if kind in TEXT else "small+lookup" if kind == "stack" else "small"
+
+
+def engine_drafter(form: DrafterForm = "model") -> EngineDrafter:
+    return EngineDrafter(name="small", path="drafters/small", form=form)
+
+
+def cell_with(
+    batch: int, context: int, policy: TreePolicy, drafter: str | None, speed: float, others: Speeds | None = None
+) -> PlanCell:
+    """Return a cell whose policy makes so many tokens per second, where plain decoding makes 100."""
+    base = plain_cell(batch, context)
+    if isinstance(policy, PlainPolicy):
+        return base
+    promise = replace(
+        PLAIN_PROMISE,
+        tokens_per_s=speed,
+        low=speed,
+        high=speed,
+        speedup_over_plain=speed / 100.0,
+        speedup_low=speed / 100.0,
+        speedup_high=speed / 100.0,
+    )
+    return replace(
+        base,
+        policy=policy,
+        drafter=drafter,
+        run_tokens=tuple(range(policy.max_verify_tokens + 1)),
+        prediction=promise,
+        alternatives=tuple(
+            Alternative(label=other.label, policy=other, drafter=by, tokens_per_s=rate)
+            for (other, by), rate in (others or {}).items()
+        ),
+    )
+
+
+def chains_by_batch(lengths: Sequence[tuple[int, int]], context: int = 100) -> Plan:
+    """Return a plan of chains of "small" by batch; length 0 is plain decoding. All expressible speeds are listed."""
+    cells = []
+    for batch, length in lengths:
+        policy: TreePolicy = ChainPolicy(length=length) if length else PlainPolicy()
+        cells.append(cell_with(batch, context, policy, "small" if length else None, 150.0))
+    return plan_with(*cells)
+
+
+@cache
+def plan_of_kind(kind: str) -> Plan:
+    """Return a plan of one cell with a policy of a kind."""
+    return plan_with(cell_with(1, 100, POLICIES[kind], drafter_of(kind), 200.0))

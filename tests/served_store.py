@@ -1,0 +1,67 @@
+"""A store in a file behind a real planner service on this machine."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+
+import uvicorn
+
+from spectune.db.sql_store import SqlStore
+from spectune.db.url import resolve_url
+from spectune.service.app import create_app
+from spectune.service.settings import Settings
+
+WAIT_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedStore:
+    url: str
+    behind: SqlStore  # the same store, past the service
+
+
+@contextmanager
+def served_store(folder: Path, settings: Settings | None = None) -> Iterator[ServedStore]:
+    """Serve a store for one block, to whoever asks from this machine."""
+    allowed = settings or Settings(auth="off", rate_per_s=0.0, workers=0)
+    file = folder / "served.db"
+    if not file.exists():
+        file.write_bytes(empty_store())
+    with SqlStore(resolve_url(str(file))) as behind, socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(
+            create_app(behind, allowed), log_config=None, access_log=False, timeout_graceful_shutdown=1
+        )
+        server = uvicorn.Server(config)
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            _wait_for(server)
+            yield ServedStore(url=f"http://127.0.0.1:{listener.getsockname()[1]}", behind=behind)
+        finally:
+            server.should_exit = True
+            thread.join(WAIT_S)
+
+
+@cache
+def empty_store() -> bytes:
+    """Return the file of a store with nothing in it: making its schema takes longer than a test."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "empty.db"
+        SqlStore(resolve_url(str(file))).close()
+        return file.read_bytes()
+
+
+def _wait_for(server: uvicorn.Server) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not server.started:
+        assert time.monotonic() < deadline_s, "the service did not start"
+        time.sleep(0.005)

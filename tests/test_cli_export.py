@@ -1,0 +1,101 @@
+"""`spectune export` as people type it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spectune.cli import main
+from spectune.cli.export import NAMES
+from spectune.db import open_store
+from spectune.planner.plan import Plan, plan_to_json
+from spectune.planner.policy import ChainPolicy
+from spectune.runtime.engines.table import ENGINES
+
+from .engine_policies import POLICIES, cell_with
+from .priced_cells import plan_with
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a plan that an engine can carry in part, as a file and in a store."""
+    text = plan_to_json(plan())
+    (tmp_path / "plan.json").write_text(text)
+    with open_store(str(tmp_path / "store.db")) as store:
+        store.add_plan(text, device="d", device_kind="k", target="t", workload="w", temperature=0.0)
+    return tmp_path
+
+
+def plan() -> Plan:
+    return plan_with(
+        cell_with(1, 100, ChainPolicy(length=5), "small", 200.0),
+        cell_with(4, 100, POLICIES["talon"], "small", 200.0, {(ChainPolicy(length=2), "small"): 160.0}),
+    )
+
+
+def typed(folder: Path, *arguments: str) -> Result:
+    return CliRunner(env={"SPECTUNE_STORE": str(folder / "store.db")}).invoke(main, ["export", *arguments])
+
+
+def answered(folder: Path, *arguments: str) -> Any:
+    result = typed(folder, *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_every_engine_can_be_named() -> None:
+    assert tuple(ENGINES) == NAMES
+
+
+def test_the_command_comes_first_and_what_is_dropped_follows(folder: Path) -> None:
+    result = typed(folder, "--engine", "vllm", "--plan", str(folder / "plan.json"))
+    assert result.exit_code == 0, result.output
+    words = shlex.split(result.stdout.splitlines()[0])
+    assert words[:3] == ["vllm", "serve", "nowhere"]
+    assert json.loads(words[-1])["num_speculative_tokens_per_batch_size"] == [[1, 2, 5], [3, 4096, 2]]
+    assert "vLLM has no talon drafting" in result.stdout
+    assert "keeps 89.4% of the plan's speed" in result.stdout
+
+
+def test_the_newest_plan_of_the_store_is_exported(folder: Path) -> None:
+    assert answered(folder, "--engine", "vllm") == answered(folder, "--engine", "vllm", "--plan", "1")
+
+
+def test_facts_for_programs_name_what_is_dropped(folder: Path) -> None:
+    found = answered(folder, "--engine", "vllm", "--engine-version", "0.25.1")
+    assert (found["version"], found["basis"], found["written"]) == ("0.25", "alternatives", [])
+    (dropped,) = found["dropped"]
+    assert (dropped["batch"], dropped["gets"], dropped["gets_tokens_per_s"]) == (4, "chain of 2", 160.0)
+
+
+def test_files_are_written_to_a_new_folder(folder: Path) -> None:
+    result = typed(folder, "--engine", "tensorrt-llm", "-o", str(folder / "deploy"))
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in (folder / "deploy").iterdir()} == {"speculative.yaml", "command.sh"}
+    assert (folder / "deploy" / "command.sh").read_text().startswith("trtllm-serve nowhere --config speculative.yaml")
+    assert f"written to {folder / 'deploy' / 'command.sh'}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--engine-version", "0.1"), "were not recorded, those of 0.11, 0.20, 0.25, 0.26 were"),
+        (("--plan", "nothing.json"), "there is no plan file nothing.json"),
+        (("--plan", "7"), "no plan 7"),
+        (("--drafter", "huge=x"), "the plan has no drafter 'huge'"),
+    ],
+)
+def test_what_cannot_be_exported_is_said_in_one_line(folder: Path, arguments: tuple[str, ...], told: str) -> None:
+    result = typed(folder, "--engine", "vllm", *arguments)
+    assert result.exit_code == 1
+    assert told in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_an_empty_store_is_not_made(tmp_path: Path) -> None:
+    assert typed(tmp_path, "--engine", "vllm").exit_code == 1
+    assert not list(tmp_path.iterdir())

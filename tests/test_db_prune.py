@@ -1,0 +1,110 @@
+"""A prune takes out what nothing needs, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spectune.db.check import faults_of
+from spectune.db.prune import Pruned, prune
+from spectune.db.sources import surface_source, trace_source
+from spectune.db.sql_store import SqlStore
+from spectune.db.url import resolve_url
+from spectune.profiler.records.measurement import Measurement
+
+from .postgres_server import postgres
+from .store_records import SETUP, SURFACE, agreement, cell, overhead, surface, trace
+
+__all__ = ["postgres"]
+
+OLD, NEW = (cell(1, 1.0), cell(2, 2.0)), (cell(1, 1.5), cell(2, 2.5))
+BY = {"by": "ada", "reason": "it is slow"}
+
+
+@pytest.fixture(params=["file", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlStore]:
+    is_file = request.param == "file"
+    url = str(tmp_path / "store.db") if is_file else request.getfixturevalue("postgres").new_database()
+    with SqlStore(resolve_url(url)) as opened:
+        yield opened
+
+
+def profile(store: SqlStore, *cells: Measurement) -> None:
+    journal = store.open_profile("key")
+    journal.finish_surfaces([surface(*cells)])
+    journal.finish()
+
+
+def add_plan(store: SqlStore, *cells: Measurement, note: str = "") -> int:
+    sources = [surface_source(surface(*cells), "target"), trace_source(trace(seed=cells == NEW))]
+    return store.add_plan(f'"{note}"', device="device", device_kind="kind", **SETUP, sources=sources)
+
+
+def taken(store: SqlStore) -> dict[str, int]:
+    return {each.kind: each.rows for each in prune(store)}
+
+
+def test_superseded_cells_and_records_are_taken_out(store: SqlStore) -> None:
+    for cells, ms in ((OLD, 1.0), (NEW, 2.0)):
+        profile(store, *cells)
+        store.add_overhead(overhead(ms))
+        store.add_trace(trace(seed=int(ms)))
+        store.add_pairwise(agreement(int(ms)))
+    assert taken(store) == {"measurement": 2, "overhead": 1, "trace": 1, "pairwise": 1}
+    assert store.surfaces() == [surface(*NEW)]
+    assert store.overhead("device", "target", "float32") == overhead(2.0)
+    assert taken(store) == {}
+
+
+def test_a_dry_run_says_the_same_and_takes_nothing(store: SqlStore) -> None:
+    for cells in (OLD, NEW):
+        profile(store, *cells)
+    told = prune(store, dry_run=True)
+    assert told == [Pruned(kind="measurement", of="device model verify eager float32", rows=2)]
+    assert prune(store) == told
+
+
+def test_what_a_plan_that_counts_was_computed_from_stays(store: SqlStore) -> None:
+    for cells in (OLD, NEW):
+        profile(store, *cells)
+        store.add_trace(trace(seed=cells == NEW))
+    plan = add_plan(store, *OLD)
+    assert taken(store) == {}
+    assert [source.is_held for source in store.plan_sources(plan)] == [True, True]
+
+
+@pytest.mark.parametrize("action", ["promote_plan", "retire_plan"])
+def test_what_a_superseded_plan_was_computed_from_stays_while_it_is_promoted(store: SqlStore, action: str) -> None:
+    profile(store, *OLD)
+    store.add_trace(trace(seed=0))
+    first = add_plan(store, *OLD, note="first")
+    profile(store, *NEW)
+    store.add_trace(trace(seed=1))
+    add_plan(store, *NEW, note="second")
+    getattr(store, action)(first, **BY)
+    assert taken(store) == ({} if action == "promote_plan" else {"measurement": 2, "trace": 1})
+    assert [source.is_held for source in store.plan_sources(first)] == [action == "promote_plan"] * 2
+
+
+def test_a_pruned_store_is_sound_and_keeps_its_plans(store: SqlStore) -> None:
+    profile(store, *OLD)
+    store.add_trace(trace(seed=0))
+    plans = [add_plan(store, *OLD, note="first"), add_plan(store, OLD[0], note="second")]
+    profile(store, *NEW)
+    store.retire_plan(plans[0], **BY)
+    prune(store)
+    assert list(faults_of(store)) == []
+    assert [row.id for row in store.plans()] == plans
+
+
+def test_a_surface_of_added_and_profiled_cells_is_the_same_after_a_prune(store: SqlStore) -> None:
+    profile(store, *OLD)
+    store.add_measurements(SURFACE, [cell(1, 9.0)])
+    profile(store, *NEW)
+    store.add_measurements(SURFACE, [cell(2, 8.0)])
+    store.add_measurements(SURFACE, [cell(2, 7.0), cell(3, 3.0)])
+    before = store.surfaces()
+    prune(store)
+    assert store.surfaces() == before

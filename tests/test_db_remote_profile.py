@@ -1,0 +1,51 @@
+"""A whole job against a service: a stopped profile goes on there, and what it measured is what is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spectune.db.remote_url import TOKEN_VARIABLE
+from spectune.db.store import open_store
+from spectune.profiler.latency import Interrupted
+from spectune.tuning.latency_profile import LatencyProfile, LatencyRequest, profile_latency
+from spectune.tuning.request import Models
+
+from .served_store import served_store
+from .tiny_family import save_model
+
+
+def profiled(request: LatencyRequest, url: str, stop_at: float = 2.0) -> LatencyProfile:
+    def progress(what: str, share: float) -> None:
+        if what == "timing forwards" and share >= stop_at:
+            raise KeyboardInterrupt
+
+    with open_store(url) as store:
+        return profile_latency(request, store, lock_wait_s=60.0, progress=progress)
+
+
+def test_a_profile_needs_no_more_than_the_service_s_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path / "cache"))
+    save_model(tmp_path / "target", layers=1, seed=1)
+    request = LatencyRequest(
+        models=Models(target=tmp_path / "target"),
+        contexts=(8, 24),
+        roles=("verify",),
+        dtype="float32",
+        batches=(1,),
+        most_tokens=4,
+        budget_s=3.0,
+        held_out=2,
+    )
+    with served_store(tmp_path) as served:
+        with pytest.raises(Interrupted):
+            profiled(request, served.url, stop_at=0.3)
+        before = {visit.ms for visit in served.behind.journal(1).visits()}
+        done = profiled(request, served.url)
+        assert done.is_resumed and before
+        assert before <= {ms for cell in done.surfaces[0].measurements for ms in cell.repeats_ms}
+        with open_store(served.url) as store:
+            assert store.surfaces() == served.behind.surfaces() == list(done.surfaces)
+            assert store.find_model(done.identities.target.key) == done.identities.target

@@ -1,0 +1,132 @@
+"""Hybrids of the text and a model: where the text has a match it drafts, else the model does."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+
+from spectune.planner.acceptance import rank_results, text_results
+from spectune.planner.cost import Cell
+from spectune.planner.extent import Extent, extent_of
+from spectune.planner.hybrid import hybrid_results, hybrids
+from spectune.planner.options import SearchOptions
+from spectune.planner.policy import (
+    ChainPolicy,
+    Eagle2Policy,
+    HybridPolicy,
+    StaticPolicy,
+    SuffixPolicy,
+    TreePolicy,
+    policy_from_json,
+    policy_to_json,
+)
+from spectune.planner.recorded import Recording, recording_of
+from spectune.planner.rehearsal import Rehearsal
+from spectune.planner.replay import replay_results
+from spectune.planner.search import price, price_all
+from spectune.planner.tree import TokenTree
+
+from .slow_decoder import Pair
+from .synthetic import Language, SkilledDrafter, every_node, inputs, record
+from .text_oracles import longest_match, slow_suffix
+
+CELL = Cell(batch=1, context=50)
+CHAIN = ChainPolicy(length=3)
+HYBRIDS = [
+    HybridPolicy(text=SuffixPolicy(length=6, min_match=3, occurrence="last"), model=CHAIN),
+    HybridPolicy(text=SuffixPolicy(), model=StaticPolicy(tree=TokenTree(parents=(-1, 0, 0), ranks=(0, 0, 1)))),
+    HybridPolicy(text=SuffixPolicy(length=9, min_match=2), model=Eagle2Policy(verify_tokens=5, depth=1, top_k=2)),
+]
+
+
+@cache
+def recorded() -> tuple[list[Pair], Recording]:
+    """Texts that repeat phrases with fresh words between them, and a drafter that knows these now and then."""
+    source, language = random.Random(1), Language(3)
+    phrases = [tuple(source.randrange(8) for _ in range(9)) for _ in range(2)]
+    pairs = []
+    for _ in range(6):
+        said: list[int] = []
+        while len(said) < 70:
+            said += [*source.choice(phrases), *(source.randrange(8) for _ in range(6))]
+        pairs.append((tuple(said[:20]), tuple(said[20:60])))
+    return pairs, recording_of(record(SkilledDrafter(language, 0.8), pairs, every_node(3, 3)))
+
+
+def decoded(policy: HybridPolicy, pairs: list[Pair], recording: Recording) -> list[tuple[int, int, int]]:
+    """Decode text by text at batch 1: tokens kept, tokens verified and tokens the model reads first, 0 where none."""
+    rounds, row = [], 0
+    own = rank_results(CHAIN, recording)
+    for prompt, continuation in pairs:
+        text, now, unread = prompt + continuation, len(prompt) + 1, 1
+        while now < len(text):
+            at = row + now - len(prompt) - 1
+            draft = slow_suffix(text[:now], policy.text)
+            ahead = text[now : now + len(draft)]
+            right = next((i for i, token in enumerate(draft) if ahead[i : i + 1] != (token,)), len(draft))
+            accepted, size = (right, 1 + len(draft)) if draft else (int(own.accepted[at]), int(own.sizes[at]))
+            kept = min(accepted + 1, len(text) - now)
+            rounds.append((kept, size, 0 if draft else unread))
+            unread = unread + kept if draft else kept
+            now += kept
+        row += len(continuation)
+    return rounds
+
+
+def test_rounds_are_those_of_decoding_text_by_text() -> None:
+    pairs, recording = recorded()
+    texts = text_results(HYBRIDS[0].text, recording.texts)
+    replay = replay_results(hybrid_results(texts, rank_results(CHAIN, recording)), recording.rows, 1)
+    ran = replay.widths[:, 0] > 0
+    found = zip(replay.kept[:, 0].tolist(), replay.nodes.tolist(), (replay.catch_up * ran).tolist(), strict=True)
+    rounds = decoded(HYBRIDS[0], pairs, recording)
+    assert list(found) == rounds
+    assert max(unread for _, _, unread in rounds) > 1 + CHAIN.length  # it caught up with several rounds at once
+
+
+def test_the_text_drafts_where_the_match_is_long_enough_and_only_there() -> None:
+    pairs, recording = recorded()
+    results = hybrid_results(text_results(HYBRIDS[0].text, recording.texts), rank_results(CHAIN, recording))
+    prompt, continuation = pairs[0]
+    for now in range(1, len(continuation)):
+        has_match = longest_match(prompt + continuation[:now]) >= 3
+        assert results.widths[now - 1].tolist() == ([0, 0, 0] if has_match else [1, 1, 1])
+
+
+@pytest.mark.parametrize("policy", HYBRIDS, ids=lambda policy: policy.label)
+def test_a_hybrid_comes_back_from_json_bit_for_bit(policy: TreePolicy) -> None:
+    assert policy_from_json(policy_to_json(policy)) == policy
+
+
+def test_a_hybrid_is_as_deep_and_large_as_the_larger_of_both() -> None:
+    assert extent_of(HYBRIDS[0]) == Extent(depth=6, width=1, tokens=7)
+    assert extent_of(HYBRIDS[2]) == Extent(depth=9, width=2, tokens=10)
+
+
+def test_a_drafter_that_runs_in_few_rounds_is_charged_for_these_alone() -> None:
+    pairs, recording = recorded()
+    found = inputs(record(SkilledDrafter(Language(3), 0.8), pairs, every_node(3, 3)))
+    priced = price(found, CELL, HYBRIDS[0], "small")
+    rounds = decoded(HYBRIDS[0], pairs, recording)
+    forwards = sum(3 for _, _, unread in rounds if unread)
+    assert priced.draft_ms * len(rounds) == pytest.approx(forwards * 1.0)
+    assert priced.verify_ms * len(rounds) == pytest.approx(sum(10.0 + 0.1 * nodes for _, nodes, _ in rounds))
+
+
+def test_hybrids_compete_beside_what_they_are_made_of() -> None:
+    pairs, _ = recorded()
+    found = inputs(record(SkilledDrafter(Language(3), 0.8), pairs, every_node(3, 3)))
+    (contest,) = price_all(Rehearsal(found), [CELL], SearchOptions())
+    assert contest.best_of("hybrid", "small") > max(
+        contest.best_of("chain", "small"), contest.best_of("static", "small")
+    )
+
+
+def test_every_hybrid_of_the_grid_has_the_results_it_has_alone() -> None:
+    _, recording = recorded()
+    for policy, results in list(hybrids(recording, [CHAIN], 33))[::5]:
+        alone = hybrid_results(text_results(policy.text, recording.texts), rank_results(CHAIN, recording))
+        assert np.array_equal(results.accepted, alone.accepted) and np.array_equal(results.sizes, alone.sizes)

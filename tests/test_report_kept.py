@@ -1,0 +1,89 @@
+"""Whether promises were kept: what validations and decoders measured, beside the interval."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spectune.planner.observation import Observation
+from spectune.report.site.contents import Contents
+from spectune.report.site.kept import KeptCell, Verdict, kept_cells
+from spectune.report.site.standing import standings
+
+from .site_store import PLACES, filled_store, nasty_plan, observation, validation
+
+PLAN = nasty_plan(2.5)
+
+
+def seen(factor: float, times: int, hour: int = 0) -> Observation:
+    """Return an observation whose second cell ran at a multiple of its promise, in so many blocks."""
+    made = observation(1, PLAN, hour)
+    rate = factor * PLAN.cells[1].prediction.tokens_per_s
+    first = replace(made.cells[0], block_tokens_per_s=(rate,) * times)
+    return replace(made, cells=(first, *made.cells[1:]))
+
+
+def second(*observations: Observation) -> KeptCell:
+    return kept_cells(PLAN, [], observations)[1]
+
+
+@pytest.mark.parametrize(
+    ("factor", "times", "verdict"),
+    [
+        (1.0, 100, "kept"),
+        (0.95, 100, "kept"),
+        (0.8, 1, "below"),  # one block outside may be chance
+        (1.3, 1, "above"),
+        (0.8, 100, "slower"),
+        (1.3, 100, "faster"),
+    ],
+)
+def test_a_cell_has_drifted_once_chance_cannot_explain_it(factor: float, times: int, verdict: Verdict) -> None:
+    assert second(seen(factor, times)).verdict == verdict
+
+
+def test_evidence_adds_up_over_observations() -> None:
+    assert second(seen(0.8, 3)).verdict == "below"
+    assert second(*(seen(0.8, 3, hour) for hour in range(20))).verdict == "slower"
+
+
+def test_what_was_never_measured_is_unseen() -> None:
+    cells = kept_cells(PLAN, [], [])
+    assert {cell.verdict for cell in cells} == {"unseen"}
+    assert {cell.measured_speedup for cell in cells} == {None}
+
+
+def test_a_validation_tells_where_decoders_have_not() -> None:
+    cell = kept_cells(PLAN, [validation(1, PLAN)], [])[0]
+    promise = cell.cell.prediction
+    assert cell.verdict == "kept"
+    assert cell.measured_speed == promise.tokens_per_s
+    assert cell.measured_speedup == pytest.approx(promise.speedup_over_plain)
+
+
+def test_the_observed_speed_up_is_over_observed_plain_rounds() -> None:
+    cell = second(seen(1.2, 5))
+    assert cell.measured_speedup == pytest.approx(1.2 * cell.cell.prediction.speedup_over_plain)
+
+
+def test_blocks_count_in_the_order_of_time() -> None:
+    cell = second(seen(1.0, 2), seen(0.5, 1, 5))
+    promised = cell.cell.prediction.tokens_per_s
+    assert cell.blocks == pytest.approx((promised, promised, 0.5 * promised))
+
+
+def test_of_a_setup_the_plan_that_counts_stands() -> None:
+    with filled_store() as store:
+        (standing,) = standings(Contents(store), 10)
+    assert standing.row is not None
+    assert (standing.row.id, standing.row.state) == (1, "promoted")
+    assert len(standing.cells) == len(PLACES)
+    assert [kept.cell.batch for kept in standing.drifted] == [8]
+
+
+def test_a_damaged_observation_hides_no_other() -> None:
+    with filled_store() as store:
+        store.add_observation(1, "{}")
+        observed = Contents(store).observations(1)
+    assert (len(observed.readable), observed.damaged) == (12, 1)

@@ -1,0 +1,340 @@
+"""What every engine's export keeps to, and each engine's own counting."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+from dataclasses import fields
+from itertools import product
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from spectune.errors import PlanError, RequestError
+from spectune.planner.plan import Plan
+from spectune.planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TreePolicy
+from spectune.planner.tree import TokenTree
+from spectune.runtime.engines.export import Rates, export_plan, rates_of_plan
+from spectune.runtime.engines.exported import Exported
+from spectune.runtime.engines.schema import recorded_version, require_known, schema_of
+from spectune.runtime.engines.setting import DrafterForm, Setting
+from spectune.runtime.engines.table import ENGINES
+from spectune.runtime.engines.vllm import paths_of
+
+from .engine_policies import POLICIES, cell_with, chains_by_batch, drafter_of, engine_drafter, plan_of_kind
+from .priced_cells import plan_with
+
+DOCUMENT = (Path(__file__).parents[1] / "docs" / "engines.md").read_text()
+FORMS: tuple[DrafterForm, ...] = ("model", "eagle", "eagle3", "unknown")
+
+
+def exported(
+    engine: str, plan: Plan, form: DrafterForm = "model", version: str | None = None, rates: Rates | None = None
+) -> Exported:
+    drafters = {"small": engine_drafter(form)}
+    told = rates or rates_of_plan(plan)
+    return export_plan(plan, ENGINES[engine], drafters, target="models/large", version=version, rates=told)
+
+
+def solved(plan: Plan) -> Rates:
+    """Rates under which the plan's own ways are known everywhere, and nothing else can be used."""
+    places = [(cell.batch, cell.context) for cell in plan.cells]
+    known: dict[tuple[TreePolicy, str | None], dict[tuple[int, int], float]] = {
+        (PlainPolicy(), None): dict.fromkeys(places, 100.0)
+    }
+    for cell in plan.cells:
+        if cell.drafter is not None:
+            rates = dict.fromkeys(places, 80.0) | known.get((cell.policy, cell.drafter), {})
+            known[cell.policy, cell.drafter] = rates | {(cell.batch, cell.context): 150.0}
+    return Rates(known=known, is_complete=True)
+
+
+def by_batch(engine: str, *lengths: tuple[int, int], version: str | None = None) -> Exported:
+    plan = chains_by_batch(lengths)
+    return exported(engine, plan, "eagle3", version, solved(plan))
+
+
+def single(engine: str, policy: TreePolicy, form: DrafterForm = "model", version: str | None = None) -> Exported:
+    return exported(engine, plan_with(cell_with(1, 100, policy, drafter_of(policy.kind), 200.0)), form, version)
+
+
+def speculative(found: Exported) -> Any:
+    """Return the JSON object behind vLLM's flag, as its own parser would see it."""
+    words = shlex.split(found.command)
+    return json.loads(words[words.index("--speculative-config") + 1])
+
+
+def flags(found: Exported) -> dict[str, str]:
+    """Return the flags of a command with their values."""
+    words = shlex.split(found.command)
+    return {
+        w: v if not v.startswith("--") else "" for w, v in zip(words, [*words[1:], "--"], strict=True) if w[:2] == "--"
+    }
+
+
+def config(found: Exported) -> Any:
+    return yaml.safe_load(dict(found.files)["speculative.yaml"])["speculative_config"]
+
+
+def generation(found: Exported) -> Any:
+    return json.loads(dict(found.files)["generation.json"])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+class TestContract:
+    @pytest.mark.parametrize("form", ["model", "eagle3"])
+    @pytest.mark.parametrize("kind", POLICIES)
+    def test_a_policy_is_carried_or_named_as_dropped(self, engine: str, kind: str, form: DrafterForm) -> None:
+        for version in schema_of(engine).versions:
+            found = exported(engine, plan_of_kind(kind), form, version)
+            if found.dropped:
+                (one,) = found.dropped
+                assert one.wanted == POLICIES[kind].label and one.wanted_drafter == drafter_of(kind)
+                assert len(one.reason) > 20
+            else:
+                assert (found.basis, found.kept) == ("as planned", 1.0)
+
+    @pytest.mark.parametrize("form", FORMS)
+    def test_an_engine_runs_a_policy_or_says_why_not(self, engine: str, form: DrafterForm) -> None:
+        for version, (kind, policy) in product(schema_of(engine).versions, POLICIES.items()):
+            drafter = engine_drafter(form) if drafter_of(kind) == "small" else None
+            told = ENGINES[engine].setting(policy, drafter, version)
+            assert isinstance(told, Setting) or len(told) > 20
+
+    def test_a_plan_of_plain_decoding_needs_no_settings(self, engine: str) -> None:
+        found = exported(engine, chains_by_batch([(1, 0), (8, 0)]))
+        assert (found.flags, found.dropped, found.kept) == ((), (), 1.0)
+        assert "models/large" in found.command + str(found.files) or "large.gguf" in found.command
+
+    def test_an_unrecorded_version_is_refused_with_the_recorded_ones(self, engine: str) -> None:
+        with pytest.raises(RequestError, match=schema_of(engine).versions[0]):
+            recorded_version(engine, "0.0.1")
+
+    def test_the_newest_recorded_version_is_the_default(self, engine: str) -> None:
+        assert exported(engine, plan_of_kind("chain")).version == schema_of(engine).versions[-1]
+
+    def test_a_schema_says_where_it_was_read_and_when_options_came_and_went(self, engine: str) -> None:
+        schema = schema_of(engine)
+        assert schema.engine == engine and schema.sources
+        for section in schema.sections.values():
+            for option in section.values():
+                assert {option.since, option.until} <= {"", *schema.versions}
+                assert bool(option.choices) == (option.type == "choice")
+
+    def test_the_programs_and_files_are_well_formed(self, engine: str) -> None:
+        for kind in ("chain", "lookup", "eagle2"):
+            for name, text in exported(engine, plan_of_kind(kind), "eagle3").files:
+                {".py": ast.parse, ".json": json.loads, ".yaml": yaml.safe_load}[Path(name).suffix](text)
+
+
+class TestSGLang:
+    def test_a_chain_of_n_takes_n_steps_and_counts_the_root(self) -> None:
+        found = flags(single("sglang", ChainPolicy(length=3)))
+        assert found["--speculative-algorithm"] == "STANDALONE"
+        assert (found["--speculative-num-steps"], found["--speculative-num-draft-tokens"]) == ("3", "4")
+        assert found["--speculative-eagle-topk"] == "1"
+
+    def test_its_own_default_tree_comes_back(self) -> None:
+        found = flags(single("sglang", Eagle2Policy(verify_tokens=8, depth=4, top_k=4), "eagle"))
+        names = ("num-steps", "eagle-topk", "num-draft-tokens")
+        assert [found[f"--speculative-{name}"] for name in names] == ["5", "4", "8"]
+
+    @pytest.mark.parametrize("depth", range(4))
+    def test_a_tree_never_asks_for_more_than_its_pool_holds(self, depth: int) -> None:
+        found = flags(single("sglang", Eagle2Policy(verify_tokens=60, depth=depth, top_k=3), "eagle3"))
+        steps, top_k, tokens = (
+            int(found[f"--speculative-{name}"]) for name in ("num-steps", "eagle-topk", "num-draft-tokens")
+        )
+        assert top_k + (steps - 1) * top_k**2 >= tokens - 1
+
+    def test_steps_follow_the_batch_in_a_file_with_first_batches(self) -> None:
+        found = by_batch("sglang", (1, 5), (4, 2), (16, 0))
+        assert json.loads(dict(found.files)["adaptive.json"]) == {
+            "1": {"candidate_steps": [5]},
+            "3": {"candidate_steps": [2]},
+            "9": {"candidate_steps": [0]},
+        }
+        assert found.flags == (
+            *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "drafters/small"),
+            *("--speculative-num-steps", "5", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "6"),
+            *("--speculative-adaptive", "--speculative-adaptive-config", "adaptive.json"),
+        )
+        assert not found.dropped
+
+    def test_a_draft_model_of_its_own_keeps_one_length(self) -> None:
+        plan = chains_by_batch([(1, 5), (4, 2)])
+        found = exported("sglang", plan, "model", rates=solved(plan))
+        assert not found.files and len(found.dropped) == 1
+
+    def test_an_older_version_has_one_length_and_says_so(self) -> None:
+        found = by_batch("sglang", (1, 5), (4, 2), version="0.5.10")
+        assert "--speculative-adaptive" not in found.flags
+        assert "one length for all batches" in found.dropped[0].reason
+
+    def test_a_lookup_is_told_to_be_another_thing(self) -> None:
+        found = single("sglang", LookupPolicy(length=7, max_ngram=3))
+        assert flags(found)["--speculative-num-draft-tokens"] == "8"
+        assert found.dropped[0].gets == "NGRAM, priced as lookup of 7 after 3..1-grams"
+        assert "its trie covers all requests" in found.dropped[0].reason
+
+
+class TestVLLM:
+    def test_the_root_is_not_counted(self) -> None:
+        found = speculative(single("vllm", ChainPolicy(length=3), "eagle3"))
+        assert found == {"method": "eagle3", "model": "drafters/small", "num_speculative_tokens": 3}
+
+    def test_rows_hold_both_ends_and_zero_is_off(self) -> None:
+        found = speculative(by_batch("vllm", (1, 5), (4, 2), (16, 0)))
+        assert found["num_speculative_tokens"] == 5
+        assert found["num_speculative_tokens_per_batch_size"] == [[1, 2, 5], [3, 8, 2], [9, 4096, 0]]
+
+    def test_a_lookup_says_its_n_grams(self) -> None:
+        found = speculative(single("vllm", LookupPolicy(length=7, max_ngram=4, min_ngram=2)))
+        assert found == {
+            **{"method": "ngram", "num_speculative_tokens": 7},
+            **{"prompt_lookup_max": 4, "prompt_lookup_min": 2},
+        }
+
+    def test_a_version_without_rows_has_one_length(self) -> None:
+        found = by_batch("vllm", (1, 5), (4, 2), version="0.20.1")
+        assert found.version == "0.20"
+        assert "num_speculative_tokens_per_batch_size" not in speculative(found)
+
+    def test_a_static_tree_goes_to_old_versions_as_paths_of_ranks(self) -> None:
+        found = exported("vllm", plan_of_kind("static"), "eagle", "0.11")
+        told = speculative(found)
+        assert ast.literal_eval(told["speculative_token_tree"]) == [(0,), (1,), (0, 0)]
+        assert told["num_speculative_tokens"] == 3
+        assert exported("vllm", plan_of_kind("static"), "eagle", "0.25").dropped
+
+    def test_paths_of_a_tree_leave_out_the_root(self) -> None:
+        assert paths_of(TokenTree(parents=(-1, 0, 1), ranks=(0, 2, 1))) == [(2,), (2, 1)]
+
+    def test_an_old_version_takes_no_draft_model(self) -> None:
+        (dropped,) = single("vllm", ChainPolicy(length=3), "model", "0.11").dropped
+        assert dropped.reason == "vLLM 0.11 takes no draft model of its own"
+
+
+class TestTensorRTLLM:
+    def test_a_tree_leaves_out_the_root(self) -> None:
+        found = config(single("tensorrt-llm", Eagle2Policy(verify_tokens=16, depth=3, top_k=4), "eagle3"))
+        assert found == {
+            **{"decoding_type": "Eagle3", "max_draft_len": 4, "speculative_model": "drafters/small"},
+            **{"use_dynamic_tree": True, "dynamic_tree_max_topK": 4, "max_total_draft_tokens": 15},
+        }
+
+    @pytest.mark.parametrize(("tokens", "is_carried"), [(4, False), (5, True), (17, True), (18, False)])
+    def test_a_tree_holds_its_depth_at_least_and_width_times_depth_at_most(self, tokens: int, is_carried: bool) -> None:
+        found = single("tensorrt-llm", Eagle2Policy(verify_tokens=tokens, depth=3, top_k=4), "eagle3")
+        assert (not found.dropped) == is_carried
+
+    def test_keys_are_last_batches_and_beyond_them_nothing_is_drafted(self) -> None:
+        found = by_batch("tensorrt-llm", (1, 5), (4, 2), (16, 0))
+        assert config(found)["draft_len_schedule"] == {2: 5, 8: 2}
+        assert (config(found)["max_draft_len"], found.notes) == (5, ())
+
+    def test_drafting_at_the_largest_batch_ends_there_and_a_note_says_so(self) -> None:
+        found = by_batch("tensorrt-llm", (1, 5), (16, 2))
+        assert config(found)["draft_len_schedule"] == {4: 5, 16: 2}
+        assert "beyond batch 16" in found.notes[0]
+
+    def test_the_smallest_batch_has_the_longest_length(self) -> None:
+        found = by_batch("tensorrt-llm", (1, 2), (16, 5))
+        lengths = config(found).get("draft_len_schedule", {1: config(found)["max_draft_len"]})
+        assert lengths[min(lengths)] == config(found)["max_draft_len"] == max(lengths.values())
+        assert len(found.dropped) == 1
+
+    def test_a_draft_model_ends_above_a_batch(self) -> None:
+        plan = chains_by_batch([(1, 5), (4, 0)])
+        found = exported("tensorrt-llm", plan, "model", rates=solved(plan))
+        assert config(found) == {
+            **{"decoding_type": "DraftTarget", "max_draft_len": 5},
+            **{"speculative_model": "drafters/small", "max_concurrency": 2},
+        }
+
+
+class TestTransformers:
+    def test_a_confident_chain_is_its_own(self) -> None:
+        found = exported("transformers", plan_of_kind("confident-chain"))
+        assert generation(found) == {
+            **{"num_assistant_tokens": 8, "num_assistant_tokens_schedule": "constant"},
+            "assistant_confidence_threshold": 0.4,
+        }
+        assert not found.dropped
+
+    def test_its_fields_are_those_of_the_installed_generation_config(self) -> None:
+        from transformers import GenerationConfig
+
+        known = vars(GenerationConfig())
+        assert set(schema_of("transformers").sections["generation"]) <= set(known)
+
+    def test_larger_batches_are_decoded_plainly(self) -> None:
+        plan = chains_by_batch([(1, 5), (4, 5)])
+        (dropped,) = exported("transformers", plan, rates=solved(plan)).dropped
+        assert (dropped.batch, dropped.gets) == (4, "plain")
+        assert dropped.reason == "it drafts up to batch 1 only"
+
+
+class TestLlamaCpp:
+    def test_a_chain_is_a_length_without_the_root(self) -> None:
+        found = single("llama.cpp", ChainPolicy(length=3))
+        assert shlex.split(found.command) == [
+            *("llama-server", "--model", "large.gguf", "--spec-type", "draft-simple"),
+            *("--spec-draft-model", "small.gguf", "--spec-draft-n-max", "3"),
+            *("--spec-draft-n-min", "0", "--spec-draft-p-min", "0.0"),
+        ]
+
+    def test_old_builds_have_old_names(self) -> None:
+        found = flags(single("llama.cpp", ChainPolicy(length=3), version="b7010"))
+        assert (found["--draft-max"], found["--model-draft"]) == ("3", "small.gguf")
+        assert not [name for name in found if name.startswith("--spec")]
+
+    def test_only_one_size_of_n_gram_is_looked_for(self) -> None:
+        found = flags(single("llama.cpp", LookupPolicy(length=7, max_ngram=2, min_ngram=2)))
+        assert (found["--spec-ngram-simple-size-n"], found["--spec-ngram-simple-size-m"]) == ("2", "7")
+        assert single("llama.cpp", LookupPolicy(length=7, max_ngram=2)).dropped
+
+
+class TestOpenVINO:
+    def test_a_tree_has_a_layer_more_than_its_beam_is_deep(self) -> None:
+        found = single("openvino", Eagle2Policy(verify_tokens=8, depth=4, top_k=4), "eagle3")
+        assert generation(found) == {"branching_factor": 4, "tree_depth": 5, "num_assistant_tokens": 7}
+
+    def test_an_older_version_drafts_no_trees(self) -> None:
+        found = single("openvino", Eagle2Policy(verify_tokens=8, depth=4, top_k=4), "eagle3", "2025.3")
+        assert found.version == "2025" and found.dropped
+
+    def test_a_threshold_stands_without_a_length(self) -> None:
+        found = exported("openvino", plan_of_kind("confident-chain"))
+        assert generation(found) == {"assistant_confidence_threshold": 0.4}
+        assert "no length beside it" in found.dropped[0].reason
+
+
+def test_the_contract_knows_every_kind_of_policy() -> None:
+    kinds = {field.default for one in get_args(TreePolicy) for field in fields(one) if field.name == "kind"}
+    assert kinds == {"plain", *POLICIES}
+
+
+def test_every_recorded_version_is_documented() -> None:
+    (row,) = [line for line in DOCUMENT.splitlines() if line.startswith("| versions recorded")]
+    told = [cell.strip().split(", ") for cell in row.strip("|").split("|")[1:]]
+    assert told == [list(schema_of(engine).versions) for engine in ENGINES]
+
+
+def test_an_option_of_another_version_is_not_written() -> None:
+    with pytest.raises(PlanError, match="no such option"):
+        require_known("vllm", "0.20", [("config", "num_speculative_tokens_per_batch_size", ((1, 2, 3),))])
+
+
+@pytest.mark.parametrize("value", [0, True, "three", 1.5])
+def test_a_value_that_the_schema_does_not_take_is_not_written(value: int | bool | str | float) -> None:
+    with pytest.raises(PlanError, match="it takes"):
+        require_known("vllm", "0.25", [("config", "num_speculative_tokens", value)])
+
+
+def test_a_choice_takes_only_its_own_words() -> None:
+    with pytest.raises(PlanError, match="one of ngram"):
+        require_known("vllm", "0.25", [("config", "method", "medusa")])

@@ -1,0 +1,117 @@
+"""What one request may cost: no list, surface, stream or sign-in takes more than its share of the service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Timer
+
+import pytest
+from sqlalchemy import func, select
+from starlette.testclient import TestClient
+
+from spectune.db.access import Tokens
+from spectune.db.jobs import Jobs
+from spectune.db.remote import RemoteStore
+from spectune.db.remote_http import RefusedError
+from spectune.db.remote_url import service_url
+from spectune.db.service_tables import UploadTable
+from spectune.db.sql_store import SqlStore
+from spectune.profiler.protocols import SurfaceKey
+from spectune.profiler.records.measurement import Measurement
+from spectune.service.app import create_app
+from spectune.service.settings import Settings
+
+from .filled_service import PLAN, add_plan
+from .fresh_store import fresh_store
+from .served_store import ServedStore, served_store
+
+KEY = SurfaceKey(device="one", model="model", role="verify", regime="eager", dtype="float32")
+KEYS = [KEY, replace(KEY, role="draft"), replace(KEY, device="other"), replace(KEY, attention="flash")]
+OPEN = Settings(auth="off", rate_per_s=0.0, workers=0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlStore]:
+    with fresh_store(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedStore]:
+    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path / "cache"))
+    with served_store(tmp_path) as running:
+        yield running
+
+
+def add_cells(store: SqlStore | RemoteStore) -> None:
+    for key in KEYS:
+        cells = [Measurement(batch=1, context_tokens=0, tokens=tokens, repeats_ms=(1.0,)) for tokens in (1, 2)]
+        store.add_measurements(key, cells)
+
+
+def test_surfaces_too_many_for_one_answer_come_one_by_one(served: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_cells(served.behind)
+    monkeypatch.setattr("spectune.service.measurements.MOST_TIMINGS", 2)
+    with RemoteStore(service_url(served.url)) as store:
+        assert store.surfaces() == served.behind.surfaces()
+        assert store.surfaces("one", role="verify") == served.behind.surfaces("one", role="verify")
+        assert store.surfaces(attention="") == served.behind.surfaces(attention="")
+        monkeypatch.setattr("spectune.service.measurements.MOST_TIMINGS", 1)
+        with pytest.raises(RefusedError, match="2 timings, more than 1"):
+            store.surfaces("other")
+
+
+def test_large_uploads_are_finished_as_small_ones_are(served: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spectune.service.uploads.LARGE_BYTES", 0)
+    monkeypatch.setattr("spectune.db.remote_service.MOST_BODY_BYTES", 300)  # so that some go as uploads
+    with RemoteStore(service_url(served.url)) as store:
+        add_cells(store)
+    assert [len(surface.measurements) for surface in served.behind.surfaces()] == [2, 2, 2, 2]
+    with served.behind._reading() as session:
+        assert session.scalar(select(func.count()).select_from(UploadTable).where(UploadTable.ended.is_not(None))) == 4
+
+
+def test_what_became_of_a_plan_comes_in_pages_of_its_own(served: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = [add_plan(served.behind, PLAN) for _ in range(2)]
+    for number in range(5):
+        for plan_id in plans:
+            served.behind.add_observation(plan_id, f"{plan_id} saw {number}")
+            served.behind.add_validation(plan_id, f"{plan_id} gave {number}")
+    monkeypatch.setattr("spectune.db.remote_service.MOST_ITEMS", 2)
+    with RemoteStore(service_url(served.url)) as store:
+        for plan_id in plans:
+            assert store.observations(plan_id) == [f"{plan_id} saw {number}" for number in range(5)]
+            assert store.validations(plan_id) == [f"{plan_id} gave {number}" for number in range(5)]
+    assert served.behind.newest_observations(plans[0], 2) == ["1 saw 3", "1 saw 4"]
+
+
+def test_the_newest_jobs_come_newest_first(store: SqlStore) -> None:
+    jobs = Jobs(store)
+    made = [jobs.add("plan", "{}", "ci").key for _ in range(4)]
+    assert [row.key for row in jobs.newest(3)] == made[:0:-1]
+
+
+def test_a_stream_ends_when_its_token_is_revoked(store: SqlStore) -> None:
+    tokens, job = Tokens(store), Jobs(store).add("plan", "{}", "ci")
+    headers = {"Authorization": f"Bearer {tokens.create('ci', 'read')}"}
+    with TestClient(create_app(store, Settings(workers=0, fresh_s=0.01))) as client:
+        revoking = Timer(0.2, tokens.revoke, ["ci"])
+        revoking.start()
+        answer = client.get(f"/v1/jobs/{job.key}/events", headers=headers)  # the job waits for ever
+        revoking.join()
+        assert answer.status_code == 200 and answer.text.count("event: progress") == 1
+        assert client.get("/v1/jobs", headers=headers).status_code == 401
+        assert client.app.state.service.streams == 0  # type: ignore[attr-defined]  # an application of FastAPI
+
+
+def test_signing_in_does_not_ask_the_database_each_time(store: SqlStore) -> None:
+    token = Tokens(store).create("person", "read")
+    with TestClient(create_app(store, Settings(workers=0, fresh_s=60.0)), follow_redirects=False) as client:
+        callers = client.app.state.service.callers  # type: ignore[attr-defined]  # an application of FastAPI
+        before = callers._read_at
+        for _ in range(3):
+            assert client.post("/sign-in", data={"token": token}).status_code == 303
+        assert callers._read_at == before
+        assert client.post("/sign-in", data={"token": "x" * 5000}).status_code == 413

@@ -1,0 +1,196 @@
+"""Planning jobs: asked for over HTTP, done by a process of their own, once, whatever happens to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from spectune.db.jobs import Jobs
+from spectune.db.sql_store import SqlStore
+from spectune.planner.inputs import PlanInputs
+from spectune.planner.plan import plan_from_json
+from spectune.profiler.protocols import SurfaceKey
+from spectune.profiler.records.surface import LatencySurface
+from spectune.profiler.records.wire import from_json
+from spectune.service.app import create_app
+from spectune.service.jobs import JobTold, PlanWanted
+from spectune.service.planning import Planning
+from spectune.service.settings import Settings
+from spectune.service.worker import Worker
+from spectune.tuning.plan import PlanRequest, make_plan
+
+from .fresh_store import fresh_store
+from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, record, texts
+
+REQUEST = {
+    "target": TARGET.key,
+    "device": DEVICE.fingerprint,
+    "dtype": "float32",
+    "workload": "made up",
+    "batches": [1],
+    "contexts": [30],
+    "trials": 1,
+}
+OPEN = Settings(auth="off", rate_per_s=0.0, workers=0)
+WAIT_S = 120.0  # a stalled machine is no failure
+
+
+@cache
+def measured() -> PlanInputs:
+    spoken = Language(3)
+    return inputs(record(SkilledDrafter(spoken, 0.8), texts(spoken, 4, lambda text: 12), every_node(2, 2)))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlStore]:
+    """A store that holds all a plan needs."""
+    found, drafter = measured(), measured().drafters[0]
+    with fresh_store(tmp_path) as opened:
+        opened.add_device(found.device)
+        for model in (found.target, drafter.model):
+            opened.add_model(model)
+        for surface in (found.verify, drafter.surface):
+            opened.add_measurements(key_of(surface), surface.measurements)
+        opened.add_overhead(found.overhead)
+        opened.add_trace(drafter.trace)
+        yield opened
+
+
+@pytest.fixture
+def client(store: SqlStore) -> Iterator[TestClient]:
+    with TestClient(create_app(store, OPEN)) as opened:
+        yield opened
+
+
+def key_of(surface: LatencySurface) -> SurfaceKey:
+    return SurfaceKey(**{field.name: getattr(surface, field.name) for field in fields(SurfaceKey)})
+
+
+def asked(client: TestClient, **changes: Any) -> Any:
+    return client.post("/v1/jobs", json={"kind": "plan", "request": {**REQUEST, **changes}})
+
+
+def wait_for(is_so: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.02)
+
+
+def test_a_request_over_http_takes_what_a_plan_request_takes() -> None:
+    wanted, request = ({field.name: field.default for field in fields(kind)} for kind in (PlanWanted, PlanRequest))
+    assert wanted == request
+
+
+def work(store: SqlStore) -> None:
+    """Do what the next job asks for, in this process."""
+    jobs = Jobs(store)
+    job = jobs.lease("here")
+    assert job is not None
+    Worker("here").do(job, jobs, store)
+
+
+def test_a_job_makes_the_plan_that_the_command_would_make(client: TestClient, store: SqlStore) -> None:
+    answer = asked(client)
+    assert answer.status_code == 202
+    work(store)
+    told = from_json(JobTold, client.get(f"/v1/jobs/{answer.json()['key']}").content)
+    assert (told.state, told.progress, told.error, told.attempts) == ("done", 1.0, None, 1)
+    made = plan_from_json(store.plan(told.plan_id or 0))
+    request = PlanRequest(
+        target=TARGET, device=DEVICE, dtype="float32", workload="made up", batches=(1,), contexts=(30,), trials=1
+    )
+    wanted = make_plan(request, store)
+    assert replace(made, provenance=wanted.provenance) == wanted
+    assert store.plan_sources(told.plan_id or 0) == store.plan_sources((told.plan_id or 0) + 1)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_s_job_is_done_by_the_next_one_and_kept_once(client: TestClient, store: SqlStore) -> None:
+    key = asked(client).json()["key"]
+    planning = Planning(store, 1, politeness=0)
+    planning.start()
+    try:
+        wait_for(lambda: client.get(f"/v1/jobs/{key}").json()["state"] == "running")
+        os.kill(planning._workers[0].process.pid or 0, signal.SIGKILL)
+        wait_for(lambda: client.get(f"/v1/jobs/{key}").json()["state"] in ("done", "failed"))
+        assert planning.is_alive
+    finally:
+        planning.stop()
+    told = client.get(f"/v1/jobs/{key}").json()
+    assert (told["state"], told["attempts"]) == ("done", 2)
+    assert [row.id for row in store.plans()] == [told["plan_id"]]
+
+
+def test_a_cancelled_job_is_left_by_its_worker_which_is_replaced(client: TestClient, store: SqlStore) -> None:
+    key = asked(client).json()["key"]
+    planning = Planning(store, 1, politeness=0)
+    planning.start()
+    try:
+        wait_for(lambda: client.get(f"/v1/jobs/{key}").json()["state"] == "running")
+        first = planning._workers[0].process
+        assert client.delete(f"/v1/jobs/{key}").status_code == 200
+        wait_for(lambda: not first.is_alive())
+        wait_for(lambda: planning.is_alive)
+    finally:
+        planning.stop()
+    assert first.exitcode == 0
+    assert client.get(f"/v1/jobs/{key}").json()["state"] == "cancelled" and store.plans() == []
+
+
+def test_a_job_that_lacks_a_trace_fails_with_what_to_do(client: TestClient, store: SqlStore) -> None:
+    key = asked(client, workload="nobody's").json()["key"]
+    work(store)
+    told = client.get(f"/v1/jobs/{key}").json()
+    assert told["state"] == "failed" and "run: spectune profile" in told["error"]
+    assert client.delete(f"/v1/jobs/{key}").status_code == 409
+
+
+def test_a_cancelled_job_is_done_by_nobody_and_its_events_end(client: TestClient, store: SqlStore) -> None:
+    key = asked(client).json()["key"]
+    assert client.delete(f"/v1/jobs/{key}").json()["state"] == "cancelled"
+    assert Jobs(store).lease("here") is None
+    answer = client.get(f"/v1/jobs/{key}/events")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.text.startswith("event: progress\ndata: {") and '"state":"cancelled"' in answer.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"device": "unknown"}, "knows no device"),
+        ({"target": "unknown"}, "knows no model"),
+        ({"batches": [0]}, "at least 1"),
+        ({"trials": 10**6}, "trials"),
+        ({"batches": "1"}, "batches"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_a_job_that_cannot_be_done_is_not_taken(client: TestClient, changes: dict[str, Any], told: str) -> None:
+    answer = asked(client, **changes)
+    assert answer.status_code == 422 and told in answer.json()["detail"]
+    assert client.get("/v1/jobs").json()["items"] == []
+
+
+def test_jobs_are_listed_by_state_and_unknown_ones_are_not_there(client: TestClient) -> None:
+    key = asked(client).json()["key"]
+    assert [job["key"] for job in client.get("/v1/jobs", params={"state": "waiting"}).json()["items"]] == [key]
+    assert client.get("/v1/jobs", params={"state": "done"}).json()["items"] == []
+    assert client.get("/v1/jobs/nobody").status_code == 404
+    assert client.get("/v1/jobs/nobody/events").status_code == 404
+
+
+def test_a_service_whose_worker_does_not_live_is_not_ready(store: SqlStore) -> None:
+    waiting = TestClient(create_app(store, Settings(auth="off", workers=1)))  # not started, so nobody works
+    answer = waiting.get("/readyz")
+    assert answer.status_code == 503 and "no worker" in answer.json()["detail"]
+    assert waiting.get("/healthz").status_code == 200

@@ -1,0 +1,180 @@
+"""Counters of engines come to unconditional acceptance by position, or are refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spectune.cli import main
+from spectune.cli.import_ import FORMATS as TYPED
+from spectune.cli.import_ import TABLES
+from spectune.errors import RequestError
+from spectune.tuning.engine_counters import FORMATS, READERS, Counted, CounterFormat, read_counters
+
+DRAFTED = 3
+CHANCES = (0.8, 0.75, 0.5)  # of each position, given those before it
+
+
+def read(folder: Path, text: str, file_format: CounterFormat) -> Counted:
+    (folder / "file").write_text(text)
+    return read_counters(folder / "file", file_format)
+
+
+def rounds(count: int, seed: int = 0) -> list[int]:
+    """Decode rounds one by one and return how many drafts each kept."""
+    source = random.Random(seed)
+    kept = []
+    for _ in range(count):
+        accepted = 0
+        while accepted < DRAFTED and source.random() < CHANCES[accepted]:
+            accepted += 1
+        kept.append(accepted)
+    return kept
+
+
+def metrics(kept: list[int], prefix: str, suffix: str, engines: int = 1) -> str:
+    """Return the counters a server would show, its rounds dealt out to engines."""
+    lines = [f"# HELP {prefix}spec_decode_num_drafts{suffix} rounds", f"# TYPE {prefix}spec_decode_num_drafts counter"]
+    for engine in range(engines):
+        own, where = kept[engine::engines], f'engine="{engine}",model_name="a \\"b\\", c"'
+        counts = {"drafts": len(own), "draft_tokens": DRAFTED * len(own), "accepted_tokens": sum(own)}
+        lines += [f"{prefix}spec_decode_num_{name}{suffix}{{{where}}} {float(n)}" for name, n in counts.items()]
+        lines += [
+            f'{prefix}spec_decode_num_accepted_tokens_per_pos{suffix}{{{where},position="{at}"}} '
+            f"{float(sum(one > at for one in own))}"
+            for at in range(DRAFTED)
+        ]
+    return "\n".join([*lines, f"{prefix}spec_decode_num_drafts_created 1.7e9"]) + "\n"
+
+
+def bench(*rows: tuple[int, int, int, int, float]) -> str:
+    names = ("batch_size", "steps", "topk", "num_draft_tokens", "acc_length")
+    extra = {"step_time": 0.02, "speed": 1.0, "completion_tokens": 512.0}
+    return "".join(json.dumps(dict(zip(names, row, strict=True)) | extra) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize(("file_format", "prefix"), [("vllm-metrics", "vllm:"), ("llama-metrics", "llamacpp:")])
+@pytest.mark.parametrize("suffix", ["_total", ""])
+def test_counters_give_the_share_of_rounds_that_kept_so_many(
+    tmp_path: Path, file_format: CounterFormat, prefix: str, suffix: str
+) -> None:
+    kept = rounds(4000)
+    (found,) = read(tmp_path, metrics(kept, prefix, suffix, engines=2), file_format).acceptance
+    assert found.by_position == tuple(sum(one > at for one in kept) / 4000 for at in range(DRAFTED))
+    assert found.by_position == pytest.approx((0.8, 0.6, 0.3), abs=0.03)
+    assert found.tokens_per_round == pytest.approx(1 + sum(kept) / 4000)
+    assert found.by_length[-1] == pytest.approx(found.tokens_per_round)
+    assert (found.drafts, found.notes) == (4000, ())
+
+
+def test_a_shorter_chain_keeps_the_first_positions(tmp_path: Path) -> None:
+    """Chains of two in the same rounds would have kept min(kept, 2)."""
+    kept = rounds(4000)
+    (found,) = read(tmp_path, metrics(kept, "vllm:", "_total"), "vllm-metrics").acceptance
+    assert found.by_length[1] == pytest.approx(1 + sum(min(one, 2) for one in kept) / 4000)
+
+
+def test_drafts_of_different_lengths_make_far_positions_lower_bounds(tmp_path: Path) -> None:
+    text = metrics(rounds(100), "vllm:", "_total").replace("draft_tokens_total", "draft_tokens_total", 1)
+    text = text.replace("300.0", "250.0", 1)
+    (found,) = read(tmp_path, text, "vllm-metrics").acceptance
+    assert "lower bounds" in found.notes[0]
+
+
+def test_sglang_s_lengths_count_a_round_s_own_token_and_their_differences_are_positions(tmp_path: Path) -> None:
+    text = bench((1, 0, 0, 0, 1.0), (1, 1, 1, 2, 1.8), (1, 2, 1, 3, 2.4), (1, 3, 1, 4, 2.7), (4, 1, 1, 2, 1.75))
+    found = read(tmp_path, text, "sglang-bench").acceptance
+    assert [one.about for one in found][-1] == "batch 4, 1 steps, top-k 1, 2 tokens"
+    assert found[2].by_position == pytest.approx((0.8, 0.6, 0.3))
+    assert (found[2].tokens_per_round, found[2].step_ms) == (2.7, 20.0)
+
+
+def test_a_gap_in_sglang_s_steps_ends_what_is_known_by_position(tmp_path: Path) -> None:
+    _, found = read(tmp_path, bench((1, 1, 1, 2, 1.8), (1, 3, 1, 4, 2.7)), "sglang-bench").acceptance
+    assert found.by_position == pytest.approx((0.8,))
+    assert "positions beyond 1 are not told apart" in found.notes[0]
+
+
+def test_a_tree_of_sglang_tells_no_positions(tmp_path: Path) -> None:
+    (found,) = read(tmp_path, bench((1, 3, 4, 8, 3.1)), "sglang-bench").acceptance
+    assert (found.by_position, found.tokens_per_round) == ((), 3.1)
+
+
+def test_an_sps_table_gives_the_time_of_steps(tmp_path: Path) -> None:
+    table = {"sample_batch_tokens": [8, 16], "sample_steps_per_sec": [100.0, 80.0], "max_batch_tokens": 16}
+    found = read(tmp_path, json.dumps(table), "sglang-sps")
+    assert [(step.tokens, step.step_ms) for step in found.steps] == [(8, 10.0), (16, 12.5)]
+
+
+def test_trtllm_bench_tells_a_length_and_no_positions(tmp_path: Path) -> None:
+    report = {"decoding_stats": {"acceptance_length_percentiles": {"average": 2.5, "p50": 2.4}}}
+    (found,) = read(tmp_path, json.dumps(report), "trtllm-bench").acceptance
+    assert (found.by_position, found.tokens_per_round, found.by_length) == ((), 2.5, ())
+
+
+def test_every_format_that_can_be_typed_has_a_reader() -> None:
+    assert set(TYPED) == {*TABLES, *FORMATS} and set(READERS) == set(FORMATS)
+
+
+BROKEN: list[tuple[CounterFormat, str, str]] = [
+    ("vllm-metrics", "vllm:num_requests 3\n", "there is no counter vllm:spec_decode_num_drafts"),
+    ("vllm-metrics", metrics([], "vllm:", "_total"), "no round drafted"),
+    ("vllm-metrics", metrics([2, 3], "vllm:", "_total").replace('position="1"', 'position="7"'), "lacks positions"),
+    (
+        "vllm-metrics",
+        metrics([2, 3], "vllm:", "_total") + 'vllm:spec_decode_num_drafts_total{model_name="other"} 3.0\n',
+        "several models",
+    ),
+    (
+        "vllm-metrics",
+        metrics([2, 3], "vllm:", "_total")
+        .replace("accepted_tokens_total{", 'accepted_tokens_total{x="1",')
+        .replace(" 5.0", " 9.0"),
+        "5 tokens were accepted at positions, 9 in all",
+    ),
+    ("sglang-bench", "", "there is no line in it"),
+    ("sglang-bench", '{"batch_size": 1}\n', "not of the format sglang-bench"),
+    ("sglang-bench", bench((1, 1, 1, 2, 1.3), (1, 2, 1, 3, 2.2)), "a longer start cannot be kept more often"),
+    ("sglang-sps", '{"bs_probes": [1]}', "additive tables tell no whole steps"),
+    ("sglang-sps", '{"sample_batch_tokens": [1, 2], "sample_steps_per_sec": [1.0]}', "not of the format"),
+    ("trtllm-bench", '{"performance": {}}', "no decoding_stats"),
+    ("trtllm-bench", "nothing", "not of the format trtllm-bench"),
+    ("llama-metrics", "llamacpp:n_decode_total 3\n", "there is no counter llamacpp:spec_decode_num_drafts"),
+]
+
+
+@pytest.mark.parametrize(("file_format", "text", "told"), BROKEN)
+def test_what_is_no_count_of_one_run_is_refused(
+    tmp_path: Path, file_format: CounterFormat, text: str, told: str
+) -> None:
+    with pytest.raises(RequestError, match=told):
+        read(tmp_path, text, file_format)
+
+
+class TestCommand:
+    def typed(self, folder: Path, *arguments: str) -> Result:
+        (folder / "metrics.txt").write_text(metrics(rounds(1000), "vllm:", "_total"))
+        words = ["import", str(folder / "metrics.txt"), "--format", "vllm-metrics", *arguments]
+        return CliRunner(env={"SPECTUNE_STORE": str(folder / "store.db")}).invoke(main, words)
+
+    def test_counters_are_printed_and_kept_nowhere(self, tmp_path: Path) -> None:
+        result = self.typed(tmp_path)
+        assert result.exit_code == 0, result.output
+        assert "unconditional %" in result.stdout and "1000 rounds" in result.stdout
+        assert "kept nowhere" in result.stderr
+        assert not (tmp_path / "store.db").exists()
+
+    def test_programs_get_acceptance_by_position_and_chains_by_length(self, tmp_path: Path) -> None:
+        found: Any = json.loads(self.typed(tmp_path, "--json").stdout)
+        (one,) = found["acceptance"]
+        assert found["format"] == "vllm-metrics" and len(one["by_position"]) == len(one["by_length"]) == DRAFTED
+
+    def test_options_of_what_is_kept_are_refused(self, tmp_path: Path) -> None:
+        result = self.typed(tmp_path, "--regime-name", "vllm")
+        assert result.exit_code == 2
+        assert "--regime-name is for measurements that are kept" in result.stderr

@@ -1,0 +1,59 @@
+"""How often what a drafter says is what the target says, counted in real rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ..planner.policy import ChainPolicy
+from ..runtime.decoder import Decoder
+from ..runtime.drafters.head import model_drafter
+from ..runtime.feed import Feed
+from ..runtime.models.forward import CausalModel
+from ..runtime.models.tapped import tapped_for
+from ..runtime.requests import Request
+from ..runtime.setup import RoundSetup, always, draft_room
+
+SLOTS = 8  # sequences decoded at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """Counts of rounds with chains of one length; rounds cut short by the end of a text are left out.
+
+    Attributes:
+        by_depth: chance that token k of a chain is accepted, given that those before it were; up to the last depth
+            that was ever reached.
+        tokens_per_round: emitted per sequence and round, the target's own included.
+        rounds: counted.
+    """
+
+    by_depth: tuple[float, ...]
+    tokens_per_round: float
+    rounds: int
+
+
+def chain_acceptance(target: CausalModel, drafter: CausalModel, requests: Sequence[Request], length: int) -> Acceptance:
+    """Return what chains of a drafter, or a head, yield along the target's continuations of some requests."""
+    setup = RoundSetup(policy=ChainPolicy(length=length), drafter="it")
+    longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
+    capacity, slots = longest + draft_room([setup]), min(SLOTS, len(requests))
+    drafters = {"it": model_drafter(drafter, slots=slots, capacity=capacity)}
+    decoder = Decoder(tapped_for(target, [drafter]), drafters, always(setup), slots=slots, capacity=capacity)
+    feed, kept = Feed(decoder, requests), list[int]()
+    while feed.refill():
+        done = decoder.step()
+        ended = {sequence.index for sequence in done.finished}
+        kept += [count for index, count in zip(done.sequences, done.kept, strict=True) if index not in ended]
+    return acceptance_of(kept, length)
+
+
+def acceptance_of(kept: Sequence[int], length: int) -> Acceptance:
+    """Return the counts of rounds that emitted so many tokens each, 1 to length + 1."""
+    reached = [sum(count > depth for count in kept) for depth in range(length + 1)]
+    return Acceptance(
+        by_depth=tuple(below / above for above, below in pairwise(reached) if above),
+        tokens_per_round=sum(kept) / max(len(kept), 1),
+        rounds=len(kept),
+    )

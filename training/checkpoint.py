@@ -1,0 +1,50 @@
+"""A training run on disk, so that a stopped one goes on where it was: the same numbers as if it had not stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Checkpoint:
+    """One file with weights, optimizers and the state of torch's generator on the host, replaced as a whole."""
+
+    EVERY = 20  # steps between two files
+
+    def __init__(self, path: Path, every: int = EVERY) -> None:
+        """Keep the run in a file, once every so many steps."""
+        self.losses: list[float] = []  # of every step so far, what was restored included
+        self._path, self._every = path, every
+
+    def restore(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> int:
+        """Load what the file holds; return how many steps it had done, 0 where there is no file."""
+        if not self._path.exists():
+            return 0
+        kept: dict[str, Any] = torch.load(self._path, weights_only=True)
+        model.load_state_dict(kept["model"])
+        for optimizer, state in zip(optimizers, kept["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        torch.set_rng_state(kept["generator"])
+        self.losses = list(kept["losses"])
+        return len(self.losses)
+
+    def keep(self, loss: float, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Take the loss of another step, and write the run where it is time to."""
+        self.losses.append(loss)
+        if len(self.losses) % self._every:
+            return
+        partial = self._path.with_suffix(".partial")
+        torch.save(
+            {
+                "losses": self.losses,
+                "model": model.state_dict(),
+                "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+                "generator": torch.get_rng_state(),
+            },
+            partial,
+        )
+        partial.replace(self._path)

@@ -1,0 +1,242 @@
+"""Train a head of EAGLE's forms on a frozen target: the job behind `spectune train eagle`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, PreTrainedModel
+
+from ..errors import ModelError, TrainingError
+from ..profiler.identity import identify
+from ..profiler.records.model import ModelIdentity
+from ..runtime.models.drafter import load_head
+from ..runtime.models.eagle_shape import Form, HeadShape
+from ..runtime.models.lean import LeanModel
+from ..runtime.models.loading import load_model, load_pretrained, load_tokenizer
+from ..runtime.models.tapped import require_lean
+from .acceptance import Acceptance, chain_acceptance
+from .checkpoint import Checkpoint
+from .eagle_module import HeadModule, feature_loss, training_time_loss
+from .head_files import HeadCard, save_card, save_head
+from .language_model import train
+from .own_text import Ids, OwnTextSettings, corpus_of, own_requests, write_own_texts
+from .settings import TrainingSettings
+
+NOISE = 0.2  # of features in training form "eagle": uniform, this times 512 / columns wide; as published
+CHECKED = 24  # texts whose drafts are counted when a head is done
+PARTIAL = ".partial"  # folder inside the head's own that holds an unfinished run
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagleRequest:
+    """What head is to be trained, and on what."""
+
+    target: Path
+    data: tuple[Path, ...]  # text files whose pieces the target continues
+    form: Form = "eagle3"
+    settings: TrainingSettings
+    own: OwnTextSettings
+    test_steps: int = 7  # of the training-time test of form "eagle3"
+    draft_vocabulary: int = 0  # of form "eagle3"; 0: a quarter of the target's
+    intermediate: int = 0  # width of the layer's MLP; 0: the target's
+    device: str = "cpu"
+    dtype: str = "bfloat16"  # in which the target writes
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise TrainingError("a head needs text to learn from; give one file or more")
+        if not 1 <= self.test_steps < self.settings.sequence_tokens - 1:
+            raise TrainingError(f"the training-time test takes 1 step or more and fewer than tokens, got {self}")
+        if min(self.draft_vocabulary, self.intermediate) < 0:
+            raise TrainingError(f"sizes must be at least 0, which is the default, got {self}")
+
+
+def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> HeadCard:
+    """Train a head, save it with its card in a folder, and return the card.
+
+    A run that was stopped goes on where it stopped when the same request comes again with the same folder.
+
+    Args:
+        request: what to train.
+        folder: where to; made if it is not there.
+        fresh: forget what an earlier run left unfinished.
+        progress: told each step.
+
+    Raises:
+        ModelError: the target cannot be loaded, or is of a kind whose hidden states cannot be read.
+        TrainingError: there is too little text, or the folder holds another run.
+    """
+    start = time.monotonic()
+    identity = identify(request.target)
+    partial = _partial(request, identity, folder, fresh)
+    tokenizer = load_tokenizer(str(request.target))
+    corpus = corpus_of(request.data, tokenizer)
+    texts = _written(request, corpus, partial, progress)
+    job = _Job(request, texts)
+    torch.manual_seed(request.settings.seed)
+    head = job.new_head()
+    checkpoint = Checkpoint(partial / "run.pt")
+    for _ in train(head, lambda batch: job.loss(head, batch), texts.ravel(), request.settings, checkpoint):
+        progress("training the head", len(checkpoint.losses) / request.settings.steps)
+    save_head(folder, head, job.shape(identity), job.draft_ids)
+    accepted = _accepted(request, corpus, folder, progress)
+    card = _card(request, identity, head, job, checkpoint.losses, accepted, seconds=time.monotonic() - start)
+    save_card(folder, card)
+    shutil.rmtree(partial)
+    return card
+
+
+class _Job:
+    """The frozen target beside a head in training."""
+
+    def __init__(self, request: EagleRequest, texts: Ids) -> None:
+        self._request = request
+        model: PreTrainedModel = load_pretrained(str(request.target), dtype="float32", device=request.device)
+        self._target = model.requires_grad_(False)
+        self._layers = int(model.config.num_hidden_layers)
+        self.config = head_config(model, request.intermediate)
+        self.reads = HeadShape(form=request.form, config=self.config).reads_of(self._layers)
+        vocabulary = int(model.config.vocab_size)
+        if request.form == "eagle3" and not 0 < min(self.reads) <= max(self.reads) < self._layers:
+            raise ModelError(f"a target of {self._layers} layers has no states after {self.reads}; use form eagle")
+        wanted = request.draft_vocabulary or max(vocabulary // 4, 1)
+        self.draft_ids = frequent_ids(texts, vocabulary, wanted).to(request.device)
+
+    def new_head(self) -> HeadModule:
+        """Return a head with random weights; what answers for the target begins as the target's own."""
+        count = len(self.draft_ids)
+        head = HeadModule(self._request.form, self.config, reads=len(self.reads), draft_vocabulary=count)
+        if head.form == "eagle3":
+            with torch.no_grad():
+                head.lm_head.weight.copy_(self._target.get_output_embeddings().weight[self.draft_ids.cpu()])
+        return head.to(self._request.device)
+
+    def loss(self, head: HeadModule, batch: Tensor) -> Tensor:
+        """Return the loss of (batch, tokens + 1) ids: of the columns behind the first token."""
+        with torch.no_grad():
+            said = self._target(input_ids=batch[:, :-1], output_hidden_states=True)
+            hidden = torch.cat([said.hidden_states[count] for count in self.reads], dim=-1)
+            embedded = self._target.get_input_embeddings()(batch[:, 1:-1])
+        logits = said.logits[:, 1:]
+        if head.form == "eagle3":
+            steps = self._request.test_steps
+            return training_time_loss(head, embedded, hidden[:, :-1], logits, self.draft_ids, steps)
+        spread = NOISE * 512 / embedded.shape[1]
+        noise = (torch.rand(hidden[:, :-1].shape) - 0.5) * spread  # drawn on the host, whose generator is kept
+        features = hidden[:, :-1] + noise.to(hidden)
+        own = head(embedded, features, [])
+        return feature_loss(own, hidden[:, 1:], self._target.get_output_embeddings()(own), logits)
+
+    def shape(self, identity: ModelIdentity) -> HeadShape:
+        """Return what the head's files say."""
+        return HeadShape(form=self._request.form, config=self.config, reads=self.reads, target=identity.weights_hash)
+
+    def covered(self, texts: Ids) -> float:
+        """Return the share of tokens that can be drafted."""
+        if self._request.form == "eagle":
+            return 1.0
+        return float(np.isin(texts, self.draft_ids.cpu().numpy()).mean())
+
+
+def head_config(target: PreTrainedModel, intermediate: int = 0) -> LlamaConfig:
+    """Return the shape of a head's layer: that of the target's layers.
+
+    Raises:
+        ModelError: the target is of no family whose hidden states the runtime reads.
+    """
+    config = target.config
+    heads = int(config.num_attention_heads)
+    rope = getattr(config, "rope_parameters", None) or {}
+    return LlamaConfig(
+        vocab_size=int(config.vocab_size),
+        hidden_size=int(config.hidden_size),
+        intermediate_size=intermediate or int(config.intermediate_size),
+        num_hidden_layers=1,
+        num_attention_heads=heads,
+        num_key_value_heads=int(getattr(config, "num_key_value_heads", None) or heads),
+        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        max_position_embeddings=int(config.max_position_embeddings),
+        rms_norm_eps=float(config.rms_norm_eps),
+        rope_parameters={"rope_type": "default", "rope_theta": float(rope.get("rope_theta", 10000.0))},
+        tie_word_embeddings=False,
+    )
+
+
+def frequent_ids(texts: Ids, vocabulary: int, count: int) -> Tensor:
+    """Return (count,) ids of the most frequent tokens, in the order of ids; of equally frequent ones the lower ids."""
+    counts = np.bincount(texts.ravel(), minlength=vocabulary)
+    best = np.argsort(-counts, kind="stable")[: min(count, vocabulary)]
+    return torch.from_numpy(np.sort(best))
+
+
+def _partial(request: EagleRequest, identity: ModelIdentity, folder: Path, fresh: bool) -> Path:
+    """Return the folder of the unfinished run, new or of the same request."""
+    partial = folder / PARTIAL
+    if fresh and partial.exists():
+        shutil.rmtree(partial)
+    asked = json.dumps({**asdict(request), "target": identity.weights_hash}, default=str, sort_keys=True)
+    note = partial / "request.json"
+    if note.exists() and note.read_text() != asked:
+        raise TrainingError(f"{folder} holds another unfinished run; finish it, or forget it with --fresh")
+    partial.mkdir(parents=True, exist_ok=True)
+    note.write_text(asked)
+    return partial
+
+
+def _written(request: EagleRequest, corpus: Ids, partial: Path, progress: Progress) -> Ids:
+    def load() -> LeanModel:
+        return require_lean(load_model(str(request.target), dtype=request.dtype, device=request.device))
+
+    told = "the target writes its own text"
+    progress(told, 0.0)
+    return write_own_texts(load, own_requests(corpus, request.own), partial, lambda share: progress(told, share))
+
+
+def _accepted(request: EagleRequest, corpus: Ids, folder: Path, progress: Progress) -> Acceptance:
+    progress("counting accepted drafts", 0.0)
+    target = load_model(str(request.target), dtype=request.dtype, device=request.device)
+    asked = replace(request.own, texts=CHECKED, sampled=0.0, seed=request.own.seed + 1)
+    return chain_acceptance(target, load_head(folder, target), own_requests(corpus, asked), request.test_steps)
+
+
+def _card(
+    request: EagleRequest,
+    identity: ModelIdentity,
+    head: HeadModule,
+    job: _Job,
+    losses: Sequence[float],
+    accepted: Acceptance,
+    *,
+    seconds: float,
+) -> HeadCard:
+    return HeadCard(
+        form=request.form,
+        target=identity.name,
+        target_hash=identity.weights_hash,
+        reads=job.reads,
+        parameters=sum(parameter.numel() for parameter in head.parameters()),
+        draft_vocabulary=len(job.draft_ids) if request.form == "eagle3" else int(job.config.vocab_size),
+        files=tuple(path.name for path in request.data),
+        own_texts=request.own.texts,
+        own_tokens=request.own.texts * (request.own.prompt_tokens + request.own.new_tokens),
+        steps=request.settings.steps,
+        batch=request.settings.batch,
+        sequence_tokens=request.settings.sequence_tokens,
+        test_steps=request.test_steps if request.form == "eagle3" else 1,
+        seed=request.settings.seed,
+        losses=tuple(losses),
+        acceptance=accepted.by_depth,
+        tokens_per_round=accepted.tokens_per_round,
+        rounds=accepted.rounds,
+        seconds=seconds,
+    )

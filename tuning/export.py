@@ -1,0 +1,140 @@
+"""The export job: a plan and, where they are at hand, the measurements it was made from, as an engine's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..db.store import Store
+from ..errors import MeasurementError, PlanError, RequestError, SpectuneError
+from ..planner.cost import cells_of
+from ..planner.inputs import PlanInputs
+from ..planner.plan import Plan
+from ..planner.restricted import Staged, prices
+from ..planner.schedule import Place
+from ..runtime.engines.drafter import engine_drafters
+from ..runtime.engines.export import PLAIN, Rates, export_plan, expressible, rates_of_plan
+from ..runtime.engines.exported import Exported
+from ..runtime.engines.schema import recorded_version
+from ..runtime.engines.table import ENGINES
+from .plan import PlanRequest, inputs_from_store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRequest:
+    """What is to be exported.
+
+    Attributes:
+        engine: by name.
+        version: of the engine; the newest whose options were recorded where None.
+        target: path of the target now; where it was profiled where None.
+        drafters: paths of drafters now, by name.
+    """
+
+    engine: str
+    version: str | None = None
+    target: Path | None = None
+    drafters: Mapping[str, Path] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise RequestError(f"no engine {self.engine!r} is known; use one of {', '.join(ENGINES)}")
+
+
+def export(plan: Plan, request: ExportRequest, inputs: PlanInputs | None, why_not: str = "") -> Exported:
+    """Return a plan as an engine carries it.
+
+    With inputs, the best that the engine can express is solved for anew; without, or where they do not hold the plan's
+    cells, it is chosen among what the plan's own cells list, and a note says so.
+
+    Args:
+        plan: to be exported.
+        request: for whom.
+        inputs: what the plan was made from.
+        why_not: why there are no inputs, for the reader.
+
+    Raises:
+        RequestError: the engine's version was not recorded, a drafter is not the plan's, or the inputs are of others.
+    """
+    stranger = next((name for name in request.drafters if name not in dict(plan.drafters)), None)
+    if stranger is not None:
+        names = ", ".join(name for name, _ in plan.drafters) or "none"
+        raise RequestError(f"the plan has no drafter {stranger!r}, it has {names}; name one of these")
+    engine, drafters = ENGINES[request.engine], engine_drafters(plan, request.drafters)
+    version = recorded_version(engine.name, request.version)
+    rates = _without(plan, why_not)
+    if inputs is not None:
+        _require_of_plan(plan, inputs)
+        try:
+            rates = _solved(plan, inputs, list(expressible(engine, plan, drafters, version)))
+        except (PlanError, MeasurementError) as error:  # measured anew since, at other batches
+            rates = _without(plan, str(error))
+    return export_plan(
+        plan,
+        engine,
+        drafters,
+        target=str(request.target or plan.target.location),
+        version=version,
+        rates=rates,
+    )
+
+
+def inputs_of_plan(plan: Plan, store: Store) -> tuple[PlanInputs | None, str]:
+    """Return what a store holds of a plan's inputs; else None and why not."""
+    verify = next((one for one in plan.provenance.surfaces if one.role == "verify"), None)
+    request = PlanRequest(
+        target=plan.target,
+        device=plan.device,
+        dtype=plan.dtype,
+        workload=plan.workload,
+        temperature=plan.temperature,
+        regime="" if verify is None else verify.regime,
+    )
+    try:
+        found = inputs_from_store(request, store)
+    except SpectuneError as error:
+        return None, str(error)
+    lacking = _lacking(plan, found)
+    return (None, f"{store.url} holds no measurements of {', '.join(lacking)}") if lacking else (found, "")
+
+
+def _require_of_plan(plan: Plan, inputs: PlanInputs) -> None:
+    """Raise RequestError for inputs that are not of a plan's models."""
+    if inputs.target.key != plan.target.key:
+        raise RequestError(
+            f"the measurements are of {inputs.target.name}, the plan is for {plan.target.name}; give its target's own"
+        )
+    if lacking := _lacking(plan, inputs):
+        raise RequestError(f"there are no measurements of {', '.join(lacking)}; give those of all the plan's drafters")
+
+
+def _lacking(plan: Plan, inputs: PlanInputs) -> list[str]:
+    held = {(drafter.name, drafter.model.key) for drafter in inputs.drafters}
+    return [name for name, model in plan.drafters if (name, model.key) not in held]
+
+
+def _without(plan: Plan, why_not: str) -> Rates:
+    told = rates_of_plan(plan)
+    note = "chosen among the alternatives that the plan's cells list, not solved for anew"
+    return Rates(known=told.known, is_complete=False, notes=(f"{note}: {why_not}" if why_not else note,))
+
+
+def _solved(plan: Plan, inputs: PlanInputs, able: list[Staged]) -> Rates:
+    """Return prices of all that the engine can express and of the plan's own policies, on the plan's inputs."""
+    batches, contexts = {cell.batch for cell in plan.cells}, {cell.context for cell in plan.cells}
+    wanted = {(cell.batch, cell.context): (cell.policy, cell.drafter) for cell in plan.cells}
+    cells = [cell for cell in cells_of(sorted(batches), sorted(contexts)) if (cell.batch, cell.context) in wanted]
+    staged = list(dict.fromkeys([PLAIN, *able, *wanted.values()]))
+    found = prices(inputs, cells, staged, plan.bound)
+    known: dict[Staged, dict[Place, float]] = {}
+    for one, by_place in found.items():
+        known[one] = {
+            place: price.tokens_per_s
+            for place, price in by_place.items()
+            if price.keeps_bound or one in (PLAIN, wanted[place])
+        }
+    if len(known[PLAIN]) < len(wanted):
+        raise PlanError("plain decoding has no price in some cell of the plan; profile its batches and contexts")
+    regime = inputs.verify.regime
+    return Rates(known=known, is_complete=True, notes=(f"speeds are of the regime {regime!r} that was measured here",))
