@@ -21,7 +21,7 @@ OPEN = ("/healthz", "/readyz", *OPEN_PAGES)
 ADMIN = re.compile(r"/v1/plans/([^/]+/(promote|retire|restore)|rollback)")
 QUESTIONS = ("/v1/resolve",)  # asked by POST because of their length
 LONGEST_TOKEN = 200
-SLOWEST_NEWS_S = 0.05  # for tokens that are not known yet
+SLOWEST_NEWS_S = 0.05  # between two readings of the tokens; whoever asks meanwhile waits for the second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +66,13 @@ class Callers:
         return self._auth == "required" or (self._auth == "when-tokens-exist" and bool(self._rows))
 
     def is_fresh(self, token: str | None) -> bool:
-        """Whether what is in memory is new enough to judge a token by."""
-        age = monotonic() - self._read_at
+        """Whether what is in memory is new enough to judge a token by: a token may have been made a moment ago."""
         is_known = not token or token_hash(token) in self._rows
-        return age <= (self._fresh_s if is_known else min(self._fresh_s, SLOWEST_NEWS_S))
+        return is_known and monotonic() - self._read_at <= self._fresh_s
+
+    def rest_s(self) -> float:
+        """Return how long to wait before the tokens are read anew, so that unknown ones cannot keep the store busy."""
+        return max(0.0, self._read_at + SLOWEST_NEWS_S - monotonic())
 
     def refresh(self) -> None:
         """Read the tokens, unless another thread has just done so.

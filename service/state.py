@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, sleep, to_thread
 from starlette.requests import Request
 
 from ..db.access import Tokens
@@ -70,7 +70,8 @@ class Service:
         return await to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._writers)
 
     async def freshen_callers(self) -> None:
-        """Read the tokens anew."""
+        """Read the tokens anew; many who ask at once share one reading."""
+        await sleep(self.callers.rest_s())
         await to_thread.run_sync(self.callers.refresh, limiter=self._fresheners)
 
     async def still_reads(self, token: str | None) -> bool:
