@@ -16,6 +16,7 @@ from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plan import PlanCell
 from spectune.planner.policy import TreePolicy
+from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.requests import Request
@@ -30,7 +31,7 @@ from spectune.tuning.request import ProfileRequest
 from spectune.tuning.validate import entrant
 
 BATCHES = (1, 4, 8)
-DTYPE = "bfloat16"
+DTYPE = detect("cpu").native_dtype
 WORKLOAD = "python-stdlib"
 PROFILE_PROMPTS, PROFILE_TOKENS = 24, 96  # recorded: text is cheaper to a profile than to a sweep
 PROMPTS, NEW_TOKENS = 16, 96  # decoded by every way of a race
@@ -139,7 +140,7 @@ def learned(temperature: float, budget_s: float, record: Level = "standard") -> 
         started = time.perf_counter()
         measured = profile(request, store, progress=_tell)
         profile_s = time.perf_counter() - started
-        inputs = inputs_of(measured, dtype=DTYPE)
+        inputs = inputs_of(measured)
         middle = statistics.median(len(t.prompt) + len(t.continuation) // 2 for t in measured.traces[0].prompts)
         wanted = PlanRequest(
             target=measured.identities.target,

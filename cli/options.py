@@ -111,7 +111,11 @@ temperature = click.option(
     "--temperature", default=0.0, show_default=True, type=click.FloatRange(0.0), help="Of sampling; 0 is greedy."
 )
 dtype = click.option(
-    "--dtype", default="bfloat16", show_default=True, type=click.Choice(DTYPES), help="Number format of the weights."
+    "--dtype",
+    default="auto",
+    show_default=True,
+    type=click.Choice(("auto", *DTYPES)),
+    help="Number format of the weights; auto is the device's native one.",
 )
 planned_dtype = click.option(
     "--dtype", type=click.Choice(DTYPES), help="Number format of the weights; the plan's unless given."

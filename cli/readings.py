@@ -43,6 +43,7 @@ def _cpu(device: Device) -> list[Reading]:
         ("quota", device.cpu_quota or "no limit", "cores" if device.cpu_quota else "", CGROUP),
         ("threads", device.threads, "", TORCH_THREADS),
         ("vector extensions", " ".join(device.isa), "", "lscpu | grep Flags"),
+        ("native dtype", device.native_dtype, "", "lscpu | grep -o '[a-z0-9_]*bf16'"),
         ("memory", device.memory_bytes / GIB, "GiB", "grep MemTotal /proc/meminfo"),
     ]
 

@@ -107,6 +107,7 @@ def eagle(
     from ..training.settings import TrainingSettings
     from ..tuning.family import torch_device
 
+    here = detect(device)
     request = EagleRequest(
         target=target,
         data=files,
@@ -116,8 +117,8 @@ def eagle(
         test_steps=test_steps,
         draft_vocabulary=draft_vocabulary,
         intermediate=intermediate,
-        device=torch_device(detect(device)),
-        dtype=dtype,
+        device=torch_device(here),
+        dtype=here.dtype_for(dtype),
     )
     with progress(settings) as report:
         card = train_eagle(request, output, fresh=fresh, progress=report)

@@ -29,7 +29,6 @@ from .records import DemoOutcome, Row
 
 WORKLOAD = "python-stdlib"
 BATCHES = (1, 8)
-DTYPE = "bfloat16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +66,13 @@ def family_models(folder: Path) -> Models:
 def learn(store: Store, folder: Path, size: DemoSize, progress: Progress) -> Chapter:
     """Profile the family on the calibration prompts and plan for this device."""
     measured = profile(_request(folder, size), store, progress=progress)
-    inputs = inputs_of(measured, dtype=DTYPE)
+    inputs = inputs_of(measured)
     middle = median(len(t.prompt) + len(t.continuation) // 2 for t in measured.traces[0].prompts)
     progress("solving the plan", 0.0)
     request = PlanRequest(
         target=measured.identities.target,
         device=measured.device,
-        dtype=DTYPE,
+        dtype=inputs.dtype,
         workload=WORKLOAD,
         temperature=size.temperature,
         batches=BATCHES,
@@ -89,8 +88,8 @@ def compare(chapter: Chapter, folder: Path, size: DemoSize, progress: Progress, 
     device = torch_device(chapter.profile.device)
     found = {cell.batch: contestants(chapter.plan, cell, chapter.inputs) for cell in chapter.plan.cells}
     speeds = {}
-    family = load_family(models, dtype=DTYPE, device=device)
-    baseline = load_pretrained(str(models.target), dtype=DTYPE, device=device)
+    family = load_family(models, dtype=chapter.inputs.dtype, device=device)
+    baseline = load_pretrained(str(models.target), dtype=chapter.inputs.dtype, device=device)
     for cell in chapter.plan.cells:
         progress(f"decoding side by side, batch {cell.batch}", 0.0)
         repeated = [
@@ -128,7 +127,6 @@ def _request(folder: Path, size: DemoSize) -> ProfileRequest:
         prompts=calibration_prompts()[: size.calibration_prompts],
         workload=WORKLOAD,
         temperature=size.temperature,
-        dtype=DTYPE,
         batches=BATCHES,
         max_new_tokens=size.calibration_tokens,
         budget_s=size.budget_s,

@@ -26,8 +26,6 @@ from .watch.observations import ObservationWriter, keeper
 from .watch.options import WatchOptions
 from .watch.watch import Watch
 
-UNPLANNED_DTYPE = "bfloat16"
-
 
 def load(
     target: str | Path,
@@ -54,7 +52,7 @@ def load(
         drafters: folders by name, where they differ from the recorded ones.
         workload: whose plan to take; where None, that of "default" if there is one, else the newest.
         temperature: of the requests the plan was made for.
-        dtype: of the weights; the plan's where None, bfloat16 without a plan.
+        dtype: of the weights; the plan's where None, the device's native one without a plan.
         watch: how closely it watches itself.
 
     Raises:
@@ -66,7 +64,7 @@ def load(
     identity = identify(Path(target))
     choice = choose_plan(plan, target=identity, device=here, store=store, workload=workload, temperature=temperature)
     choice = _in_dtype(choice, dtype)
-    number_format = dtype or (choice.plan.dtype if choice.plan else UNPLANNED_DTYPE)
+    number_format = dtype or (choice.plan.dtype if choice.plan else here.native_dtype)
     place = "cpu" if here.kind == "cpu" else f"cuda:{here.index}"
     model = load_model(str(target), dtype=number_format, device=place)
     shelf = _Shelf(choice.plan, identity, model, drafters or {}, dtype=number_format, device=place)

@@ -16,7 +16,7 @@ from ..db.receipts import Receipt
 from ..db.wire import Page
 from ..planner.objective import LatencyBound
 from ..planner.options import SearchOptions
-from ..profiler.records.device import Device
+from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.wire import to_json
 from . import examples
@@ -50,7 +50,7 @@ class PlanWanted:
 
     target: ModelIdentity | str  # or ModelIdentity.key
     device: Device | str  # or Device.fingerprint
-    dtype: str = "bfloat16"
+    dtype: str = AUTO_DTYPE
     workload: str = "default"
     temperature: float = 0.0
     batches: tuple[int, ...] = ()

@@ -84,7 +84,7 @@ def profiled(place: Path) -> tuple[Profile, Plan]:
 
 def test_a_head_is_profiled_and_planned_like_a_drafter_but_in_no_stack(profiled: tuple[Profile, Plan]) -> None:
     found, plan = profiled
-    inputs = inputs_of(found, dtype="float32")
+    inputs = inputs_of(found)
     assert found.drafts["head"].role == HEAD and inputs.drafters[0].reads_features
     assert found.traces[0].drafter_name == "head" and found.pairwise[0].models == ("target", "head")
     assert "stack" not in {sample.kind for sample in found.overhead.samples}

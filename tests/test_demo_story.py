@@ -136,7 +136,7 @@ def test_the_plan_never_saw_the_prompts_it_is_judged_on(told: Told) -> None:
 def test_the_store_gives_the_planner_what_the_profile_measured(told: Told) -> None:
     profile = told.chapter.profile
     request = PlanRequest(target=profile.identities.target, device=profile.device, workload=WORKLOAD)
-    found, fresh = inputs_from_store(request, told.store), inputs_of(profile, dtype="bfloat16")
+    found, fresh = inputs_from_store(request, told.store), inputs_of(profile)
     assert found.drafters == fresh.drafters
     assert (found.texts, found.overhead) == (fresh.texts, fresh.overhead)
     assert set(found.verify.measurements) == set(fresh.verify.measurements)

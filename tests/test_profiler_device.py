@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pynvml
@@ -23,6 +24,28 @@ from .fake_nvml import Gpu, Slice, error, install
 CPU = Device(kind="cpu", name="Test", index=0, memory_bytes=1, cores=1, threads=1)
 GPU = Device(kind="cuda", name="Test", index=2, memory_bytes=1, uuid="GPU-1")
 HOLD = "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); "
+
+
+@pytest.mark.parametrize(
+    ("isa", "native"),
+    [
+        (("avx2", "fma"), "float32"),
+        (("avx2", "avx512f", "avx512_bf16"), "bfloat16"),
+        (("amx_tile", "amx_bf16"), "bfloat16"),
+        (("asimd", "bf16"), "bfloat16"),
+        (("asimd",), "float32"),
+        ((), "bfloat16"),
+    ],
+)
+def test_a_cpu_known_to_lack_bfloat16_computes_in_float32(isa: tuple[str, ...], native: str) -> None:
+    here = replace(CPU, isa=isa)
+    assert here.native_dtype == here.dtype_for("auto") == native
+    assert here.dtype_for("float64") == "float64"
+
+
+@pytest.mark.parametrize(("capability", "native"), [("7.5", "float16"), ("8.0", "bfloat16"), ("12.0", "bfloat16")])
+def test_a_gpu_before_ampere_computes_in_float16(capability: str, native: str) -> None:
+    assert replace(GPU, compute_capability=capability).native_dtype == native
 
 
 @pytest.fixture

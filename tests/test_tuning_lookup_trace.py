@@ -38,7 +38,7 @@ def test_a_target_alone_is_profiled_and_planned(tmp_path: Path) -> None:
         done = profile(request, store, lock_wait_s=60.0, progress=lambda what, share: None)
         wanted = PlanRequest(target=done.identities.target, device=done.device, dtype="float32")
         plan = make_plan(wanted, store)
-        assert inputs_from_store(wanted, store).texts == inputs_of(done, dtype="float32").texts
+        assert inputs_from_store(wanted, store).texts == inputs_of(done).texts
     assert [trace.drafter for trace in done.traces] == ["lookup"] and not plan.drafters
     assert len(texts_of(done.traces[0])) == 3
     assert all(isinstance(cell.policy, PlainPolicy | LookupPolicy) for cell in plan.cells)

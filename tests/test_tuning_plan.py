@@ -274,7 +274,7 @@ def test_a_profile_of_several_workloads_is_planned_for_its_first() -> None:
         is_resumed=False,
         disturbances=(),
     )
-    assert inputs_of(done, dtype="float32") == replace(found, pairwise=AGREEMENT)
+    assert inputs_of(done) == replace(found, pairwise=AGREEMENT)
 
 
 def test_a_plan_is_kept_as_it_was_made(store: Store) -> None:

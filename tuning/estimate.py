@@ -7,7 +7,7 @@ to keep to its limits as closely as the measured one kept to its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from ..profiler.efficiency import estimate_surface
 from ..profiler.identity import identify, identify_config
 from ..profiler.protocols import SurfaceKey
 from ..profiler.records.architecture import Architecture
+from ..profiler.records.device import AUTO_DTYPE
 from ..profiler.records.efficiency import Efficiency
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.surface import LatencySurface
@@ -38,7 +39,7 @@ class EstimateRequest:
 
     models: Models  # folders, or config.json files by themselves
     device: str  # a name of the catalogue
-    dtype: str = "bfloat16"
+    dtype: str = AUTO_DTYPE  # or a name of PyTorch's
     regime: str | None = None  # None: that of the measurements there are
     batches: tuple[int, ...] = (1, 8)
     contexts: tuple[int, ...] = (64, 1024, 4096)
@@ -83,6 +84,7 @@ def estimate(request: EstimateRequest, store: Store, identities: Identities | No
         if is_head(path):
             raise ModelError(f"the forwards of a head are measured, not estimated; leave out {path}, or profile it")
     wanted = catalogued(request.device)
+    request = replace(request, dtype=wanted.device.dtype_for(request.dtype))
     architectures = {
         path: read_architecture(path) for path in (request.models.target, *request.models.drafters.values())
     }

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..db.store import Store
@@ -17,7 +17,7 @@ from ..profiler.domain import Domain
 from ..profiler.identity import identify, identify_config
 from ..profiler.latency import Session, measure
 from ..profiler.protocols import ShapeRunner
-from ..profiler.records.device import Device
+from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import require_role
 from ..profiler.records.surface import LatencySurface
@@ -49,7 +49,7 @@ class LatencyRequest:
     contexts: tuple[int, ...]
     roles: tuple[str, ...] = ("verify", "draft")
     device: str = "auto"
-    dtype: str = "bfloat16"
+    dtype: str = AUTO_DTYPE  # or a name of PyTorch's
     regime: str = "eager"
     batches: tuple[int, ...] = (1, 8)
     most_tokens: int = 64  # per sequence, of the target's forwards
@@ -99,6 +99,7 @@ def profile_latency(
     """
     start = time.monotonic()
     device = detect(request.device)
+    request = replace(request, dtype=device.dtype_for(request.dtype))
     identities = _identities(request.models)
     with held(device, identities, store, wait_s=lock_wait_s) as disturbed:
         journal = store.open_profile(_key(request, device, identities), fresh)
@@ -133,7 +134,8 @@ def profile_latency(
 def follow_rank(request: LatencyRequest) -> int:
     """Run forwards in step with the process that measures, until it ends; return how many there were."""
     domain = _domain(request, "verify")
-    model = load_parallel(str(request.models.target), dtype=request.dtype, ranks=request.ranks)
+    dtype = detect(request.device).dtype_for(request.dtype)
+    model = load_parallel(str(request.models.target), dtype=dtype, ranks=request.ranks)
     try:
         return follow(_share(model, "", request, domain))
     finally:

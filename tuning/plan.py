@@ -25,7 +25,7 @@ from ..planner.policy import PlainPolicy
 from ..planner.recorded import texts_of
 from ..planner.search import solve
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
-from ..profiler.records.device import GIB, Device
+from ..profiler.records.device import AUTO_DTYPE, GIB, Device
 from ..profiler.records.match import match_devices, nearest
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.surface import LatencySurface
@@ -47,7 +47,7 @@ class PlanRequest:
 
     target: ModelIdentity
     device: Device
-    dtype: str = "bfloat16"
+    dtype: str = AUTO_DTYPE  # the device's native one, which is what the field then holds
     workload: str = "default"
     temperature: float = 0.0
     batches: tuple[int, ...] = ()
@@ -57,6 +57,9 @@ class PlanRequest:
     trials: int = SearchOptions().trials
     bound: LatencyBound | None = None
     max_memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.device.dtype_for(self.dtype))
 
     @property
     def options(self) -> SearchOptions:
@@ -153,14 +156,14 @@ def keep_plan(plan: Plan, inputs: PlanInputs, store: Store) -> int:
     )
 
 
-def inputs_of(profile: Profile, *, dtype: str) -> PlanInputs:
+def inputs_of(profile: Profile) -> PlanInputs:
     """Return what a fresh profile measured as the planner's inputs; its first workload where it recorded several."""
     models, first = profile.identities, profile.traces[0]
     traces = {trace.drafter_name: trace for trace in profile.traces[: len(models.drafters)]}
     return PlanInputs(
         device=profile.device,
         target=models.target,
-        dtype=dtype,
+        dtype=profile.verify.dtype,
         verify=profile.verify,
         overhead=profile.overhead,
         drafters=tuple(
@@ -171,7 +174,7 @@ def inputs_of(profile: Profile, *, dtype: str) -> PlanInputs:
         workload=first.workload,
         temperature=first.temperature,
         pairwise=profile.pairwise[0] if profile.pairwise else None,
-        footprints=footprints_of((models.target, *models.drafters.values()), dtype),
+        footprints=footprints_of((models.target, *models.drafters.values()), profile.verify.dtype),
     )
 
 

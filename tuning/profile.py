@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..db.store import Store
 from ..profiler.device import detect
@@ -77,6 +77,7 @@ def profile(
     """
     start = time.monotonic()
     device = detect(request.device)
+    request = replace(request, dtype=device.dtype_for(request.dtype))
     identities = identify_all(request.models)
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     domains = domains_of(request, [asked for workload in workloads for asked in workload.requests])

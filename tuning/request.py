@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import RequestError
 from ..profiler.prompts import Prompt
+from ..profiler.records.device import AUTO_DTYPE
 from ..profiler.records.model import ModelIdentity
 from .recipe import Level
 
@@ -42,7 +43,7 @@ class ProfileRequest:
     temperature: float = 0.0
     more_temperatures: tuple[float, ...] = ()  # recorded besides
     device: str = "auto"
-    dtype: str = "bfloat16"
+    dtype: str = AUTO_DTYPE  # or a name of PyTorch's
     regime: str = "eager"  # how forwards are timed; the decoder runs eager
     batches: tuple[int, ...] = (1, 8)
     contexts: tuple[int, ...] = ()  # empty: where the prompts begin and end

@@ -10,6 +10,8 @@ from typing import Literal
 from ...errors import DeviceError
 
 GIB = 2**30
+AUTO_DTYPE = "auto"  # asks for the device's native one
+BFLOAT16_ISA = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,22 @@ class Device:
         if self.kind == "cuda":
             return f"{self.name} (cuda:{self.index}, {self.memory_gib} GiB)"
         return f"{self.name} (cpu, {self.cores} cores, {self.threads} threads)"
+
+    @property
+    def native_dtype(self) -> str:
+        """The narrowest number format of weights that this device multiplies at full speed.
+
+        bfloat16, but float32 on a CPU whose vector extensions are known and lack it, since many tokens at once are then
+        several times slower in bfloat16, and float16 on a GPU before compute capability 8.0.
+        """
+        if self.kind == "cpu":
+            return "float32" if self.isa and not BFLOAT16_ISA & set(self.isa) else "bfloat16"
+        is_old = self.compute_capability is not None and int(self.compute_capability.split(".")[0]) < 8
+        return "float16" if is_old else "bfloat16"
+
+    def dtype_for(self, asked: str) -> str:
+        """Return the number format that was asked for; the native one for 'auto'."""
+        return self.native_dtype if asked == AUTO_DTYPE else asked
 
     @property
     def memory_gib(self) -> int:
