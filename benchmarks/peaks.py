@@ -1,6 +1,6 @@
 """Does the planner know how much memory decoding takes? Every way of decoding beside what it says.
 
-    python benchmarks/peaks.py [--device cpu] [--dtype bfloat16] [--temperature 0]
+    python benchmarks/peaks.py [--device cpu] [--dtype auto] [--temperature 0]
 
 The demo family decodes the longest texts of a cell with every slot busy, and the most bytes that torch's allocator had
 handed out at once, weights and caches included, stand beside `planner.memory`'s peak for that way, batch and context.
@@ -71,15 +71,17 @@ def main() -> int:
     """Measure every way; return 1 where a peak is off by more than 5 %."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--temperature", type=float, default=0.0)
     asked = parser.parse_args()
-    peaks = all_peaks(counted_family(asked.dtype, asked.device), asked.device, asked.temperature)
+    here = detect(asked.device)
+    family = counted_family(here.dtype_for(asked.dtype), asked.device)
+    peaks = all_peaks(family, asked.device, asked.temperature)
     holds = worst(peaks) <= TOLERANCE
     print(f"{'ok  ' if holds else 'MISS'} every peak within 5 % of the planner's ({worst(peaks):.1%})")
     rows = [{**asdict(peak), "error": peak.error} for peak in peaks]
     not_run = [] if torch.cuda.is_available() else ["H200"]
-    result = {"bench": "peaks", "device": detect(asked.device).label, "rows": rows, "holds": holds, "not_run": not_run}
+    result = {"bench": "peaks", "device": here.label, "rows": rows, "holds": holds, "not_run": not_run}
     print(json.dumps(result))
     return 0 if holds else 1
 

@@ -2,17 +2,17 @@
 
     python benchmarks/soak.py [--rounds 10000] [--device cpu] [--seed 0]
 
-    growth   bf16: random sequences of random prompts join, leave and are cancelled, 1 to 8 at once, while the way of
-             decoding changes every few rounds between the policies a plan may hold, two stacks among them; one draft
-             in a hundred goes wrong. Behind every tenth of the rounds: the process's resident memory, the bytes of all
-             living tensors, where the caches lie. Before and after that a whole cycle of ways runs at full
-             batch with torch's allocations counted, which is the peak.
+    growth   in the device's native number format: random sequences of random prompts join, leave and are cancelled, 1
+             to 8 at once, while the way of decoding changes every few rounds between the policies a plan may hold,
+             two stacks among them; one draft in a hundred goes wrong. Behind every tenth of the rounds: the process's
+             resident memory, the bytes of all living tensors, where the caches lie. Before and after that a whole
+             cycle of ways runs at full batch with torch's allocations counted, which is the peak.
     faults   fp32: every third draft goes wrong. Drafters raise, run out of memory, score with NaN, answer for another
              batch or with unknown tokens; one never works, one is missing, and the target has no memory for some trees.
 
-Texts are judged by transformers' own forward in fp32. In the faults' part every token must be its choice, near-ties of
-1e-4 aside. bf16 rounds more coarsely: there a part of the texts is judged, and each token must lie within 0.5 of the
-judge's best score; how many are not its first choice is told.
+Texts are judged by transformers' own forward in fp32: all of the faults' part, some of the others. Every token must be
+its choice, near-ties of 1e-4 aside; bf16 rounds more coarsely, so there each must lie within 0.5 of the judge's best
+score. How many are not its first choice is told.
 
 `holds` is true where over the second half the living tensors do not grow and resident memory grows by at most
 4 MiB per 10,000 rounds (a least-squares slope), caches lie where they were allocated, the allocator's
@@ -59,7 +59,7 @@ SLOTS, NEW_TOKENS, TURN = 8, 64, 8
 CHECKPOINTS = 10
 RARE, OFTEN = 0.01, 0.33  # chance that a draft goes wrong
 MOST_GROWTH, PEAK = 4 * 2**20, 0.05  # tolerances: bytes per 10,000 rounds, relative error
-BF16_TIE, JUDGED = 0.5, 150
+NEAR_TIES, JUDGED = {"bfloat16": 0.5, EXACT_DTYPE: 1e-4}, 150
 NOBODY, BROKEN = "nobody", "broken"
 Json = dict[str, Any]  # JSON values
 
@@ -104,8 +104,9 @@ def main() -> int:
 
 
 def grown(prompts: Prompts, rounds: int, device: str, seed: int) -> Json:
-    """Decode for long in bf16 and return what was held on the way."""
-    have = counted_family("bfloat16", device)
+    """Decode for long and return what was held on the way."""
+    dtype = detect(device).native_dtype
+    have = counted_family(dtype, device)
     setups = list(WAYS.values())
     crowds: list[Crowd] = []
 
@@ -126,8 +127,9 @@ def grown(prompts: Prompts, rounds: int, device: str, seed: int) -> Json:
     measured = sum(have.held_bytes.values()) + built + max(peaks)
     predicted = predicted_peak(have, setups, device)
     texts = crowd.emitted[-JUDGED:]
-    judgement = judged(texts, device, near_tie=BF16_TIE)
+    judgement = judged(texts, device, near_tie=NEAR_TIES[dtype])
     return {
+        "dtype": dtype,
         "rounds": crowd.rounds,
         "tokens": crowd.tokens,
         "requests": crowd.joined,
@@ -139,7 +141,7 @@ def grown(prompts: Prompts, rounds: int, device: str, seed: int) -> Json:
         "predicted_peak_bytes": predicted,
         "judged_tokens": sum(len(one.tokens) for one in texts),
         "not_the_judges_first": judgement.near_ties + judgement.wrong,
-        "beyond_bf16_rounding": judgement.wrong,
+        "beyond_rounding": judgement.wrong,
         "checks": {
             "living tensors do not grow over the second half": late[-1].tensor_bytes <= late[0].tensor_bytes,
             f"resident memory grows by at most 4 MiB per 10,000 rounds ({slope(held) / 2**20:+.2f})": slope(held)
@@ -147,7 +149,7 @@ def grown(prompts: Prompts, rounds: int, device: str, seed: int) -> Json:
             "caches lie where they were allocated": len({one.caches for one in held}) == 1,
             f"peak within 5 % of the planner's ({predicted / measured - 1:+.1%})": abs(predicted / measured - 1)
             <= PEAK,
-            "bf16 texts are the target's own within bf16's rounding": judgement.is_identical,
+            f"texts are the target's own within {dtype}'s rounding": judgement.is_identical,
         },
     }
 

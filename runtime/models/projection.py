@@ -1,7 +1,8 @@
 """A linear layer whose weight is laid out once for the device it runs on.
 
 On a CPU, bf16 weights are kept in oneDNN's blocked layout: torch otherwise reorders them at
-every call, which for the few rows of a decoding step costs more than the product itself.
+every call, which for the few rows of a decoding step costs more than the product itself. float32
+weights stay as they are, and few rows are multiplied in the faster of two ways (`few_rows.py`).
 """
 
 from __future__ import annotations
@@ -10,23 +11,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .few_rows import turned_product, turned_rows
+
 
 class Projection:
     """x -> x W^T + b over the last dimension of a two-dimensional input."""
 
-    __slots__ = ("_bias", "_packed", "_weight")
+    __slots__ = ("_bias", "_packed", "_turned", "_weight")
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Take an (out, in) weight and an (out,) bias, or none."""
         self._bias = bias
         self._packed = _packed(weight)
         self._weight = None if self._packed is not None else weight
+        self._turned = turned_rows(weight)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return (rows, out) for (rows, in)."""
         if self._packed is None:
             assert self._weight is not None
-            return F.linear(x, self._weight, self._bias)
+            if len(x) not in self._turned:
+                return F.linear(x, self._weight, self._bias)
+            turned = turned_product(x, self._weight)
+            return turned if self._bias is None else turned + self._bias
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
         return y
 
