@@ -91,6 +91,11 @@ class Wire(asyncio.Protocol):
         _, wire = await asyncio.get_running_loop().create_connection(cls, host, port)
         return wire
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be asked through it."""
+        return self._transport is None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Be ready to ask."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so

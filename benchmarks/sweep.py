@@ -13,6 +13,7 @@ from pathlib import Path
 from spectune.db.store import open_store
 from spectune.demo.prompts import calibration_prompts
 from spectune.demo.story import family_folder, family_models
+from spectune.planner.frozen import FrozenTable
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plan import PlanCell
 from spectune.planner.policy import TreePolicy
@@ -27,7 +28,7 @@ from spectune.tuning.profile import profile
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.race import DecoderEntrant, race
 from spectune.tuning.recipe import Level
-from spectune.tuning.request import ProfileRequest
+from spectune.tuning.request import Models, ProfileRequest
 from spectune.tuning.validate import entrant
 
 BATCHES = (1, 4, 8)
@@ -59,6 +60,7 @@ class Raced:
 
     way: Way
     tokens_per_s: float
+    tokens_per_round: float  # kept per sequence
     device_s: float
 
 
@@ -80,6 +82,12 @@ class Timed:
     def tokens_per_s(self) -> float:
         """Throughput, prompts apart."""
         return self._entrant.tokens_per_s
+
+    @property
+    def raced(self) -> Raced:
+        """What was done."""
+        kept = self._entrant.run.tokens_per_round
+        return Raced(way=self.way, tokens_per_s=self.tokens_per_s, tokens_per_round=kept, device_s=self.device_s)
 
 
 def raced(
@@ -109,8 +117,7 @@ def raced(
         Timed(way, entrant(way.name, setup, family, requests, batch)) for way, setup in zip(ways, setups, strict=True)
     ]
     race(field, turns=turns, seed=seed)
-    done = [Raced(way=one.way, tokens_per_s=one.tokens_per_s, device_s=one.device_s) for one in field]
-    return sorted(done, key=lambda one: -one.tokens_per_s)
+    return sorted((one.raced for one in field), key=lambda one: -one.tokens_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,15 +130,32 @@ class Chapter:
     plan_s: float
 
 
-def learned(temperature: float, budget_s: float, record: Level = "standard") -> Chapter:
-    """Profile the demo family on the calibration prompts and plan, one context per batch: the texts' middle."""
+def learned(
+    temperature: float,
+    budget_s: float,
+    record: Level = "standard",
+    *,
+    models: Models | None = None,
+    batches: tuple[int, ...] = BATCHES,
+    tables: tuple[FrozenTable, ...] = (),
+) -> Chapter:
+    """Profile the demo family on the calibration prompts and plan, one context per batch: the texts' middle.
+
+    Args:
+        temperature: of the texts.
+        budget_s: for latency cells.
+        record: which trees.
+        models: the family; target, small and medium drafter where None.
+        batches: to plan for.
+        tables: frozen ones that Cacheback may draft from.
+    """
     request = ProfileRequest(
-        models=family_models(family_folder()),
+        models=models or family_models(family_folder()),
         prompts=calibration_prompts()[:PROFILE_PROMPTS],
         workload=WORKLOAD,
         temperature=temperature,
         dtype=DTYPE,
-        batches=BATCHES,
+        batches=batches,
         max_new_tokens=PROFILE_TOKENS,
         budget_s=budget_s,
         record=record,
@@ -148,8 +172,9 @@ def learned(temperature: float, budget_s: float, record: Level = "standard") -> 
             dtype=DTYPE,
             workload=WORKLOAD,
             temperature=temperature,
-            batches=BATCHES,
+            batches=batches,
             contexts=(int(middle),),
+            tables=tables,
         )
         started = time.perf_counter()
         plan = solve_and_store(inputs, wanted, store)

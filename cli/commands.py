@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "plan": LazyCommand(target=".plan:plan", help="Choose how to decode fastest, and say why."),
     "run": LazyCommand(target=".run:run", help="Decode a prompt with the stored plan."),
     "validate": LazyCommand(target=".validate:validate", help="Measure the plan against plain decoding."),
+    "lossy": LazyCommand(target=".lossy:lossy", help="Measure what lossy decoding costs and saves."),
     "show": LazyCommand(target=".show:show", help="Show a plan and how it was checked."),
     "list": LazyCommand(target=".list:list", help="List what the store remembers."),
     "train": LazyCommand(target=".train:train", help="Train a drafter on a target of yours."),

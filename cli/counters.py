@@ -10,6 +10,9 @@ import click
 from .report import Table, facts_of, print_json, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..planner.observation import Observation
     from ..tuning.engine_counters import Counted, CountedAcceptance
 
 
@@ -26,6 +29,25 @@ def print_counted(found: Counted, file: Path, file_format: str, *, as_json: bool
     if found.steps:
         rows = [(step.tokens, step.step_ms) for step in found.steps]
         print_table(Table(title="steps of all sequences", columns=("tokens", "ms"), rows=rows))
+
+
+def counted_table(observations: Sequence[Observation]) -> Table:
+    """Return what was imported of a plan: its acceptance, and where that is from."""
+    rows = [
+        (
+            cell.batch,
+            cell.context,
+            cell.policy,
+            cell.rounds,
+            cell.tokens / cell.rounds,
+            " ".join(f"{100.0 * count / cell.rounds:.1f}" for count in cell.accepted_at_least),
+            f"{seen.source}, {seen.ended}, {seen.events[0]}",
+        )
+        for seen in observations
+        for cell in seen.cells
+    ]
+    columns = ("batch", "context", "policy", "rounds", "tokens a round", "unconditional % by position", "from")
+    return Table(title="what engines counted", columns=columns, rows=rows)
 
 
 def _acceptance_table(one: CountedAcceptance) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,13 +17,15 @@ from .settings import Settings
 if TYPE_CHECKING:
     from ..db.imports import Records
     from ..db.store import Store
-    from ..tuning.engine_counters import CounterFormat
+    from ..tuning.engine_counters import Counted, CounterFormat
     from ..tuning.foreign import Given
     from ..tuning.importing import Format
 
 FORMATS = ("csv", "json", "sglang-bench", "sglang-sps", "vllm-metrics", "trtllm-bench", "llama-metrics")
 TABLES = ("csv", "json")  # formats of what the store keeps; the others are an engine's counters
 Json = dict[str, Any]  # JSON values
+Place = tuple[int | None, int | None]  # batch and context
+Keeping = tuple[int, Place, str | None, bool]  # plan, cell, store, whether only to say so
 
 
 @click.command(name="import")
@@ -30,6 +34,9 @@ Json = dict[str, Any]  # JSON values
 @click.option("--device", metavar="NAME", help="auto, cpu, cuda:N, a JSON file of facts, or one the store knows.")
 @click.option("--model", metavar="NAME", help="A model folder, or a name or key the store knows.")
 @click.option("--regime-name", metavar="NAME", help="What to call the way it was measured, e.g. vllm-0.9.")
+@click.option("--plan", "plan_id", type=click.IntRange(1), metavar="ID", help="Counters: of the plan that ran.")
+@click.option("--batch", type=click.IntRange(1), metavar="N", help="Counters: of which of its cells.")
+@click.option("--context", type=click.IntRange(1), metavar="N", help="Counters: of which of its cells.")
 @options.store
 @click.option("--dry-run", is_flag=True, help="Print what would be added, and add nothing.")
 @options.as_json
@@ -39,6 +46,9 @@ def import_(
     /,
     file: Path,
     file_format: str | None,
+    plan_id: int | None,
+    batch: int | None,
+    context: int | None,
     store: str | None,
     dry_run: bool,
     as_json: bool,
@@ -50,16 +60,20 @@ def import_(
     wrote comes back as it was. Measurements of other software get a regime of their own,
     imported:NAME, and never mix with spectune's. What the store holds already is not added again.
     An engine's own counters are read with --format, brought to one definition of acceptance and
-    printed; they are no recording, so the store does not keep them.
+    printed. With --plan they are kept as an observation of the plan that the engine was given.
 
     \b
         spectune import timings.csv --device cuda:0 --model path/to/target --regime-name vllm-0.9
         spectune import surface.json --dry-run
         spectune import metrics.txt --format vllm-metrics
+        spectune import metrics.txt --format llama-metrics --plan 3 --batch 4
     """
     if file_format is not None and file_format not in TABLES:
-        _show_counters(settings, file, file_format, told, as_json=as_json)
+        _require_none(told, "is for measurements of forwards, counters are not.")
+        keeping = None if plan_id is None else (plan_id, (batch, context), store, dry_run)
+        _counters(settings, file, file_format, keeping, as_json=as_json)
         return
+    _require_none({"plan": plan_id, "batch": batch, "context": context}, "is for an engine's counters.")
     from ..db.store import open_store
     from ..db.url import resolve_url, shown
     from ..tuning.importing import read_import
@@ -78,19 +92,53 @@ def import_(
     tell(settings, _outcome(new, dry_run, place))
 
 
-def _show_counters(
-    settings: Settings, file: Path, file_format: str, told: dict[str, str | None], *, as_json: bool
-) -> None:
-    """Print what an engine counted."""
+def _require_none(given: Mapping[str, object], why: str) -> None:
+    """Raise a usage error for the first option that has no place here."""
+    for name, value in given.items():
+        if value is not None:
+            raise click.UsageError(f"--{name.replace('_', '-')} {why}")
+
+
+def _counters(settings: Settings, file: Path, file_format: str, keeping: Keeping | None, *, as_json: bool) -> None:
+    """Print what an engine counted, and keep it with the plan that it ran."""
     from ..tuning.engine_counters import read_counters
     from .counters import print_counted
 
-    given = [name for name, value in told.items() if value is not None]
-    if given:
-        raise click.UsageError(f"--{given[0].replace('_', '-')} is for measurements that are kept, counters are not.")
-    found = read_counters(file, cast("CounterFormat", file_format))
+    known = cast("CounterFormat", file_format)
+    found = read_counters(file, known)
+    told = "kept nowhere; --plan ID keeps it with the plan that the engine was given"
+    if keeping is not None:
+        told = _keep(file, known, found, *keeping)
     print_counted(found, file, file_format, as_json=as_json)
-    tell(settings, "kept nowhere: counters tell no positions of a text, so they are no acceptance trace")
+    tell(settings, told)
+
+
+def _keep(
+    file: Path, file_format: CounterFormat, found: Counted, plan_id: int, place: Place, store: str | None, dry_run: bool
+) -> str:
+    """Add counters to a plan's observations, and return what became of them."""
+    from importlib.metadata import version
+
+    from ..db.store import open_store
+    from ..tuning.counted import counted_observation, keep_observation, stored_plan
+
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    with open_store(as_it_is(store) if dry_run else store) as opened:
+        seen = counted_observation(
+            found,
+            stored_plan(opened, plan_id),
+            plan_id=plan_id,
+            place=place,
+            file=file,
+            file_format=file_format,
+            spectune=version("spectune"),
+            now=now,
+        )
+        cell = f"plan {plan_id}, batch {seen.cells[0].batch}, context {seen.cells[0].context}"
+        if dry_run:
+            return f"would be kept as an observation of {cell}"
+        is_new = keep_observation(opened, seen)
+    return f"kept as an observation of {cell}" if is_new else f"{cell} holds this file already; nothing was added"
 
 
 def _given(store: Store, *, device: str | None, model: str | None, regime_name: str | None) -> Given:

@@ -130,6 +130,9 @@ max_prompt_tokens = click.option(
     type=click.IntRange(1),
     help="Longer prompts lose their beginning.",
 )
+allow_lossy = click.option(
+    "--allow-lossy", is_flag=True, help="Let the output differ from the target's own, where that was measured."
+)
 seed = click.option("--seed", default=0, show_default=True, type=int, help="Of whatever is drawn at random.")
 store = click.option("--store", metavar="URL", help="A path or SQLAlchemy URL; else SPECTUNE_STORE, else your own.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from . import engine as engines
 from . import options, output
 from .report import print_table, progress, tell
 from .settings import Settings
@@ -21,6 +22,7 @@ FROM_FILES = ("target", "device", "dtype", "workload", "temperature", "estimated
 
 
 @click.command()
+@engines.option
 @click.option("--target", metavar="PATH|NAME", help="Folder, or a name or key that the store knows.")
 @options.device
 @options.dtype
@@ -56,6 +58,14 @@ FROM_FILES = ("target", "device", "dtype", "workload", "temperature", "estimated
     callback=options.size,
     help="Most for weights and caches, e.g. 24GiB.",
 )
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Frozen table that Cacheback may draft from; `train cacheback` makes one. Repeatable.",
+)
 @click.option("--trials", default=24, show_default=True, type=click.IntRange(0), help="Optuna's, per cell and kind.")
 @click.option("--optuna-storage", metavar="URL", help="Keep trials there: sqlite:///FILE, another URL, a journal file.")
 @click.option("--jobs", metavar="N", type=click.IntRange(1), help="Processes; else as many as pay.")
@@ -75,6 +85,21 @@ FROM_FILES = ("target", "device", "dtype", "workload", "temperature", "estimated
     type=click.Path(path_type=Path),
     help="Plan from what `show trace -o` wrote; repeatable.",
 )
+@options.allow_lossy
+@click.option(
+    "--lossy",
+    "lossy_files",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Lossy ways that may compete, as `spectune lossy -o` wrote them; repeatable.",
+)
+@click.option(
+    "--max-quality-loss",
+    metavar="LOSS",
+    type=click.FloatRange(0.0),
+    help="Most that a lossy way may lose, at the upper end of its interval.",
+)
 @click.option("--estimate", "estimated", metavar="DEVICE", help="Plan for a catalogued device on computed surfaces.")
 @options.seed
 @options.store
@@ -86,10 +111,12 @@ FROM_FILES = ("target", "device", "dtype", "workload", "temperature", "estimated
 def plan(
     settings: Settings,
     /,
+    engine: str | None,
     target: str | None,
     device: str,
     surfaces: tuple[Path, ...],
     traces: tuple[Path, ...],
+    lossy_files: tuple[Path, ...],
     estimated: str | None,
     optuna_storage: str | None,
     jobs: int | None,
@@ -107,6 +134,7 @@ def plan(
 
     What if: --surface and --trace plan from files of `spectune show surface|trace -o`, without a
     device, a store or models; nothing is kept then, unless --store says where to keep the plan.
+    Lossy ways compete only with --allow-lossy and only where `spectune lossy` measured what they cost.
     --estimate plans the store's traces on surfaces computed for a device that is not here; surfaces
     and plan are kept, labelled, and no decoder takes them for measured ones.
 
@@ -115,13 +143,24 @@ def plan(
         spectune plan --target path/to/target --batch 1,8 --slo 'itl<=30ms' -o plan.json
         spectune plan --target path/to/target --estimate H200 --max-memory 24GiB
         spectune plan --surface target.json --surface small.json --trace trace.json
+        spectune plan --engine llama.cpp --target target.gguf
         spectune plan --target path/to/target --trials 200 --optuna-storage sqlite:///trials.db --jobs 4
     """
+    from ..planner.lossy_run import read_runs
     from ..planner.plan import plan_to_json
     from ..tuning.documents import PlanFiles
     from ..tuning.plan import Effort
+    from ..tuning.tables import read_table
     from .output import require_writable, write_whole
 
+    if engine is not None:
+        if target is None:
+            raise click.UsageError("Give --target PATH|NAME of a model that was profiled with --engine.")
+        asked = {**wanted, "store": store, "as_json": as_json}
+        engines.plan_command(settings, engine, target, asked, output)
+        return
+    wanted["lossy"] = tuple(run for path in lossy_files for run in read_runs(path))
+    wanted["tables"] = tuple(read_table(path) for path in wanted["tables"])
     files = PlanFiles(surfaces=surfaces, traces=traces) if surfaces or traces else None
     _require_one_way(files is not None, target, estimated)
     require_writable(output)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from . import engine as engines
 from . import options
 from .fleet import ray_address
 from .report import print_json, progress, tell
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@engines.option
 @click.option("--target", metavar="PATH", type=click.Path(path_type=Path), help="Folder of the target model.")
 @options.drafters
 @click.option("--prompts", metavar="FILE", type=click.Path(path_type=Path), help="Text or .jsonl; else the demo's.")
@@ -125,6 +127,7 @@ if TYPE_CHECKING:
 def profile(
     settings: Settings,
     /,
+    engine: str | None,
     target: Path | None,
     drafters: dict[str, Path],
     prompts: Path | None,
@@ -151,9 +154,16 @@ def profile(
         spectune profile --target path/to/target --drafter small=path/to/small --dry-run
         spectune profile --config-only config.json --context 128,2048 --regime cuda-graph
         spectune profile --target path/to/target --estimate H200
+        spectune profile --engine llama.cpp --target target.gguf --drafter small=small.gguf --batch 1,4
     """
     from ..tuning.request import Models, ProfileRequest
 
+    if engine is not None:
+        if target is None:
+            raise click.UsageError("Give --target PATH, a file of the engine or a model folder.")
+        asked = {**measured, "store": store, "as_json": as_json}
+        engines.profile_command(settings, engine, target, drafters, _prompts(prompts), asked)
+        return
     place = target or config_only
     if place is None or (target and config_only):
         raise click.UsageError("Give --target PATH, or --config-only CONFIG.json for random weights.")

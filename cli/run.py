@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
 @options.max_new_tokens
 @options.seed
+@options.allow_lossy
 @options.store
 @options.as_json
 @click.pass_obj
@@ -68,12 +69,14 @@ def run(
     dtype: str | None,
     workload: str | None,
     store: str | None,
+    allow_lossy: bool,
     as_json: bool,
     **generation: Any,  # click gives the fields of GenerationSettings
 ) -> None:
     """Decode a prompt with the stored plan.
 
-    The text is the target's own, whatever the plan. Where there is no plan, or a drafter's weights
+    The text is the target's own, whatever the plan, unless the plan is lossy and --allow-lossy is given; then
+    what is told beside the text says how many tokens are not. Where there is no plan, or a drafter's weights
     are not the planned ones, it is decoded plainly, and stderr says so.
 
     \b
@@ -97,6 +100,7 @@ def run(
         workload=workload,
         temperature=wanted.temperature,
         dtype=dtype,
+        allow_lossy=allow_lossy,
     )
     choice = generator.choice
     _require_planned(drafters, choice)
@@ -105,14 +109,22 @@ def run(
         done = generator.generate(text, wanted)
         origin = {"source": choice.source, "reason": choice.reason}
         facts = {"text": done.text, "tokens": list(done.tokens), "rounds": done.rounds}
+        facts |= {"lossy": list(done.lossy)} if _is_lossy(generator, allow_lossy) else {}
         seen = _seen(generator)
         print_json({**facts, "finish_reason": done.finish_reason, "plan": origin, "events": seen})
         return
     for piece in generator.stream(text, wanted):
         click.echo(piece, nl=False)
     click.echo()
+    if _is_lossy(generator, allow_lossy):
+        tell(settings, "LOSSY: the plan lets tokens be that the target would not have said; --json tells which")
     for message in _seen(generator):
         tell(settings, message)
+
+
+def _is_lossy(generator: Generator, allow_lossy: bool) -> bool:
+    """Say whether any round may have let a token be that is not the target's own."""
+    return allow_lossy and any(setup.is_lossy for setup in generator.choice.setups)
 
 
 def _seen(generator: Generator) -> list[str]:

@@ -20,7 +20,9 @@ from ..profiler.records.wire import from_json, to_json
 from ..report.plan import plan_figure
 from ..report.surface import surface_figure
 from ..report.trace import trace_figure
+from ..tuning.counted import imported_observations
 from .cells import plan_table, published_table, validation_table
+from .counters import counted_table
 from .report import Table, facts_of
 
 if TYPE_CHECKING:
@@ -53,15 +55,22 @@ def stored_plan(store: Store, number: int | None) -> Stored:
     document = store.plan(chosen)
     plan = plan_from_json(document)
     validations = [from_json(Validation, text) for text in store.validations(chosen)]
+    counted = imported_observations(store, chosen)
     about = named(rows[chosen], model_names(store))
     return Stored(
         document=document,
-        facts={**about, "plan": json.loads(document), "validations": [facts_of(each) for each in validations]},
+        facts={
+            **about,
+            "plan": json.loads(document),
+            "validations": [facts_of(each) for each in validations],
+            "imported": [facts_of(each) for each in counted],
+        },
         tables=(
             _facts_table(f"plan {chosen}", about),
             plan_table(plan),
             *([published_table(plan)] if any(cell.published for cell in plan.cells) else []),
             *(validation_table(each) for each in validations),
+            *([counted_table(counted)] if counted else []),
         ),
         draw=lambda: plan_figure(plan),
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import PlanError
+from . import engine as engines
 from . import options
 from .report import facts_of, print_json, print_table, progress, tell
 from .settings import Settings
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@engines.option
 @options.target
 @click.option("--prompts", metavar="FILE", type=click.Path(path_type=Path), help="Text or .jsonl; else the demo's.")
 @options.device
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 @options.max_prompt_tokens
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Interleaved repetitions.")
 @options.seed
+@options.allow_lossy
 @options.store
 @click.option("--fail-above", type=click.FloatRange(0.0), metavar="PERCENT", help="Exit 1 if a prediction is off more.")
 @options.as_json
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 def validate(
     settings: Settings,
     /,
+    engine: str | None,
     target: Path,
     prompts: Path | None,
     store: str | None,
@@ -60,11 +64,17 @@ def validate(
 
     \b
         spectune validate --target path/to/target --fail-above 15
+        spectune validate --engine llama.cpp --target target.gguf
     """
     from ..db.store import open_store
     from ..tuning.validate import ValidateRequest, validate_stored
     from .cells import validation_table
 
+    if engine is not None:
+        asked = {**measured, "store": store, "as_json": as_json}
+        told = engines.validate_command(settings, engine, target, _prompts(prompts), asked)
+        _require_kept(told.validation, fail_above)
+        return
     request = ValidateRequest(target=target, prompts=_prompts(prompts), **measured)
     with open_store(store) as opened, progress(settings) as report:
         done = validate_stored(request, opened, progress=report)

@@ -61,6 +61,7 @@ TRIGGERS = {
     "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger'",
     "postgresql": "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D'",
 }
+NO_OTHER = {"sqlite": "replace", "postgresql": "truncate"}  # what rows are locked against, beside UPDATE and DELETE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +118,12 @@ def _is_ours(name: str | None, kind: str, _parents: Any) -> bool:  # Any: alembi
 
 def _locks(session: Session) -> Iterator[Fault]:
     """Yield tables that may be changed though they should not be."""
-    query = TRIGGERS.get(session.connection().dialect.name)
-    if query is None:
+    dialect = session.connection().dialect.name
+    if dialect not in TRIGGERS:
         return
-    there = set(session.scalars(text(query)))
+    there = set(session.scalars(text(TRIGGERS[dialect])))
     for table in APPEND_ONLY:
-        for what in ("update", "delete"):
+        for what in ("update", "delete", NO_OTHER[dialect]):
             if f"{table}_no_{what}" not in there:
                 yield Fault(place=table, what=f"its lock against {what} is gone; restore a backup")
     if session.scalar(select(func.count()).select_from(DoorTable)):

@@ -28,6 +28,7 @@ from sqlalchemy.orm import Session
 from ..errors import StoreAwayError, StoreError
 from .migrate import migrate, require_current
 from .patience import KeptOnce, patiently
+from .postgres import postgres_engine
 from .sqlite import WRITES, outlast_power_cuts, sqlite_engine, use_write_ahead_log
 from .tables import Base, WriteTable, utc_ago
 from .url import MASK, is_sqlite_memory, secrets_of, shown, sqlite_file
@@ -271,7 +272,7 @@ def _connect_once(engine: Engine, url: URL) -> None:
 def _engine(url: URL) -> Engine:
     """Return an engine that has connected once, so that whatever is wrong with the URL shows before anything else."""
     try:
-        engine = sqlite_engine(url) if url.get_backend_name() == "sqlite" else create_engine(url, pool_pre_ping=True)
+        engine = _engine_of(url)
         if engine.dialect.is_async:
             raise StoreError(f"{url.drivername!r} is an asynchronous driver; use {url.get_backend_name()}:// instead")
         patiently(lambda: _connect_once(engine, url), OPENING_PATIENCE_S)
@@ -284,3 +285,12 @@ def _engine(url: URL) -> Engine:
     except (TypeError, ValueError) as error:
         fault = _one_line(str(error), url)
         raise StoreError(f"{shown(url)} has an option the driver refuses: {fault}; remove or correct it") from None
+
+
+def _engine_of(url: URL) -> Engine:
+    match url.get_backend_name():
+        case "sqlite":
+            return sqlite_engine(url)
+        case "postgresql":
+            return postgres_engine(url)
+    return create_engine(url, pool_pre_ping=True)

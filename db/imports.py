@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import groupby
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -25,6 +26,25 @@ from .traces import trace_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CellRuns:
+    """Some cells of one surface: half-open ranges of their places."""
+
+    surface: int  # its place
+    runs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordPlaces:
+    """Which of some records are meant, by their places: so that whoever has sent them need not get them back."""
+
+    devices: tuple[int, ...] = ()
+    models: tuple[int, ...] = ()
+    cells: tuple[CellRuns, ...] = ()
+    traces: tuple[int, ...] = ()
+    overheads: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
     """What a file brings: surfaces, host times and traces, and the devices and models they name."""
 
@@ -39,48 +59,75 @@ class Records:
         """Cells of all surfaces."""
         return sum(len(surface.measurements) for surface in self.surfaces)
 
+    def at(self, places: RecordPlaces) -> Records:
+        """Return the records at these places.
+
+        Raises:
+            IndexError: there are not as many.
+        """
+        surfaces = [(self.surfaces[part.surface], part.runs) for part in places.cells]
+        return Records(
+            devices=tuple(self.devices[place] for place in places.devices),
+            models=tuple(self.models[place] for place in places.models),
+            surfaces=tuple(
+                replace(surface, measurements=tuple(c for begin, end in runs for c in surface.measurements[begin:end]))
+                for surface, runs in surfaces
+            ),
+            traces=tuple(self.traces[place] for place in places.traces),
+            overheads=tuple(self.overheads[place] for place in places.overheads),
+        )
+
 
 class Imports(Database):
     """Records from files; one that the store holds already, however old, is not added again."""
 
     def missing(self, records: Records) -> Records:
         """Return the part of some records that the store does not hold."""
+        return records.at(self.missing_places(records))
+
+    def missing_places(self, records: Records) -> RecordPlaces:
+        """Return where among some records those are that the store does not hold."""
         return self._read(lambda session: self._missing(session, records))
 
     def add_records(self, records: Records) -> Records:
         """Keep what the store does not hold yet, in one transaction, and return it."""
+        return records.at(self.keep_records(records))
 
-        def work(session: Session) -> Records:
+    def keep_records(self, records: Records) -> RecordPlaces:
+        """Keep what the store does not hold yet, in one transaction, and return where among the records it is."""
+
+        def work(session: Session) -> RecordPlaces:
             wait_for_turn(session, "records")  # or two that bring the same would both find it missing
-            new = self._missing(session, records)
+            places = self._missing(session, records)
+            new = records.at(places)
             for row in (*map(device_row, new.devices), *map(model_row, new.models)):
                 insert_once(session, row)
             session.add_all(trace_row(trace) for trace in new.traces)
             session.add_all(overhead_row(overhead) for overhead in new.overheads)
             for surface in new.surfaces:
                 keep_cells(session, surface, surface.measurements)
-            return new
+            return places
 
         return self._write(work)
 
-    def _missing(self, session: Session, records: Records) -> Records:
+    def _missing(self, session: Session, records: Records) -> RecordPlaces:
         devices = set(session.scalars(select(DeviceTable.fingerprint)))
         models = set(session.scalars(select(ModelTable.key)))
-        return Records(
-            devices=tuple(device for device in records.devices if device.fingerprint not in devices),
-            models=tuple(model for model in records.models if model.key not in models),
-            surfaces=tuple(self._new_parts(session, records.surfaces)),
-            traces=tuple(trace for trace in records.traces if trace not in self._recorded_like(session, trace)),
-            overheads=tuple(each for each in records.overheads if each not in self._measured_like(session, each)),
+        return RecordPlaces(
+            devices=_places(device.fingerprint not in devices for device in records.devices),
+            models=_places(model.key not in models for model in records.models),
+            cells=tuple(self._new_cells(session, records.surfaces)),
+            traces=_places(trace not in self._recorded_like(session, trace) for trace in records.traces),
+            overheads=_places(each not in self._measured_like(session, each) for each in records.overheads),
         )
 
-    def _new_parts(self, session: Session, surfaces: Sequence[LatencySurface]) -> Iterator[LatencySurface]:
-        """Yield each surface with its new cells only; one without any is left out."""
-        for surface in surfaces:
+    def _new_cells(self, session: Session, surfaces: Sequence[LatencySurface]) -> Iterator[CellRuns]:
+        """Yield the new cells of each surface that has any."""
+        for place, surface in enumerate(surfaces):
             known = self._cells_of(session, surface)
-            new = tuple(cell for cell in surface.measurements if cell not in known)
-            if new:
-                yield replace(surface, measurements=new)
+            new = [cell not in known for cell in surface.measurements]
+            if any(new):
+                yield CellRuns(surface=place, runs=tuple(_runs(new)))
 
     def _cells_of(self, session: Session, surface: LatencySurface) -> set[Measurement]:
         """Return every cell ever stored under a surface's key."""
@@ -99,3 +146,15 @@ class Imports(Database):
         names = {name: getattr(overhead, name) for name in ("device", "target", "dtype")}
         rows = session.scalars(select(OverheadTable).filter_by(**names))
         return [record_of(RoundOverhead, row, self.url) for row in rows]
+
+
+def _places(flags: Iterable[bool]) -> tuple[int, ...]:
+    return tuple(place for place, flag in enumerate(flags) if flag)
+
+
+def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of places whose flag is set."""
+    for flag, group in groupby(range(len(flags)), key=lambda place: flags[place]):
+        places = list(group)
+        if flag:
+            yield places[0], places[-1] + 1

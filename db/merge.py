@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import Select, func, select
@@ -14,12 +14,14 @@ from .database import Database
 from .identities import device_row, model_row
 from .locks import wait_for_turn
 from .measurements import measurement_row, overhead_row, surface_id_of
+from .outcomes import OutcomeTable
 from .provenance import hash_now, keep_sources
 from .shared import (
     Shared,
     SharedDevice,
     SharedEvent,
     SharedModel,
+    SharedOutcome,
     SharedOverhead,
     SharedPairwise,
     SharedPlan,
@@ -50,7 +52,7 @@ IMPORTED = "imported"  # the key of profiles that were finished in another store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What became of what came in: counts by kind, "measurement" for the cells of surfaces."""
+    """What became of what came in: counts by kind, and by "measurement", "observation" and "validation"."""
 
     added: dict[str, int]
     known: dict[str, int]  # was there already
@@ -185,8 +187,10 @@ class _Merging:
     def _take_plan(self, item: SharedPlan) -> None:
         setup = setup_of(PlanTable.device == item.device, item.target, item.workload, item.temperature)
         wait_for_turn(self._session, "plans", item.device, item.target, item.workload)
-        if self._session.scalar(select(PlanTable.id).where(*setup, PlanTable.content_hash == item.content_hash)):
+        same = select(PlanTable.id).where(*setup, PlanTable.content_hash == item.content_hash)
+        if known := self._session.scalar(same.order_by(PlanTable.id).limit(1)):
             self._known["plan"] += 1
+            self._take_outcomes(item, known)
             return
         newest, version = self._session.execute(
             select(func.max(PlanTable.created), func.max(PlanTable.version)).where(*setup)
@@ -196,10 +200,23 @@ class _Merging:
         self._add("plan", row, item.created)
         self._session.flush()
         keep_sources(self._session, row, item.sources)
-        for table, outcomes in ((ObservationTable, item.observations), (ValidationTable, item.validations)):
-            for outcome in outcomes:
-                self._session.add(table(plan_id=row.id, document=outcome.document, created=outcome.created))
+        self._take_outcomes(item, row.id)
         self._take_events(item, row.id, newest)
+
+    def _take_outcomes(self, item: SharedPlan, plan_id: int) -> None:
+        """Take what became of a plan as far as it is not here; of equal texts as many as there are there."""
+        tables: tuple[tuple[str, OutcomeTable, Sequence[SharedOutcome]], ...] = (
+            ("observation", ObservationTable, item.observations),
+            ("validation", ValidationTable, item.validations),
+        )
+        for kind, table, outcomes in tables:
+            here = Counter(self._session.scalars(select(table.document).filter_by(plan_id=plan_id)))
+            for outcome in outcomes:
+                if here[outcome.document]:
+                    here[outcome.document] -= 1
+                    self._known[kind] += 1
+                else:
+                    self._add(kind, table(plan_id=plan_id, document=outcome.document), outcome.created)
 
     def _take_events(self, item: SharedPlan, plan_id: int, newest: str | None) -> None:
         """Take over what happened to a plan, as far as it may decide here which plan counts."""

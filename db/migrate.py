@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, text
 
 from ..errors import StoreError
 
-HEAD = "0004"
+HEAD = "0005"
 VERSION_TABLE = "spectune_version"
 MIGRATIONS = Path(__file__).parent / "migrations"
 POSTGRES_LOCK = 0x73706563  # any number, the same in every process

@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
+from ..profiler.records.device import Device
+from ..profiler.records.model import ModelIdentity
 from .database import Database
+from .documents import record_of
 from .migrate import stored_versions
 from .plans import PlanRow
 from .tables import DeviceTable, ModelTable, PlanEventTable, PlanTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Newest:
-    """Of each table the highest id, 0 where it is empty, and of some how many rows there are."""
+class Known:
+    """Of each table the highest id that was seen, 0 where it was empty, and of some how many rows there were."""
 
     plan: int = 0
     plans: int = 0
@@ -34,7 +38,51 @@ class Event:
     action: str  # "promoted", "retired" or "restored"
 
 
-def newest(database: Database) -> Newest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What a store holds beyond what was known, all of it seen at one moment.
+
+    Attributes:
+        known: the numbers of that moment.
+        plans, events: those with higher numbers, oldest first; or all of them, where that is said.
+        devices, models: all, where one is new; else None.
+    """
+
+    known: Known
+    plans: Sequence[PlanRow]
+    is_all_plans: bool
+    events: Sequence[Event]
+    is_all_events: bool
+    devices: Sequence[Device] | None
+    models: Sequence[ModelIdentity] | None
+
+
+def news_of(database: Database, known: Known) -> News:
+    """Return what is new; where numbers and counts contradict each other, everything is."""
+    with database._reading() as session:
+        now = _now(session)
+        plans = _plans_after(session, known.plan) if now.plan != known.plan else []
+        is_all_plans = known.plans + len(plans) != now.plans
+        events = _events_after(session, known.event) if now.event != known.event else []
+        is_all_events = known.events + len(events) != now.events
+        return News(
+            known=now,
+            plans=_plans_after(session, 0) if is_all_plans else plans,
+            is_all_plans=is_all_plans,
+            events=_events_after(session, 0) if is_all_events else events,
+            is_all_events=is_all_events,
+            devices=_devices(session, database.url) if now.device != known.device else None,
+            models=_models(session, database.url) if now.model != known.model else None,
+        )
+
+
+def schema_of(database: Database) -> str:
+    """Return which version of the schema the database says it has."""
+    with database._reading() as session:
+        return ", ".join(stored_versions(session.connection()))
+
+
+def _now(session: Session) -> Known:
     """Return the highest numbers and counts, by looks into indexes."""
     columns = [
         select(summary).scalar_subquery()
@@ -47,29 +95,28 @@ def newest(database: Database) -> Newest:
             func.max(ModelTable.id),
         )
     ]
-    with database._reading() as session:
-        numbers = session.execute(select(*columns)).one()
-    names = (field.name for field in fields(Newest))
-    return Newest(**{name: number or 0 for name, number in zip(names, numbers, strict=True)})
+    numbers = session.execute(select(*columns)).one()
+    names = (field.name for field in fields(Known))
+    return Known(**{name: number or 0 for name, number in zip(names, numbers, strict=True)})
 
 
-def plans_after(database: Database, plan_id: int) -> Sequence[PlanRow]:
-    """Return what the store says about plans with a higher id, oldest first."""
+def _plans_after(session: Session, plan_id: int) -> list[PlanRow]:
     columns = [getattr(PlanTable, field.name) for field in fields(PlanRow) if hasattr(PlanTable, field.name)]
     found = select(*columns).where(PlanTable.id > plan_id).order_by(PlanTable.id)
-    with database._reading() as session:
-        return [PlanRow(**row) for row in session.execute(found).mappings()]
+    return [PlanRow(**row) for row in session.execute(found).mappings()]
 
 
-def events_after(database: Database, event_id: int) -> Sequence[Event]:
-    """Return changes of plans' states with a higher id, oldest first."""
+def _events_after(session: Session, event_id: int) -> list[Event]:
     columns = (PlanEventTable.id, PlanEventTable.plan_id, PlanEventTable.action)
     found = select(*columns).where(PlanEventTable.id > event_id).order_by(PlanEventTable.id)
-    with database._reading() as session:
-        return [Event(**row) for row in session.execute(found).mappings()]
+    return [Event(**row) for row in session.execute(found).mappings()]
 
 
-def schema_of(database: Database) -> str:
-    """Return which version of the schema the database says it has."""
-    with database._reading() as session:
-        return ", ".join(stored_versions(session.connection()))
+def _devices(session: Session, shown_url: str) -> list[Device]:
+    rows = session.scalars(select(DeviceTable).order_by(DeviceTable.id))
+    return [record_of(Device, row, shown_url) for row in rows]
+
+
+def _models(session: Session, shown_url: str) -> list[ModelIdentity]:
+    rows = session.scalars(select(ModelTable).order_by(ModelTable.id))
+    return [record_of(ModelIdentity, row, shown_url) for row in rows]

@@ -78,9 +78,9 @@ class Outcomes(Database):
         found = found.order_by(table.id).limit(limit)
         return self._read(lambda session: [OutcomeRow(**row) for row in session.execute(found).mappings()])
 
-    def _existing(self, session: Session, plan_id: int, is_held: bool = False) -> PlanTable:
-        """Return a plan's row; where it is held, nobody else changes what hangs on it until the transaction ends."""
-        row = session.get(PlanTable, plan_id, with_for_update=True if is_held else None)
+    def _existing(self, session: Session, plan_id: int) -> PlanTable:
+        """Return a plan's row."""
+        row = session.get(PlanTable, plan_id)
         if row is None:
             raise StoreError(f"there is no plan {plan_id} in {self.url}; list them with: spectune list")
         return row

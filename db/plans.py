@@ -14,8 +14,9 @@ from .shelf import PlanEvent, PlanRow, Shelf, counted, has_state, rows_of, setup
 from .sources import PlanSource
 from .tables import PlanTable, content_hash, is_temperature
 
-__all__ = ["WHAT_IF", "PlanEvent", "PlanRow", "PlanSource", "Plans"]
+__all__ = ["ENGINE_PLAN", "WHAT_IF", "PlanEvent", "PlanRow", "PlanSource", "Plans"]
 
+ENGINE_PLAN = "engine:"  # stands before the device of a plan for another engine, which our decoder must not follow
 WHAT_IF = "what-if:"  # stands before the device of a plan that rests on anything but measurements of that device
 
 

@@ -255,6 +255,10 @@ class RemotePlans(RemoteClient):
         """Return every observation of a plan, oldest first; those that wait here are not among them."""
         return self._documents("observations", plan_id)
 
+    def newest_observations(self, plan_id: int, limit: int) -> list[str]:
+        """Return the newest observations of a plan, at most so many, oldest first."""
+        return self.observations(plan_id)[-limit:]
+
     def add_validation(self, plan_id: int, document: str) -> None:
         """Keep what a plan delivered when it was measured.
 

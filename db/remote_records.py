@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
+from ..errors import StoreError
 from ..profiler.protocols import SurfaceKey
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
@@ -12,7 +13,7 @@ from ..profiler.records.measurement import Measurement
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface
-from .imports import Records
+from .imports import RecordPlaces, Records
 from .remote_client import RemoteClient
 from .remote_http import RefusedError
 from .remote_service import Params
@@ -80,10 +81,22 @@ class RemoteRecords(RemoteClient):
         except RefusedError as error:
             if not error.kind.endswith(TOO_MANY_TIMINGS):
                 raise
-        rows = self._service.all(SurfaceRow, "/v1/surfaces/rows")
+        rows = self.surface_rows(device=wanted["device"])
         keys = [{name: getattr(row, name) for name in wanted} for row in rows]
         meant = [key for key in keys if all(value in (None, key[name]) for name, value in wanted.items())]
         return [one for key in meant for one in self._service.all(LatencySurface, "/v1/surfaces", key)]
+
+    def surface_rows(
+        self, limit: int | None = None, after: int | None = None, *, device: str | None = None
+    ) -> list[SurfaceRow]:
+        """Return what the store says about surfaces that have timings, in the order they were first measured.
+
+        Args:
+            limit: at most so many; all where absent.
+            after: only surfaces whose id is greater than this.
+            device: only this Device.fingerprint.
+        """
+        return self._service.all(SurfaceRow, "/v1/surfaces/rows", {"device": device}, limit, after)
 
     def add_overhead(self, overhead: RoundOverhead) -> None:
         """Keep the host time per round of one target on one device."""
@@ -139,8 +152,14 @@ class RemoteRecords(RemoteClient):
 
     def missing(self, records: Records) -> Records:
         """Return the part of some records that the store does not hold."""
-        return self._service.ask(Records, "/v1/records/missing", records)
+        return self._at(records, self._service.ask(RecordPlaces, "/v1/records/missing", records))
 
     def add_records(self, records: Records) -> Records:
         """Keep what the store does not hold yet, in one transaction, and return it."""
-        return self._service.ask(Records, "/v1/records", records)
+        return self._at(records, self._service.ask(RecordPlaces, "/v1/records", records))
+
+    def _at(self, records: Records, places: RecordPlaces) -> Records:
+        try:
+            return records.at(places)
+        except IndexError as error:
+            raise StoreError(f"{self.url} answered with places of records that were not sent; see its log") from error

@@ -121,7 +121,9 @@ class Shelf(Outcomes):
         return self._read(lambda session: [PlanEvent(**row) for row in session.execute(found).mappings()])
 
     def _add_event(self, session: Session, plan_id: int, action: Action, by: str, reason: str) -> None:
-        plan = self._existing(session, plan_id, is_held=True)
+        """Change a plan's state, in the turn of its setup: whoever looks which plan counts decides on what is so."""
+        plan = self._existing(session, plan_id)
+        wait_for_turn(session, "plans", plan.device, plan.target, plan.workload)
         last = select(PlanEventTable.action).where(PlanEventTable.plan_id == plan.id)
         state = session.scalar(last.order_by(PlanEventTable.id.desc()).limit(1)) or "kept"
         if (state == "retired") != (action == "restored"):

@@ -8,10 +8,11 @@ from .imports import Imports
 from .measurements import Measurements
 from .plans import Plans
 from .profiles import Profiles
+from .surface_rows import SurfaceRows
 from .traces import Traces
 
 
-class SqlStore(Identities, Imports, Measurements, Profiles, Traces, Plans):
+class SqlStore(Identities, Imports, Measurements, SurfaceRows, Profiles, Traces, Plans):
     """Everything spectune remembers, in one database; open it with `open_store`, use it as a context manager."""
 
     @property

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .plans import PlanRow
     from .shelf import PlanEvent
     from .sources import PlanSource
+    from .surface_rows import SurfaceRow
     from .traces import TraceRow
     from .wire import Resolved
 
@@ -53,10 +54,7 @@ class OpenProfile(Journal, Protocol):
 
 
 class Store(Protocol):
-    """Everything spectune remembers: in a database (`SqlStore`) or at a planner service (`RemoteStore`).
-
-    Open it with `open_store`, use it as a context manager. The classes say more about each method.
-    """
+    """Everything spectune remembers: in a database (`SqlStore`) or at a planner service (`RemoteStore`); see there."""
 
     @property
     def url(self) -> str:
@@ -113,6 +111,12 @@ class Store(Protocol):
         attention: str | None = None,
     ) -> list[LatencySurface]:
         """Return one surface per key, of each batch the cells that the newest profile timed."""
+        ...
+
+    def surface_rows(
+        self, limit: int | None = None, after: int | None = None, *, device: str | None = None
+    ) -> list[SurfaceRow]:
+        """Return what the store says about surfaces that have timings, in the order they were first measured."""
         ...
 
     def add_overhead(self, overhead: RoundOverhead) -> None:
@@ -256,6 +260,10 @@ class Store(Protocol):
 
     def observations(self, plan_id: int) -> list[str]:
         """Return every observation of a plan, oldest first."""
+        ...
+
+    def newest_observations(self, plan_id: int, limit: int) -> list[str]:
+        """Return the newest observations of a plan, at most so many, oldest first."""
         ...
 
     def add_validation(self, plan_id: int, document: str) -> None:

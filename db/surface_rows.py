@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session, aliased
 
 from ..profiler.protocols import SurfaceKey
 from .database import Database
 from .tables import MeasurementTable, SurfaceTable
 
-if TYPE_CHECKING:
-    from .store import Store
+Newest = aliased(MeasurementTable)  # of a surface
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceRow:
     """One surface: its key, how many timings were ever kept of it, and when the newest was."""
 
+    id: int
     device: str  # Device.fingerprint
     model: str  # ModelIdentity.key
     role: str
@@ -26,45 +26,50 @@ class SurfaceRow:
     dtype: str
     attention: str
     timings: int  # older ones of the same cell included
-    newest: str  # UTC, ISO 8601; "" where the store does not tell
+    newest: str  # UTC, ISO 8601
+
+    @property
+    def key(self) -> SurfaceKey:
+        """What tells surfaces apart."""
+        return SurfaceKey(**{field.name: getattr(self, field.name) for field in fields(SurfaceKey)})
 
 
-def surface_rows(store: Store) -> list[SurfaceRow]:
-    """Return what is known of every surface, in the order they were first measured.
+class SurfaceRows(Database):
+    """Surfaces by their numbers."""
 
-    A store that is no database is asked for the surfaces themselves, and does not tell when they were measured.
-    """
-    if isinstance(store, Database):
-        return _rows(store)
-    return [SurfaceRow(**_key(surface), timings=len(surface.measurements), newest="") for surface in store.surfaces()]
+    def surface_rows(
+        self, limit: int | None = None, after: int | None = None, *, device: str | None = None
+    ) -> list[SurfaceRow]:
+        """Return what the store says about surfaces that have timings, in the order they were first measured.
 
+        Args:
+            limit: at most so many; all where absent.
+            after: only surfaces whose id is greater than this.
+            device: only this Device.fingerprint.
+        """
+        own = MeasurementTable.surface_id == SurfaceTable.id
+        timings = select(func.count()).select_from(MeasurementTable).where(own).scalar_subquery()
+        last = select(func.max(MeasurementTable.id)).where(own).scalar_subquery()
+        found = select(SurfaceTable, timings.label("timings"), Newest.created)
+        found = found.join(Newest, Newest.id == last).where(
+            *([SurfaceTable.device == device] if device is not None else []),
+            *([SurfaceTable.id > after] if after is not None else []),
+        )
+        found = found.order_by(SurfaceTable.id).limit(limit)
 
-def timings_of(database: Database, **wanted: str | None) -> int:
-    """Return how many timings were ever kept of the surfaces whose key has these values; None is any."""
-    given = {name: value for name, value in wanted.items() if value is not None}
-    found = select(func.count()).select_from(MeasurementTable)
-    if given:
-        found = found.where(MeasurementTable.surface_id.in_(select(SurfaceTable.id).filter_by(**given)))
-    with database._reading() as session:
-        return session.scalar(found) or 0
+        def work(session: Session) -> list[SurfaceRow]:
+            names = [field.name for field in fields(SurfaceKey)]
+            return [
+                SurfaceRow(id=row.id, **{name: getattr(row, name) for name in names}, timings=counted, newest=newest)
+                for row, counted, newest in session.execute(found)
+            ]
 
+        return self._read(work)
 
-def _rows(database: Database) -> list[SurfaceRow]:
-    own = MeasurementTable.surface_id
-    counted = select(own, func.count().label("timings"), func.max(MeasurementTable.id).label("last")).group_by(own)
-    per_surface = counted.subquery()
-    found = (
-        select(SurfaceTable, per_surface.c.timings, MeasurementTable.created)
-        .join(per_surface, per_surface.c.surface_id == SurfaceTable.id)
-        .join(MeasurementTable, MeasurementTable.id == per_surface.c.last)
-        .order_by(SurfaceTable.id)
-    )
-    with database._reading() as session:
-        return [
-            SurfaceRow(**_key(surface), timings=timings, newest=newest)
-            for surface, timings, newest in session.execute(found)
-        ]
-
-
-def _key(record: object) -> dict[str, str]:
-    return {field.name: getattr(record, field.name) for field in fields(SurfaceKey)}
+    def timings_of(self, **wanted: str | None) -> int:
+        """Return how many timings were ever kept of the surfaces whose key has these values; None is any."""
+        given = {name: value for name, value in wanted.items() if value is not None}
+        found = select(func.count()).select_from(MeasurementTable)
+        if given:
+            found = found.where(MeasurementTable.surface_id.in_(select(SurfaceTable.id).filter_by(**given)))
+        return self._read(lambda session: session.scalar(found) or 0)

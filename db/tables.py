@@ -9,56 +9,19 @@ A `content_hash` is the sha256 of the row's document, 64 hex digits.
 
 from __future__ import annotations
 
-import hashlib
-from datetime import UTC, datetime, timedelta
+from sqlalchemy import ColumnElement, Double, ForeignKey, Index, text
+from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column
 
-from sqlalchemy import ColumnElement, Double, ForeignKey, Index, MetaData, String, Text, text
-from sqlalchemy.dialects.mysql import LONGTEXT
-from sqlalchemy.engine.default import DefaultExecutionContext
-from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
+from .columns import DOCUMENT, KEY, NAME, TABLE_PREFIX, Base, content_hash, hash_of_document, utc_ago, utc_now
 
-TABLE_PREFIX = "spectune_"
+__all__ = [
+    "APPEND_ONLY", "DOCUMENT", "KEY", "NAME", "TABLE_PREFIX", "Base", "DeviceTable", "DoorTable", "ManifestTable",
+    "MeasurementTable", "ModelTable", "ObservationTable", "OverheadTable", "PairwiseTable", "PartTable",
+    "PlanEventTable", "PlanSourceTable", "PlanTable", "ProfileTable", "SurfaceTable", "TraceTable",
+    "ValidationTable", "VisitTable", "WriteTable", "content_hash", "is_temperature", "utc_ago", "utc_now",
+]  # fmt: skip
+
 TEMPERATURE_SLACK = 1e-9
-KEY = String(64)  # hashes, fingerprints, timestamps
-NAME = String(120)  # words people choose: roles, regimes, workloads
-DOCUMENT = Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # their TEXT ends at 64 KiB
-
-
-def utc_now() -> str:
-    """Return the present moment in UTC, ISO 8601, to the microsecond."""
-    return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def utc_ago(seconds: float) -> str:
-    """Return a moment that has passed, in the form of `utc_now`."""
-    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="microseconds")
-
-
-def content_hash(document: str) -> str:
-    """Return the sha256 of a document's UTF-8 bytes, 64 hex digits."""
-    return hashlib.sha256(document.encode()).hexdigest()
-
-
-def _hash_of_document(context: DefaultExecutionContext) -> str:
-    """Fill the column of the row that is being written."""
-    written = context.current_parameters
-    assert written is not None
-    return content_hash(written["document"])
-
-
-class Base(DeclarativeBase):
-    """Base of every table: a number that grows and the moment of writing (UTC, ISO 8601)."""
-
-    metadata = MetaData(
-        naming_convention={
-            "pk": "pk_%(table_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_name)s",
-            "ix": "ix_%(table_name)s",
-        }
-    )
-
-    id: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
-    created: Mapped[str] = mapped_column(KEY, default=utc_now, sort_order=1)
 
 
 class DeviceTable(Base):
@@ -103,6 +66,7 @@ class MeasurementTable(Base):
     __table_args__ = (
         Index("ix_spectune_measurement", "surface_id", "batch", "context_tokens", "tokens"),
         Index("ix_spectune_measurement_hash", "surface_id", "content_hash"),
+        Index("ix_spectune_measurement_newest", "surface_id", "id"),
     )
 
     surface_id: Mapped[int] = mapped_column(ForeignKey(SurfaceTable.id))
@@ -111,7 +75,7 @@ class MeasurementTable(Base):
     context_tokens: Mapped[int]
     tokens: Mapped[int]
     document: Mapped[str] = mapped_column(DOCUMENT)
-    content_hash: Mapped[str] = mapped_column(KEY, default=_hash_of_document)
+    content_hash: Mapped[str] = mapped_column(KEY, default=hash_of_document)
 
 
 class OverheadTable(Base):
@@ -127,7 +91,7 @@ class OverheadTable(Base):
     target: Mapped[str] = mapped_column(KEY)
     dtype: Mapped[str] = mapped_column(NAME)
     document: Mapped[str] = mapped_column(DOCUMENT)
-    content_hash: Mapped[str] = mapped_column(KEY, default=_hash_of_document)
+    content_hash: Mapped[str] = mapped_column(KEY, default=hash_of_document)
 
 
 class TraceTable(Base):
@@ -144,7 +108,7 @@ class TraceTable(Base):
     workload: Mapped[str] = mapped_column(NAME)
     temperature: Mapped[float] = mapped_column(Double())
     document: Mapped[str] = mapped_column(DOCUMENT)
-    content_hash: Mapped[str] = mapped_column(KEY, default=_hash_of_document)
+    content_hash: Mapped[str] = mapped_column(KEY, default=hash_of_document)
 
 
 class PairwiseTable(Base):
@@ -158,7 +122,7 @@ class PairwiseTable(Base):
 
     names_hash: Mapped[str] = mapped_column(KEY)
     document: Mapped[str] = mapped_column(DOCUMENT)
-    content_hash: Mapped[str] = mapped_column(KEY, default=_hash_of_document)
+    content_hash: Mapped[str] = mapped_column(KEY, default=hash_of_document)
 
 
 class ProfileTable(Base):
@@ -216,7 +180,7 @@ class PlanTable(Base):
     target: Mapped[str] = mapped_column(KEY)
     workload: Mapped[str] = mapped_column(NAME)
     temperature: Mapped[float] = mapped_column(Double())
-    content_hash: Mapped[str] = mapped_column(KEY, default=_hash_of_document)
+    content_hash: Mapped[str] = mapped_column(KEY, default=hash_of_document)
     document: Mapped[str] = mapped_column(DOCUMENT)
 
 
@@ -227,7 +191,7 @@ class ManifestTable(Base):
     __table_args__ = (Index(None, "content_hash", unique=True),)
 
     document: Mapped[str] = mapped_column(DOCUMENT)
-    content_hash: Mapped[str] = mapped_column(KEY, default=_hash_of_document)
+    content_hash: Mapped[str] = mapped_column(KEY, default=hash_of_document)
 
 
 class PlanSourceTable(Base):
@@ -241,7 +205,7 @@ class PlanSourceTable(Base):
 
     plan_id: Mapped[int] = mapped_column(ForeignKey(PlanTable.id))
     kind: Mapped[str] = mapped_column(NAME)  # "surface", "overhead", "trace" or "pairwise"
-    content_hash: Mapped[str] = mapped_column(KEY, default=_hash_of_document)
+    content_hash: Mapped[str] = mapped_column(KEY, default=hash_of_document)
     name: Mapped[str] = mapped_column(NAME)  # for people
     is_held: Mapped[bool]  # whether the store held it when the plan was kept
 

@@ -2,14 +2,20 @@
 
 A file is held out when a hash of its path says so, so the split is the same for every
 Python version and nobody's prompts come from a file the models were trained on.
+
+    python -m spectune.demo.corpus texts.jsonl      the training texts as `spectune train` reads them
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from ..profiler.prompts import read_prompts
 
 HELD_OUT_SHARE = 0.05
 
@@ -28,6 +34,22 @@ def held_out_texts() -> list[str]:
     return [text for path, text in _sources() if is_held_out(path)]
 
 
+def texts_without(prompts: Sequence[str]) -> list[str]:
+    """Return the training sources in which none of the prompts stands, in path order."""
+    return [text for text in training_texts() if text.strip() and not any(prompt in text for prompt in prompts)]
+
+
+def write_texts(path: Path, texts: Sequence[str]) -> None:
+    """Write texts to a .jsonl file, one a line."""
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+
+
+def shipped_prompts() -> list[str]:
+    """Return all pieces that plans of the demo family are chosen on or judged by."""
+    models = Path(__file__).parent / "models"
+    return [one.text for name in ("calibration", "evaluation") for one in read_prompts(models / f"{name}.jsonl")]
+
+
 def is_held_out(relative_path: str) -> bool:
     """Return whether a source, named relative to the library, is kept for evaluation."""
     digest = hashlib.sha256(relative_path.encode()).digest()
@@ -44,3 +66,7 @@ def _sources() -> Iterator[tuple[str, str]]:
             yield name, path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue  # test data in another encoding
+
+
+if __name__ == "__main__":
+    write_texts(Path(sys.argv[1]), texts_without(shipped_prompts()))

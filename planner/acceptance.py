@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .draft import Ints
+from .draft import Bools, Ints
 from .policy import (
     ChainPolicy,
     ConfidentChainPolicy,
@@ -29,6 +29,7 @@ __all__ = [
     "eagle2_results",
     "lookup_results",
     "opt_tree_results",
+    "path_ranks",
     "plain_results",
     "rank_results",
     "results_of",
@@ -36,6 +37,7 @@ __all__ = [
     "text_results",
 ]
 
+UNKNOWN = -1  # which child the target's path takes cannot be told
 RankPolicy = ChainPolicy | StaticPolicy
 
 
@@ -48,15 +50,16 @@ def rank_results(policy: RankPolicy, recording: Recording) -> PositionResults:
     """Return the results of a chain or a static tree.
 
     With a prefix-exact trace the node on the target's path at depth d below position t is the root
-    at t + d, so next_rank alone decides; otherwise the tree is grown on the recorded expansions.
+    at t + d, so next_rank alone decides; otherwise the path is followed on the recorded expansions, and a position is
+    censored where one that the tree goes on from was not recorded.
     """
+    if isinstance(policy, StaticPolicy):
+        widths = tuple(len(inner) for inner in policy.tree.inner_by_depth())
+        return _tree_results(policy.tree, recording, widths)
     if not recording.is_prefix_exact:
         return grown_results(policy, recording)
-    if isinstance(policy, ChainPolicy):
-        accepted = np.minimum(right_run(recording.next_rank), policy.length)
-        return _of_one_size(accepted, policy.length + 1, (1,) * policy.length)
-    widths = tuple(len(inner) for inner in policy.tree.inner_by_depth())
-    return _of_one_size(_tree_hits(policy.tree, recording.next_rank), policy.tree.size, widths)
+    accepted = np.minimum(right_run(recording.next_rank), policy.length)
+    return _of_one_size(accepted, policy.length + 1, (1,) * policy.length)
 
 
 def results_of(policy: StatelessPolicy, recording: Recording) -> PositionResults:
@@ -86,26 +89,51 @@ def right_run(next_rank: Ints) -> Ints:
     return np.minimum.accumulate(wrong[::-1])[::-1] - np.arange(len(next_rank))
 
 
-def _tree_hits(tree: TokenTree, next_rank: Ints) -> Ints:
-    """Return (rows,): depth of the target's own path in the tree from each row on."""
+def path_ranks(recording: Recording, depths: int) -> Ints:
+    """Return (rows, depths): which child of its tree the target's own path takes at depth 1, 2, ... from each row on.
+
+    MISS where it is none of the recorded children, UNKNOWN behind that, behind an expansion that was not recorded, and
+    behind the end of the text.
+    """
+    found = np.full((len(recording.rows.left), depths), UNKNOWN)
+    nodes, rows = recording.roots, np.arange(len(found))
+    for depth in range(depths):
+        is_inside = recording.rows.left > depth
+        if recording.is_prefix_exact:
+            later = np.minimum(rows + depth, len(rows) - 1)
+            found[:, depth] = np.where(is_inside, recording.next_rank[later], UNKNOWN)
+            continue
+        is_told = is_inside & (nodes != recording.missing)
+        ranks = recording.hit_rank[nodes]
+        found[:, depth] = np.where(is_told, ranks, UNKNOWN)
+        is_hit = is_told & (ranks < recording.children)
+        below = recording.child[nodes, np.where(is_hit, ranks, 0)].astype(np.int64)
+        nodes = np.where(is_hit, below, recording.missing)
+    return found
+
+
+def _tree_results(tree: TokenTree, recording: Recording, widths: tuple[int, ...]) -> PositionResults:
+    """Return how far the target's own path goes in the same tree of ranks at every row."""
     ranks = max(tree.ranks) + 1
     below = np.full((tree.size + 1, ranks + 1), tree.size)  # the last node is "left the tree", the last rank a miss
     below[list(tree.parents[1:]), list(tree.ranks[1:])] = np.arange(1, tree.size)
-    seen = np.minimum(next_rank, ranks)
-    node, accepted = np.zeros(len(seen), dtype=np.int64), np.zeros(len(seen), dtype=np.int64)
+    is_inner = np.append(np.isin(np.arange(tree.size), tree.parents[1:]), False)
+    found = path_ranks(recording, tree.depth)
+    node, accepted = np.zeros(len(found), dtype=np.int64), np.zeros(len(found), dtype=np.int64)
+    is_censored = np.zeros(len(found), dtype=np.bool_)
     for depth in range(tree.depth):
-        ahead = np.full(len(seen), ranks)
-        ahead[: len(seen) - depth] = seen[depth:]
-        node = below[node, ahead]
+        is_untold = (found[:, depth] == UNKNOWN) & (recording.rows.left > depth)
+        is_censored |= is_inner[node] & is_untold
+        node = below[node, np.where(found[:, depth] == UNKNOWN, ranks, np.minimum(found[:, depth], ranks))]
         accepted += node < tree.size
-    return accepted
+    return _of_one_size(accepted, tree.size, widths, is_censored)
 
 
-def _of_one_size(accepted: Ints, size: int, widths: tuple[int, ...]) -> PositionResults:
+def _of_one_size(accepted: Ints, size: int, widths: tuple[int, ...], censored: Bools | None = None) -> PositionResults:
     rows = len(accepted)
     return PositionResults(
         accepted=accepted,
         sizes=np.full(rows, size, dtype=np.int64),
-        censored=np.zeros(rows, dtype=np.bool_),
+        censored=np.zeros(rows, dtype=np.bool_) if censored is None else censored,
         widths=same_everywhere(widths),
     )

@@ -48,7 +48,8 @@ def least_round_ms(results: PositionResults, kind: str, drafter: str | None, cos
     if drafter is not None and widths.any():
         table = costs.drafts[drafter]
         first = table.ms[:, 1 : len(widths) + 2].min()  # it catches up with one token or more
-        total += float(first) + _least(table, widths[1:][widths[1:] > 0])
+        further = table.paid(widths[None])[0, 1:]
+        total += float(first) + _least(table, further[further > 0])
     base, per_forward, per_node = costs.host[kind]
     return total + base + per_forward * int((widths > 0).sum()) + per_node * nodes
 

@@ -11,6 +11,7 @@ from .draft import Ints
 from .inputs import LOOKUP
 from .kernels.rounds import sum_by_text
 from .policy import TreePolicy
+from .quality import Quality
 from .replay import Replay
 
 
@@ -25,6 +26,7 @@ class Candidate:
         tokens_per_round: per sequence.
         censored_share: share of the visited positions whose result the trace leaves open.
         run_tokens: the padding it was priced with: index = tokens in the tree, value = tokens fed.
+        quality: of a lossy policy, what it was measured to cost; None for all that are lossless.
     """
 
     policy: TreePolicy
@@ -37,6 +39,7 @@ class Candidate:
     host_ms: float
     censored_share: float
     run_tokens: tuple[int, ...]
+    quality: Quality | None = None
 
     @property
     def tokens_per_s(self) -> float:

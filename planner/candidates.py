@@ -8,15 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from .acceptance import (
+    UNKNOWN,
     PositionResults,
     confident_chain_results,
     eagle2_results,
     opt_tree_results,
+    path_ranks,
     plain_results,
     rank_results,
     talon_results,
 )
 from .crossfit import EVERYWHERE, HALVES, Bools, folds_of, half_of
+from .frozen import FrozenTable
 from .policy import ChainPolicy, Eagle2Policy, OptTreePolicy, PlainPolicy, StaticPolicy, TreePolicy
 from .recorded import Recording, Rows, Text
 from .spaces import MOST_CHILDREN
@@ -50,16 +53,19 @@ class Contender:
     searched_on: int = EVERYWHERE
 
 
-def textual(texts: tuple[Text, ...], rows: Rows, most_tokens: int) -> Iterator[Contender]:
+def textual(
+    texts: tuple[Text, ...], rows: Rows, most_tokens: int, frozen: tuple[FrozenTable, ...] = ()
+) -> Iterator[Contender]:
     """Yield plain decoding, then all that drafts from the text: what needs no model.
 
     Args:
         texts: recorded.
         rows: the numbering of their positions.
         most_tokens: that one verify can feed.
+        frozen: tables of n-grams that stand behind the texts' own.
     """
     yield Contender(policy=PlainPolicy(), results=plain_results(rows))
-    for policy, results, half in text_drafted(texts, most_tokens):
+    for policy, results, half in text_drafted(texts, most_tokens, frozen):
         yield Contender(policy=policy, results=results, searched_on=half)
 
 
@@ -73,10 +79,9 @@ def drafted(recording: Recording, most_tokens: int) -> Iterator[Contender]:
     chains = [ChainPolicy(length=length) for length in CHAIN_LENGTHS if length < most_tokens]
     for chain in chains:
         yield Contender(policy=chain, results=rank_results(chain, recording))
-    if recording.is_prefix_exact:
-        for tree, half in _static_trees_by_half(recording, most_tokens):
-            static = StaticPolicy(tree=tree)
-            yield Contender(policy=static, results=rank_results(static, recording), searched_on=half)
+    for tree, half in _static_trees_by_half(recording, most_tokens):
+        static = StaticPolicy(tree=tree)
+        yield Contender(policy=static, results=rank_results(static, recording), searched_on=half)
     for policy, results in _grown(recording, most_tokens):
         yield Contender(policy=policy, results=results)
 
@@ -139,17 +144,20 @@ def acceptance_by_rank(recording: Recording, chosen: Bools) -> Floats:
 def acceptance_by_depth(recording: Recording, chosen: Bools) -> Floats:
     """Return (depths, children): how often the target's path goes on with each rank, given that it came so far.
 
-    Paths start at the chosen rows. The last depth is the deepest one that a tenth of them reach.
+    Paths start at the chosen rows, and count as far as they were recorded. The last depth is the deepest one that a
+    tenth of them reach.
     """
-    ranks, left = recording.next_rank, recording.rows.left
+    found, left = path_ranks(recording, max(STATIC_DEPTHS)), recording.rows.left
     at = np.flatnonzero(chosen & (left > 0))
     least = max(len(at) // 10, 1)
     rows: list[Floats] = []
-    while len(at) >= least and len(rows) < max(STATIC_DEPTHS):
-        counts = np.bincount(ranks[at], minlength=recording.children)[: recording.children]
+    for depth in range(found.shape[1]):
+        at = at[found[at, depth] != UNKNOWN]
+        if len(at) < least:
+            break
+        counts = np.bincount(found[at, depth], minlength=recording.children)[: recording.children]
         rows.append(counts / len(at))
-        at = at[ranks[at] < recording.children] + 1
-        at = at[left[at] > 0]
+        at = at[(found[at, depth] < recording.children) & (left[at] > depth + 1)]
     return np.array(rows)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import PlanError
+from .lookup import Occurrence
 
 
 class IndependentPolicy:
@@ -116,11 +117,21 @@ class ConfidentChainPolicy(IndependentPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupPolicy(IndependentPolicy):
-    """Copy up to `length` tokens that followed the same n-gram earlier in the text."""
+    """Copy up to `length` tokens that followed the same n-gram earlier in the text.
+
+    Attributes:
+        length: most tokens to copy.
+        max_ngram, min_ngram: the longest n-gram of these sizes that occurred before decides.
+        occurrence: which earlier one of it is copied behind. The first is what transformers (to 5.23) and vLLM take;
+            transformers also ends a copy before a stop token, which changes no text and no count of rounds.
+
+    Source: Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding; transformers' PromptLookupCandidateGenerator.
+    """
 
     length: int
     max_ngram: int = 3
     min_ngram: int = 1
+    occurrence: Occurrence = "last"
     kind: Literal["lookup"] = "lookup"
 
     def __post_init__(self) -> None:
@@ -131,7 +142,8 @@ class LookupPolicy(IndependentPolicy):
     @property
     def label(self) -> str:
         """Name for people."""
-        return f"lookup of {self.length} after {self.max_ngram}..{self.min_ngram}-grams"
+        which = "" if self.occurrence == "last" else " (first)"
+        return f"lookup of {self.length} after {self.max_ngram}..{self.min_ngram}-grams{which}"
 
     @property
     def draft_forwards(self) -> int:

@@ -15,7 +15,7 @@ from .cost import Floats
 from .crossfit import Bools, cross_fitted_rate
 from .estimate import by_text, rates_of, relative_error, resampled, resampled_rates
 from .plan import Alternative, ErrorParts, Lead, PlanCell, Prediction, PublishedPrice, StackForecast
-from .policy import PlainPolicy, StackPolicy, TextPolicy
+from .policy import FlyPolicy, PlainPolicy, StackPolicy, TextPolicy, drafting
 from .sensitivity import outlook_of
 from .shape import ShapeFacts
 
@@ -34,6 +34,7 @@ SIMPLICITY = {  # of equally many models and nodes: shapes known before the roun
     "hybrid": 4,
     "cast": 4,
     "stack": 5,
+    "lossy-fly": 6,
 }
 TIE = 0.005  # relative distance below which two speeds are equal, whatever the texts say
 TIE_MOST = 0.01  # relative distance above which they are not, however few the texts are: what simplicity may cost
@@ -53,7 +54,8 @@ class SurfaceErrors:
 
     def draft_of(self, candidate: Candidate) -> float:
         """Return the error of a candidate's drafting, of a stack that of its worst known model; 0 without a model."""
-        names = candidate.policy.models if isinstance(candidate.policy, StackPolicy) else (candidate.drafter or "",)
+        drafts = drafting(candidate.policy)
+        names = drafts.models if isinstance(drafts, StackPolicy) else (candidate.drafter or "",)
         return max(self.drafts.get(name, 0.0) for name in names)
 
 
@@ -212,6 +214,7 @@ def planned_cell(
         stack=beside.stack,
         shape=beside.shape,
         run_ms=tuple(contest.costs.verify.row(cell.context)[: len(chosen.run_tokens)].tolist()),
+        quality=chosen.quality,
     )
 
 
@@ -317,9 +320,15 @@ def _margin(parts: ErrorParts) -> float:
 
 
 def _complexity(candidate: Candidate) -> tuple[float, ...]:
-    """Return what makes a candidate less simple: models, then nodes, then how its tree comes about; then the slower."""
-    policy = candidate.policy
+    """Return what makes a candidate less simple: loss, models, nodes, how its tree comes about; then the slower."""
+    policy, drafts = candidate.policy, drafting(candidate.policy)
     models = 0 if isinstance(policy, PlainPolicy | TextPolicy) else 1
-    if isinstance(policy, StackPolicy):
-        models = len(policy.models)
-    return models, policy.max_verify_tokens, SIMPLICITY[policy.kind], -candidate.tokens_per_s
+    if isinstance(drafts, StackPolicy):
+        models = len(drafts.models)
+    return (
+        isinstance(policy, FlyPolicy),
+        models,
+        policy.max_verify_tokens,
+        SIMPLICITY[policy.kind],
+        -candidate.tokens_per_s,
+    )

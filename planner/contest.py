@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,8 +15,9 @@ from .cost import CellCosts, RoundTimes
 from .crossfit import EVERYWHERE
 from .inputs import LOOKUP
 from .objective import LatencyBound
-from .policy import PlainPolicy, TreePolicy
+from .policy import FlyPolicy, PlainPolicy, TreePolicy
 from .provenance import LeftOut
+from .quality import Quality
 from .replay import Replay
 
 MOST_CENSORED = 0.02  # share of visited positions that may lack an expansion before a policy is left out
@@ -114,13 +115,24 @@ class Contest:
         searched_on: int = EVERYWHERE,
         *,
         times: RoundTimes | None = None,
+        quality: Quality | None = None,
     ) -> Candidate | None:
-        """Price a replay, or note why it cannot be and return None; `times` are known where several models draft."""
+        """Price a replay, or note why it cannot be and return None.
+
+        Args:
+            policy, drafter, replay: what is priced.
+            searched_on: half of the folds its knobs were searched on.
+            times: of the rounds, where they are known: where several models draft.
+            quality: what a lossy policy was measured to cost; it is refused without.
+        """
         refusal = self._refusal(policy, drafter, replay)
+        if isinstance(policy, FlyPolicy) and quality is None:
+            refusal = "it is lossy, and what it costs in quality was not measured"
         if refusal is None:
             try:
                 known = times or times_of(policy, drafter, replay, self.costs)
-                found = candidate_of(policy, drafter, replay, known, self.costs, self.texts)
+                made = candidate_of(policy, drafter, replay, known, self.costs, self.texts)
+                found = made if quality is None else replace(made, quality=quality)
             except PlanError as error:
                 refusal = str(error)
         if refusal is not None:

@@ -1,6 +1,6 @@
 """What one round costs in one cell: drafter forwards, one padded verify, and the host around them.
 
-    draft  = t_draft(catch_up) + sum over further forwards of t_draft(width)
+    draft  = t_draft(catch_up) + sum over further forwards of t_draft(width), which a block drafter has none of
     verify = t_verify(run_tokens[nodes])      the padded shape that will really run
     host   = a + b * forwards + c * nodes     fitted per kind of policy
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ..errors import MeasurementError, PlanError
 from ..profiler.records.overhead import RoundOverhead
+from ..profiler.records.role import BLOCK
 from ..profiler.records.surface import LatencySurface
 from .draft import Ints
 from .kernels.rounds import Table, price
@@ -67,10 +68,12 @@ class CostTable:
     Attributes:
         contexts: (knots,), ascending.
         ms: (knots, tokens + 1), by tokens per sequence; entry 0 is 0.0, nothing fed.
+        is_block: one such forward drafts a whole tree, whatever its layers; its tokens are those that it reads.
     """
 
     contexts: Floats
     ms: Floats
+    is_block: bool = False
 
     @property
     def most_tokens(self) -> int:
@@ -86,6 +89,18 @@ class CostTable:
         share = np.clip((contexts - self.contexts[lower]) / gap, 0.0, 1.0)[:, None]
         low: Floats = self.ms[lower[:, None], tokens]
         return low + share * (self.ms[upper[:, None], tokens] - low)
+
+    def paid(self, widths: Ints) -> Ints:
+        """Return (rounds, forwards): those of a drafter's layers (rounds, layers) that cost a forward of their own."""
+        return widths[:, :1] if self.is_block else widths
+
+    def layers(self, context: float, width: int) -> tuple[float, ...]:
+        """Return the costs of drafting layers of 0 .. width nodes, as CAST weighs them.
+
+        Any layer of a block drafter is taken for its one forward, since CAST knows no forward that costs nothing.
+        """
+        row = self.row(context)
+        return (0.0, *([float(row[1])] * width)) if self.is_block else tuple(row[: width + 1].tolist())
 
     def row(self, context: float) -> Floats:
         """Return (tokens + 1,): the costs at one context."""
@@ -158,12 +173,15 @@ class CellCosts:
         if drafter is not None and replay.widths.shape[1]:
             draft = self.drafts[drafter]
             ran = replay.widths[:, 0] > 0
-            most_fed = max(int(replay.catch_up[ran].max(initial=0)), int(replay.widths.max()))
+            fed = draft.paid(replay.widths)[:, 1:]  # the first reads what was committed
+            most_fed = max(int(replay.catch_up[ran].max(initial=0)), int(fed.max(initial=0)))
             _require(f"draft of {drafter}", most_fed, draft)
         times = np.empty((3, replay.rounds))
         span = (float(self.cell.low), float(self.cell.high), float(self.cell.context))
         verify = Table(self.verify.contexts, self.verify.ms)
-        price(replay.arrays, span, Table(draft.contexts, draft.ms), verify, self.host_of(kind), times)
+        table = Table(draft.contexts, draft.ms)
+        paid = draft.paid(replay.widths).shape[1]
+        price(replay.arrays, span, table, paid, verify, self.host_of(kind), times)
         return RoundTimes(by_part=times)
 
     def clipped_share(self, replay: Replay) -> float:
@@ -223,7 +241,7 @@ def _table(surface: LatencySurface, cell: Cell, fed: Sequence[int]) -> CostTable
             continue  # a shape that did not run there; the contexts on both sides answer for it
         knots.append(float(context))
         rows.append([costs.get(tokens, 0.0) for tokens in fed])
-    return CostTable(contexts=np.array(knots), ms=np.array(rows))
+    return CostTable(contexts=np.array(knots), ms=np.array(rows), is_block=surface.role == BLOCK)
 
 
 def _host_lines(overhead: RoundOverhead, batch: int) -> dict[str, tuple[float, float, float]]:

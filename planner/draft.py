@@ -72,7 +72,8 @@ class DraftBatch:
         depths: (batch, nodes), edges to the root, so position = context + depth.
         sizes: (batch,), nodes of each row that are no padding, root included.
         widths: nodes per sequence of every drafter forward that ran, in order; empty if none did. Of a stack: tokens
-            fed, those among them that are read again.
+            fed, those among them that are read again. Of a block drafter: of every layer asked for, all but the first
+            of which cost no forward.
         levels: of a stack, which of its models ran each of these forwards, 0 being the one next to the target; else
             empty.
     """

@@ -11,6 +11,7 @@ from .policy import (
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
+    FlyPolicy,
     HybridPolicy,
     LookupPolicy,
     OptTreePolicy,
@@ -45,6 +46,8 @@ def extent_of(policy: TreePolicy) -> Extent:
     """Return the bounds of a policy's trees; O(nodes) for a static one."""
     if isinstance(policy, StaticPolicy):
         return _static(policy.tree)
+    if isinstance(policy, FlyPolicy):
+        return extent_of(policy.draft)
     if isinstance(policy, HybridPolicy):
         own = extent_of(policy.model)
         return Extent(depth=max(own.depth, policy.text.length), width=own.width, tokens=policy.max_verify_tokens)

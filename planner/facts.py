@@ -127,7 +127,8 @@ def heading(plan: Plan) -> str:
     """Return what a plan is for, and that it was not measured where it was not."""
     regimes = sorted({source.regime for source in plan.provenance.surfaces if origin_of(source.regime) != "measured"})
     computed = f", not measured but {' and '.join(regimes)}" if regimes else ""
-    return f"{plan.target.name} on {plan.device.label}, {plan.dtype}, {plan.workload}{computed}"
+    lossy = ", LOSSY: not the target's own output" if plan.is_lossy else ""
+    return f"{plan.target.name} on {plan.device.label}, {plan.dtype}, {plan.workload}{computed}{lossy}"
 
 
 def published_shares(plan: Plan) -> tuple[PublishedShares, ...]:

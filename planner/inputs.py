@@ -10,14 +10,16 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
+from ..profiler.records.role import BLOCK
 from ..profiler.records.surface import LatencySurface
+from .lossy_run import LossyRun
 from .memory import LOOKUP, Footprint
 from .recorded import Text, texts_of
 
-__all__ = ["LOOKUP", "TARGET", "DrafterInputs", "PlanInputs", "with_weights"]
+__all__ = ["BLOCK", "LOOKUP", "TARGET", "DrafterInputs", "PlanInputs", "with_weights"]
 
 HEAD = "head"  # role of the surface of a drafter that reads the target's hidden states
-DRAFT_ROLES = ("draft", HEAD)
+DRAFT_ROLES = ("draft", HEAD, BLOCK)
 TARGET = "target"  # what the target is called among the models of a PairwiseAcceptance
 
 
@@ -45,7 +47,7 @@ class DrafterInputs:
     @property
     def reads_features(self) -> bool:
         """Whether it drafts from the target's hidden states, which only committed text has: so it is in no stack."""
-        return self.surface.role == HEAD
+        return self.surface.role in (HEAD, BLOCK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ class PlanInputs:
         pairwise: how "target" and all drafters agree with each other; None where it was not recorded.
         footprints: memory of the models by ModelIdentity.key; a model that is not in it has an unknown one.
         notes: what a reader of the plan must know of where these came from.
+        lossy: runs of lossy ways; read only where a search allows them.
     """
 
     device: Device
@@ -72,6 +75,7 @@ class PlanInputs:
     pairwise: PairwiseAcceptance | None = None
     footprints: Mapping[str, Footprint] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    lossy: tuple[LossyRun, ...] = ()
 
     def __post_init__(self) -> None:
         self._require_measured()

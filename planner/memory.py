@@ -25,6 +25,7 @@ from .policy import (
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
+    FlyPolicy,
     HybridPolicy,
     LookupPolicy,
     OptTreePolicy,
@@ -35,6 +36,7 @@ from .policy import (
     SuffixTreePolicy,
     TalonPolicy,
     TreePolicy,
+    drafting,
 )
 from .room import most_drafted
 
@@ -118,7 +120,8 @@ def memory_bytes(
         inputs: whose footprints count, on whose device.
         run_tokens: index = tokens in the tree, value = tokens fed; where a round runs padded.
     """
-    names = policy.models if isinstance(policy, StackPolicy) else [drafter]
+    drafts = drafting(policy)
+    names = drafts.models if isinstance(drafts, StackPolicy) else [drafter]
     keys = [inputs.drafter(name).model.key for name in names if name not in (None, LOOKUP)]
     if any(key not in inputs.footprints for key in (inputs.target.key, *keys)):
         return None
@@ -133,7 +136,7 @@ def memory_bytes(
 
 def load_of(cell: Cell, policy: TreePolicy, run_tokens: Sequence[int] = ()) -> Load:
     """Return what a policy holds and feeds in a cell, the cell's context being taken for the longest prompt."""
-    verified = policy.max_verify_tokens
+    verified, drafts = policy.max_verify_tokens, drafting(policy)
     fed = max(verified, *run_tokens[: verified + 1], 1)
     return Load(
         slots=cell.batch,
@@ -142,8 +145,8 @@ def load_of(cell: Cell, policy: TreePolicy, run_tokens: Sequence[int] = ()) -> L
         verify_tokens=fed,
         verify_depths=1 + _deepest(policy),
         layer_tokens=widest_layer(policy),
-        scored_tokens=policy.max_chain + 1 if isinstance(policy, StackPolicy) else widest_layer(policy),
-        is_ranked=isinstance(policy, StackPolicy),
+        scored_tokens=drafts.max_chain + 1 if isinstance(drafts, StackPolicy) else widest_layer(policy),
+        is_ranked=isinstance(drafts, StackPolicy),
         unread_tokens=1 + _deepest(policy),
     )
 
@@ -190,6 +193,8 @@ def widest_layer(policy: TreePolicy) -> int:
             return 1
         case HybridPolicy():
             return widest_layer(policy.model)
+        case FlyPolicy():
+            return widest_layer(policy.draft)
         case StackPolicy():
             return 1 + 2 * policy.max_chain  # what was committed is read again before what is drafted below
         case StaticPolicy():
@@ -215,6 +220,8 @@ def _deepest(policy: TreePolicy) -> int:
             return min(policy.max_depth, policy.nodes - 1)
         case HybridPolicy():
             return max(_deepest(policy.text), _deepest(policy.model))
+        case FlyPolicy():
+            return _deepest(policy.draft)
         case StackPolicy():
             return policy.max_chain
         case _:

@@ -3,6 +3,9 @@
 As JSON it is one document in which every cell also carries what readers look for first
 (`drafters`, `predicted_tokens_per_s`, `interval`, `predicted_speedup`). These repeat the record; a
 document in which they disagree with it was edited by hand and is refused.
+
+A plan that names any lossy policy is of a version of its own, and says `"lossy": true`: what knows no
+lossy policies refuses it by its version, and never takes it for a lossless one.
 """
 
 from __future__ import annotations
@@ -18,12 +21,14 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.wire import from_json, to_json
 from .objective import LatencyBound
 from .outlook import Outlook
-from .policy import PlainPolicy, StackPolicy, TreePolicy
+from .policy import FlyPolicy, PlainPolicy, StackPolicy, TreePolicy, drafting
 from .provenance import Provenance
+from .quality import Quality
 from .shape import ShapeFacts
 from .stack_policy import stack_name
 
 VERSION = 2
+LOSSY_VERSION = 3  # of plans that name a lossy policy
 KEYS = ("version", "device", "target", "cells", "provenance")
 
 Json = dict[str, Any]  # JSON values
@@ -133,6 +138,7 @@ class PlanCell:
         keeps_bound: whether the plan's latency bound is kept; True where there is none.
         stack: the best hierarchy of drafters, where pairwise acceptance is known.
         shape: what the policy's trees look like.
+        quality: what a lossy policy was measured to cost; None for all that are lossless.
     """
 
     batch: int
@@ -152,14 +158,19 @@ class PlanCell:
     stack: StackForecast | None = None
     shape: ShapeFacts | None = None
     run_ms: tuple[float, ...] = ()
+    quality: Quality | None = None
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.context < 1:
             raise PlanError(f"a cell needs batch >= 1 and context >= 1, got {self.batch} and {self.context}")
         if (self.drafter is None) != isinstance(self.policy, PlainPolicy):
             raise PlanError(f"a {self.policy.label} cannot have drafter {self.drafter!r}; only plain decoding has none")
-        if isinstance(self.policy, StackPolicy) and self.drafter != stack_name(self.policy):
-            raise PlanError(f"a {self.policy.label} is drafted by {stack_name(self.policy)!r}, got {self.drafter!r}")
+        drafts = drafting(self.policy)
+        if isinstance(drafts, StackPolicy) and self.drafter != stack_name(drafts):
+            raise PlanError(f"a {self.policy.label} is drafted by {stack_name(drafts)!r}, got {self.drafter!r}")
+        if self.is_lossy != (self.quality is not None):
+            has = "none" if self.quality is None else "one"
+            raise PlanError(f"a measured quality belongs to lossy policies, and to all; {self.policy.label} has {has}")
         padded = self.run_tokens
         if len(padded) <= self.policy.max_verify_tokens or any(fed < n for n, fed in enumerate(padded)):
             raise PlanError(
@@ -172,10 +183,21 @@ class PlanCell:
             raise PlanError(f"run_ms must be finite and at least 0, got {self.run_ms}")
 
     @property
+    def is_lossy(self) -> bool:
+        """Whether the cell's output is not the target's own."""
+        return isinstance(self.policy, FlyPolicy)
+
+    @property
+    def names_lossy(self) -> bool:
+        """Whether the cell is lossy or names a lossy policy among its alternatives."""
+        return self.is_lossy or any(isinstance(other.policy, FlyPolicy) for other in self.alternatives)
+
+    @property
     def drafters(self) -> tuple[str, ...]:
         """Names of all that draft: every level of a stack, else the one drafter or nobody."""
-        if isinstance(self.policy, StackPolicy):
-            return self.policy.drafters
+        drafts = drafting(self.policy)
+        if isinstance(drafts, StackPolicy):
+            return drafts.drafters
         return () if self.drafter is None else (self.drafter,)
 
 
@@ -187,6 +209,7 @@ class Plan:
         bound: latency that was asked for.
         hysteresis: how far beyond the middle between two cells, as a factor in batch or context, a running decoder
             goes on with the cell it is in.
+        version: `LOSSY_VERSION` where any cell names a lossy policy, else `VERSION`; 0 is filled in.
     """
 
     device: Device
@@ -199,11 +222,14 @@ class Plan:
     provenance: Provenance
     bound: LatencyBound | None = None
     hysteresis: float = 1.0
-    version: int = VERSION
+    version: int = 0
 
     def __post_init__(self) -> None:
-        if self.version != VERSION:
-            raise PlanError(f"this is a plan of version {self.version}, spectune reads {VERSION}; make the plan anew")
+        own = LOSSY_VERSION if any(cell.names_lossy for cell in self.cells) else VERSION
+        if not self.version:
+            object.__setattr__(self, "version", own)
+        if self.version != own:
+            raise PlanError(f"this is a plan of version {self.version}, and what it holds is of {own}; make it anew")
         if not 1.0 <= self.hysteresis < math.inf:
             raise PlanError(f"a plan's hysteresis is a factor of at least 1, got {self.hysteresis}; 1 is none")
         places = [(cell.batch, cell.context) for cell in self.cells]
@@ -213,6 +239,11 @@ class Plan:
         for cell in self.cells:
             if not known.issuperset(cell.drafters):
                 raise PlanError(f"a cell drafts with {cell.drafter!r}, which is not among the plan's drafters; add it")
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether any cell decodes to another text than the target's own."""
+        return any(cell.is_lossy for cell in self.cells)
 
     def cell(self, batch: int, context: int) -> PlanCell:
         """Return the nearest cell: first in the logarithm of the batch, then in context; ties go down."""
@@ -234,7 +265,10 @@ def plan_to_json(plan: Plan) -> str:
     document = json.loads(to_json(plan))
     for entry, cell in zip(document["cells"], plan.cells, strict=True):
         entry.update(_headline(cell))
-    return json.dumps({"version": document.pop("version"), **document}, indent=1)
+        if cell.quality is None:
+            del entry["quality"]  # what is lossless stays readable where nothing lossy is known
+    first = {"version": document.pop("version")} | ({"lossy": True} if plan.is_lossy else {})
+    return json.dumps({**first, **document}, indent=1)
 
 
 def plan_from_json(text: str) -> Plan:
@@ -245,11 +279,14 @@ def plan_from_json(text: str) -> Plan:
             in contradiction to the rest; one line.
     """
     document = _read(text)
+    said_lossy = document.pop("lossy", False)
     headlines = [_without_headline(entry, place) for place, entry in enumerate(document["cells"])]
     try:
         plan = from_json(Plan, json.dumps(document, allow_nan=False))
     except (SpectuneError, ValueError, RecursionError) as error:  # ValueError: a number beyond all floats
         raise PlanError(f"this plan cannot be read: {' '.join(str(error).split())}") from error
+    if said_lossy is not plan.is_lossy:
+        raise PlanError(f"the plan says lossy: {said_lossy!r}, and its cells say otherwise; make the plan anew")
     for place, (cell, seen) in enumerate(zip(plan.cells, headlines, strict=True)):
         if seen != _headline(cell):
             raise PlanError(f"cell {place} of the plan contradicts itself: it says {seen}; make the plan anew")
@@ -257,7 +294,9 @@ def plan_from_json(text: str) -> Plan:
 
 
 def _headline(cell: PlanCell) -> Json:
+    label = {"lossy": True} if cell.is_lossy else {}
     return {
+        **label,
         "drafters": list(cell.drafters),
         "predicted_tokens_per_s": cell.prediction.tokens_per_s,
         "interval": [cell.prediction.low, cell.prediction.high],
@@ -279,7 +318,7 @@ def _read(text: str) -> Json:
     missing = [key for key in KEYS if key not in document]
     if missing:
         raise PlanError(f"the plan lacks {', '.join(missing)}; make the plan anew")
-    if document["version"] != VERSION:
+    if document["version"] not in (VERSION, LOSSY_VERSION):
         raise PlanError(
             f"this is a plan of version {document['version']!r}, spectune reads {VERSION}; make the plan anew"
         )
@@ -294,4 +333,5 @@ def _without_headline(entry: Json, place: int) -> Json:
     missing = [name for name in names if name not in entry]
     if missing:
         raise PlanError(f"cell {place} of the plan lacks {', '.join(missing)}; make the plan anew")
-    return {name: entry.pop(name) for name in names}
+    label = {"lossy": entry.pop("lossy")} if "lossy" in entry else {}
+    return {**label, **{name: entry.pop(name) for name in names}}

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from ..errors import PlanError
 from ..profiler.records.wire import from_json, to_json
 from .chain_policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, PlainPolicy
+from .fly_policy import FlyPolicy
 from .hybrid_policy import HybridPolicy
 from .stack_policy import StackPolicy
 from .text_policies import CachebackPolicy, SuffixPolicy, SuffixTreePolicy
@@ -25,6 +26,7 @@ __all__ = [
     "ConfidentChainPolicy",
     "DraftedPolicy",
     "Eagle2Policy",
+    "FlyPolicy",
     "HybridPolicy",
     "LookupPolicy",
     "OptTreePolicy",
@@ -36,6 +38,7 @@ __all__ = [
     "TalonPolicy",
     "TextPolicy",
     "TreePolicy",
+    "drafting",
     "policy_from_json",
     "policy_to_json",
 ]
@@ -44,7 +47,7 @@ DraftedPolicy: TypeAlias = (
     ChainPolicy | ConfidentChainPolicy | StaticPolicy | Eagle2Policy | TalonPolicy | OptTreePolicy | CastPolicy
 )
 TextPolicy: TypeAlias = LookupPolicy | SuffixPolicy | SuffixTreePolicy | CachebackPolicy  # drafted by the text itself
-TreePolicy: TypeAlias = PlainPolicy | TextPolicy | HybridPolicy | StackPolicy | DraftedPolicy
+TreePolicy: TypeAlias = PlainPolicy | TextPolicy | HybridPolicy | StackPolicy | DraftedPolicy | FlyPolicy
 
 _POLICIES: dict[str, type[TreePolicy]] = {
     "plain": PlainPolicy,
@@ -61,7 +64,13 @@ _POLICIES: dict[str, type[TreePolicy]] = {
     "opt-tree": OptTreePolicy,
     "cast": CastPolicy,
     "stack": StackPolicy,
+    "lossy-fly": FlyPolicy,
 }
+
+
+def drafting(policy: TreePolicy) -> TreePolicy:
+    """Return what a policy drafts, whatever rule accepts it: of a lossy one its drafting alone."""
+    return policy.draft if isinstance(policy, FlyPolicy) else policy
 
 
 def policy_to_json(policy: TreePolicy) -> str:

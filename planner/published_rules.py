@@ -18,6 +18,7 @@ from .policy import (
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
+    FlyPolicy,
     HybridPolicy,
     LookupPolicy,
     OptTreePolicy,
@@ -36,7 +37,7 @@ SGLANG_STANDALONE = ChainPolicy(length=3)  # 3 steps, top 1, 4 tokens: 3 forward
 SGLANG_LLAMA = Eagle2Policy(verify_tokens=8, depth=4, top_k=4)  # 5 steps: 5 forwards, the deepest node at depth 5
 TRANSFORMERS = ConfidentChainPolicy(length=20, confidence=0.4)
 TRANSFORMERS_BEFORE = ChainPolicy(length=5)
-TRANSFORMERS_LOOKUP = LookupPolicy(length=10, max_ngram=2, min_ngram=1)
+TRANSFORMERS_LOOKUP = LookupPolicy(length=10, max_ngram=2, min_ngram=1, occurrence="first")
 SAM_DECODING = SuffixPolicy(length=40, factor=4, offset=1, min_match=1, occurrence="first")
 SUFFIX_DECODING = SuffixTreePolicy(nodes=25, factor=1, offset=0, least_chance=0.1)  # the size is ours
 CACHEBACK = CachebackPolicy()  # leaders of 1 token, followers of 3; the sizes are ours
@@ -152,7 +153,7 @@ def paper_cast(costs: CellCosts, drafter: str, children: int, *, step: int = 0, 
         max_depth=CAST_DEPTH,
         max_verify_tokens=size,
         ratio_window=CAST_RATIOS,
-        draft_cost_ms=tuple(draft.row(context)[: width + 1].tolist()),
+        draft_cost_ms=draft.layers(context, width),
         verify_cost_ms=tuple(verify.row(context)[: size + 1].tolist()),
     )
 
@@ -178,7 +179,7 @@ def _all(costs: CellCosts, drafter: str | None, children: int) -> list[Published
     rules: list[tuple[str, str, _Maker]] = [
         (
             "transformers' prompt lookup",
-            "transformers, PromptLookupCandidateGenerator: 10 tokens, 2-grams; it takes the first match, we the last",
+            "transformers, PromptLookupCandidateGenerator: 10 tokens, 2-grams, the first match",
             lambda: TRANSFORMERS_LOOKUP,
         ),
         ("SAM decoding 40/4", "arXiv:2411.10666, dynamic automaton; a copy goes on at the end", lambda: SAM_DECODING),
@@ -263,6 +264,8 @@ def _children_and_width(policy: TreePolicy) -> tuple[int, int]:
             return 0, 0
         case HybridPolicy():
             return _children_and_width(policy.model)
+        case FlyPolicy():
+            return _children_and_width(policy.draft)
         case StackPolicy():
             return 1 + policy.siblings, 1
         case ChainPolicy() | ConfidentChainPolicy():

@@ -52,6 +52,8 @@ def _choice(facts: CellFacts) -> str:
 
 def _promise(cell: PlanCell) -> Iterator[str]:
     promise = cell.prediction
+    if cell.quality is not None:
+        yield f"LOSSY, the output is not the target's own: {cell.quality.label}"
     yield f"{promise.tokens_per_s:,.1f} tokens/s, 90 % between {promise.low:,.1f} and {promise.high:,.1f}"
     if cell.drafter is not None:
         interval = f"{promise.speedup_low:.2f} to {promise.speedup_high:.2f}"

@@ -8,7 +8,7 @@ from ..errors import PlanError
 from .acceptance import PositionResults, plain_results, results_of, text_results
 from .hybrid import hybrid_results
 from .inputs import LOOKUP, PlanInputs
-from .policy import CastPolicy, HybridPolicy, PlainPolicy, StackPolicy, TextPolicy, TreePolicy
+from .policy import CastPolicy, FlyPolicy, HybridPolicy, PlainPolicy, StackPolicy, TextPolicy, TreePolicy
 from .recorded import Recording, Rows, recording_of, rows_of
 from .replay import Replay, replay_cast, replay_results
 from .shape import ShapeFacts
@@ -69,9 +69,10 @@ class Rehearsal:
     def shape(self, policy: TreePolicy, drafter: str | None, batch: int) -> ShapeFacts | None:
         """Return what a policy's trees look like on the texts: verified and accepted nodes by depth.
 
-        None for a stack, whose chains end where its lower models happen to, and for a hybrid, which drafts two ways.
+        None for a stack, whose chains end where its lower models happen to, for a hybrid, which drafts two ways, and
+        for what is lossy, whose texts are its own.
         """
-        if isinstance(policy, StackPolicy | HybridPolicy):
+        if isinstance(policy, StackPolicy | HybridPolicy | FlyPolicy):
             return None
         is_model = drafter is not None and drafter != LOOKUP
         recording = self.recording(drafter) if drafter is not None and is_model else None
@@ -98,6 +99,8 @@ class Rehearsal:
         if isinstance(policy, HybridPolicy):
             recording = self.recording(_named(policy, drafter))
             return hybrid_results(text_results(policy.text, self.inputs.texts), results_of(policy.model, recording))
+        if isinstance(policy, FlyPolicy):
+            raise PlanError(f"{policy.label} decodes other texts than the target's own; its own rounds are recorded")
         if isinstance(policy, StackPolicy):
             raise PlanError(f"a {policy.label} has several drafters; replay it with stack_replay")
         if isinstance(policy, CastPolicy):

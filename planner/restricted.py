@@ -14,6 +14,7 @@ from .acceptance import PositionResults, confident_chain_results, eagle2_results
 from .contest import Contest
 from .cost import Cell, cell_costs
 from .inputs import LOOKUP, PlanInputs
+from .lookup import Occurrence
 from .objective import LatencyBound
 from .policy import (
     CastPolicy,
@@ -127,9 +128,11 @@ def _confident(
 
 def _lookups(rehearsal: Rehearsal, wanted: set[Staged]) -> Iterator[tuple[Staged, PositionResults]]:
     own = [(policy, drafter) for policy, drafter in wanted if isinstance(policy, LookupPolicy)]
-    for longest, shortest in sorted({(p.max_ngram, p.min_ngram) for p, _ in own}):
-        lengths = sorted({p.length for p, _ in own if (p.max_ngram, p.min_ngram) == (longest, shortest)})
-        for policy, results in lookup_results(rehearsal.inputs.texts, longest, shortest, lengths):
+    by_search: dict[tuple[int, int, Occurrence], set[int]] = {}
+    for asked, _ in own:
+        by_search.setdefault((asked.max_ngram, asked.min_ngram, asked.occurrence), set()).add(asked.length)
+    for (longest, shortest, which), lengths in sorted(by_search.items()):
+        for policy, results in lookup_results(rehearsal.inputs.texts, longest, shortest, sorted(lengths), which):
             if (policy, LOOKUP) in wanted:
                 yield (policy, LOOKUP), results
 

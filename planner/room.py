@@ -8,6 +8,7 @@ from .policy import (
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
+    FlyPolicy,
     HybridPolicy,
     LookupPolicy,
     OptTreePolicy,
@@ -38,6 +39,8 @@ def most_drafted(policy: TreePolicy, batch: int | None = None) -> int:
             return 0
         case HybridPolicy():
             return most_drafted(policy.model, batch)
+        case FlyPolicy():
+            return most_drafted(policy.draft, batch)
         case StackPolicy():
             return stack_room(policy, batch)
         case ChainPolicy() | ConfidentChainPolicy():

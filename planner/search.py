@@ -26,6 +26,7 @@ from .estimate import resampling_weights
 from .hybrid import hybrids
 from .hybrid_policy import ElsePolicy
 from .inputs import LOOKUP, PlanInputs
+from .lossy_search import search_lossy
 from .memory import memory_bytes
 from .options import SearchOptions, Studies
 from .plan import Plan, PlanCell
@@ -137,12 +138,18 @@ def solve_cells(
     for contest in contests:
         searcher.search(contest)
         stacks.search(contest)
-        solved.append(_solved(contest, rehearsal, stacks, weights, errors))
+        notes = search_lossy(contest, inputs, options)
+        solved.append(_solved(contest, rehearsal, stacks, weights, errors, notes))
     return tuple(solved)
 
 
 def _solved(
-    contest: Contest, rehearsal: Rehearsal, stacks: StackSearch, weights: Floats, errors: SurfaceErrors
+    contest: Contest,
+    rehearsal: Rehearsal,
+    stacks: StackSearch,
+    weights: Floats,
+    errors: SurfaceErrors,
+    notes: tuple[str, ...] = (),
 ) -> SolvedCell:
     published = price_published(contest, rehearsal)
     stack = stack_forecast(rehearsal.inputs, contest.costs)
@@ -156,7 +163,7 @@ def _solved(
     return SolvedCell(
         near=tuple(near),
         left_out=contest.left_out(),
-        notes=(*_notes_of(contest), *stacks.notes_of(contest, near[0].policy)),
+        notes=(*_notes_of(contest), *stacks.notes_of(contest, near[0].policy), *notes),
         priced=len(contest.priced),
         pruned=contest.pruned,
     )
@@ -190,7 +197,7 @@ def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOption
     inputs = rehearsal.inputs
     contests = [_contest(inputs, cell, options) for cell in cells]
     most_tokens = max(contest.costs.verify.most_tokens for contest in contests)
-    for contender in textual(inputs.texts, rehearsal.rows, most_tokens):
+    for contender in textual(inputs.texts, rehearsal.rows, most_tokens, options.tables):
         _enter(contests, contender, None if isinstance(contender.policy, PlainPolicy) else LOOKUP, rehearsal.rows)
     for contest in contests:
         if not any(isinstance(candidate.policy, PlainPolicy) for candidate in contest.priced):

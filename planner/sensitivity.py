@@ -25,7 +25,7 @@ from .cost import CellCosts, Floats
 from .extent import Extent, extent_of
 from .inputs import LOOKUP
 from .outlook import Challenger, Change, Neighbour, Outlook, Scenario, Step
-from .policy import StackPolicy
+from .policy import StackPolicy, drafting
 
 CHANGES: tuple[Change, ...] = ("verify", "draft", "host", "acceptance")
 FACTORS = (0.9, 1.1)
@@ -216,7 +216,8 @@ class _Perfect:
 
 def _next_to_target(candidate: Candidate) -> str | None:
     """Return who drafts what the target verifies: of a stack its first model."""
-    return candidate.policy.models[0] if isinstance(candidate.policy, StackPolicy) else candidate.drafter
+    drafts = drafting(candidate.policy)
+    return drafts.models[0] if isinstance(drafts, StackPolicy) else candidate.drafter
 
 
 def _perfect_chain(costs: CellCosts, drafter: str | None) -> _Perfect | None:

@@ -49,7 +49,7 @@ def cast_policy(
         max_depth=int(knobs.get("max_depth", DEPTH)),
         max_verify_tokens=size,
         ratio_window=RATIOS,
-        draft_cost_ms=tuple(draft.row(context)[: width + 1].tolist()),
+        draft_cost_ms=draft.layers(context, width),
         verify_cost_ms=tuple(verify.row(context)[: size + 1].tolist()),
         survival=survival,
     )

@@ -7,10 +7,11 @@ from dataclasses import replace
 from itertools import product
 
 from .crossfit import EVERYWHERE, HALVES, folds_of, half_of
+from .frozen import FrozenTable
+from .lookup import Occurrence
 from .policy import CachebackPolicy, SuffixPolicy, SuffixTreePolicy, TextPolicy
 from .positions import PositionResults
 from .recorded import Text
-from .text_policies import Occurrence
 from .text_results import cacheback_results, calibrated, lookup_results, suffix_results, suffix_tree_results
 
 LOOKUP_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48)
@@ -28,12 +29,13 @@ TABLE_CHANCES = (0.0, 0.05, 0.15, 0.35)
 Graded = tuple[TextPolicy, PositionResults, int]  # a policy, its results, and the half its chances were made from
 
 
-def text_drafted(texts: Sequence[Text], most_tokens: int) -> Iterator[Graded]:
+def text_drafted(texts: Sequence[Text], most_tokens: int, frozen: Sequence[FrozenTable] = ()) -> Iterator[Graded]:
     """Yield every lookup, suffix chain, suffix tree and Cacheback table.
 
     Args:
         texts: recorded.
         most_tokens: that one verify can feed.
+        frozen: tables that stand behind the texts' own.
     """
     lengths = [length for length in LOOKUP_LENGTHS if length < most_tokens]
     for max_ngram, min_ngram in LOOKUP_NGRAMS if lengths else ():
@@ -42,8 +44,8 @@ def text_drafted(texts: Sequence[Text], most_tokens: int) -> Iterator[Graded]:
     yield from _everywhere(suffix_results(texts, chains)) if chains else ()
     trees = _suffix_trees(most_tokens)
     yield from _everywhere(suffix_tree_results(texts, trees)) if trees else ()
-    for size in TABLES if most_tokens >= min(TABLE_NODES) else ():
-        yield from _of_table(texts, *size, most_tokens)
+    for table in _tables(frozen) if most_tokens >= min(TABLE_NODES) else ():
+        yield from _of_table(texts, table, most_tokens)
 
 
 def _everywhere(found: Iterator[tuple[TextPolicy, PositionResults]]) -> Iterator[Graded]:
@@ -68,9 +70,18 @@ def _suffix_trees(most_tokens: int) -> list[SuffixTreePolicy]:
     ]
 
 
-def _of_table(texts: Sequence[Text], leader: int, follower: int, followers: int, most_tokens: int) -> Iterator[Graded]:
+def _tables(frozen: Sequence[FrozenTable]) -> list[CachebackPolicy]:
+    """Return the texts' own tables alone, then each frozen one behind the texts' own of as many tokens."""
+    own = [CachebackPolicy(leader_tokens=leader, follower_tokens=tokens, followers=n) for leader, tokens, n in TABLES]
+    both = [
+        CachebackPolicy(leader_tokens=one.leader_tokens, follower_tokens=one.follower_tokens, frozen=one)
+        for one in frozen
+    ]
+    return own + both
+
+
+def _of_table(texts: Sequence[Text], table: CachebackPolicy, most_tokens: int) -> Iterator[Graded]:
     """Yield the trees of one table: by recency, and calibrated on each half of the texts."""
-    table = CachebackPolicy(leader_tokens=leader, follower_tokens=follower, followers=followers)
     yield from _everywhere(cacheback_results(texts, _sized(table, most_tokens)))
     for half in range(HALVES):
         own = calibrated(table, texts, half_of(folds_of(len(texts))) == half)

@@ -11,8 +11,9 @@ from typing import Literal
 
 from ..errors import PlanError
 from .chain_policies import IndependentPolicy, require_at_least
+from .frozen import FrozenTable
+from .lookup import Occurrence
 
-Occurrence = Literal["first", "last"]
 HOPS = 3  # rows of a chance table: followers of the text's end, followers of those, and all further ones
 
 
@@ -122,7 +123,9 @@ class CachebackPolicy(IndependentPolicy):
         max_depth: most drafted tokens on one path.
         least_chance: nodes less likely than this are left out.
         chances: of the node that a follower adds to the tree to be on the target's path, given that the leader is, by
-            hop (`HOPS` of them), by the follower's rank and by its token's place; empty: 1 / (rank + 2).
+            hop (`HOPS` of them), by the follower's rank and by its token's place; empty: 1 / (rank + 2). The ranks of a
+            frozen table come behind those of the text's own.
+        frozen: a table of a corpus, whose followers come behind those of the text's own table.
 
     Source: Ma et al. 2025, Cacheback, arXiv:2511.21699: leaders of 1 token and followers of 3. The sizes of the table
     are not printed.
@@ -136,6 +139,7 @@ class CachebackPolicy(IndependentPolicy):
     max_depth: int = 6
     least_chance: float = 0.0
     chances: tuple[float, ...] = ()
+    frozen: FrozenTable | None = None
     kind: Literal["cacheback"] = "cacheback"
 
     def __post_init__(self) -> None:
@@ -145,18 +149,33 @@ class CachebackPolicy(IndependentPolicy):
         require_chance("Cacheback least_chance", self.least_chance)
         for chance in self.chances:
             require_chance("a chance of Cacheback", chance)
-        if self.chances and len(self.chances) != HOPS * self.followers * self.follower_tokens:
+        if self.frozen and (self.frozen.leader_tokens, self.frozen.follower_tokens) != (
+            self.leader_tokens,
+            self.follower_tokens,
+        ):
             raise PlanError(
-                f"Cacheback needs {HOPS} x {self.followers} x {self.follower_tokens} chances by hop, rank and place, "
+                f"Cacheback's frozen table has {self.frozen.leader_tokens}+{self.frozen.follower_tokens} tokens, the "
+                f"text's own {self.leader_tokens}+{self.follower_tokens}; both must be alike"
+            )
+        ranks, places = self.ranks_and_places
+        if self.chances and len(self.chances) != HOPS * ranks * places:
+            raise PlanError(
+                f"Cacheback needs {HOPS} x {ranks} x {places} chances by hop, rank and place, "
                 f"got {len(self.chances)}; calibrate them anew"
             )
+
+    @property
+    def ranks_and_places(self) -> tuple[int, int]:
+        """Followers of a leader in both tables, and tokens of each."""
+        return self.followers + (self.frozen.followers if self.frozen else 0), self.follower_tokens
 
     @property
     def label(self) -> str:
         """Name for people."""
         shape = f"{self.leader_tokens}+{self.follower_tokens}, {self.followers} followers"
         learned = "calibrated" if self.chances else "by recency"
-        return f"cacheback {shape}, {self.nodes} nodes, chance {self.least_chance:.3g}, {learned}"
+        frozen = f", frozen {self.frozen.leaders} x {self.frozen.followers}" if self.frozen else ""
+        return f"cacheback {shape}{frozen}, {self.nodes} nodes, chance {self.least_chance:.3g}, {learned}"
 
     @property
     def draft_forwards(self) -> int:

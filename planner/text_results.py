@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from .cacheback import chances_of
+from .cacheback import chances_of, tables_of
 from .draft import Bools, Ints
 from .kernels.arrays import Small
 from .kernels.automaton import automaton_of
@@ -19,7 +19,7 @@ from .kernels.lookup import Search, lookup_sweep
 from .kernels.ranking import ranking_of
 from .kernels.suffix import Grid as TreeGrid
 from .kernels.suffix import Texts, suffix_sweep, tree_sweep
-from .kernels.table import table_of
+from .lookup import Occurrence
 from .policy import CachebackPolicy, LookupPolicy, SuffixPolicy, SuffixTreePolicy, TextPolicy
 from .positions import PositionResults, same_everywhere
 from .recorded import Text
@@ -32,7 +32,8 @@ def text_results(policy: TextPolicy, texts: Sequence[Text]) -> PositionResults:
     """Return the results of one policy that drafts from the text."""
     match policy:
         case LookupPolicy():
-            ((_, results),) = lookup_results(texts, policy.max_ngram, policy.min_ngram, [policy.length])
+            sizes = policy.max_ngram, policy.min_ngram
+            ((_, results),) = lookup_results(texts, *sizes, [policy.length], policy.occurrence)
         case SuffixPolicy():
             ((_, results),) = suffix_results(texts, [policy])
         case SuffixTreePolicy():
@@ -43,13 +44,16 @@ def text_results(policy: TextPolicy, texts: Sequence[Text]) -> PositionResults:
 
 
 def lookup_results(
-    texts: Sequence[Text], max_ngram: int, min_ngram: int, lengths: Sequence[int]
+    texts: Sequence[Text], max_ngram: int, min_ngram: int, lengths: Sequence[int], occurrence: Occurrence = "last"
 ) -> Iterator[tuple[LookupPolicy, PositionResults]]:
     """Yield every length's results; the text is searched once, a shorter draft is a longer one's beginning."""
-    policies = [LookupPolicy(length=length, max_ngram=max_ngram, min_ngram=min_ngram) for length in lengths]
+    policies = [
+        LookupPolicy(length=length, max_ngram=max_ngram, min_ngram=min_ngram, occurrence=occurrence)
+        for length in lengths
+    ]
     laid = _laid_out(texts)
     found, right = np.zeros((2, laid.rows), dtype=np.int64)
-    lookup_sweep(*laid.texts, Search(max_ngram, min_ngram, max(lengths)), found, right)
+    lookup_sweep(*laid.texts, Search(max_ngram, min_ngram, max(lengths), occurrence == "first"), found, right)
     for policy in policies:
         yield policy, _results(np.minimum(right, policy.length), 1 + np.minimum(found, policy.length))
 
@@ -96,24 +100,24 @@ def cacheback_results(
     grid = TableGrid(np.array([one.nodes - 1 for one in policies]), np.array([one.least_chance for one in policies]))
     limits = Limits(most, first.max_depth, float(grid.leasts.min()))
     accepted, sizes = np.zeros((2, len(policies), laid.rows), dtype=np.int16)  # of many trees at once
-    rooms = ranking_of(most), trie_of(first.followers, first.follower_tokens), np.zeros(most, dtype=np.int64)
-    table = table_of(first.leader_tokens, first.follower_tokens, first.leaders, first.followers)
-    table_sweep(laid.texts, table, chances_of(first), limits, grid, *rooms, accepted, sizes)
+    tables = tables_of(first)
+    rooms = ranking_of(most), trie_of(tables), np.zeros(most, dtype=np.int64)
+    table_sweep(laid.texts, tables, chances_of(first), limits, grid, *rooms, accepted, sizes)
     yield from zip(policies, map(_results, accepted, sizes), strict=True)
 
 
 def calibrated(policy: CachebackPolicy, texts: Sequence[Text], chosen: Bools) -> CachebackPolicy:
-    """Return a policy with chances as its table has them along the chosen texts; what was seen once counts as half.
+    """Return a policy with chances as its tables have them along the chosen texts; what was seen once counts as half.
 
     Args:
-        policy: whose table is meant.
+        policy: whose tables are meant.
         texts: recorded.
         chosen: (texts,).
     """
     laid = _laid_out(texts)
-    seen, right = np.zeros((2, HOPS, policy.followers, policy.follower_tokens))
-    table = table_of(policy.leader_tokens, policy.follower_tokens, policy.leaders, policy.followers)
-    count_chances(laid.texts, chosen, table, trie_of(policy.followers, policy.follower_tokens), seen, right)
+    seen, right = np.zeros((2, HOPS, *policy.ranks_and_places))
+    tables = tables_of(policy)
+    count_chances(laid.texts, chosen, tables, trie_of(tables), seen, right)
     shares: Floats = right / (seen + 1.0)
     return replace(policy, chances=tuple(np.round(shares, 4).ravel().tolist()))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .cacheback import CachebackText
+from .cacheback import CachebackText, table_key
+from .frozen import FrozenTable
 from .lookup import find_continuation
 from .policy import CachebackPolicy, LookupPolicy, SuffixPolicy, SuffixTreePolicy, TextPolicy
 from .suffix import SuffixText
@@ -20,7 +21,7 @@ class TextState:
     def __init__(self) -> None:
         """Start with nothing kept."""
         self._suffix: SuffixText | None = None
-        self._tables: dict[tuple[int, int, int, int], CachebackText] = {}
+        self._tables: dict[tuple[int, int, int, int, FrozenTable | None], CachebackText] = {}
 
     def draft(self, tokens: Sequence[int], policy: TextPolicy) -> TextTree:
         """Return what a policy drafts behind the text.
@@ -31,7 +32,8 @@ class TextState:
         """
         match policy:
             case LookupPolicy():
-                return chain_tree(find_continuation(tokens, policy.length, policy.max_ngram, policy.min_ngram))
+                sizes = policy.length, policy.max_ngram, policy.min_ngram
+                return chain_tree(find_continuation(tokens, *sizes, policy.occurrence))
             case SuffixPolicy() | SuffixTreePolicy():
                 self._suffix = self._suffix or SuffixText()
                 self._suffix.read(tokens[self._suffix.length :])
@@ -42,12 +44,7 @@ class TextState:
                 return table.draft(policy)
 
     def _table(self, policy: CachebackPolicy) -> CachebackText:
-        key = policy.leader_tokens, policy.follower_tokens, policy.leaders, policy.followers
+        key = table_key(policy)
         if key not in self._tables:
-            self._tables[key] = CachebackText(
-                leader_tokens=policy.leader_tokens,
-                follower_tokens=policy.follower_tokens,
-                leaders=policy.leaders,
-                followers=policy.followers,
-            )
+            self._tables[key] = CachebackText(policy)
         return self._tables[key]

@@ -11,8 +11,8 @@ to it may yet win:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -47,7 +47,12 @@ class DecisionWorth:
     """Weighs shapes by how near the policies that use them come to the best; a `profiler.protocols.CellValue`."""
 
     def __init__(
-        self, verify: int, acceptance: Mapping[int, Floats], contexts: Sequence[int], texts: Sequence[Text] = ()
+        self,
+        verify: int,
+        acceptance: Mapping[int, Floats],
+        contexts: Sequence[int],
+        texts: Sequence[Text] = (),
+        blocks: Collection[int] = (),
     ) -> None:
         """Sketch the policies.
 
@@ -56,6 +61,7 @@ class DecisionWorth:
             acceptance: by number of the drafter's surface, its unconditional acceptance by rank: (children,).
             contexts: where rates are compared.
             texts: recorded, in which lookups find what they draft.
+            blocks: numbers of the surfaces of block drafters, whose one forward drafts a whole tree.
 
         Raises:
             PlanError: no context.
@@ -65,7 +71,9 @@ class DecisionWorth:
         self._verify, self._contexts = verify, tuple(contexts)
         self._sketches = [Sketch(drafter=None, tokens_per_round=1.0, verify_tokens=1, widths=())]
         for drafter, by_rank in acceptance.items():
-            self._sketches.extend(sketches(drafter, by_rank))
+            forwards = 1 if drafter in blocks else None
+            own = sketches(drafter, by_rank)
+            self._sketches.extend(replace(one, widths=one.widths[:forwards]) for one in own)
         if texts:
             self._sketches.extend(lookup_sketches(texts))
 

@@ -2,7 +2,8 @@
 
 A .jsonl file has one object per line: {"prompt": text}, {"text": text} or {"messages": [{"role": text, "content":
 text}, ...]}. A message's content may also be a list of parts {"type": "text", "text": text}, which are joined.
-"workload": text says what kind of prompt a line is, where a file mixes several. Other keys are left alone. Any other
+"workload": text says what kind of prompt a line is, where a file mixes several; "answer": text is what its text should
+end with (see `read_answers`). Other keys are left alone. Any other
 file is plain text, one prompt per block, blocks separated by blank lines.
 """
 
@@ -56,6 +57,22 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
         lines = len(text.splitlines())
         raise RequestError(f"{path} ends at line {lines} without a prompt; write one per block or JSON line")
     return prompts
+
+
+def read_answers(path: Path) -> tuple[str, ...]:
+    """Return the "answer" of every line of a .jsonl file of prompts; nothing where a line, or any other file, has none.
+
+    Raises:
+        RequestError: the file cannot be read as prompts, or an answer is no text.
+    """
+    if path.suffix != ".jsonl":
+        return ()
+    read_prompts(path)
+    lines = path.read_text(encoding="utf-8-sig").split("\n")
+    answers = [json.loads(line).get("answer", "") for line in lines if line.strip()]
+    if not all(isinstance(answer, str) for answer in answers):
+        raise RequestError(f"an answer in {path} is no text; write it in quotes")
+    return tuple(answers) if all(answer.strip() for answer in answers) else ()
 
 
 def by_workload(prompts: Iterable[Prompt], default: str) -> dict[str, tuple[Prompt, ...]]:

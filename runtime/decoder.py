@@ -2,25 +2,29 @@
 
 The output is the target's own whatever the drafts are: each emitted token is drawn from the
 target's logits (see draws.py), and a draft only decides how many are drawn per forward. So a
-drafter that fails costs its drafts and nothing else (see faults.py).
+drafter that fails costs its drafts and nothing else (see faults.py). A decoder made with `allow_lossy` is
+the one exception: it runs lossy policies as they are (see lossy.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from ..errors import RequestError
+from ..planner.fly import FlyRule
 from ..planner.growth import DraftBatch
+from ..planner.policy import FlyPolicy, drafting
 from .drafters.lookup import chains
 from .drafters.protocol import Drafter, ReadsTarget
-from .draws import draw
+from .draws import draw, drawn_from, scored
 from .faults import MOST_FAULTS, Fault, is_out_of_memory, reason_of, require_sound
 from .layout import PREFILL_TOKENS, Ints, Masks, ancestors, lay_out, seen_by
+from .lossy import Gates, accept_loosely
 from .models.forward import CausalModel
 from .requests import Request, Sequence
 from .sampling import tree_paths
@@ -28,6 +32,7 @@ from .setup import RoundSetup, Schedule
 from .stopwatch import stopwatch_of
 from .walk import accept
 
+REFUSED = "lossy decoding was not allowed; allow it with allow_lossy or --allow-lossy"
 BEGUN, DRAFTED, LAID_OUT, VERIFIED, DONE = range(5)  # moments of a round
 
 
@@ -45,6 +50,8 @@ class Round:
     finished: list[Sequence]
     levels: tuple[int, ...] = ()  # of a stack, which of its models ran each forward, 0 being next to the target
     faults: tuple[Fault, ...] = ()  # what went wrong; the output is right all the same
+    lossy: tuple[int, ...] = ()  # of a lossy round, tokens per sequence among the kept that are not the target's own
+    gates: tuple[Gates, ...] = ()  # of a lossy round, what its rule met along each sequence's chain
     draft_ms: float = 0.0  # drafting, the growing of trees included
     verify_ms: float = 0.0  # the target's forward
     round_ms: float = 0.0  # everything
@@ -65,14 +72,18 @@ class Decoder:
         *,
         slots: int,
         capacity: int,
+        allow_lossy: bool = False,
     ) -> None:
-        """Allocate the target's cache for `slots` sequences of `capacity` tokens, draft nodes included."""
+        """Allocate the target's cache for `slots` sequences of `capacity` tokens, draft nodes included.
+
+        Without `allow_lossy` a lossy policy's drafts are verified without loss, and every such round has a fault.
+        """
         self.running: list[Sequence] = []
         self.forwards = 0  # of the target, prefill apart
         self._target = target
         self._drafters = drafters
         self._schedule = schedule
-        self._slots = slots
+        self._slots, self._allow_lossy = slots, allow_lossy
         self._cache = target.new_cache(slots, capacity)
         self._masks = Masks(target.dtype, target.device, slots=slots, capacity=capacity)
         self._seen_in = seen_by(target.regime, capacity)
@@ -129,7 +140,7 @@ class Decoder:
         setup = self._schedule(len(batch), context)
         fresh, draft = self._draft(batch, setup)
         self._watch.mark(DRAFTED)
-        kept, fed = self._verify(batch, draft, setup)
+        done, fed = self._verify(batch, draft, setup)
         finished = [s for s in batch if s.is_finished]
         for sequence in finished:
             self._leave(sequence)
@@ -139,13 +150,15 @@ class Decoder:
             setup=setup,
             context=context,
             sequences=[s.index for s in batch],
-            kept=kept,
+            kept=done.kept,
             verify_tokens=fed,
             widths=draft.widths,
             fresh=fresh,
             finished=finished,
             levels=draft.levels,
             faults=faults,
+            lossy=tuple(done.lossy),
+            gates=tuple(done.gates),
             draft_ms=self._watch.ms(BEGUN, DRAFTED),
             verify_ms=self._watch.ms(LAID_OUT, VERIFIED),
             round_ms=self._watch.ms(BEGUN, DONE),
@@ -162,7 +175,7 @@ class Decoder:
         if self._failures[setup.drafter] >= MOST_FAULTS:
             return 0, _roots(batch)
         try:
-            fresh, draft = drafter.fresh(batch), drafter.draft(batch, setup.policy)
+            fresh, draft = drafter.fresh(batch), drafter.draft(batch, drafting(setup.policy))
             require_sound(draft, len(batch), self._target.vocabulary)
         except Exception as error:  # whatever a drafter does wrong, the target goes on
             self._note_failure(setup.drafter, error, 1)
@@ -183,18 +196,30 @@ class Decoder:
         lost = "; it is not asked again" if self._failures[name] >= MOST_FAULTS else ""
         self._faults.append(Fault(drafter=name, reason=reason_of(error) + lost))
 
-    def _verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> tuple[list[int], int]:
-        """Return tokens emitted per sequence, and tokens fed; where a tree does not fit, its root alone is verified."""
+    def _rule(self, setup: RoundSetup) -> FlyRule | None:
+        """Return the lossy rule of a round, None where it is lossless or has to be."""
+        if not isinstance(setup.policy, FlyPolicy):
+            return None
+        if not self._allow_lossy:
+            self._faults.append(Fault(drafter=None, reason=f"{setup.policy.label} is verified without loss: {REFUSED}"))
+            return None
+        return setup.policy.rule
+
+    def _verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> tuple[_Committed, int]:
+        """Return what was emitted, and tokens fed; where a tree does not fit, its root alone is verified."""
         fed = setup.padded(int(draft.sizes.max()))
+        rule = self._rule(setup)
         try:
-            return self._verify_tree(batch, draft, fed)
+            return self._verify_tree(batch, draft, fed, rule)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error) or fed == 1:
                 raise
             self._faults.append(Fault(drafter=None, reason=reason_of(error)))
         return self._verify_tree(batch, _roots(batch), 1)
 
-    def _verify_tree(self, batch: Many[Sequence], draft: DraftBatch, fed: int) -> tuple[list[int], int]:
+    def _verify_tree(
+        self, batch: Many[Sequence], draft: DraftBatch, fed: int, rule: FlyRule | None = None
+    ) -> tuple[_Committed, int]:
         nodes = int(draft.sizes.max())
         tokens, parents, depths = (_widen(a, nodes, fed) for a in (draft.tokens, draft.parents, draft.depths))
         tokens[:, 0] = [s.tokens[-1] for s in batch]
@@ -215,19 +240,34 @@ class Decoder:
         logits = self._target.forward(step, self._cache)
         self._watch.mark(VERIFIED)
         self.forwards += 1
-        draws = draw(logits, batch, depths, tree_paths(batch, tokens, sees))
-        return self._commit(batch, draft, draws, contexts), fed
+        scores = scored(logits, batch, tree_paths(batch, tokens, sees))
+        draws = drawn_from(scores, batch, depths)
+        return self._commit(batch, draft, draws, contexts, None if rule is None else (rule, scores)), fed
 
     def _commit(
-        self, batch: Many[Sequence], draft: DraftBatch, draws: list[list[int]], contexts: Many[int]
-    ) -> list[int]:
-        kept = []
+        self,
+        batch: Many[Sequence],
+        draft: DraftBatch,
+        draws: list[list[int]],
+        contexts: Many[int],
+        loosely: tuple[FlyRule, torch.Tensor] | None,
+    ) -> _Committed:
+        done = _Committed()
         tokens, parents, sizes = draft.tokens.tolist(), draft.parents.tolist(), draft.sizes.tolist()
         for slot, sequence in enumerate(batch):
-            path = accept(tokens[slot], parents[slot], sizes[slot], draws[slot])
+            drafted = (tokens[slot], parents[slot], sizes[slot], draws[slot])
+            if loosely is None:
+                path = accept(*drafted)
+            else:
+                rule, scores = loosely
+                path, gates = accept_loosely(*drafted, rule=rule, scores=scores[slot], stop=sequence.request.stop)
+                done.gates.append(gates)
             self._cache.keep(slot, contexts[slot], path.nodes)
-            kept.append(sequence.commit(path.drawn))
-        return kept
+            kept = sequence.commit(path.drawn, path.lossy)
+            done.kept.append(kept)
+            if loosely is not None:
+                done.lossy.append(sum(place < kept for place in path.lossy))
+        return done
 
     def _leave(self, sequence: Sequence) -> None:
         """Give the sequence's slot to the last one of the batch."""
@@ -260,6 +300,15 @@ class Decoder:
             logits = self._target.forward(step, self._cache)
         assert logits is not None
         return logits
+
+
+@dataclass(slots=True, kw_only=True)
+class _Committed:
+    """What the sequences of a round emitted: of each how many tokens, and of a lossy round how many by its rule."""
+
+    kept: list[int] = field(default_factory=list)
+    lossy: list[int] = field(default_factory=list)
+    gates: list[Gates] = field(default_factory=list)
 
 
 def _roots(batch: Many[Sequence]) -> DraftBatch:

@@ -33,7 +33,16 @@ def draw(
         paths: (batch, n, any) tokens of each node's path behind the committed text, as `sampling.tree_paths` gives
             them; read only where a request penalises repetition. None: every node stands right behind that text.
     """
-    scores = processed(logits, [s.request for s in sequences], seen_tokens(sequences, paths, logits.device))
+    return drawn_from(scored(logits, sequences, paths), sequences, depths)
+
+
+def scored(logits: Tensor, sequences: Many[Sequence], paths: Ints | Tensor | None = None) -> Tensor:
+    """Return the scores (batch, n, vocabulary) that tokens are drawn from, before noise; the arguments are `draw`'s."""
+    return processed(logits, [s.request for s in sequences], seen_tokens(sequences, paths, logits.device))
+
+
+def drawn_from(scores: Tensor, sequences: Many[Sequence], depths: Ints) -> list[list[int]]:
+    """Return the draw behind every node by its scores, as `scored` gives them, and the noise of its place."""
     rows = [row for row, s in enumerate(sequences) if s.request.temperature > 0]
     own = [sequences[row] for row in rows]
     return best_tokens(on_rows(scores, rows, lambda some: some + noise(own, depths[rows], some)))

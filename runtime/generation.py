@@ -52,6 +52,7 @@ class Completion:
     tokens: tuple[int, ...]  # up to the one that ended the text, that one included
     rounds: int  # target forwards this sequence took part in, its prompt apart
     finish_reason: FinishReason
+    lossy: tuple[int, ...] = ()  # places among the tokens that only a lossy rule let be; see `load(allow_lossy=...)`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Unpack
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
-from ..planner.policy import StackPolicy, TreePolicy
+from ..planner.policy import StackPolicy, TreePolicy, drafting
 from .choice import Choice
 from .decoder import Decoder
 from .drafters.head import model_drafter
@@ -44,9 +44,12 @@ class Generator:
         schedule: Schedule,
         choice: Choice,
         observer: RoundObserver | None = None,
+        *,
+        allow_lossy: bool = False,
     ) -> None:
         """Take loaded models; caches are allocated per call, and the observer is told of every round."""
         self.choice = choice
+        self._allow_lossy = allow_lossy
         self._target, self._tokenizer = target, tokenizer
         self._drafters, self._schedule, self.observer = drafters, schedule, observer
 
@@ -138,14 +141,15 @@ class Generator:
                 drafters |= self._drafter(setup.drafter, setup.policy, slots, capacity)
         planned = [self._drafters[name] for name in drafters if name in self._drafters]
         target = tapped_for(self._target, planned)
-        return Decoder(target, drafters, self._schedule, slots=slots, capacity=capacity)
+        return Decoder(target, drafters, self._schedule, slots=slots, capacity=capacity, allow_lossy=self._allow_lossy)
 
     def _drafter(self, name: str, policy: TreePolicy, slots: int, capacity: int) -> dict[str, Drafter]:
         """Return a drafter by its name; nothing where its model is missing, which the decoder reports as a fault."""
-        if isinstance(policy, StackPolicy):
-            if not set(policy.models) <= set(self._drafters):
+        drafts = drafting(policy)
+        if isinstance(drafts, StackPolicy):
+            if not set(drafts.models) <= set(self._drafters):
                 return {}
-            return {name: stack_drafter(policy, self._drafters, slots=slots, capacity=capacity)}
+            return {name: stack_drafter(drafts, self._drafters, slots=slots, capacity=capacity)}
         if name not in self._drafters:
             return {}
         return {name: HybridDrafter(model_drafter(self._drafters[name], slots=slots, capacity=capacity))}

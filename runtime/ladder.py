@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from ..db.plans import WHAT_IF, PlanRow
+from ..db.plans import ENGINE_PLAN, WHAT_IF, PlanRow
 from ..db.store import Store
 from ..errors import NoPlanError, PlanError, SpectuneError, StoreAwayError
 from ..planner.plan import Plan, plan_from_json
@@ -52,15 +52,20 @@ class Found:
     passed: tuple[str, ...]
 
 
-def find_plan(store: Store, wanted: Wanted) -> Found:
+def find_plan(store: Store, wanted: Wanted, parse: Callable[[str], Plan] = plan_from_json) -> Found:
     """Return the best plan the store has.
+
+    Args:
+        store: read for its plans alone.
+        wanted: what it must fit.
+        parse: returns the plan of a text, as `plan_from_json` does; who climbs often may remember plans.
 
     Raises:
         NoPlanError: it has none for this target, workload and temperature on this device or a near one.
         PlanError: it has some, and none can be used; the message says why.
         StoreError: it cannot be read.
     """
-    search = _Search(store, wanted)
+    search = _Search(store, wanted, parse)
     for rung, belongs in _rungs(wanted.device).items():
         found = list(search.plans(rung, belongs))
         if found:
@@ -102,10 +107,10 @@ def told(error: BaseException) -> str:
 class _Search:
     """One search through a store; a plan that was looked at once is not looked at again."""
 
-    def __init__(self, store: Store, wanted: Wanted) -> None:
+    def __init__(self, store: Store, wanted: Wanted, parse: Callable[[str], Plan]) -> None:
         self.passed: list[str] = []
         self.too_far: list[str] = []  # devices
-        self._store, self._wanted = store, wanted
+        self._store, self._wanted, self._parse = store, wanted, parse
         self._rows = [row for row in reversed(store.plans()) if self._is_meant(row)]  # the newest first
 
     def _is_meant(self, row: PlanRow) -> bool:
@@ -131,7 +136,7 @@ class _Search:
     def _first_usable(self, rung: Rung, rows: Sequence[PlanRow]) -> Found | None:
         for row in rows:
             try:
-                plan = plan_from_json(self._store.plan(row.id))
+                plan = self._parse(self._store.plan(row.id))
                 match = match_devices(self._wanted.device, plan.device)
                 self._require_sound(rung, plan, match)
             except StoreAwayError:  # says nothing about the plan
@@ -162,7 +167,7 @@ def _rungs(device: Device) -> dict[Rung, Callable[[PlanRow], bool]]:
     return {
         "this device": lambda row: row.device == own,
         "same kind of device": lambda row: row.device_kind == own_kind,
-        "nearest device": lambda row: not row.device_kind.startswith(WHAT_IF),
+        "nearest device": lambda row: not row.device_kind.startswith((WHAT_IF, ENGINE_PLAN)),
         "estimate": lambda row: row.device_kind in estimated,
     }
 

@@ -16,10 +16,9 @@ from ..profiler.records.model import ModelIdentity
 from .choice import Choice, choose_plan, plainly
 from .generator import Generator
 from .ladder import in_short, told
-from .models.drafter import load_drafter
-from .models.eagle_shape import is_head, require_head_of
+from .models.drafter import load_drafter, require_drafter_of
 from .models.forward import CausalModel
-from .models.loading import DTYPES, load_model, load_tokenizer, require_one_vocabulary
+from .models.loading import DTYPES, load_model, load_tokenizer
 from .substitutes import with_substitutes
 from .watch.ledger import Subject
 from .watch.observations import ObservationWriter, keeper
@@ -38,6 +37,7 @@ def load(
     temperature: float = 0.0,
     dtype: str | None = None,
     watch: WatchOptions | None = None,
+    allow_lossy: bool = False,
 ) -> Generator:
     """Return a generator that decodes the target as fast as its plan knows how; the output is the target's own.
 
@@ -54,6 +54,8 @@ def load(
         temperature: of the requests the plan was made for.
         dtype: of the weights; the plan's where None, the device's native one without a plan.
         watch: how closely it watches itself.
+        allow_lossy: whether a plan's lossy cells are run as they are. The output is then not the target's own; without
+            it such cells take their fastest lossless way, and `Generator.choice` says so.
 
     Raises:
         ModelError: the target cannot be loaded.
@@ -68,14 +70,16 @@ def load(
     place = "cpu" if here.kind == "cpu" else f"cuda:{here.index}"
     model = load_model(str(target), dtype=number_format, device=place)
     shelf = _Shelf(choice.plan, identity, model, drafters or {}, dtype=number_format, device=place)
-    choice = _explained(with_substitutes(choice, shelf.has, model.longest_context), shelf.missing)
+    choice = with_substitutes(choice, shelf.has, model.longest_context, allow_lossy=allow_lossy)
+    choice = _explained(choice, shelf.missing)
     watching = Watch(
         choice,
         watch,
         subject=_subject(choice, here, number_format),
         writer=_writer(choice, store if plan == "auto" else plan),
     )
-    return Generator(model, load_tokenizer(str(target)), shelf.models, watching.schedule, choice, watching)
+    tokenizer = load_tokenizer(str(target))
+    return Generator(model, tokenizer, shelf.models, watching.schedule, choice, watching, allow_lossy=allow_lossy)
 
 
 class _Shelf:
@@ -109,9 +113,7 @@ class _Shelf:
     def _load(self, name: str, recorded: ModelIdentity) -> CausalModel:
         folder = Path(self._given.get(name, recorded.location))
         require_recorded(name, identify(folder, name), recorded)
-        require_one_vocabulary(self._identity.location, str(folder))
-        if is_head(folder):
-            require_head_of(folder, self._identity.name, self._identity.weights_hash)
+        require_drafter_of(folder, self._identity)
         return load_drafter(str(folder), self._target, dtype=self._dtype, device=self._device)
 
 

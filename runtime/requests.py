@@ -71,6 +71,7 @@ class Sequence:
     request: Request
     index: int  # place in the caller's list
     tokens: list[int] = field(default_factory=list)  # prompt, then what was emitted
+    lossy: list[int] = field(default_factory=list, init=False)  # places among the emitted that only a lossy rule let be
     _known: dict[int, None] = field(default_factory=dict, init=False, repr=False, compare=False)
     _counted: int = field(default=0, init=False, repr=False, compare=False)  # tokens that _known holds
 
@@ -98,14 +99,20 @@ class Sequence:
         emitted = len(self.tokens) - len(self.request.prompt)
         return emitted >= self.request.max_new_tokens or self.is_stopped
 
-    def commit(self, drawn: list[int]) -> int:
-        """Append drawn tokens up to the limit or the first stop token; return how many were kept."""
-        kept = 0
+    def commit(self, drawn: list[int], lossy: Collection[int] = ()) -> int:
+        """Append drawn tokens up to the limit or the first stop token; return how many were kept.
+
+        Args:
+            drawn: tokens.
+            lossy: places among them that are not the target's own.
+        """
+        first, kept = len(self.tokens) - len(self.request.prompt), 0
         for token in drawn:
             if self.is_finished:
                 break
             self.tokens.append(token)
             kept += 1
+        self.lossy.extend(first + place for place in lossy if place < kept)
         return kept
 
     def distinct(self) -> Collection[int]:

@@ -158,11 +158,14 @@ class Session:
         del self._jobs[job.handle]
         piece = job.untold + job.transcript.finish(job.tokens)
         end = job.transcript.end
+        emitted = tuple(job.tokens[len(job.request.prompt) : end])
+        places = () if job.sequence is None else job.sequence.lossy
         completion = Completion(
             text=job.transcript.text,
-            tokens=tuple(job.tokens[len(job.request.prompt) : end]),
+            tokens=emitted,
             rounds=job.rounds,
             finish_reason=reason if end is None else "stop",
+            lossy=tuple(place for place in places if place < len(emitted)),
         )
         return Event(handle=job.handle, piece=piece, completion=completion)
 

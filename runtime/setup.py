@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..planner.plan import PlanCell
-from ..planner.policy import PlainPolicy, TreePolicy
+from ..planner.policy import FlyPolicy, PlainPolicy, TreePolicy
 from ..planner.room import most_drafted
 
 
@@ -25,6 +25,11 @@ class RoundSetup:
     def padded(self, tokens: int) -> int:
         """Return the tokens per sequence to feed for a verify of that many."""
         return self.run_tokens[tokens] if tokens < len(self.run_tokens) else tokens
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether it may emit what the target would not have said."""
+        return isinstance(self.policy, FlyPolicy)
 
     @property
     def most_tokens(self) -> int:

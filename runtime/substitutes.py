@@ -6,15 +6,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ..planner.plan import Plan, PlanCell
-from ..planner.policy import PlainPolicy, StackPolicy, TextPolicy, TreePolicy
+from ..planner.policy import PlainPolicy, StackPolicy, TextPolicy, TreePolicy, drafting
 from ..planner.schedule import Place
 from .choice import Choice, plainly
 from .ladder import in_short
 from .setup import RoundSetup, draft_room, setup_of
 
+REFUSED = "the plan is lossy, and that was not allowed (allow_lossy=True, --allow-lossy)"
 
-def with_substitutes(choice: Choice, has: Callable[[str], bool], longest_context: int) -> Choice:
+
+def with_substitutes(
+    choice: Choice, has: Callable[[str], bool], longest_context: int, *, allow_lossy: bool = False
+) -> Choice:
     """Return the choice with another way for every cell that needs a model that is missing, or more room than there is.
+
+    Likewise for every lossy cell, unless that is allowed.
 
     The other way is the fastest alternative of the cell that can be run and was priced above plain decoding, else plain
     decoding. Where no cell drafts any more, the choice is plain decoding; why a model is missing is for the caller to
@@ -24,29 +30,31 @@ def with_substitutes(choice: Choice, has: Callable[[str], bool], longest_context
         choice: with a plan or without.
         has: whether a model drafter of the plan can be had; asked only about those that are needed.
         longest_context: positions of the target.
+        allow_lossy: whether cells may be run whose output is not the target's own.
     """
     if choice.plan is None:
         return choice
     found: list[tuple[Place, RoundSetup]] = []
     words = []
     for cell in choice.plan.cells:
-        taken = next(way for way in _ways(cell) if _runs(way, cell, has, longest_context))
+        taken = next(way for way in _ways(cell) if _runs(way, cell, has, longest_context, allow_lossy))
         if (taken.policy, taken.drafter) != (cell.policy, cell.drafter):
             found.append(((cell.batch, cell.context), taken))
             words.append(
                 f"batch {cell.batch}, context {cell.context} by {_named(taken)} instead of {cell.policy.label}"
             )
+    refused = [REFUSED] if choice.plan.is_lossy and not allow_lossy else []
     if not found:
         return choice
     changed = replace(choice, substitutes=tuple(found))
     if _drafts(choice.plan, choice) and not _drafts(choice.plan, changed):
-        return plainly("plain decoding, no cell of the plan can be run")
-    return replace(changed, reason=f"{choice.reason}; decodes {in_short(words)}")
+        return plainly("; ".join(["plain decoding, no cell of the plan can be run", *refused]))
+    return replace(changed, reason=f"{choice.reason}; decodes {'; '.join([in_short(words), *refused])}")
 
 
 def models_of(setup: RoundSetup) -> tuple[str, ...]:
     """Return the names of the models a round drafts with."""
-    policy = setup.policy
+    policy = drafting(setup.policy)
     if isinstance(policy, StackPolicy):
         return policy.models
     return () if setup.drafter is None or isinstance(policy, TextPolicy) else (setup.drafter,)
@@ -66,7 +74,9 @@ def _padding(cell: PlanCell, policy: TreePolicy) -> tuple[int, ...]:
     return cell.run_tokens[: policy.max_verify_tokens + 1]
 
 
-def _runs(way: RoundSetup, cell: PlanCell, has: Callable[[str], bool], longest_context: int) -> bool:
+def _runs(way: RoundSetup, cell: PlanCell, has: Callable[[str], bool], longest_context: int, allow_lossy: bool) -> bool:
+    if way.is_lossy and not allow_lossy:
+        return False
     if isinstance(way.policy, PlainPolicy) and way.drafter is None:
         return True
     return draft_room([way], cell.batch) < longest_context and all(has(name) for name in models_of(way))

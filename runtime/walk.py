@@ -8,10 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """The path one sequence took: node 0, then the accepted nodes; one draw per node on it."""
+    """The path one sequence took: node 0, then the accepted nodes; one token to emit per node on it.
+
+    Attributes:
+        lossy: places among the tokens of those that the target would not have said itself; see `lossy.py`.
+    """
 
     nodes: list[int]
     drawn: list[int]
+    lossy: tuple[int, ...] = ()
 
 
 def accept(tokens: Many[int], parents: Many[int], size: int, draws: Many[int]) -> Acceptance:

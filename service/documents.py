@@ -94,6 +94,12 @@ def gives_text(media_type: str, example: str, about: str = "As asked.") -> dict[
     return {200: {"description": about, "content": {media_type: content}}, **refusals()}
 
 
+def keeps(kind: Any, example: object) -> Json:
+    """Return how an operation is declared that keeps one record and answers how many rows that were."""
+    answers = gives(wire.Added, wire.Added(added=1), 201, "Kept, all of it.")
+    return {"status_code": 201, "responses": answers, "openapi_extra": takes(kind, example)}
+
+
 def gives_nothing(about: str = "Done.") -> dict[int | str, Json]:
     """Return the `responses` of an operation that answers with a status alone, and its refusals."""
     return {204: {"description": about}, **refusals()}

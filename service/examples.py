@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 
 from ..db import wire
-from ..db.imports import Records
+from ..db.imports import CellRuns, RecordPlaces, Records
 from ..db.plans import PlanEvent, PlanRow, PlanSource
 from ..db.surface_rows import SurfaceRow
 from ..db.traces import TraceRow
@@ -50,6 +50,7 @@ KEY = SurfaceKey(
     device=DEVICE.fingerprint, model=MODEL.key, role="verify", regime="eager", dtype="bfloat16", attention="sdpa"
 )
 SURFACE_ROW = SurfaceRow(
+    id=1,
     device=KEY.device,
     model=KEY.model,
     role=KEY.role,
@@ -103,6 +104,7 @@ TRACE_ROW = TraceRow(
 PAIRWISE = PairwiseAcceptance(
     models=("target", "small"), greedy=((1.0, 0.7), (0.7, 1.0)), overlap=((1.0, 0.6), (0.6, 1.0)), positions=100
 )
+RECORD_PLACES = RecordPlaces(devices=(0,), cells=(CellRuns(surface=0, runs=((0, 1),)),))
 RECORDS = Records(devices=(DEVICE,), models=(MODEL,), surfaces=(SURFACE,))
 PLAN_ROW = PlanRow(
     id=7,

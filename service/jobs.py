@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from ..db.jobs import ENDED, JobRow
 from ..db.receipts import Receipt
 from ..db.wire import Page
+from ..planner.frozen import FrozenTable
 from ..planner.objective import LatencyBound
 from ..planner.options import SearchOptions
 from ..profiler.records.device import AUTO_DTYPE, Device
@@ -35,6 +36,7 @@ EVENTS = "text/event-stream"
 LOOK_S = 0.5  # between looks at a job that is followed
 ALIVE_S = 15.0  # a silent stream says that it is still there
 MOST_TRIALS = 10_000
+MOST_TABLES = 4
 MOST_CELLS = 1000
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
 States = Annotated[State | None, Query()]
@@ -42,7 +44,7 @@ States = Annotated[State | None, Query()]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanWanted:
-    """What `tuning.plan.PlanRequest` takes; device and target may be named by what the store knows them by.
+    """What `tuning.plan.PlanRequest` takes, but nothing lossy; device and target may be named as the store knows them.
 
     A test holds the fields of both to be the same. This one exists because the other brings everything that plans
     with it, which a server must not load.
@@ -60,6 +62,7 @@ class PlanWanted:
     trials: int = SearchOptions().trials
     bound: LatencyBound | None = None
     max_memory_bytes: int | None = None
+    tables: tuple[FrozenTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +188,8 @@ def _require_bounded(wanted: PlanWanted) -> None:
         raise invalid(f"batches and contexts are at least 1, and at most {MOST_CELLS} cells in all")
     if max(len(wanted.batches), len(wanted.contexts)) > MOST_CELLS:
         raise invalid(f"at most {MOST_CELLS} batches, and as many contexts")
+    if len(wanted.tables) > MOST_TABLES:
+        raise invalid(f"at most {MOST_TABLES} frozen tables, got {len(wanted.tables)}")
     if not 0 <= wanted.trials <= MOST_TRIALS:
         raise invalid(f"trials are 0 to {MOST_TRIALS}, got {wanted.trials}")
 

@@ -7,14 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from ..db.receipts import Receipt
-from ..db.surface_rows import SurfaceRow, surface_rows, timings_of
+from ..db.surface_rows import SurfaceRow
 from ..db.wire import TOO_MANY_TIMINGS, Added, NewMeasurements, Page
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface
 from . import examples
 from .body import record_of
-from .documents import gives, takes
-from .paging import whole
+from .documents import gives, keeps
+from .paging import USUAL_LIMIT, After, Limit, page_by_id, whole
 from .parameters import Hash, Once, Word
 from .problem import ProblemError, not_found
 from .state import Service, service_of
@@ -27,22 +27,20 @@ Key = Annotated[str, Query(min_length=1, max_length=80)]
 Name = Annotated[str, Query(min_length=1, max_length=120)]
 
 
-@router.post(
-    "/measurements",
-    status_code=201,
-    responses=gives(Added, Added(added=1), 201, "Kept, all of them."),
-    openapi_extra=takes(NewMeasurements, examples.MEASUREMENTS),
-)
+@router.post("/measurements", **keeps(NewMeasurements, examples.MEASUREMENTS))
 async def post_measurements(request: Request, once: Once = None) -> Response:
     """Add cells of one surface; all of them are kept, or none."""
     return await written(request, keep_measurements)
 
 
 @router.get("/surfaces/rows", responses=gives(Page[SurfaceRow], Page(items=(examples.SURFACE_ROW,))))
-async def get_surface_rows(request: Request) -> Response:
-    """Return which surfaces there are and how many timings each has, without the timings."""
+async def get_surface_rows(
+    request: Request, limit: Limit = USUAL_LIMIT, after: After = None, device: Hash = None
+) -> Response:
+    """List surfaces without their timings, in the order they were first measured, and how many each has."""
     service = service_of(request)
-    return answer_of(receipt_of(whole(await service.read(surface_rows, service.store)), kind=Page[SurfaceRow]))
+    rows = await service.read(service.store.surface_rows, limit + 1, after, device=device)
+    return answer_of(receipt_of(page_by_id(rows, limit), kind=Page[SurfaceRow]))
 
 
 @router.get("/surfaces", responses=gives(Page[LatencySurface], Page(items=(examples.SURFACE,))))
@@ -60,7 +58,7 @@ async def get_surfaces(
     further = {"role": role, "regime": regime, "attention": attention}
 
     def read() -> Receipt:
-        timings = timings_of(service.store, device=device, model=model, dtype=dtype, **further)
+        timings = service.store.timings_of(device=device, model=model, dtype=dtype, **further)
         if timings > MOST_TIMINGS:
             told = (
                 f"these surfaces have {timings} timings, more than {MOST_TIMINGS}; name device, model, dtype and role"
@@ -72,12 +70,7 @@ async def get_surfaces(
     return answer_of(await service.read(read))
 
 
-@router.post(
-    "/overheads",
-    status_code=201,
-    responses=gives(Added, Added(added=1), 201, "Kept."),
-    openapi_extra=takes(RoundOverhead, examples.OVERHEAD),
-)
+@router.post("/overheads", **keeps(RoundOverhead, examples.OVERHEAD))
 async def post_overhead(request: Request, once: Once = None) -> Response:
     """Add host times of one target on one device."""
     return await written(request, keep_overhead)

@@ -16,7 +16,7 @@ from ..planner.validation import Validation
 from ..profiler.records.wire import from_json
 from . import examples
 from .body import record_of
-from .documents import gives, takes
+from .documents import gives, keeps
 from .drift import CellDrift, DriftReport, drift_of
 from .paging import USUAL_LIMIT, After, Limit, page_by_id
 from .parameters import Number, Once
@@ -53,12 +53,7 @@ DRIFT = DriftReport(
 )
 
 
-@router.post(
-    "/observations",
-    status_code=201,
-    responses=gives(Added, Added(added=1), 201, "Kept."),
-    openapi_extra=takes(Document, examples.OBSERVED),
-)
+@router.post("/observations", **keeps(Document, examples.OBSERVED))
 async def post_observation(request: Request, plan_id: Number, once: Once = None) -> Response:
     """Keep what a decoder saw while it ran a plan."""
     return await written(request, partial(keep_observation, plan_id))
@@ -74,12 +69,7 @@ async def get_observations(
     return _documents(await service.read(service.store.observation_rows, plan_id, limit + 1, after or 0), limit)
 
 
-@router.post(
-    "/validations",
-    status_code=201,
-    responses=gives(Added, Added(added=1), 201, "Kept."),
-    openapi_extra=takes(Document, examples.VALIDATED),
-)
+@router.post("/validations", **keeps(Document, examples.VALIDATED))
 async def post_validation(request: Request, plan_id: Number, once: Once = None) -> Response:
     """Keep what a plan delivered when it was measured."""
     return await written(request, partial(keep_validation, plan_id))

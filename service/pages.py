@@ -155,7 +155,7 @@ async def _shown(request: Request, make: Maker) -> Response:
     """Answer with a page made in a thread; what the store refuses is said on a page too."""
     service = service_of(request)
     try:
-        page = await service.read(lambda: make(Contents(service.store)))
+        page = await service.show(lambda: make(Contents(service.store)))
     except NoPageError as error:
         return page_response(request, refusal_page(LINKS, "Nothing here", str(error)), 404)
     except SpectuneError as error:

@@ -8,19 +8,20 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from threading import Lock
-from typing import cast
+from typing import Any, cast
 
 from ..db.plans import PlanRow
 from ..db.sql_store import SqlStore
 from ..db.store import Store
 from ..errors import NoPlanError, PlanError
-from ..planner.plan import plan_from_json
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..runtime.ladder import Found, Wanted, find_plan
-from .plan_index import PlanIndex
+from .plan_index import ANY, Place, PlanIndex
+from .plan_texts import ParsedPlans
 
 ROOM_BYTES = 1000  # of an answer beside its body, in memory
+PARSED_BYTES = 32 * 2**20  # texts of plans that are kept parsed
 MOST_QUERIES = 50_000  # texts of queries that are remembered
 LONGEST_QUERY = 500  # bytes, of one that is remembered
 
@@ -42,15 +43,22 @@ class Asked:
         """What tells questions apart; the fingerprint covers whatever of a device matters."""
         return (self.device.fingerprint, self.target, self.workload, self.temperature, self.dtype)
 
+    @property
+    def circles(self) -> tuple[tuple[Place, ...], ...]:
+        """Where plans are looked for: the device itself, then its kind too, then anywhere."""
+        own, kind = ("device", self.device.fingerprint), ("kind", self.device.kind_key)
+        return (own,), (own, kind), (ANY,)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """An answer, and the state of the plans that it was made from."""
 
-    tag: bytes  # ETag
-    body: bytes  # JSON
+    tag: bytes = b""  # ETag
+    body: bytes = b""  # JSON
+    absent: str | None = None  # the setup that there is no plan for: then that is the answer
     target: str
-    device: str | None  # whose plans alone it hangs on; on those of any device where None
+    places: tuple[Place, ...]  # whose plans alone it hangs on
     changes: int  # of these plans
 
 
@@ -64,6 +72,7 @@ class Resolver:
         self._queries: dict[bytes, Key] = {}
         self._bytes = 0
         self._lock = Lock()
+        self._parsed = ParsedPlans(PARSED_BYTES)
 
     @property
     def kept_bytes(self) -> int:
@@ -71,9 +80,10 @@ class Resolver:
         return self._bytes
 
     def ready(self, query: bytes) -> Ready | None:
-        """Return the answer to a query that was asked before, None where it is not known or no longer true."""
+        """Return the answer to a query that was asked before, None where it is unknown, none, or no longer true."""
         key = self._queries.get(query)
-        return None if key is None else self._kept(key)
+        kept = None if key is None else self._kept(key)
+        return kept if kept is not None and kept.absent is None else None
 
     def remember(self, query: bytes, asked: Asked) -> None:
         """Let the text of a query stand for what it asks, unless it is longer than questions are."""
@@ -92,36 +102,44 @@ class Resolver:
             PlanError: there are some, and none can be used.
             StoreError: the store cannot be read.
         """
-        kept = self._kept(asked.key)
-        if kept is not None:
-            return kept
-        made = self._made(asked, asked.device.fingerprint) or self._made(asked, None)
-        assert made is not None  # a climb among all plans finds one or raises
-        self._keep(asked.key, made)
-        return made
+        found = self._kept(asked.key)
+        if found is None:
+            made = (self._made(asked, places) for places in asked.circles)
+            found = next(answer for answer in made if answer is not None)  # the widest circle always answers
+            self._keep(asked.key, found)
+        if found.absent is not None:
+            raise NoPlanError(found.absent, self._store.url)
+        return found
 
-    def _made(self, asked: Asked, device: str | None) -> Ready | None:
-        """Return the answer that plans of one device give, None where they give none; of any device where None.
+    def _made(self, asked: Asked, places: tuple[Place, ...]) -> Ready | None:
+        """Return the answer that plans at these places give, None where they give none; at ANY that is an answer.
 
-        What is found among the asked device's own plans is the answer: theirs is the highest rung, on which those of
-        other devices are not looked at. So it also stays the answer whatever becomes of other devices' plans.
+        What is found among the asked device's own plans, or those of its kind, is the answer: theirs are the highest
+        rungs, and on them plans of other devices are not looked at. So it also stays the answer whatever becomes of
+        those.
         """
-        changes = self._index.changes(asked.target, device)  # ahead of the rows: a change meanwhile counts
-        rows = self._index.counting(asked.target, device)
-        if device is not None and not rows:
+        changes = self._index.changes(asked.target, places)  # ahead of the rows: a change meanwhile counts
+        rows = self._index.counting(asked.target, places)
+        if not rows and ANY not in places:
             return None
-        plans = _Plans(self._store, rows, asked.dtype)
-        target = self._target(asked, rows)
-        wanted = Wanted(target=target, device=asked.device, workload=asked.workload, temperature=asked.temperature)
+        made: dict[str, Any] = {"target": asked.target, "places": places, "changes": changes}
+        plans = _Plans(self._store, rows, asked.dtype, self._parsed)
         try:
-            found = find_plan(cast(Store, plans), wanted)  # it reads plans and nothing else
-        except (NoPlanError, PlanError):
-            if device is None:
-                raise
+            wanted = Wanted(
+                target=self._target(asked, rows),
+                device=asked.device,
+                workload=asked.workload,
+                temperature=asked.temperature,
+            )
+            found = find_plan(cast(Store, plans), wanted, self._parsed.parse)  # it reads plans and nothing else
+        except NoPlanError as error:
+            return Ready(absent=error.setup, **made) if ANY in places else None
+        except PlanError:
+            if ANY in places:
+                raise  # perhaps one that could not be read just now: not to be remembered
             return None
         body = _body(found, plans.plan(found.plan_id))
-        tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'.encode()
-        return Ready(tag=tag, body=body, target=asked.target, device=device, changes=changes)
+        return Ready(tag=f'"{hashlib.sha256(body).hexdigest()[:32]}"'.encode(), body=body, **made)
 
     def _target(self, asked: Asked, rows: Sequence[PlanRow]) -> ModelIdentity:
         """Return who the target is, as the store or a plan says; the ladder needs it for words only."""
@@ -130,11 +148,11 @@ class Resolver:
             return known
         if not rows:
             raise NoPlanError(f"target {asked.target}", self._store.url)
-        return plan_from_json(self._store.plan(rows[-1].id)).target
+        return self._parsed.parse(self._store.plan(rows[-1].id)).target
 
     def _kept(self, key: Key) -> Ready | None:
         kept = self._answers.get(key)
-        if kept is None or kept.changes != self._index.changes(kept.target, kept.device):
+        if kept is None or kept.changes != self._index.changes(kept.target, kept.places):
             return None
         with self._lock:
             if key in self._answers:
@@ -155,9 +173,9 @@ class Resolver:
 class _Plans:
     """The plans that count, as the ladder reads them: those that count most last."""
 
-    def __init__(self, store: SqlStore, rows: Sequence[PlanRow], dtype: str | None) -> None:
+    def __init__(self, store: SqlStore, rows: Sequence[PlanRow], dtype: str | None, parsed: ParsedPlans) -> None:
         self.url = store.url
-        self._store, self._rows, self._dtype = store, rows, dtype
+        self._store, self._rows, self._dtype, self._parsed = store, rows, dtype, parsed
         self._last: tuple[int, str] | None = None  # what was read last; what is found is often that
 
     def plans(self) -> Sequence[PlanRow]:
@@ -169,7 +187,7 @@ class _Plans:
         if self._last is not None and self._last[0] == plan_id:
             return self._last[1]
         text = self._store.plan(plan_id)
-        if self._dtype is not None and (has := plan_from_json(text).dtype) != self._dtype:
+        if self._dtype is not None and (has := self._parsed.parse(text).dtype) != self._dtype:
             raise PlanError(f"it is in {has}, wanted is {self._dtype}")
         self._last = plan_id, text
         return text

@@ -18,11 +18,13 @@ from ..db.uploads import Uploads
 from .callers import Caller, Callers
 from .metrics import Metrics
 from .plan_index import PlanIndex
+from .problem import ProblemError
 from .rate import Buckets
 from .resolver import Resolver
 from .settings import Settings
 
-READERS, RESOLVERS, FRESHENERS, WRITERS = 5, 3, 2, 3  # threads; fewer than a store's 15 connections
+READERS, PAGES, RESOLVERS, FRESHENERS, WRITERS = 4, 2, 3, 2, 3  # threads; fewer than a store's 15 connections
+MOST_WAITING = 200  # for threads of one kind: who comes later is told to come again, before all wait for ever
 SQLITE_WRITERS = 1  # a thread that waits for another's turn here sleeps less than SQLite does
 
 P = ParamSpec("P")
@@ -48,6 +50,7 @@ class Service:
     streams: int = 0  # jobs that are being watched
     is_stopping: bool = False
     _readers: CapacityLimiter = field(default_factory=partial(CapacityLimiter, READERS))
+    _pages: CapacityLimiter = field(default_factory=partial(CapacityLimiter, PAGES))
     _resolvers: CapacityLimiter = field(default_factory=partial(CapacityLimiter, RESOLVERS))
     _writers: CapacityLimiter = field(default_factory=partial(CapacityLimiter, WRITERS))
     _large_writers: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
@@ -55,19 +58,23 @@ class Service:
 
     async def read(self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
         """Do what reads the store, in a thread."""
-        return await to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._readers)
+        return await _in_turn(self._readers, partial(work, *args, **kwargs))
+
+    async def show(self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
+        """Make a page, in a thread: pages take long, and whoever lists something does not wait for them."""
+        return await _in_turn(self._pages, partial(work, *args, **kwargs))
 
     async def resolve(self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
         """Do what a decoder waits for, in a thread that no list or page holds."""
-        return await to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._resolvers)
+        return await _in_turn(self._resolvers, partial(work, *args, **kwargs))
 
     async def write_large(self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
         """Write what takes much memory, one at a time."""
-        return await to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._large_writers)
+        return await _in_turn(self._large_writers, partial(work, *args, **kwargs))
 
     async def write(self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
         """Do what writes to the store, in a thread; it is done to its end even where the client has gone."""
-        return await to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._writers)
+        return await _in_turn(self._writers, partial(work, *args, **kwargs))
 
     async def freshen_callers(self) -> None:
         """Read the tokens anew; many who ask at once share one reading."""
@@ -85,6 +92,19 @@ class Service:
         """See to it that what is known of plans is not too old."""
         if not self.index.is_fresh(self.settings.fresh_s):
             await to_thread.run_sync(self.index.refresh, limiter=self._fresheners)
+
+
+async def _in_turn(limiter: CapacityLimiter, work: Callable[[], Result]) -> Result:
+    """Do something in a thread, unless too many wait for one already.
+
+    Raises:
+        ProblemError: 503.
+    """
+    if limiter.statistics().tasks_waiting >= MOST_WAITING:
+        raise ProblemError(
+            503, "busy", f"{MOST_WAITING} requests are waiting; send this one again", {"Retry-After": "1"}
+        )
+    return await to_thread.run_sync(work, limiter=limiter)
 
 
 def service_of(request: Request) -> Service:

@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from ..db.imports import Records
+from ..db.imports import RecordPlaces, Records
 from ..db.receipts import Receipt
 from ..db.traces import TraceRow
 from ..db.wire import Added, Page
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from . import examples
 from .body import record_of
-from .documents import gives, takes
+from .documents import gives, keeps, takes
 from .measurements import Key, Name
 from .paging import USUAL_LIMIT, After, Limit, page_by_id, whole
 from .parameters import Number, Once, Temperature
@@ -28,12 +28,7 @@ Names = Annotated[
 ]
 
 
-@router.post(
-    "/traces",
-    status_code=201,
-    responses=gives(Added, Added(added=1), 201, "Kept."),
-    openapi_extra=takes(AcceptanceTrace, examples.TRACE),
-)
+@router.post("/traces", **keeps(AcceptanceTrace, examples.TRACE))
 async def post_trace(request: Request, once: Once = None) -> Response:
     """Add one drafter's recording."""
     return await written(request, keep_trace)
@@ -66,12 +61,7 @@ async def get_trace(request: Request, trace_id: Number) -> Response:
     return answer_of(receipt_of(trace))
 
 
-@router.post(
-    "/pairwise",
-    status_code=201,
-    responses=gives(Added, Added(added=1), 201, "Kept."),
-    openapi_extra=takes(PairwiseAcceptance, examples.PAIRWISE),
-)
+@router.post("/pairwise", **keeps(PairwiseAcceptance, examples.PAIRWISE))
 async def post_pairwise(request: Request, once: Once = None) -> Response:
     """Add how often the models of one group agree."""
     return await written(request, keep_pairwise)
@@ -89,22 +79,22 @@ async def get_pairwise(request: Request, models: Names) -> Response:
 
 @router.post(
     "/records/missing",
-    responses=gives(Records, examples.RECORDS),
+    responses=gives(RecordPlaces, examples.RECORD_PLACES),
     openapi_extra=takes(Records, examples.RECORDS),
 )
 async def post_missing(request: Request, once: Once = None) -> Response:
-    """Return which of these records the store does not hold; nothing is kept."""
+    """Return the places of those of these records that the store does not hold; nothing is kept."""
     return await written(request, tell_missing)
 
 
 @router.post(
     "/records",
     status_code=201,
-    responses=gives(Records, examples.RECORDS, 201, "What was new, and is kept now."),
+    responses=gives(RecordPlaces, examples.RECORD_PLACES, 201, "Where what was new is; it is kept now."),
     openapi_extra=takes(Records, examples.RECORDS),
 )
 async def post_records(request: Request, once: Once = None) -> Response:
-    """Keep what the store does not hold yet of these records, and return it."""
+    """Keep what the store does not hold yet of these records, and return the places of it among them."""
     return await written(request, keep_records)
 
 
@@ -133,10 +123,10 @@ def keep_pairwise(service: Service, _caller: str, body: bytes) -> Work:
 def tell_missing(service: Service, _caller: str, body: bytes) -> Work:
     """Prepare a question which records are new."""
     records = record_of(Records, body)
-    return lambda: receipt_of(service.store.missing(records))
+    return lambda: receipt_of(service.store.missing_places(records))
 
 
 def keep_records(service: Service, _caller: str, body: bytes) -> Work:
     """Prepare a POST of records from files."""
     records = record_of(Records, body)
-    return lambda: receipt_of(service.store.add_records(records), 201)
+    return lambda: receipt_of(service.store.keep_records(records), 201)

@@ -143,7 +143,7 @@ def _request_of(job: JobRow) -> PlanRequest:
     from .jobs import PlanWanted
 
     wanted = from_json(PlanWanted, job.request)
-    return PlanRequest(**{field.name: getattr(wanted, field.name) for field in fields(PlanRequest)})
+    return PlanRequest(**{field.name: getattr(wanted, field.name) for field in fields(wanted)})
 
 
 def _is_final(error: Exception) -> bool:

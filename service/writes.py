@@ -21,6 +21,9 @@ from .problem import invalid
 from .state import Service, caller_of, service_of
 
 KEY = re.compile(r"[!-~]{1,200}")
+NO_NEWS = re.compile(  # paths of writes that change nothing the index of plans knows
+    r"/v1/(measurements|overheads|traces|pairwise|plans/\d+/(observations|validations)|profiles/\d+/(visits|parts/.+))"
+)
 
 Work = Callable[[], Receipt]  # reads and writes the store
 Prepare = Callable[[Service, str, bytes], Work]  # of the service, the caller's name and the body; checks all it can
@@ -34,6 +37,7 @@ class Sent:
     key: str | None  # the client's name for it
     digest: str  # of all of it
     body: bytes
+    is_news: bool  # whether it may change what the index of plans knows
 
 
 async def written(request: Request, prepare: Prepare, *, is_json: bool = True, is_large: bool = False) -> Response:
@@ -55,7 +59,13 @@ async def written(request: Request, prepare: Prepare, *, is_json: bool = True, i
     key = request.headers.get(IDEMPOTENCY_KEY)
     if key is not None and not KEY.fullmatch(key):
         raise invalid(f"{IDEMPOTENCY_KEY} must be 1 to 200 printable ASCII characters without blanks")
-    sent = Sent(caller=caller_of(request).name, key=key, digest=_digest(request, body), body=body)
+    sent = Sent(
+        caller=caller_of(request).name,
+        key=key,
+        digest=_digest(request, body),
+        body=body,
+        is_news=not NO_NEWS.fullmatch(request.url.path),
+    )
     write = service.write_large if is_large else service.write
     return answer_of(await write(done, service, sent, prepare))
 
@@ -68,8 +78,9 @@ def done(service: Service, sent: Sent, prepare: Prepare) -> Receipt:
             receipt = work()
     else:
         receipt = service.receipts.once(sent.key, sent.caller, sent.digest, work)
-    with suppress(StoreError):  # whoever is told of the write also sees it; it is kept, whatever fails now
-        service.index.refresh()
+    if sent.is_news:
+        with suppress(StoreError):  # whoever is told of the write also sees it; it is kept, whatever fails now
+            service.index.refresh()
     return receipt
 
 

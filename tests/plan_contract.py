@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,16 +18,20 @@ ADMIN: dict[str, Any] = {"by": "ada", "reason": "it is faster"}
 
 
 class PlanKeeping:
-    """How the contract adds plans."""
+    """How the contract adds plans, and what it files them under."""
 
-    def plan_text(self, note: str) -> str:
-        """Return a plan's text that differs from others by its note."""
+    device, other, kind = "device", "other", "kind"
+    setup: ClassVar[dict[str, Any]] = SETUP
+
+    def plan_text(self, note: str, device: str = "", **setup: Any) -> str:
+        """Return a plan's text that differs from others by its note; a whole plan says what it is filed under."""
         return f'{{ "ü" :\t1.0,\n "note":"{note}" }}'
 
-    def add_plan(self, store: Store, note: str = "only", device: str = "device", **options: Any) -> int:
-        setup = {**SETUP, **{name: value for name, value in options.items() if name in SETUP}}
-        sources = options.get("sources", ())
-        return store.add_plan(self.plan_text(note), device=device, device_kind="kind", **setup, sources=sources)
+    def add_plan(self, store: Store, note: str = "only", device: str = "", **options: Any) -> int:
+        device = device or self.device
+        setup = {**self.setup, **{name: value for name, value in options.items() if name in self.setup}}
+        text, sources = self.plan_text(note, device, **setup), options.get("sources", ())
+        return store.add_plan(text, device=device, device_kind=self.kind, **setup, sources=sources)
 
 
 class PlanContract(PlanKeeping):
@@ -35,44 +39,47 @@ class PlanContract(PlanKeeping):
 
     def test_a_plan_comes_back_byte_for_byte(self, store: Store) -> None:
         self.add_plan(store)
-        assert store.newest_plan(device="device", **SETUP) == self.plan_text("only")
+        assert store.newest_plan(device=self.device, **self.setup) == self.plan_text("only")
 
     def test_the_newest_plan_of_a_setup_wins(self, store: Store) -> None:
         for note in ("first", "second"):
             self.add_plan(store, note)
-        self.add_plan(store, "elsewhere", device="other")
-        assert store.newest_plan(device="device", **SETUP) == self.plan_text("second")
+        self.add_plan(store, "elsewhere", device=self.other)
+        assert store.newest_plan(device=self.device, **self.setup) == self.plan_text("second")
 
     def test_a_plan_is_found_by_the_kind_of_device(self, store: Store) -> None:
         self.add_plan(store)
-        assert store.newest_plan(device_kind="kind", **SETUP) == self.plan_text("only")
+        assert store.newest_plan(device_kind=self.kind, **self.setup) == self.plan_text("only")
 
     @pytest.mark.parametrize(("field", "value"), [("target", "t"), ("workload", "w"), ("temperature", 0.0)])
     def test_a_plan_for_another_setup_is_not_found(self, store: Store, field: str, value: object) -> None:
         self.add_plan(store)
         with pytest.raises(NoPlanError, match="run: spectune plan"):
-            store.newest_plan(device="device", **{**SETUP, field: value})
+            store.newest_plan(device=self.device, **{**self.setup, field: value})
 
     def test_a_missing_plan_names_the_setup_and_the_store(self, store: Store) -> None:
         with pytest.raises(NoPlanError) as missing:
-            store.newest_plan(device="device", **SETUP)
-        assert missing.value.setup == "target target on device device, workload 'chat', temperature 0.7"
+            store.newest_plan(device=self.device, **self.setup)
+        target = self.setup["target"]
+        told = f"target {target} on device {self.device}, workload 'chat', temperature 0.7"
+        assert missing.value.setup == told
         assert missing.value.store == store.url
 
     @pytest.mark.parametrize("places", [{}, {"device": "device", "device_kind": "kind"}])
     def test_a_plan_is_asked_for_by_one_place(self, store: Store, places: dict[str, Any]) -> None:
         with pytest.raises(StoreError, match="one of them"):
-            store.newest_plan(**places, **SETUP)
+            store.newest_plan(**places, **self.setup)
 
     def test_versions_count_the_plans_of_one_setup(self, store: Store) -> None:
-        for device in ("device", "other", "device"):
+        for device in (self.device, self.other, self.device):
             self.add_plan(store, device=device)
-        assert [(row.device, row.version) for row in store.plans()] == [("device", 1), ("other", 1), ("device", 2)]
+        found = [(row.device, row.version) for row in store.plans()]
+        assert found == [(self.device, 1), (self.other, 1), (self.device, 2)]
 
     def test_a_plan_row_says_what_was_stored_and_when(self, store: Store) -> None:
         plan_id = self.add_plan(store)
         (row,) = store.plans()
-        assert (row.id, row.target, row.workload, row.temperature) == (plan_id, "target", "chat", 0.7)
+        assert (row.id, row.target, row.workload, row.temperature) == (plan_id, *self.setup.values())
         assert timedelta() <= datetime.now(UTC) - datetime.fromisoformat(row.created) < timedelta(minutes=1)
         assert store.plan_row(plan_id) == row
 
@@ -139,7 +146,7 @@ class ShelfContract(PlanKeeping):
     """Which plan counts is told by events."""
 
     def counts(self, store: Store) -> int:
-        return store.find_plan(device="device", **SETUP).id
+        return store.find_plan(device=self.device, **self.setup).id
 
     def test_a_new_plan_is_kept_and_nothing_has_happened_to_it(self, store: Store) -> None:
         plan = self.add_plan(store)
@@ -199,11 +206,11 @@ class ShelfContract(PlanKeeping):
         first, second = self.add_plan(store, "first"), self.add_plan(store, "second")
         for plan in (first, second):
             store.promote_plan(plan, **ADMIN)
-        back = store.roll_back_plan(device="device", **SETUP, **ADMIN)
+        back = store.roll_back_plan(device=self.device, **self.setup, **ADMIN)
         assert (back.id, self.counts(store), store.plan_row(second).state) == (first, first, "retired")
 
     def test_the_only_plan_of_a_setup_is_not_rolled_back(self, store: Store) -> None:
         only = self.add_plan(store)
         with pytest.raises(StoreError, match="nothing to go back to"):
-            store.roll_back_plan(device="device", **SETUP, **ADMIN)
+            store.roll_back_plan(device=self.device, **self.setup, **ADMIN)
         assert self.counts(store) == only

@@ -13,7 +13,9 @@ from tempfile import TemporaryDirectory
 from threading import Thread
 
 import uvicorn
+from sqlalchemy import text
 
+from spectune.db.service_tables import Base
 from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.service.app import create_app
@@ -27,15 +29,22 @@ class ServedStore:
     url: str
     behind: SqlStore  # the same store, past the service
 
+    def empty(self) -> None:
+        """Take every row out of a PostgreSQL, past its locks, so that the next test finds it as new."""
+        names = ", ".join(name for name in Base.metadata.tables)
+        with self.behind._writing() as session:
+            session.execute(text("SET LOCAL session_replication_role = replica"))  # no trigger is called
+            session.execute(text(f"TRUNCATE {names} RESTART IDENTITY CASCADE"))
+
 
 @contextmanager
-def served_store(folder: Path, settings: Settings | None = None) -> Iterator[ServedStore]:
-    """Serve a store for one block, to whoever asks from this machine."""
+def served_store(folder: Path, settings: Settings | None = None, url: str | None = None) -> Iterator[ServedStore]:
+    """Serve a store for one block, to whoever asks from this machine: a file in a folder, or what a URL names."""
     allowed = settings or Settings(auth="off", rate_per_s=0.0, workers=0)
     file = folder / "served.db"
-    if not file.exists():
+    if url is None and not file.exists():
         file.write_bytes(empty_store())
-    with SqlStore(resolve_url(str(file))) as behind, socket.socket() as listener:
+    with SqlStore(resolve_url(url or str(file))) as behind, socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         config = uvicorn.Config(
             create_app(behind, allowed), log_config=None, access_log=False, timeout_graceful_shutdown=1

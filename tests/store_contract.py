@@ -1,6 +1,6 @@
 """The contract every store keeps: one class of tests, run against each kind of store by a subclass.
 
-A subclass brings the fixture `store`, and another `plan_text` where its plans must be whole ones:
+A subclass brings the fixture `store`; where its plans must be whole ones, `WholePlans` too (`whole_plans.py`):
 
     class TestMyStore(StoreContract):
         @pytest.fixture

@@ -135,6 +135,7 @@ def test_plan_tells_programs_what_it_promises(workshop: Workshop) -> None:
         assert cell["interval"][0] <= cell["predicted_tokens_per_s"] <= cell["interval"][1]
 
 
+@pytest.mark.slow
 def test_plan_solves_in_processes_what_it_solves_alone(workshop: Workshop) -> None:
     alone, together = (workshop.facts("plan", "--dtype", "float32", "--jobs", jobs)["cells"] for jobs in "12")
     assert alone == together

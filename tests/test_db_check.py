@@ -100,6 +100,9 @@ def test_a_table_that_lost_its_lock_is_a_fault(store: SqlStore) -> None:
     on = "" if not store.is_server else " ON spectune_plan"
     plant(store, f"DROP TRIGGER spectune_plan_no_delete{on}")
     assert said(store) == ["its lock against delete is gone; restore a backup"]
+    other = "truncate" if store.is_server else "replace"
+    plant(store, f"DROP TRIGGER spectune_plan_no_{other}{on}")
+    assert f"its lock against {other} is gone; restore a backup" in said(store)
 
 
 def test_a_door_left_open_is_a_fault(store: SqlStore) -> None:

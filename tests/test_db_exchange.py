@@ -31,6 +31,7 @@ __all__ = ["postgres"]
 PLAN = plan_to_json(plan_of([(1, 128), (4, 128)]))
 ON_DEVICE = replace(SURFACE, device=DEVICE.fingerprint, model=MODEL.key)
 BY = {"by": "ada", "reason": "faster"}
+OUTCOMES = {"observation", "validation"}
 Open = Callable[[], SqlStore]
 
 
@@ -79,7 +80,7 @@ def test_a_store_comes_back_whole_from_a_folder(new: Open, tmp_path: Path) -> No
     store, other = new(), new()
     plan = fill(store)
     merged = through_folder(store, other, tmp_path / "out")
-    assert merged.added == {"measurement": 3} | dict.fromkeys(set(KINDS) - {"surface"}, 1)
+    assert merged.added == {"measurement": 3} | dict.fromkeys((set(KINDS) | OUTCOMES) - {"surface"}, 1)
     assert list(everything(other)) == list(everything(store))
     assert (other.surfaces(), other.plan(1)) == (store.surfaces(), store.plan(plan))
     assert list(faults_of(other)) == []
@@ -104,6 +105,26 @@ def test_two_stores_that_share_a_past_become_one(new: Open) -> None:
     assert merge(other, lambda: everything(store)).added == {"measurement": 1}
     assert len(store.trace_rows()) == len(other.trace_rows()) == 2
     assert store.surfaces() == other.surfaces()
+
+
+def test_what_became_of_a_known_plan_comes_in_once(new: Open, tmp_path: Path) -> None:
+    store, other = new(), new()
+    plan = fill(store)
+    through_folder(store, other, tmp_path / "before")
+    for document in ('{"seen": 2}', '{"seen": 2}', '{"seen": 1}'):  # equal ones are as many here as there
+        store.add_observation(plan, document)
+    store.add_validation(plan, '{"found": 2}')
+    other.add_observation(1, '{"seen": "only here"}')
+    assert through_folder(store, other, tmp_path / "after").added == {"observation": 3, "validation": 1}
+    assert through_folder(store, other, tmp_path / "after").added == {}
+    assert other.observations(1) == [
+        '{"seen": 1}',
+        '{"seen": "only here"}',
+        '{"seen": 2}',
+        '{"seen": 2}',
+        '{"seen": 1}',
+    ]
+    assert other.validations(1) == store.validations(plan)
 
 
 def test_older_cells_never_hide_newer_ones(new: Open) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from spectune.db.imports import Records
 from spectune.db.sources import PlanSource, sources_of_inputs, surface_source
 from spectune.db.sql_store import SqlStore
-from spectune.db.tables import APPEND_ONLY, MeasurementTable, content_hash
+from spectune.db.tables import APPEND_ONLY, Base, MeasurementTable, content_hash
 from spectune.db.url import resolve_url
 from spectune.errors import StoreError
 
@@ -51,6 +51,24 @@ def test_the_database_itself_refuses_changes(store: SqlStore, table: str, statem
     fill(store)
     with pytest.raises(StoreError, match=f"{table} is append-only"):
         store._write(lambda session: session.execute(text(statement.format(table=table))))
+
+
+@pytest.mark.parametrize("table", APPEND_ONLY)
+def test_no_row_makes_room_for_another_and_no_table_is_emptied(store: SqlStore, table: str) -> None:
+    fill(store)
+    over = f"INSERT OR REPLACE INTO {table} SELECT * FROM {table}"
+    with pytest.raises(StoreError, match=r"spectune_[a-z_]+ is append-only"):
+        store._write(lambda session: session.execute(text(f"TRUNCATE {table} CASCADE" if store.is_server else over)))
+
+
+@pytest.mark.parametrize("table", ["spectune_surface", "spectune_manifest"])
+def test_no_row_makes_room_for_another_of_its_key(tmp_path: Path, table: str) -> None:
+    with SqlStore(resolve_url(str(tmp_path / "store.db"))) as store:
+        fill(store)
+        names = ", ".join(column.name for column in Base.metadata.tables[table].columns if column.name != "id")
+        over = f"INSERT OR REPLACE INTO {table} (id, {names}) SELECT id + 100, {names} FROM {table}"
+        with pytest.raises(StoreError, match=f"{table} is append-only"):
+            store._write(lambda session: session.execute(text(over)))
 
 
 def test_a_measurement_that_an_older_version_wrote_is_known_as_a_plan_s_source(store: SqlStore) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,15 +16,18 @@ from spectune.db.store import Store, open_store
 from spectune.db.url import resolve_url
 from spectune.errors import NoPlanError, StoreError
 from spectune.planner.plan import plan_to_json
-from spectune.profiler.records.wire import to_json
 from spectune.runtime.choice import Choice, choose_plan
 from spectune.service.settings import Settings
 
-from .filled_service import observation, validation
 from .journal_records import TRACE
+from .plan_contract import PlanContract, ShelfContract, SourceContract
 from .plans import plan_of
+from .postgres_server import PostgresServer, postgres
 from .served_store import ServedStore, empty_store, served_store
-from .store_contract import StoreContract
+from .store_contract import IdentityContract, RecordContract, StoreContract
+from .whole_plans import WholePlans
+
+__all__ = ["postgres"]
 
 PLAN = plan_of([(1, 100), (4, 100)])
 
@@ -63,35 +65,30 @@ def chosen(url: str) -> Choice:
     return choose_plan("auto", target=PLAN.target, device=PLAN.device, store=url, workload=None, temperature=0.0)
 
 
-class TestContract(StoreContract):
-    """The contract's plans are no plans, which a service refuses: they are put into its database past it."""
+@pytest.fixture(scope="module")
+def on_postgres(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStore]:
+    """Serve one database for all tests: each finds it empty."""
+    with served_store(tmp_path_factory.mktemp("served"), url=postgres.new_database()) as running:
+        yield running
 
-    behind: ServedStore
+
+class TestContract(WholePlans, StoreContract):
+    """A service before an SQLite file; every write goes through the service."""
 
     @pytest.fixture
     def store(self, served: ServedStore) -> Iterator[RemoteStore]:
-        self.behind = served
         with RemoteStore(service_url(served.url)) as opened:
             yield opened
 
-    def add_plan(self, store: Store, note: str = "only", device: str = "device", **options: Any) -> int:
-        return super().add_plan(self.behind.behind, note, device, **options)
 
-    @pytest.mark.parametrize("kind", ["observation", "validation"])
-    def test_outcomes_of_a_plan_come_back_oldest_first(self, store: Store, kind: str) -> None:
-        plan_id, other = self.add_plan(store), self.add_plan(store)
-        for target in (plan_id, other, plan_id):
-            getattr(store, f"add_{kind}")(target, outcome(kind, target))
-        assert getattr(store, f"{kind}s")(plan_id) == [outcome(kind, plan_id)] * 2
+class TestPostgresContract(WholePlans, IdentityContract, RecordContract, PlanContract, SourceContract, ShelfContract):
+    """A service before a PostgreSQL: what differs there is how writers take turns and what a snapshot is."""
 
-    @pytest.mark.parametrize("kind", ["observation", "validation"])
-    def test_an_outcome_of_an_unknown_plan_is_refused(self, store: Store, kind: str) -> None:
-        with pytest.raises(StoreError, match="no plan 7"):
-            getattr(store, f"add_{kind}")(7, outcome(kind, 7))
-
-
-def outcome(kind: str, plan_id: int) -> str:
-    return to_json(observation(plan_id) if kind == "observation" else validation(plan_id))
+    @pytest.fixture
+    def store(self, on_postgres: ServedStore) -> Iterator[RemoteStore]:
+        on_postgres.empty()
+        with RemoteStore(service_url(on_postgres.url)) as opened:
+            yield opened
 
 
 class TestPlans:

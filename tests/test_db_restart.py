@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,6 +12,8 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from spectune.db import postgres as postgres_module
+from spectune.db.locks import wait_for_turn
 from spectune.db.sql_store import SqlStore
 from spectune.db.tables import MeasurementTable, WriteTable
 from spectune.db.url import resolve_url
@@ -112,6 +115,32 @@ def test_plans_that_are_added_at_once_have_versions_of_their_own(store: SqlStore
     assert sorted(row.version for row in store.plans()) == list(range(1, 25))
 
 
+def test_whoever_changes_a_plan_s_state_waits_for_who_looks_which_plan_counts(store: SqlStore) -> None:
+    plan_id, other = (store.add_plan(text, device="device", device_kind="kind", **SETUP) for text in ("1", "2"))
+    with ThreadPoolExecutor(2) as threads:
+        with store.transaction() as session:  # as a rollback does
+            wait_for_turn(session, "plans", "device", SETUP["target"], SETUP["workload"])
+            changes = [
+                threads.submit(store.promote_plan, plan_id, "ada", ""),
+                threads.submit(store.retire_plan, other, "ada", ""),
+            ]
+            while not any(change.done() for change in changes) and waiting(store) < len(changes):
+                pass
+            assert not any(change.done() for change in changes)
+        for change in changes:
+            change.result(timeout=60)
+    assert [row.state for row in store.plans()] == ["promoted", "retired"]
+
+
+def waiting(store: SqlStore) -> int:
+    """Return how many connections to the database wait for a turn."""
+    query = (
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    return store._read(lambda session: session.scalar(text(query)) or 0)
+
+
 def test_a_profile_that_is_opened_at_once_is_begun_once(store: SqlStore) -> None:
     with ThreadPoolExecutor(8) as threads:
         numbers = set(threads.map(lambda _: store.open_profile("key").profile_id, range(16)))
@@ -125,3 +154,37 @@ def test_keys_of_old_writes_are_forgotten(store: SqlStore, postgres: PostgresSer
     with SqlStore(store._url) as again:
         left = again._read(lambda session: list(session.scalars(select(WriteTable.created))))
     assert all(moment > "2025-01-02" for moment in left)
+
+
+def test_a_server_that_takes_a_connection_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(postgres_module.NOTICE, "connect_timeout", 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as threads:
+        url = resolve_url(f"postgresql+psycopg://127.0.0.1:{silent.getsockname()[1]}/x")
+        with pytest.raises(StoreError, match="timeout"):
+            threads.submit(SqlStore, url).result(timeout=60)
+
+
+def test_a_client_that_stops_inside_a_transaction_loses_its_turn(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(postgres_module.SESSION, "idle_in_transaction_session_timeout", 200)
+    url = resolve_url(postgres.new_database())
+    with SqlStore(url) as stopped, SqlStore(url) as other, pytest.raises(StoreError, match="idle-in-transaction"):
+        stop_while_another_adds(stopped, other)
+
+
+def stop_while_another_adds(stopped: SqlStore, other: SqlStore) -> None:
+    with stopped.transaction() as session, ThreadPoolExecutor(1) as threads:
+        wait_for_turn(session, "plans", "device", SETUP["target"], SETUP["workload"])
+        adding = threads.submit(other.add_plan, "1", device="device", device_kind="kind", **SETUP)
+        assert adding.result(timeout=60) == 1
+        session.execute(text("SELECT 1"))
+
+
+def test_what_the_url_says_of_timeouts_goes_first(postgres: PostgresServer) -> None:
+    url = resolve_url(postgres.new_database()).update_query_dict({"connect_timeout": "7"})
+    with SqlStore(url) as store, store._reader.connect() as connection:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        told = driver.info.get_parameters()
+    assert (told["connect_timeout"], told["tcp_user_timeout"], told["keepalives_idle"]) == ("7", "10000", "5")

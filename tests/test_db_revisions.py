@@ -27,7 +27,7 @@ from .store_records import DEVICE, MODEL, SETUP, agreement, cell, overhead, trac
 
 __all__ = ["postgres"]
 
-RELEASED = ("0001", "0002", "0003")
+RELEASED = ("0001", "0002", "0003", "0004")
 NOW = "2025-12-31T12:00:00.000000+00:00"
 CELL, TRACE, OVERHEAD, AGREEMENT = map(to_json, (cell(1, 1.0), trace(), overhead(0.5), agreement(10)))
 NAMES_HASH = hashlib.sha256(b'["large", "small"]').hexdigest()
@@ -56,6 +56,14 @@ THIRD: Rows = {
     "plan_event": {"plan_id": 1, "action": "promoted", "by": "ada", "reason": "faster"},
     "plan_source": {"plan_id": 1, "kind": "trace", "content_hash": digest(TRACE), "name": "small", "is_held": True},
 }
+FOURTH: Rows = {
+    "token": {"name": "ci", "hash": digest("spt_"), "scope": "write"},
+    "receipt": {"key": digest("key"), "token_name": "ci", "digest": digest("body"), "status": 201, "body": "{}"},
+    "upload": {"key": "key", "token_name": "ci", "kind": "plan", "target": "POST /v1/plans", "size": 2}
+    | {"sha256": digest("{}"), "received": 0, "touched": NOW},
+    "job": {"key": "key", "kind": "plan", "state": "queued", "request": "{}", "token_name": "ci"}
+    | {"progress": 0.0, "note": "", "attempts": 0},
+}
 HASHED = ("measurement", "overhead", "trace", "pairwise")
 
 
@@ -81,7 +89,7 @@ def rows_of(version: str) -> Rows:
     if version < "0003":
         return rows
     hashed = {name: {**rows[name], "content_hash": digest(rows[name]["document"])} for name in HASHED}
-    return rows | hashed | THIRD
+    return rows | hashed | THIRD | (FOURTH if version >= "0004" else {})
 
 
 def write_store(engine: Engine, version: str) -> None:

@@ -9,8 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from spectune.demo.corpus import HELD_OUT_SHARE, held_out_texts, is_held_out, training_texts
+from spectune.demo.corpus import (
+    HELD_OUT_SHARE,
+    held_out_texts,
+    is_held_out,
+    shipped_prompts,
+    texts_without,
+    training_texts,
+    write_texts,
+)
 from spectune.demo.prompts import CALIBRATION, EVALUATION, calibration_prompts, evaluation_prompts
+from spectune.profiler.prompts import read_prompts
 
 TRAINED_ON = (3, 11)  # whose library the shipped models have read
 
@@ -85,3 +94,17 @@ def test_calibration_and_evaluation_come_from_different_held_out_sources() -> No
     }
     assert sources["calibration"] and sources["evaluation"]
     assert not sources["calibration"] & sources["evaluation"]
+
+
+def test_no_shipped_prompt_stands_in_a_text_that_drafters_learn_from() -> None:
+    prompts, texts = shipped_prompts(), texts_without(shipped_prompts())
+    assert len(prompts) == CALIBRATION + EVALUATION
+    assert not [prompt for prompt in prompts if any(prompt in text for text in texts)]
+    dropped = [text for text in split()[0] if text.strip() and text not in set(texts)]
+    assert all(any(prompt in text for prompt in prompts) for text in dropped)
+
+
+def test_written_texts_are_read_as_they_were(tmp_path: Path) -> None:
+    texts = ["one\n\ntwo\n", "caf\u00e9 \u2028 x", '{"text": 1}']
+    write_texts(tmp_path / "texts.jsonl", texts)
+    assert [one.text for one in read_prompts(tmp_path / "texts.jsonl")] == texts

@@ -220,5 +220,11 @@ def test_other_noise_in_every_round_is_no_bias(kind: str, monkeypatch: pytest.Mo
 
 
 def install(verifier: SecondChance | FreshNoise, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder_module, "draw", verifier.draw)
+    """Verify by it: what the decoder draws trees from is handed on unscored, since a verifier scores itself."""
+
+    def drawn_from(told: tuple[Tensor, Ints | None], sequences: Many[Sequence], depths: Ints) -> object:
+        return verifier.draw(told[0], sequences, depths, told[1])
+
+    monkeypatch.setattr(decoder_module, "scored", lambda logits, _, paths: (logits, paths))
+    monkeypatch.setattr(decoder_module, "drawn_from", drawn_from)
     monkeypatch.setattr(decoder_module, "accept", verifier.accept)

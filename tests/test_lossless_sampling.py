@@ -17,7 +17,7 @@ from spectune.planner.policy import ChainPolicy, StaticPolicy, TreePolicy
 from spectune.runtime import decoder as decoder_module
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.draws import draw
+from spectune.runtime.draws import scored
 from spectune.runtime.layout import Ints
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sampling, Sequence
@@ -203,10 +203,8 @@ def test_the_law_of_other_settings_is_told_apart(off: dict[str, float]) -> None:
 def test_a_verifier_that_penalises_the_committed_text_alone_is_caught(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_paths(
-        logits: Tensor, sequences: Many[Sequence], depths: Ints, paths: Ints | None = None
-    ) -> list[list[int]]:
-        return draw(logits, sequences, depths)
+    def without_paths(logits: Tensor, sequences: Many[Sequence], paths: Ints | None) -> Tensor:
+        return scored(logits, sequences)
 
-    monkeypatch.setattr(decoder_module, "draw", without_paths)
+    monkeypatch.setattr(decoder_module, "scored", without_paths)
     assert p_value(sampled(TREES[kind], 0, 10_000), exact_law(LAW)) < 1e-6

@@ -11,11 +11,13 @@ import pytest
 from torch import Tensor
 
 from spectune.planner.draft import DraftBatch
+from spectune.planner.frozen import frozen_table
 from spectune.planner.policy import (
     CachebackPolicy,
     ChainPolicy,
     Eagle2Policy,
     HybridPolicy,
+    LookupPolicy,
     StaticPolicy,
     SuffixPolicy,
     SuffixTreePolicy,
@@ -43,11 +45,16 @@ pytestmark = pytest.mark.lossless
 
 LLAMA = tiny_llama(layers=2, seed=0)
 TARGET = LeanModel(LLAMA)
+FROZEN = frozen_table(
+    np.random.default_rng(0).integers(0, 24, 400), leader_tokens=1, follower_tokens=3, leaders=20, followers=4
+)
 POLICIES: dict[str, TextPolicy] = {
+    "first lookup": LookupPolicy(length=6, max_ngram=3, min_ngram=1, occurrence="first"),
     "suffix": SuffixPolicy(length=12),
     "last suffix": SuffixPolicy(length=5, factor=1, min_match=2, occurrence="last"),
     "suffix tree": SuffixTreePolicy(nodes=14, factor=4, offset=1, least_chance=0.05),
     "cacheback": CachebackPolicy(nodes=14),
+    "frozen cacheback": CachebackPolicy(nodes=14, frozen=FROZEN),
     "small cacheback": CachebackPolicy(leader_tokens=2, follower_tokens=2, leaders=5, followers=2, nodes=9),
 }
 each = pytest.mark.parametrize("name", POLICIES)
@@ -241,7 +248,7 @@ def test_policies_may_take_turns_on_one_text() -> None:
     names = list(POLICIES)
 
     def schedule(batch: int, context: int) -> RoundSetup:
-        return RoundSetup(policy=POLICIES[names[context % 5]], drafter="it")
+        return RoundSetup(policy=POLICIES[names[context % len(names)]], drafter="it")
 
     done = run(TARGET, some_requests(0.8), schedule, {"it": LookupDrafter()})
     assert done.outputs == plain(0.8)

@@ -40,12 +40,7 @@ def policies(draw: st.DrawFn) -> CachebackPolicy:
 
 def text_of(tokens: list[int], policy: CachebackPolicy) -> CachebackText:
     """Return the text's table, read at once."""
-    text = CachebackText(
-        leader_tokens=policy.leader_tokens,
-        follower_tokens=policy.follower_tokens,
-        leaders=policy.leaders,
-        followers=policy.followers,
-    )
+    text = CachebackText(policy)
     text.read(tokens)
     return text
 

@@ -11,6 +11,7 @@ from functools import cache
 from itertools import takewhile
 from operator import eq
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from spectune.planner.acceptance import (
     talon_results,
 )
 from spectune.planner.growth import grow
-from spectune.planner.lookup import find_continuation
+from spectune.planner.lookup import Occurrence, find_continuation
 from spectune.planner.policy import (
     ChainPolicy,
     ConfidentChainPolicy,
@@ -235,14 +236,15 @@ def test_equal_scores_abound_in_the_coarse_recordings() -> None:
     st.integers(1, 6),
     st.integers(1, 4),
     st.integers(0, 3),
+    st.sampled_from(get_args(Occurrence)),
 )
 def test_every_lookup_finds_what_the_search_of_one_text_finds(
-    bodies: list[list[int]], length: int, min_ngram: int, more: int
+    bodies: list[list[int]], length: int, min_ngram: int, more: int, occurrence: Occurrence
 ) -> None:
     pairs = [Text(prompt=tuple(body[:1]), continuation=tuple(body[1:])) for body in bodies]
-    ((_, found),) = lookup_results(pairs, min_ngram + more, min_ngram, [length])
+    ((_, found),) = lookup_results(pairs, min_ngram + more, min_ngram, [length], occurrence)
     drafts = [
-        (body[now:], find_continuation(body[:now], length, min_ngram + more, min_ngram))
+        (body[now:], find_continuation(body[:now], length, min_ngram + more, min_ngram, occurrence))
         for body in bodies
         for now in range(2, len(body) + 1)
     ]

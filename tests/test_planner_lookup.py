@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from spectune.errors import PlanError
-from spectune.planner.lookup import find_continuation
+from spectune.planner.lookup import Occurrence, find_continuation
 
 
 def test_the_longest_ngram_goes_first() -> None:
@@ -17,6 +21,10 @@ def test_the_longest_ngram_goes_first() -> None:
 
 def test_the_most_recent_occurrence_decides() -> None:
     assert find_continuation([1, 2, 7, 1, 2, 8, 1, 2], length=1) == [8]
+
+
+def test_the_first_occurrence_decides_where_that_is_asked_for() -> None:
+    assert find_continuation([1, 2, 7, 1, 2, 8, 1, 2], length=1, occurrence="first") == [7]
 
 
 def test_a_shorter_ngram_is_tried_when_the_longer_is_new() -> None:
@@ -33,6 +41,7 @@ def test_the_copy_ends_with_the_text() -> None:
 
 def test_an_occurrence_may_overlap_the_suffix() -> None:
     assert find_continuation([4, 4, 4, 4], length=5) == [4]
+    assert find_continuation([4, 4, 4, 4], length=5, max_ngram=1, occurrence="first") == [4, 4, 4]
 
 
 @pytest.mark.parametrize("text", [[], [1], [1, 2, 3]])
@@ -46,16 +55,32 @@ def test_an_argument_out_of_range_is_refused(length: int, max_ngram: int, min_ng
         find_continuation([1, 2, 1], length, max_ngram, min_ngram)
 
 
-def slow_lookup(text: list[int], length: int, max_ngram: int, min_ngram: int) -> list[int]:
-    """Try every n-gram at every place, longest and latest first."""
+def slow_lookup(text: list[int], length: int, max_ngram: int, min_ngram: int, occurrence: Occurrence) -> list[int]:
+    """Try every n-gram at every place, longest first, from the asked end on."""
     for ngram in range(max_ngram, min_ngram - 1, -1):
-        for start in range(len(text) - ngram - 1, -1, -1):
+        starts = range(max(0, len(text) - ngram))
+        for start in reversed(starts) if occurrence == "last" else starts:
             if text[start : start + ngram] == text[-ngram:]:
                 return text[start + ngram : start + ngram + length]
     return []
 
 
-@given(st.lists(st.integers(0, 2), max_size=25), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3))
-def test_lookup_equals_the_slow_search(text: list[int], length: int, min_ngram: int, more: int) -> None:
-    truth = slow_lookup(text, length, min_ngram + more, min_ngram)
-    assert find_continuation(text, length, min_ngram + more, min_ngram) == truth
+@given(
+    st.lists(st.integers(0, 2), max_size=25),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.sampled_from(get_args(Occurrence)),
+)
+def test_lookup_equals_the_slow_search(
+    text: list[int], length: int, min_ngram: int, more: int, occurrence: Occurrence
+) -> None:
+    truth = slow_lookup(text, length, min_ngram + more, min_ngram, occurrence)
+    assert find_continuation(text, length, min_ngram + more, min_ngram, occurrence) == truth
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=25), st.integers(1, 5), st.integers(1, 4))
+def test_the_first_occurrence_is_what_transformers_copies_behind(text: list[int], length: int, ngram: int) -> None:
+    theirs = PromptLookupCandidateGenerator(num_output_tokens=length, max_matching_ngram_size=ngram, max_length=1000)
+    candidates, _ = theirs.get_candidates(torch.LongTensor([text]))
+    assert find_continuation(text, length, ngram, occurrence="first") == candidates[0, len(text) :].tolist()

@@ -70,7 +70,7 @@ def policies(of: CellCosts, children: int) -> dict[str, TreePolicy]:
 def test_with_everything_measured_and_recorded_every_default_is_there() -> None:
     assert unpriceable_defaults(costs(), "small", 60) == ()
     assert policies(costs(), 60) == {
-        "transformers' prompt lookup": LookupPolicy(length=10, max_ngram=2, min_ngram=1),
+        "transformers' prompt lookup": LookupPolicy(length=10, max_ngram=2, min_ngram=1, occurrence="first"),
         "SAM decoding 40/4": SuffixPolicy(length=40, factor=4, offset=1, occurrence="first"),
         "SuffixDecoding 1/0.1": SuffixTreePolicy(nodes=25, factor=1, offset=0, least_chance=0.1),
         "Cacheback 1/3": CachebackPolicy(leader_tokens=1, follower_tokens=3),

@@ -39,6 +39,7 @@ TEXTS = tuple(
 TABLE = CachebackPolicy(leader_tokens=2, follower_tokens=2, leaders=6, followers=3, nodes=9)
 POLICIES: list[TextPolicy] = [
     LookupPolicy(length=4),
+    LookupPolicy(length=4, max_ngram=2, occurrence="first"),
     SuffixPolicy(),
     SuffixPolicy(length=5, factor=1, min_match=2, occurrence="last"),
     SuffixTreePolicy(),

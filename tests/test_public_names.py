@@ -23,7 +23,7 @@ def test_every_offered_name_is_listed_and_found() -> None:
 def test_load_takes_the_target_then_where_and_what() -> None:
     parameters = inspect.signature(spectune.load).parameters
     assert list(parameters)[:4] == ["target", "device", "store", "plan"]
-    assert list(parameters)[4:] == ["drafters", "workload", "temperature", "dtype", "watch"]
+    assert list(parameters)[4:] == ["drafters", "workload", "temperature", "dtype", "watch", "allow_lossy"]
     assert [parameters[name].default for name in ("device", "store", "plan")] == ["auto", None, "auto"]
 
 

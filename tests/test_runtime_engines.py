@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from spectune.errors import PlanError, RequestError
+from spectune.planner.lookup import Occurrence
 from spectune.planner.plan import Plan
 from spectune.planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TreePolicy
 from spectune.planner.tree import TokenTree
@@ -198,6 +199,11 @@ class TestVLLM:
             **{"prompt_lookup_max": 4, "prompt_lookup_min": 2},
         }
 
+    def test_a_copy_behind_the_first_occurrence_is_its_own(self) -> None:
+        found = single("vllm", LookupPolicy(length=7, max_ngram=4, min_ngram=2, occurrence="first"))
+        assert not found.dropped and speculative(found)["num_speculative_tokens"] == 7
+        assert "first occurrence" in single("vllm", LookupPolicy(length=7, max_ngram=4)).dropped[0].reason
+
     def test_a_version_without_rows_has_one_length(self) -> None:
         found = by_batch("vllm", (1, 5), (4, 2), version="0.20.1")
         assert found.version == "0.20"
@@ -247,6 +253,11 @@ class TestTensorRTLLM:
         assert lengths[min(lengths)] == config(found)["max_draft_len"] == max(lengths.values())
         assert len(found.dropped) == 1
 
+    @pytest.mark.parametrize(("occurrence", "is_oldest"), [("first", True), ("last", False)])
+    def test_either_occurrence_may_be_copied_behind(self, occurrence: Occurrence, is_oldest: bool) -> None:
+        found = single("tensorrt-llm", LookupPolicy(length=7, occurrence=occurrence))
+        assert not found.dropped and config(found)["is_use_oldest"] is is_oldest
+
     def test_a_draft_model_ends_above_a_batch(self) -> None:
         plan = chains_by_batch([(1, 5), (4, 0)])
         found = exported("tensorrt-llm", plan, "model", rates=solved(plan))
@@ -270,6 +281,27 @@ class TestTransformers:
 
         known = vars(GenerationConfig())
         assert set(schema_of("transformers").sections["generation"]) <= set(known)
+
+    def test_a_copy_behind_the_first_occurrence_is_its_own(self) -> None:
+        found = single("transformers", LookupPolicy(length=10, max_ngram=2, occurrence="first"))
+        assert generation(found) == {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 2}
+        assert not found.dropped
+        assert single("transformers", LookupPolicy(length=10, max_ngram=2)).dropped
+
+    def test_what_is_known_exactly_does_not_stand_beside_what_is_known_nearly(self) -> None:
+        """One setting, two prices: that of what the engine does counts, however good the other looks."""
+        last, first = (LookupPolicy(length=7, max_ngram=2, occurrence=which) for which in ("last", "first"))
+        plan = plan_with(cell_with(1, 100, last, "lookup", 200.0))
+        rates: dict[tuple[TreePolicy, str | None], dict[tuple[int, int], float]] = {
+            (PlainPolicy(), None): {(1, 100): 100.0},
+            (last, "lookup"): {(1, 100): 200.0},
+        }
+        nearly = exported("transformers", plan, rates=Rates(known=rates, is_complete=True))
+        assert (nearly.kept, nearly.dropped[0].gets_tokens_per_s) == (1.0, 200.0)
+        known = Rates(known=rates | {(first, "lookup"): {(1, 100): 150.0}}, is_complete=True)
+        exact = exported("transformers", plan, rates=known)
+        assert exact.dropped[0].gets == first.label
+        assert exact.kept == pytest.approx(0.75) and not exact.notes
 
     def test_larger_batches_are_decoded_plainly(self) -> None:
         plan = chains_by_batch([(1, 5), (4, 5)])
@@ -296,6 +328,7 @@ class TestLlamaCpp:
         found = flags(single("llama.cpp", LookupPolicy(length=7, max_ngram=2, min_ngram=2)))
         assert (found["--spec-ngram-simple-size-n"], found["--spec-ngram-simple-size-m"]) == ("2", "7")
         assert single("llama.cpp", LookupPolicy(length=7, max_ngram=2)).dropped
+        assert single("llama.cpp", LookupPolicy(length=7, max_ngram=2, min_ngram=2, occurrence="first")).dropped
 
 
 class TestOpenVINO:
@@ -308,14 +341,25 @@ class TestOpenVINO:
         assert found.version == "2025" and found.dropped
 
     def test_a_threshold_stands_without_a_length(self) -> None:
-        found = exported("openvino", plan_of_kind("confident-chain"))
+        found = exported("openvino", plan_of_kind("confident-chain"), version="2025.3")
         assert generation(found) == {"assistant_confidence_threshold": 0.4}
         assert "no length beside it" in found.dropped[0].reason
+
+    def test_a_threshold_is_not_written_where_it_has_no_effect(self) -> None:
+        found = exported("openvino", plan_of_kind("confident-chain"), version="2026.4")
+        assert "one token a round with any threshold" in found.dropped[0].reason
+        assert generation(found) == {}
+
+    def test_a_lookup_says_which_occurrence_and_that_its_rounds_are_padded(self) -> None:
+        first, last = (single("openvino", LookupPolicy(length=4, occurrence=which)) for which in ("first", "last"))
+        assert generation(first) == generation(last) == {"max_ngram_size": 3, "num_assistant_tokens": 4}
+        assert "first occurrence" in last.dropped[0].reason and "first occurrence" not in first.dropped[0].reason
+        assert "whatever its lookup found" in first.dropped[0].reason
 
 
 def test_the_contract_knows_every_kind_of_policy() -> None:
     kinds = {field.default for one in get_args(TreePolicy) for field in fields(one) if field.name == "kind"}
-    assert kinds == {"plain", *POLICIES}
+    assert kinds == {"plain", "lossy-fly", *POLICIES}  # no engine is asked to be lossy
 
 
 def test_every_recorded_version_is_documented() -> None:

@@ -29,3 +29,8 @@ def test_tensors_tell_a_head_from_a_model(tmp_path: Path, names: tuple[str, ...]
 @pytest.mark.parametrize(("follows_text", "form"), [(True, "model"), (False, "unknown")])
 def test_without_files_what_follows_the_text_is_a_model(tmp_path: Path, follows_text: bool, form: DrafterForm) -> None:
     assert drafter_form(tmp_path / "gone", follows_text) == form
+
+
+def test_a_block_drafter_is_nothing_an_engine_loads(tmp_path: Path) -> None:
+    save_file({"heads.weight": torch.zeros(2), "heads.bias": torch.zeros(2)}, tmp_path / "model.safetensors")
+    assert drafter_form(tmp_path, follows_text=False) == "unknown"

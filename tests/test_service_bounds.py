@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from threading import Timer
 
@@ -12,15 +12,21 @@ from sqlalchemy import func, select
 from starlette.testclient import TestClient
 
 from spectune.db.access import Tokens
+from spectune.db.imports import CellRuns, RecordPlaces, Records
 from spectune.db.jobs import Jobs
 from spectune.db.remote import RemoteStore
 from spectune.db.remote_http import RefusedError
 from spectune.db.remote_url import service_url
 from spectune.db.service_tables import UploadTable
 from spectune.db.sql_store import SqlStore
+from spectune.errors import PlanError
+from spectune.planner.plan import plan_from_json, plan_to_json
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.measurement import Measurement
+from spectune.profiler.records.surface import LatencySurface
+from spectune.profiler.records.wire import from_json, to_json
 from spectune.service.app import create_app
+from spectune.service.plan_texts import ParsedPlans
 from spectune.service.settings import Settings
 
 from .filled_service import PLAN, add_plan
@@ -115,3 +121,49 @@ def test_signing_in_does_not_ask_the_database_each_time(store: SqlStore) -> None
             assert client.post("/sign-in", data={"token": token}).status_code == 303
         assert callers._read_at == before
         assert client.post("/sign-in", data={"token": "x" * 5000}).status_code == 413
+
+
+def test_surfaces_are_listed_page_by_page_and_none_is_read(
+    served: ServedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_cells(served.behind)
+    monkeypatch.setattr("spectune.db.remote_service.MOST_ITEMS", 3)
+    monkeypatch.setattr(RemoteStore, "surfaces", None)
+    with RemoteStore(service_url(served.url)) as store:
+        rows = store.surface_rows()
+        assert rows == served.behind.surface_rows()
+        assert [row.key for row in rows] == KEYS
+        assert store.surface_rows(limit=1, after=rows[0].id) == rows[1:2]
+        assert [row.device for row in store.surface_rows(device="other")] == ["other"]
+
+
+def test_records_are_answered_by_their_places_whatever_their_size(store: SqlStore) -> None:
+    cells = [Measurement(batch=1, context_tokens=0, tokens=tokens, repeats_ms=(1.0,)) for tokens in range(1, 200)]
+    store.add_measurements(KEY, cells[50:60])
+    key = {field.name: getattr(KEY, field.name) for field in fields(KEY)}
+    sent = Records(surfaces=(LatencySurface(**key, measurements=tuple(cells)),))
+    with TestClient(create_app(store, OPEN)) as client:
+        for place in ("/v1/records/missing", "/v1/records"):
+            answer = client.post(place, content=to_json(sent), headers={"Content-Type": "application/json"})
+            assert from_json(RecordPlaces, answer.content).cells == (CellRuns(surface=0, runs=((0, 50), (60, 199))),)
+    assert store.surfaces()[0].measurements == tuple(cells)
+
+
+def test_who_comes_when_too_many_wait_is_told_to_come_again(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spectune.service.state.MOST_WAITING", 0)
+    with TestClient(create_app(store, OPEN)) as client:
+        for answer in (client.get("/v1/plans"), client.get("/")):
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert answer.json()["type"].endswith("busy")
+        assert client.get("/healthz").status_code == 200
+
+
+def test_parsed_plans_take_no_more_than_their_share() -> None:
+    texts = [plan_to_json(replace(PLAN, provenance=replace(PLAN.provenance, notes=(note,)))) for note in "abcde"]
+    parsed = ParsedPlans(3 * len(texts[0]))
+    for text in (*texts, texts[-1]):
+        assert parsed.parse(text) == plan_from_json(text)
+        assert 0 < parsed.kept_bytes <= 3 * len(texts[0])
+    assert parsed.parse(texts[-1]) is parsed.parse(texts[-1])
+    with pytest.raises(PlanError):
+        parsed.parse("{}")

@@ -19,7 +19,7 @@ from spectune.planner.plan import Plan, plan_to_json
 from spectune.profiler.records.wire import to_json
 from spectune.runtime.ladder import Wanted, find_plan
 from spectune.service.app import create_app
-from spectune.service.plan_index import PlanIndex
+from spectune.service.plan_index import ANY, PlanIndex
 from spectune.service.resolver import Asked, Resolver
 from spectune.service.settings import Settings
 
@@ -29,6 +29,9 @@ from .plans import plan_of
 JSON = {"Content-Type": "application/json"}
 PLAN = plan_of([(1, 100)])
 OTHER = replace(PLAN.device, libraries=(("torch", "0.1"),))  # of the same kind
+SIBLING = replace(PLAN.device, driver="1.0")  # likewise
+FOREIGN = replace(PLAN.device, name="Another processor")  # of another kind, and not near
+NEAR = replace(PLAN.device, memory_bytes=2 * PLAN.device.memory_bytes)  # of another kind, and near
 SETUP = {"device": PLAN.device.fingerprint, "target": PLAN.target.key, "workload": PLAN.workload, "temperature": "0"}
 
 
@@ -167,10 +170,35 @@ def test_the_index_forgets_what_the_store_no_longer_holds(store: SqlStore) -> No
         session.connection().exec_driver_sql("INSERT INTO spectune_door (created) VALUES ('now')")
         session.connection().exec_driver_sql("DELETE FROM spectune_plan WHERE id = 2")
         session.connection().exec_driver_sql("DELETE FROM spectune_door")
-    changes = index.changes(PLAN.target.key)
+    changes = index.changes(PLAN.target.key, (ANY,))
     index.refresh()
-    assert [row.id for row in index.counting(PLAN.target.key)] == [1, 3]
-    assert index.changes(PLAN.target.key) > changes
+    assert [row.id for row in index.counting(PLAN.target.key, (ANY,))] == [1, 3]
+    assert index.changes(PLAN.target.key, (ANY,)) > changes
+
+
+def test_a_target_without_a_plan_that_fits_is_climbed_for_once(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(store)
+    index = PlanIndex(store)
+    index.refresh()
+    resolver, read, plan_of_store = Resolver(store, index, 10**9), list[int](), store.plan
+
+    def counted(plan_id: int) -> str:
+        read.append(plan_id)
+        return plan_of_store(plan_id)
+
+    monkeypatch.setattr(store, "plan", counted)
+    asked = Asked(device=FOREIGN, target=PLAN.target.key, workload=None, temperature=0.0)
+    for _ in range(3):
+        with pytest.raises(NoPlanError, match="are too far"):
+            resolver.answer(asked)
+    assert read == [1]
+    resolver.remember(b"query", asked)
+    assert resolver.ready(b"query") is None
+    keep(store, replace(PLAN, device=FOREIGN))
+    index.refresh()
+    assert json.loads(resolver.answer(asked).body)["rung"] == "this device"
 
 
 def test_a_plan_of_another_device_leaves_this_device_s_answer_in_memory(store: SqlStore) -> None:
@@ -178,13 +206,17 @@ def test_a_plan_of_another_device_leaves_this_device_s_answer_in_memory(store: S
     index = PlanIndex(store)
     index.refresh()
     resolver = Resolver(store, index, 10**9)
-    for name, device in ((b"own", PLAN.device), (b"kind", replace(PLAN.device, driver="1.0"))):
+    for name, device in ((b"own", PLAN.device), (b"kind", SIBLING)):
         asked = Asked(device=device, target=PLAN.target.key, workload=None, temperature=0.0)
         resolver.answer(asked)
         resolver.remember(name, asked)
     keep(store, replace(PLAN, device=OTHER))
     index.refresh()
     assert resolver.ready(b"own") and not resolver.ready(b"kind")
+    resolver.answer(Asked(device=SIBLING, target=PLAN.target.key, workload=None, temperature=0.0))
+    keep(store, replace(PLAN, device=FOREIGN))
+    index.refresh()
+    assert resolver.ready(b"own") and resolver.ready(b"kind")
     store.promote_plan(1, "somebody", "better")
     index.refresh()
     assert not resolver.ready(b"own")
@@ -194,19 +226,34 @@ def test_a_plan_of_another_device_leaves_this_device_s_answer_in_memory(store: S
 def test_whatever_becomes_of_plans_memory_and_the_ladder_find_the_same(store: SqlStore, seed: int) -> None:
     source, index = random.Random(seed), PlanIndex(store)
     resolver = Resolver(store, index, 10**9)
-    devices = [PLAN.device, OTHER, replace(PLAN.device, driver="1.0")]
+    devices = [PLAN.device, OTHER, SIBLING, FOREIGN, NEAR]
     for _ in range(25):
-        plan_id = keep(store, replace(PLAN, device=source.choice(devices), workload=source.choice(["default", "x"])))
+        plan = replace(PLAN, device=source.choice(devices[:4]), workload=source.choice(["default", "x"]))
+        plan_id = keep(store, plan)
         change = source.choice([store.promote_plan, store.retire_plan, store.restore_plan])
         with suppress(StoreError):
             change(source.randint(1, plan_id), "somebody", "chance")
         index.refresh()
         for device in devices:
-            with suppress(NoPlanError):
-                asked = Asked(device=device, target=PLAN.target.key, workload=None, temperature=0.0)
-                wanted = Wanted(target=PLAN.target, device=device, workload=None, temperature=0.0)
-                found, answer = find_plan(store, wanted), json.loads(resolver.answer(asked).body)
-                assert (answer["plan_id"], answer["rung"]) == (found.plan_id, found.rung)
+            asked = Asked(device=device, target=PLAN.target.key, workload=None, temperature=0.0)
+            wanted = Wanted(target=PLAN.target, device=device, workload=None, temperature=0.0)
+            assert from_memory(resolver, asked) == on_the_ladder(store, wanted)
+
+
+def from_memory(resolver: Resolver, asked: Asked) -> tuple[object, ...]:
+    try:
+        answer = json.loads(resolver.answer(asked).body)
+        return answer["plan_id"], answer["rung"]
+    except NoPlanError as error:
+        return (str(error),)
+
+
+def on_the_ladder(store: SqlStore, wanted: Wanted) -> tuple[object, ...]:
+    try:
+        found = find_plan(store, wanted)
+        return found.plan_id, found.rung
+    except NoPlanError as error:
+        return (str(error),)
 
 
 def test_long_queries_and_unknown_targets_take_no_memory(store: SqlStore) -> None:
@@ -218,6 +265,6 @@ def test_long_queries_and_unknown_targets_take_no_memory(store: SqlStore) -> Non
     resolver.answer(asked)
     places = len(index._rows)
     for number in range(10):
-        assert not index.counting(f"unknown {number}")
+        assert not index.counting(f"unknown {number}", (ANY,))
         resolver.remember(b"x" * 501 + b"%d" % number, asked)
     assert len(index._rows) == places and not resolver._queries

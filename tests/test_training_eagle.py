@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -281,3 +282,20 @@ def test_a_head_for_wider_hidden_states_is_refused() -> None:
     wide = LeanModel(tiny_llama(layers=4, seed=0, hidden=64))
     with pytest.raises(ModelError, match="joins features by a matrix"):
         EagleHead(module("eagle").state_dict(), shape, wide)
+
+
+def test_a_head_reads_the_layers_that_were_named(tmp_path: Path) -> None:
+    asked = replace(request("eagle3", steps=1), reads=(1, 3))
+    card = train_eagle(asked, tmp_path / "head", progress=lambda *_: None)
+    assert card.reads == head_shape(tmp_path / "head").reads == (1, 3)
+
+
+@pytest.mark.parametrize("reads", [(0, 2), (1, 6)])
+def test_layers_that_have_no_states_of_their_own_are_refused(tmp_path: Path, reads: tuple[int, ...]) -> None:
+    with pytest.raises(ModelError, match="--reads"):
+        train_eagle(replace(request("eagle3", steps=1), reads=reads), tmp_path / "head", progress=lambda *_: None)
+
+
+def test_form_eagle_reads_the_last_state_alone() -> None:
+    with pytest.raises(TrainingError, match="take eagle3"):
+        replace(request("eagle", steps=1), reads=(1, 3))

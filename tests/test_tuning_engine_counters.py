@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from pathlib import Path
@@ -13,8 +14,14 @@ from click.testing import CliRunner, Result
 from spectune.cli import main
 from spectune.cli.import_ import FORMATS as TYPED
 from spectune.cli.import_ import TABLES
+from spectune.db import open_store
 from spectune.errors import RequestError
+from spectune.planner.observation import Observation
+from spectune.planner.plan import plan_to_json
+from spectune.profiler.records.wire import from_json
 from spectune.tuning.engine_counters import FORMATS, READERS, Counted, CounterFormat, read_counters
+
+from .engine_policies import chains_by_batch
 
 DRAFTED = 3
 CHANCES = (0.8, 0.75, 0.5)  # of each position, given those before it
@@ -162,7 +169,7 @@ class TestCommand:
         words = ["import", str(folder / "metrics.txt"), "--format", "vllm-metrics", *arguments]
         return CliRunner(env={"SPECTUNE_STORE": str(folder / "store.db")}).invoke(main, words)
 
-    def test_counters_are_printed_and_kept_nowhere(self, tmp_path: Path) -> None:
+    def test_counters_are_printed_and_kept_nowhere_unless_a_plan_is_named(self, tmp_path: Path) -> None:
         result = self.typed(tmp_path)
         assert result.exit_code == 0, result.output
         assert "unconditional %" in result.stdout and "1000 rounds" in result.stdout
@@ -177,4 +184,72 @@ class TestCommand:
     def test_options_of_what_is_kept_are_refused(self, tmp_path: Path) -> None:
         result = self.typed(tmp_path, "--regime-name", "vllm")
         assert result.exit_code == 2
-        assert "--regime-name is for measurements that are kept" in result.stderr
+        assert "--regime-name is for measurements of forwards" in result.stderr
+
+    @pytest.fixture
+    def planned(self, tmp_path: Path) -> Path:
+        """Return a folder whose store holds a plan: chains of three at batch 1, plain decoding at batch 4."""
+        plan = chains_by_batch([(1, DRAFTED), (4, 0)])
+        with open_store(str(tmp_path / "store.db")) as store:
+            store.add_device(plan.device)
+            store.add_model(plan.target)
+            store.add_plan(
+                plan_to_json(plan),
+                device=plan.device.fingerprint,
+                device_kind=plan.device.kind_key,
+                target=plan.target.key,
+                workload=plan.workload,
+                temperature=plan.temperature,
+            )
+        return tmp_path
+
+    def observations(self, folder: Path) -> list[Observation]:
+        with open_store(str(folder / "store.db")) as store:
+            return [from_json(Observation, text) for text in store.observations(1)]
+
+    def test_counters_of_a_plan_are_kept_as_what_was_seen_of_it(self, planned: Path) -> None:
+        result = self.typed(planned, "--plan", "1", "--batch", "1")
+        assert result.exit_code == 0 and "kept as an observation of plan 1, batch 1" in result.stderr
+        (found,) = self.observations(planned)
+        (cell,) = found.cells
+        kept = rounds(1000)
+        assert cell.kept == (0, *(kept.count(n) for n in range(DRAFTED + 1)))
+        assert (cell.rounds, cell.tokens, cell.is_planned) == (1000, 1000 + sum(kept), True)
+        assert found.source == "imported:vllm-metrics"
+        digest = hashlib.sha256((planned / "metrics.txt").read_bytes()).hexdigest()
+        assert found.events[0] == f"read from metrics.txt, sha256 {digest}"
+
+    def test_drafts_of_another_length_than_planned_are_not_said_to_be_the_plan_s(self, planned: Path) -> None:
+        self.typed(planned, "--plan", "1", "--batch", "4")
+        (found,) = self.observations(planned)
+        assert (found.cells[0].is_planned, found.cells[0].policy) == (False, "an engine's drafts of 3")
+
+    def test_the_same_file_is_kept_once_per_cell(self, planned: Path) -> None:
+        for batch in ("1", "4", "1"):
+            result = self.typed(planned, "--plan", "1", "--batch", batch)
+        assert "holds this file already" in result.stderr and len(self.observations(planned)) == 2
+
+    def test_a_dry_run_keeps_nothing(self, planned: Path) -> None:
+        assert "would be kept" in self.typed(planned, "--plan", "1", "--batch", "1", "--dry-run").stderr
+        assert self.observations(planned) == []
+
+    def test_a_cell_must_be_told_where_there_are_several(self, planned: Path) -> None:
+        result = self.typed(planned, "--plan", "1")
+        assert result.exit_code == 1 and "2 of the plan's fit (batch x context: 1 x 100, 4 x 100)" in result.stderr
+
+    def test_show_tells_what_was_counted_and_where_it_is_from(self, planned: Path) -> None:
+        self.typed(planned, "--plan", "1", "--batch", "1")
+        shown = CliRunner(env={"SPECTUNE_STORE": str(planned / "store.db")}).invoke(main, ["show", "--json"])
+        (told,) = json.loads(shown.stdout)["imported"]
+        assert told["source"] == "imported:vllm-metrics" and told["cells"][0]["rounds"] == 1000
+
+    def test_counters_without_rounds_are_not_kept(self, planned: Path) -> None:
+        (planned / "bench.jsonl").write_text(bench((1, 1, 1, 2, 1.8)))
+        words = ["import", str(planned / "bench.jsonl"), "--format", "sglang-bench", "--plan", "1", "--batch", "1"]
+        result = CliRunner(env={"SPECTUNE_STORE": str(planned / "store.db")}).invoke(main, words)
+        assert result.exit_code == 1 and "of 0 runs" in result.stderr and self.observations(planned) == []
+
+    def test_options_of_counters_are_refused_for_tables(self, tmp_path: Path) -> None:
+        (tmp_path / "table.csv").write_text("role\n")
+        result = CliRunner().invoke(main, ["import", str(tmp_path / "table.csv"), "--plan", "1"])
+        assert result.exit_code == 2 and "--plan is for an engine's counters" in result.stderr

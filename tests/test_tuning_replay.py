@@ -6,10 +6,12 @@ import random
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
 from spectune.planner.acceptance import eagle2_results, rank_results, results_of, text_results
+from spectune.planner.frozen import frozen_table
 from spectune.planner.hybrid import hybrid_results
 from spectune.planner.policy import (
     CachebackPolicy,
@@ -70,6 +72,9 @@ SURVIVAL = (
     SurvivalCurve(log_probs=(-3.5, -1.5, -0.2), survivals=(0.0, 0.3, 0.95), nodes=9),
     SurvivalCurve(log_probs=(-4.0, -1.0), survivals=(0.0, 0.6), nodes=9),
 )
+FROZEN = frozen_table(
+    np.random.default_rng(0).integers(0, 24, 400), leader_tokens=1, follower_tokens=2, leaders=20, followers=4
+)
 POLICIES: list[TreePolicy] = [
     ChainPolicy(length=4),
     StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1, 1, 3), ranks=(0, 0, 2, 0, 1, 0))),
@@ -80,6 +85,8 @@ POLICIES: list[TreePolicy] = [
     SuffixTreePolicy(nodes=8),
     CachebackPolicy(nodes=16, max_depth=9),
     CachebackPolicy(leader_tokens=2, follower_tokens=2, leaders=9, followers=3, nodes=12, chances=(0.5, 0.3, 0.1) * 6),
+    CachebackPolicy(leader_tokens=1, follower_tokens=2, followers=3, nodes=14, frozen=FROZEN),
+    CachebackPolicy(leader_tokens=1, follower_tokens=2, nodes=9, chances=(0.6, 0.3, 0.2, 0.1) * 18, frozen=FROZEN),
     HybridPolicy(text=SuffixPolicy(length=5, min_match=2, occurrence="last"), model=ChainPolicy(length=3)),
     HybridPolicy(
         text=SuffixPolicy(length=4, min_match=1),

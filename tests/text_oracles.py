@@ -97,11 +97,24 @@ class SlowTable:
         return list(reversed(self.leaders.get(leader, {})))
 
 
-def chance_of(policy: CachebackPolicy, hop: int, rank: int, place: int) -> float:
+def chance_of(policy: CachebackPolicy, hop: int, rank: int, place: int, *, is_frozen: bool = False) -> float:
     """Return how likely a node is that a follower adds."""
     if not policy.chances:
         return 1.0 / (rank + 2.0)
-    return policy.chances[(min(hop, 2) * policy.followers + rank) * policy.follower_tokens + place]
+    ranks = len(policy.chances) // (3 * policy.follower_tokens)
+    row = min(hop, 2) * ranks + rank + (policy.followers if is_frozen else 0)
+    return policy.chances[row * policy.follower_tokens + place]
+
+
+def frozen_followers(policy: CachebackPolicy, leader: Path) -> list[Path]:
+    """Return a leader's followers in the frozen table, looked for from its first entry to its last."""
+    if policy.frozen is None:
+        return []
+    entries = policy.frozen.entries()
+    for known, count, followers in zip(*(part.tolist() for part in entries), strict=True):
+        if tuple(known) == leader:
+            return [tuple(follower) for follower in followers[:count]]
+    return []
 
 
 def slow_cacheback(text: Sequence[int], policy: CachebackPolicy) -> Tree:
@@ -113,11 +126,15 @@ def slow_cacheback(text: Sequence[int], policy: CachebackPolicy) -> Tree:
         nonlocal order
         known: dict[Path, float] = {path: chance}
         leader = (*text, *path)[-policy.leader_tokens :]
-        for rank, follower in enumerate(table.followers(leader)):
+        own = [(rank, follower, False) for rank, follower in enumerate(table.followers(leader))]
+        frozen = [(rank, follower, True) for rank, follower in enumerate(frozen_followers(policy, leader))]
+        for rank, follower, is_frozen in own + frozen:
             for place in range(policy.follower_tokens):
                 node = (*path, *follower[: place + 1])
                 if len(node) <= policy.max_depth and node not in known:
-                    known[node] = min(known[node[:-1]], chance * chance_of(policy, hop, rank, place))
+                    known[node] = min(
+                        known[node[:-1]], chance * chance_of(policy, hop, rank, place, is_frozen=is_frozen)
+                    )
                     if known[node] >= policy.least_chance and known[node] > 0.0:
                         ends = hop + 1 if place == policy.follower_tokens - 1 else 0
                         heapq.heappush(waiting, (-known[node], len(node), len(known) - 2, order, node, ends))

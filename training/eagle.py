@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,24 +16,18 @@ from transformers import LlamaConfig, PreTrainedModel
 from ..errors import ModelError, TrainingError
 from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
-from ..runtime.models.drafter import load_head
 from ..runtime.models.eagle_shape import Form, HeadShape
-from ..runtime.models.lean import LeanModel
-from ..runtime.models.loading import load_model, load_pretrained, load_tokenizer
-from ..runtime.models.tapped import require_lean
-from .acceptance import Acceptance, chain_acceptance
+from ..runtime.models.loading import load_pretrained, load_tokenizer
+from .acceptance import Acceptance
 from .checkpoint import Checkpoint
 from .eagle_module import HeadModule, feature_loss, training_time_loss
 from .head_files import HeadCard, save_card, save_head
 from .language_model import train
-from .own_text import Ids, OwnTextSettings, corpus_of, own_requests, write_own_texts
+from .own_text import Ids, OwnTextSettings, corpus_of
+from .run_folder import Progress, judged, own_texts_of, run_folder
 from .settings import TrainingSettings
 
 NOISE = 0.2  # of features in training form "eagle": uniform, this times 512 / columns wide; as published
-CHECKED = 24  # texts whose drafts are counted when a head is done
-PARTIAL = ".partial"  # folder inside the head's own that holds an unfinished run
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +42,7 @@ class EagleRequest:
     test_steps: int = 7  # of the training-time test of form "eagle3"
     draft_vocabulary: int = 0  # of form "eagle3"; 0: a quarter of the target's
     intermediate: int = 0  # width of the layer's MLP; 0: the target's
+    reads: tuple[int, ...] = ()  # of form "eagle3": layers behind each state it reads; empty: as published
     device: str = "cpu"
     dtype: str = "bfloat16"  # in which the target writes
 
@@ -59,6 +53,10 @@ class EagleRequest:
             raise TrainingError(f"the training-time test takes 1 step or more and fewer than tokens, got {self}")
         if min(self.draft_vocabulary, self.intermediate) < 0:
             raise TrainingError(f"sizes must be at least 0, which is the default, got {self}")
+        if self.reads and self.form == "eagle":
+            raise TrainingError(
+                f"form eagle reads the last hidden state, not {self.reads}; leave it open, or take eagle3"
+            )
 
 
 def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> HeadCard:
@@ -78,10 +76,10 @@ def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, pro
     """
     start = time.monotonic()
     identity = identify(request.target)
-    partial = _partial(request, identity, folder, fresh)
+    partial = run_folder(request, identity, folder, fresh=fresh)
     tokenizer = load_tokenizer(str(request.target))
     corpus = corpus_of(request.data, tokenizer)
-    texts = _written(request, corpus, partial, progress)
+    texts = own_texts_of(request, corpus, partial, progress)
     job = _Job(request, texts)
     torch.manual_seed(request.settings.seed)
     head = job.new_head()
@@ -89,7 +87,7 @@ def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, pro
     for _ in train(head, lambda batch: job.loss(head, batch), texts.ravel(), request.settings, checkpoint):
         progress("training the head", len(checkpoint.losses) / request.settings.steps)
     save_head(folder, head, job.shape(identity), job.draft_ids)
-    accepted = _accepted(request, corpus, folder, progress)
+    accepted = judged(request, corpus, folder, request.test_steps, progress)
     card = _card(request, identity, head, job, checkpoint.losses, accepted, seconds=time.monotonic() - start)
     save_card(folder, card)
     shutil.rmtree(partial)
@@ -105,10 +103,13 @@ class _Job:
         self._target = model.requires_grad_(False)
         self._layers = int(model.config.num_hidden_layers)
         self.config = head_config(model, request.intermediate)
-        self.reads = HeadShape(form=request.form, config=self.config).reads_of(self._layers)
+        self.reads = HeadShape(form=request.form, config=self.config, reads=request.reads).reads_of(self._layers)
         vocabulary = int(model.config.vocab_size)
         if request.form == "eagle3" and not 0 < min(self.reads) <= max(self.reads) < self._layers:
-            raise ModelError(f"a target of {self._layers} layers has no states after {self.reads}; use form eagle")
+            raise ModelError(
+                f"of a target of {self._layers} layers a head reads states after 1 to {self._layers - 1} of them, not "
+                f"{self.reads}; name others with --reads, or use form eagle"
+            )
         wanted = request.draft_vocabulary or max(vocabulary // 4, 1)
         self.draft_ids = frequent_ids(texts, vocabulary, wanted).to(request.device)
 
@@ -177,36 +178,6 @@ def frequent_ids(texts: Ids, vocabulary: int, count: int) -> Tensor:
     counts = np.bincount(texts.ravel(), minlength=vocabulary)
     best = np.argsort(-counts, kind="stable")[: min(count, vocabulary)]
     return torch.from_numpy(np.sort(best))
-
-
-def _partial(request: EagleRequest, identity: ModelIdentity, folder: Path, fresh: bool) -> Path:
-    """Return the folder of the unfinished run, new or of the same request."""
-    partial = folder / PARTIAL
-    if fresh and partial.exists():
-        shutil.rmtree(partial)
-    asked = json.dumps({**asdict(request), "target": identity.weights_hash}, default=str, sort_keys=True)
-    note = partial / "request.json"
-    if note.exists() and note.read_text() != asked:
-        raise TrainingError(f"{folder} holds another unfinished run; finish it, or forget it with --fresh")
-    partial.mkdir(parents=True, exist_ok=True)
-    note.write_text(asked)
-    return partial
-
-
-def _written(request: EagleRequest, corpus: Ids, partial: Path, progress: Progress) -> Ids:
-    def load() -> LeanModel:
-        return require_lean(load_model(str(request.target), dtype=request.dtype, device=request.device))
-
-    told = "the target writes its own text"
-    progress(told, 0.0)
-    return write_own_texts(load, own_requests(corpus, request.own), partial, lambda share: progress(told, share))
-
-
-def _accepted(request: EagleRequest, corpus: Ids, folder: Path, progress: Progress) -> Acceptance:
-    progress("counting accepted drafts", 0.0)
-    target = load_model(str(request.target), dtype=request.dtype, device=request.device)
-    asked = replace(request.own, texts=CHECKED, sampled=0.0, seed=request.own.seed + 1)
-    return chain_acceptance(target, load_head(folder, target), own_requests(corpus, asked), request.test_steps)
 
 
 def _card(

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..errors import TrainingError
+from ..profiler.device import detect
 from .checkpoint import Checkpoint
+from .muon import Muon
 from .settings import TrainingSettings
 
 Tokens = NDArray[np.integer[Any]]  # ids, of any size
@@ -23,8 +25,8 @@ def train(
 ) -> Iterator[float]:
     """Train `model` in place, yielding the loss of each step.
 
-    Hidden matrices are updated by Muon, embeddings and norms by AdamW; the forward runs under
-    bf16 autocast while the weights stay fp32.
+    Hidden matrices are updated by Muon, embeddings and norms by AdamW; the weights are fp32, and
+    what is multiplied is bf16 where the device multiplies that at full speed.
 
     Args:
         model: what is trained; its device is where batches go.
@@ -35,18 +37,19 @@ def train(
 
     Source: Muon, Jordan et al. 2024; the update-size match to AdamW, Liu et al. 2025, arXiv:2502.16982.
     """
-    optimizers = _optimizers(model, settings)
+    device = next(model.parameters()).device
+    is_narrow = detect(_name_of(device)).native_dtype == "bfloat16"
+    optimizers = _optimizers(model, settings, torch.bfloat16 if is_narrow else torch.float32)
     base_rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
     model.train()
     done = 0 if checkpoint is None else checkpoint.restore(model, optimizers)
-    device = next(model.parameters()).device
     for step, batch in enumerate(each.to(device) for each in batches(tokens, settings)):
         if step < done:
             continue
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group, rate in zip(groups, base_rates, strict=True):
             group["lr"] = rate * settings.lr_factor(step)
-        with torch.autocast("cpu" if not batch.is_cuda else "cuda", dtype=torch.bfloat16):
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_narrow):
             value = loss(batch)
         value.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -79,11 +82,15 @@ def batches(tokens: Tokens, settings: TrainingSettings) -> Iterator[Tensor]:
         yield torch.from_numpy(np.stack([tokens[s : s + width + 1] for s in chosen]).astype(np.int64))
 
 
-def _optimizers(model: nn.Module, settings: TrainingSettings) -> list[torch.optim.Optimizer]:
+def _name_of(device: torch.device) -> str:
+    return "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
+
+
+def _optimizers(model: nn.Module, settings: TrainingSettings, products: torch.dtype) -> list[torch.optim.Optimizer]:
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in embeddings]
     others = [p for p in model.parameters() if p.ndim != 2 or id(p) in embeddings]
     return [
-        torch.optim.Muon(matrices, lr=settings.matrix_lr, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        Muon(matrices, lr=settings.matrix_lr, weight_decay=0.1, dtype=products),
         torch.optim.AdamW(others, lr=settings.other_lr, betas=(0.9, 0.95), weight_decay=0.0),
     ]

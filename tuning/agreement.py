@@ -14,6 +14,7 @@ from ..profiler.protocols import Parts
 from ..profiler.records.acceptance import PairwiseAcceptance
 from ..runtime.cache import KeyValueCache
 from ..runtime.layout import lay_out
+from ..runtime.models.block import BlockHead
 from ..runtime.models.eagle import EagleHead
 from ..runtime.models.forward import CausalModel
 from .parts import kept_or_made
@@ -97,7 +98,7 @@ class _Reader:
 
     def __init__(self, model: CausalModel, longest: int, text: Sequence[int]) -> None:
         self._model, self._read = model, 0
-        self._features = model.along(text) if isinstance(model, EagleHead) else None
+        self._features = model.along(text) if isinstance(model, EagleHead | BlockHead) else None
         self._cache: KeyValueCache = model.new_cache(1, longest)
 
     def skip(self, tokens: Sequence[int]) -> None:
@@ -122,10 +123,15 @@ class _Reader:
             device=self._model.device,
         )
         self._read += count
-        if isinstance(self._model, EagleHead):
-            assert self._features is not None
-            return self._model.read(self._features[None, self._read - count : self._read], step, self._cache)
-        return self._model.forward(step, self._cache)
+        if self._features is None:
+            return self._model.forward(step, self._cache)
+        features = self._features[None, self._read - count : self._read]
+        if isinstance(self._model, BlockHead):
+            self._model.keep(features, step, self._cache)
+            said = self._model.say(features, step, self._cache)
+            return self._model.block(said).root()[None, :, : self._model.vocabulary]
+        assert isinstance(self._model, EagleHead), "only these have features"
+        return self._model.read(features, step, self._cache)
 
 
 def _mirrored(upper: NDArray[np.float64]) -> Matrix:

@@ -11,7 +11,7 @@ from ..planner.memory import Footprint, footprint_of
 from ..profiler.configuration import read_architecture
 from ..profiler.records.architecture import Architecture
 from ..profiler.records.model import ModelIdentity
-from ..runtime.models.eagle_shape import is_head
+from ..runtime.models.drafter import draft_role
 
 
 def architecture_of(model: ModelIdentity) -> Architecture | None:
@@ -19,7 +19,7 @@ def architecture_of(model: ModelIdentity) -> Architecture | None:
     if not model.location:
         return None
     place = Path(model.location)
-    if is_head(place):  # its configuration is that of its one layer; what else it needs is its target's
+    if draft_role(place) != "draft":  # its configuration is its own; what else it needs is its target's
         return None
     file = place / "config.json" if place.is_dir() else place
     try:

@@ -96,7 +96,9 @@ class Family:
     target: CausalModel
     drafters: Mapping[str, CausalModel]
 
-    def decoder(self, schedule: Schedule, *, names: Sequence[str], batch: int, capacity: int) -> Decoder:
+    def decoder(
+        self, schedule: Schedule, *, names: Sequence[str], batch: int, capacity: int, allow_lossy: bool = False
+    ) -> Decoder:
         """Return an empty batch over the named drafters, models, stacks of them, or the lookup.
 
         Raises:
@@ -116,7 +118,7 @@ class Family:
                 known = ", ".join([*self.drafters, LOOKUP])
                 raise RequestError(f"no drafter called {name!r}; this family has {known}")
         target = tapped_for(self.target, [self.drafters[name] for name in names if name in self.drafters])
-        return Decoder(target, drafters, schedule, slots=batch, capacity=capacity)
+        return Decoder(target, drafters, schedule, slots=batch, capacity=capacity, allow_lossy=allow_lossy)
 
 
 def room_for(requests: Sequence[Request], setups: Sequence[RoundSetup], batch: int | None = None) -> int:

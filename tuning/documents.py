@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..errors import RequestError, SpectuneError
-from ..planner.inputs import HEAD, DrafterInputs, PlanInputs, with_weights
+from ..planner.inputs import DRAFT_ROLES, DrafterInputs, PlanInputs, with_weights
 from ..planner.recorded import texts_of
 from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.device import Device
@@ -113,9 +113,9 @@ def _of_model(surfaces: Surfaces, model: str, role: str, called: str) -> Path:
 
 
 def _draft_role(surfaces: Surfaces, model: str) -> str:
-    """Return in which role a drafter was timed: a head's forwards have their own."""
-    is_head = any(_is_of(document.surface, model, HEAD) for document in surfaces.values())
-    return HEAD if is_head else "draft"
+    """Return in which role a drafter was timed: heads and block drafters have their own."""
+    roles = {document.surface.role for document in surfaces.values() if document.surface.model == model}
+    return next((role for role in DRAFT_ROLES if role in roles), DRAFT_ROLES[0])
 
 
 def _is_of(surface: LatencySurface, model: str, role: str) -> bool:

@@ -25,7 +25,7 @@ from ..profiler.records.efficiency import Efficiency
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.surface import LatencySurface
 from ..profiler.roofline import bound_surface
-from ..runtime.models.eagle_shape import is_head
+from ..runtime.models.drafter import draft_role
 from .evidence import Evidence, evidence_of
 from .request import Identities, Models
 
@@ -81,7 +81,7 @@ def estimate(request: EstimateRequest, store: Store, identities: Identities | No
         ModelError: a model's configuration cannot be read.
     """
     for path in request.models.drafters.values():
-        if is_head(path):
+        if draft_role(path) != "draft":
             raise ModelError(f"the forwards of a head are measured, not estimated; leave out {path}, or profile it")
     wanted = catalogued(request.device)
     request = replace(request, dtype=wanted.device.dtype_for(request.dtype))

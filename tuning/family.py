@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from ..profiler.identity import identify
 from ..profiler.records.device import Device
-from ..runtime.models.drafter import load_drafter
-from ..runtime.models.eagle_shape import is_head, require_head_of
-from ..runtime.models.loading import load_model, require_one_vocabulary
+from ..runtime.models.drafter import load_drafter, require_drafter_of
+from ..runtime.models.loading import load_model
 from .decoding import Family
 from .request import Identities, Models
 
@@ -22,9 +21,7 @@ def identify_all(models: Models) -> Identities:
     target = identify(models.target)
     drafters = {name: identify(path, name) for name, path in models.drafters.items()}
     for path in models.drafters.values():
-        require_one_vocabulary(str(models.target), str(path))
-        if is_head(path):
-            require_head_of(path, target.name, target.weights_hash)
+        require_drafter_of(path, target)
     return Identities(target=target, drafters=drafters)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..db.store import Store
 from ..errors import RequestError
-from ..planner.inputs import HEAD
+from ..planner.inputs import BLOCK, DRAFT_ROLES, HEAD
 from ..profiler.device import detect
 from ..profiler.domain import Domain
 from ..profiler.identity import identify, identify_config
@@ -21,8 +21,7 @@ from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import require_role
 from ..profiler.records.surface import LatencySurface
-from ..runtime.models.drafter import load_head
-from ..runtime.models.eagle_shape import is_head
+from ..runtime.models.drafter import draft_role, load_drafter
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_model
 from ..runtime.models.parallel import leave, load_parallel, rank
@@ -68,8 +67,8 @@ class LatencyRequest:
             raise RequestError(f"need distinct roles, and tokens and devices of at least 1, got {self}")
         for role in self.roles:
             require_role(role)
-            if role == "head":
-                raise RequestError("a head is timed as draft, and its surface says head; give the role draft")
+            if role in (BLOCK, HEAD):
+                raise RequestError(f"a {role} is timed as draft, and its surface says {role}; give the role draft")
         if self.ranks > 1 and (self.models.drafters or self.models.target.is_file()):
             raise RequestError("a target spread over several devices is timed alone, from its weights' folder")
         if self.ranks > 1 and set(self.roles) - {"verify", "draft"}:
@@ -148,7 +147,7 @@ def _timed(request: LatencyRequest, identities: Identities) -> list[tuple[ModelI
     of_drafters = [role for role in request.roles if role.partition(":")[0] in OF_DRAFTERS]
     timed = [(identities.target, role) for role in of_target]
     for model in identities.drafters.values():
-        own = HEAD if is_head(Path(model.location)) else "draft"
+        own = draft_role(Path(model.location))
         timed += [(model, own if role == "draft" else role) for role in of_drafters]
     return timed
 
@@ -158,7 +157,8 @@ def _domain(request: LatencyRequest, role: str) -> Domain:
     kind = role.partition(":")[0]
     if kind == "prefill":
         return Domain(batches=batches, contexts=(0,), least_tokens=1, most_tokens=contexts[-1])
-    tokens = {"draft": DRAFT_TOKENS, HEAD: DRAFT_TOKENS, "loop": LOOP_WIDTH}.get(kind, request.most_tokens)
+    drafted = dict.fromkeys(DRAFT_ROLES, DRAFT_TOKENS) | {"loop": LOOP_WIDTH}
+    tokens = drafted.get(kind, request.most_tokens)
     return Domain(batches=batches, contexts=contexts, most_tokens=tokens)
 
 
@@ -203,8 +203,8 @@ def _share(model: CausalModel, identity: str, request: LatencyRequest, domain: D
 
 
 def _loaded(path: Path, request: LatencyRequest, device: str, target: CausalModel | None = None) -> CausalModel:
-    if target is not None and is_head(path):
-        return load_head(path, target)
+    if target is not None and draft_role(path) != "draft":
+        return load_drafter(str(path), target, dtype=request.dtype, device=device)
     if path.is_file():
         return load_random(path, dtype=request.dtype, device=device, seed=request.seed)
     return load_model(str(path), dtype=request.dtype, device=device)

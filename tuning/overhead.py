@@ -34,8 +34,9 @@ from ..planner.stack_policy import JOINT, stack_name
 from ..planner.tree import TokenTree
 from ..profiler.records.overhead import OverheadSample
 from ..runtime.decoder import Decoder, Round
-from ..runtime.models.eagle import EagleHead
+from ..runtime.models.block import BlockHead
 from ..runtime.models.forward import CausalModel
+from ..runtime.models.tapped import reads_of
 from ..runtime.requests import Request
 from ..runtime.setup import PLAIN, RoundSetup
 from ..runtime.shapes import ForwardShapes
@@ -104,7 +105,7 @@ def measure_overhead(
         drafter: the one the probes draft with; None where the family has none.
         seed: of the order.
     """
-    is_stacked = drafter is not None and not isinstance(family.drafters[drafter], EagleHead)
+    is_stacked = drafter is not None and not reads_of(family.drafters[drafter])
     setups = [probe for probe in probes(drafter) if is_stacked or not isinstance(probe.policy, StackPolicy)]
     unending = [replace(r, stop=frozenset(), max_new_tokens=max(r.max_new_tokens, 2)) for r in requests]
     room = room_for(unending, setups, batch)
@@ -136,6 +137,7 @@ class _Alone:
 
     def __init__(self, family: Family, drafter: str | None, batch: int, room: int) -> None:
         self._batch, self._room = batch, room
+        self._is_block = drafter is not None and isinstance(family.drafters[drafter], BlockHead)
         self._shapes = {"verify": _shapes(family.target, "verify", batch, room)}
         if drafter is not None:
             self._shapes["draft"] = _shapes(family.drafters[drafter], "draft", batch, room)
@@ -144,7 +146,10 @@ class _Alone:
     def forwards_ms(self, rounds: Sequence[Round]) -> list[float]:
         """Return what the forwards of each round take one by one; each shape of theirs is timed once."""
         known: dict[tuple[str, int], float] = {}
-        return [sum(self._ms(known, role, done.context, tokens) for role, tokens in _fed(done)) for done in rounds]
+        return [
+            sum(self._ms(known, role, done.context, tokens) for role, tokens in _fed(done, self._is_block))
+            for done in rounds
+        ]
 
     def _ms(self, known: dict[tuple[str, int], float], role: str, context: int, tokens: int) -> float:
         if (role, tokens) not in known:
@@ -158,15 +163,15 @@ class _Alone:
         return known[role, tokens]
 
 
-def _fed(done: Round) -> list[tuple[str, int]]:
+def _fed(done: Round, is_block: bool) -> list[tuple[str, int]]:
     """Return the forwards of a round: in which role, and of how many tokens per sequence.
 
-    A stack's are pieces of text; all of them are one model's here.
+    A stack's are pieces of text; all of them are one model's here. A block drafter runs one, whatever its layers.
     """
     verify = ("verify", done.verify_tokens)
     if done.levels:
         return [verify, *(("read", tokens) for tokens in done.widths)]
-    drafted = (done.fresh, *done.widths[1:]) if done.widths else ()
+    drafted = (done.fresh, *(() if is_block else done.widths[1:])) if done.widths else ()
     return [verify, *(("draft", tokens) for tokens in drafted)]
 
 
@@ -183,8 +188,7 @@ class _Running:
         self._unread: dict[str, int] = {}  # tokens committed since a drafter with a model last ran it
         names = [LOOKUP]
         if drafter is not None:
-            is_head = isinstance(family.drafters[drafter], EagleHead)
-            names += [drafter] if is_head else [drafter, JOINT.join((drafter, LOOKUP))]
+            names += [drafter] if reads_of(family.drafters[drafter]) else [drafter, JOINT.join((drafter, LOOKUP))]
         self._models = [name for name in names if name != LOOKUP]
         self._decoder: Decoder = family.decoder(lambda *_: self._setup, names=names, batch=batch, capacity=room)
 

@@ -16,7 +16,10 @@ from ..db.sources import sources_of_inputs
 from ..db.store import Store
 from ..errors import RequestError, StoreError
 from ..planner.cost import Cell, cells_of
-from ..planner.inputs import HEAD, TARGET, DrafterInputs, PlanInputs, with_weights
+from ..planner.frozen import FrozenTable
+from ..planner.inputs import DRAFT_ROLES, TARGET, DrafterInputs, PlanInputs, with_weights
+from ..planner.lossy_run import LossyRun
+from ..planner.lossy_search import with_lossy_runs
 from ..planner.memory import memory_bytes
 from ..planner.objective import LatencyBound
 from ..planner.options import SearchOptions
@@ -57,15 +60,27 @@ class PlanRequest:
     trials: int = SearchOptions().trials
     bound: LatencyBound | None = None
     max_memory_bytes: int | None = None
+    allow_lossy: bool = False
+    max_quality_loss: float | None = None  # see `SearchOptions`
+    lossy: tuple[LossyRun, ...] = ()  # runs of lossy ways; nothing else lossy competes
+    tables: tuple[FrozenTable, ...] = ()  # that Cacheback may draft from beside the text's own
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", self.device.dtype_for(self.dtype))
+        if self.lossy and not self.allow_lossy:
+            raise RequestError("lossy runs were given, and lossy decoding was not allowed; pass --allow-lossy too")
 
     @property
     def options(self) -> SearchOptions:
         """How the plan is searched for."""
         return SearchOptions(
-            seed=self.seed, trials=self.trials, bound=self.bound, max_memory_bytes=self.max_memory_bytes
+            seed=self.seed,
+            trials=self.trials,
+            bound=self.bound,
+            max_memory_bytes=self.max_memory_bytes,
+            allow_lossy=self.allow_lossy,
+            max_quality_loss=self.max_quality_loss,
+            tables=self.tables,
         )
 
 
@@ -117,6 +132,8 @@ def solve_plan(inputs: PlanInputs, request: PlanRequest, effort: Effort | None =
         StoreError: the storage of trials failed.
     """
     used, cells = effort or Effort(), _cells(inputs, request)
+    if request.allow_lossy:
+        inputs = with_lossy_runs(inputs, request.lossy)
     _require_footprints(inputs, request)
     _require_room(inputs, request, cells)
     jobs = used.jobs or jobs_that_pay(len(cells), sum(drafter.trace.positions for drafter in inputs.drafters))
@@ -301,8 +318,9 @@ def _surface(store: Store, request: PlanRequest, model: ModelIdentity, role: str
 
 
 def _draft_role(store: Store, request: PlanRequest, model: ModelIdentity) -> str:
-    """Return in which role a drafter was timed: a head's forwards have their own."""
-    return HEAD if store.surfaces(request.device.fingerprint, model.key, request.dtype, role=HEAD) else "draft"
+    """Return in which role a drafter was timed: heads and block drafters have their own."""
+    known = (request.device.fingerprint, model.key, request.dtype)
+    return next((role for role in DRAFT_ROLES if store.surfaces(*known, role=role)), DRAFT_ROLES[0])
 
 
 def _nearest(request: PlanRequest, store: Store) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..planner.inputs import HEAD
 from ..profiler.device import detect
 from ..profiler.domain import Domain, Shape
-from ..runtime.models.eagle_shape import is_head
+from ..runtime.models.drafter import draft_role
 from ..runtime.models.loading import load_tokenizer
 from .family import identify_all
 from .request import ProfileRequest
@@ -47,7 +46,7 @@ def preview(request: ProfileRequest) -> Preview:
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     requests = [asked for workload in workloads for asked in workload.requests]
     names = [identities.target.name, *identities.drafters]
-    roles = ["verify", *(HEAD if is_head(path) else "draft" for path in request.models.drafters.values())]
+    roles = ["verify", *(draft_role(path) for path in request.models.drafters.values())]
     return Preview(
         device=device.label,
         models=tuple(

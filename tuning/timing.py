@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..planner.inputs import HEAD
+from ..planner.inputs import BLOCK
 from ..planner.recorded import texts_of
 from ..planner.worth import DecisionWorth
 from ..profiler.domain import Domain
@@ -17,7 +17,7 @@ from ..profiler.protocols import MeasurementSink, ShapeRunner
 from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.device import Device
 from ..profiler.records.surface import LatencySurface
-from ..runtime.models.eagle import EagleHead
+from ..runtime.models.drafter import role_of
 from ..runtime.models.forward import CausalModel
 from ..runtime.requests import Request
 from ..runtime.shapes import room_of, runner_of
@@ -66,7 +66,7 @@ def time_surfaces(
     longest = domains[0].contexts[-1]
     runners = [runner_for(family.target, "verify", identities.target.key, request, domains[0], longest)]
     for (name, model), domain in zip(family.drafters.items(), domains[1:], strict=True):
-        role = HEAD if isinstance(model, EagleHead) else "draft"
+        role = role_of(model)
         runners.append(runner_for(model, role, identities.drafters[name].key, request, domain, longest))
     return measure(
         runners,
@@ -76,7 +76,7 @@ def time_surfaces(
         sink=sink,
         seed=request.seed,
         held_out=request.held_out,
-        value=_worth(domains[0], traces, list(family.drafters)),
+        value=_worth(domains[0], traces, list(family.drafters), _blocks(family)),
         progress=lambda share: progress("timing forwards", share),
     )
 
@@ -103,12 +103,19 @@ def runner_for(
     return runner_of(model, role, request.regime, identity=identity, slots=max(request.batches), capacity=capacity)
 
 
-def _worth(verify: Domain, traces: Sequence[AcceptanceTrace], names: Sequence[str]) -> DecisionWorth | None:
+def _blocks(family: Family) -> set[int]:
+    """Return the numbers of the surfaces of block drafters."""
+    return {place for place, model in enumerate(family.drafters.values(), start=1) if role_of(model) == BLOCK}
+
+
+def _worth(
+    verify: Domain, traces: Sequence[AcceptanceTrace], names: Sequence[str], blocks: set[int]
+) -> DecisionWorth | None:
     acceptance: dict[int, NDArray[np.float64]] = {}
     for trace in traces:
         if trace.drafter != LOOKUP:
             acceptance[1 + list(names).index(trace.drafter_name)] = trace.rank_acceptance()
-    return DecisionWorth(0, acceptance, verify.contexts, texts_of(traces[0])) if traces else None
+    return DecisionWorth(0, acceptance, verify.contexts, texts_of(traces[0]), blocks) if traces else None
 
 
 def by_name(surfaces: Sequence[LatencySurface], drafters: Mapping[str, object]) -> dict[str, LatencySurface]:

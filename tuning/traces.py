@@ -11,6 +11,7 @@ from ..errors import RequestError
 from ..profiler.prompts import by_workload
 from ..profiler.protocols import Parts
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance, PromptTrace
+from ..runtime.models.tapped import reads_of
 from ..runtime.requests import Request
 from .agreement import pairwise_acceptance
 from .continuations import continuations
@@ -103,9 +104,22 @@ def record_workloads(
 
 
 def trace_of(
-    request: ProfileRequest, identities: Identities, name: str, prompts: tuple[PromptTrace, ...]
+    request: ProfileRequest,
+    identities: Identities,
+    name: str,
+    prompts: tuple[PromptTrace, ...],
+    *,
+    prefix_exact: bool = True,
 ) -> AcceptanceTrace:
-    """Return one drafter's recorded prompts as a trace of the request's workload; LOOKUP has no weights."""
+    """Return one drafter's recorded prompts as a trace of the request's workload; LOOKUP has no weights.
+
+    Args:
+        request: of the workload.
+        identities: of the models.
+        name: of the drafter.
+        prompts: recorded.
+        prefix_exact: below the target's own token it drafts what it would if that were committed, as models do.
+    """
     return AcceptanceTrace(
         target=identities.target.key,
         drafter=LOOKUP if name == LOOKUP else identities.drafters[name].key,
@@ -114,7 +128,7 @@ def trace_of(
         temperature=request.temperature,
         seed=request.seed,
         children=prompts[0].children,
-        prefix_exact=True,
+        prefix_exact=prefix_exact,
         prompts=prompts,
     )
 
@@ -145,5 +159,6 @@ def _traces(
     for name, model in family.drafters.items():
         progress(f"recording {name}", 0.0)
         prompts = record_prompts(model, texts, recipe, parts=parts, name=name)
-        traces.append(trace_of(workload.request, identities, name, prompts))
+        is_exact = not reads_of(model)
+        traces.append(trace_of(workload.request, identities, name, prompts, prefix_exact=is_exact))
     return traces

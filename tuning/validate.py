@@ -47,6 +47,7 @@ class ValidateRequest:
     max_prompt_tokens: int = 64
     rounds: int = 3  # interleaved repetitions, whose medians count
     seed: int = 0
+    allow_lossy: bool = False  # whether lossy cells are measured as they are; they are refused else
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -114,6 +115,11 @@ def _cell_for(plan: Plan, batch: int, requests: Sequence[Request]) -> PlanCell:
 
 
 def _measured(cell: PlanCell, family: Family, requests: Sequence[Request], request: ValidateRequest) -> ValidationRow:
+    if cell.is_lossy and not request.allow_lossy:
+        raise RequestError(
+            f"batch {cell.batch}, context {cell.context} of the plan is {cell.policy.label}, whose output is not the "
+            "target's own; allow that with --allow-lossy, or plan without"
+        )
     planned: list[float] = []
     plain: list[float] = []
     speeds: list[float] = []
@@ -144,5 +150,5 @@ def entrant(name: str, setup: RoundSetup, family: Family, requests: Sequence[Req
     """Return a fresh decoder that runs every round by one setup, ready to race."""
     names = [setup.drafter] if setup.drafter else []
     room = room_for(requests, [setup], batch)
-    decoder = family.decoder(always(setup), names=names, batch=batch, capacity=room)
+    decoder = family.decoder(always(setup), names=names, batch=batch, capacity=room, allow_lossy=setup.is_lossy)
     return DecoderEntrant(name, decoder, requests, batch)

@@ -16,8 +16,19 @@ from .suffix import Texts
 from .table import NONE, READ, Table, clear, read, slot_of
 
 
+class Tables(NamedTuple):
+    """The table of a text, and the one of a corpus that never changes and is asked after it.
+
+    Both have leaders and followers of as many tokens. The ranks of the second table's followers, where ranks of both
+    are meant, come behind all that the first has room for.
+    """
+
+    own: Table
+    frozen: Table
+
+
 class Trie(NamedTuple):
-    """The followers of one leader, merged: (FC * FL,) each.
+    """The followers of one leader in both tables, merged: (FC * FL,) each, FC being those of both.
 
     A node that does not fit into the ranking stays here, so that what hangs below it is known not to fit either; its
     id is then NONE, or was given to another that stands before all that could hang below it.
@@ -44,24 +55,27 @@ class Grid(NamedTuple):
     leasts: Floats
 
 
-def trie_of(followers: int, follower_tokens: int) -> Trie:
+def trie_of(tables: Tables) -> Trie:
     """Return room for all followers of a leader."""
-    above, tokens, nodes = np.zeros((3, followers * follower_tokens), dtype=np.int64)
-    return Trie(above, tokens, nodes, np.zeros(followers * follower_tokens))
+    most = sum(table.followers[0].size for table in tables)
+    above, tokens, nodes = np.zeros((3, most), dtype=np.int64)
+    return Trie(above, tokens, nodes, np.zeros(most))
 
 
 @compiled
-def grow_tree(t: Table, chances: Floats, limits: Limits, ranking: Ranking, trie: Trie) -> int:
+def grow_tree(both: Tables, chances: Floats, limits: Limits, ranking: Ranking, trie: Trie) -> int:
     """Rank the likeliest nodes behind the text's end; return how many are taken.
 
     Args:
-        t: the text's table.
-        chances: (hops, FC, FL), of the node that a follower adds to be on the path, given that its leader is.
+        both: the text's table and the frozen one.
+        chances: (hops, FC, FL), of the node that a follower adds to be on the path, given that its leader is; FC counts
+            the followers of both tables.
         limits: of the tree.
         ranking: room for limits.nodes; written, a node's mark being how many followers led there, NONE inside one.
         trie: room for FC * FL nodes.
     """
     begin(ranking, limits.nodes)
+    t = both.own
     length = t.leaders.shape[1]
     if t.head[READ] < length:
         return 0
@@ -70,7 +84,7 @@ def grow_tree(t: Table, chances: Floats, limits: Limits, ranking: Ranking, trie:
     while ranking.head[TAKEN] < limits.nodes:
         if hop != NONE:
             _write_leader(t, ranking, node, leader)
-            _put_followers(t, leader, chances[min(hop, len(chances) - 1)], node, hop, limits, ranking, trie)
+            _put_followers(both, leader, chances[min(hop, len(chances) - 1)], node, hop, limits, ranking, trie)
         node = take(ranking)
         if node == NONE:
             break
@@ -80,10 +94,10 @@ def grow_tree(t: Table, chances: Floats, limits: Limits, ranking: Ranking, trie:
 
 @compiled
 def draft_tree(
-    t: Table, chances: Floats, limits: Limits, ranking: Ranking, trie: Trie, places: Ints, tree: Ints
+    both: Tables, chances: Floats, limits: Limits, ranking: Ranking, trie: Trie, places: Ints, tree: Ints
 ) -> int:
     """Write the tree behind the text's end as `ranking.write_tree` does; return its nodes, root apart."""
-    count = grow_tree(t, chances, limits, ranking, trie)
+    count = grow_tree(both, chances, limits, ranking, trie)
     write_tree(ranking, count, places, tree)
     return count
 
@@ -91,7 +105,7 @@ def draft_tree(
 @compiled
 def table_sweep(
     texts: Texts,
-    t: Table,
+    both: Tables,
     chances: Floats,
     limits: Limits,
     grid: Grid,
@@ -105,7 +119,7 @@ def table_sweep(
 
     Args:
         texts: recorded.
-        t: a table.
+        both: a table to fill, and the frozen one.
         chances, ranking, trie: as `grow_tree` takes them.
         limits: the widest of the grid.
         grid: nodes and chances.
@@ -113,14 +127,14 @@ def table_sweep(
         accepted: (settings, rows), written.
         sizes: (settings, rows), written: root included.
     """
-    row = 0
+    row, t = 0, both.own
     for text in range(len(texts.prompts)):
         own = texts.tokens[texts.firsts[text] : texts.firsts[text + 1]]
         clear(t)
         read(t, own[: texts.prompts[text] - 1])
         for now in range(texts.prompts[text], len(own)):
             read(t, own[now - 1 : now])
-            count = grow_tree(t, chances, limits, ranking, trie)
+            count = grow_tree(both, chances, limits, ranking, trie)
             mark_right(ranking, count, own, now, is_right)
             for setting in range(len(grid.nodes)):
                 right, size = 0, 0
@@ -137,7 +151,7 @@ def table_sweep(
 
 
 @compiled
-def count_chances(texts: Texts, chosen: Bools, t: Table, trie: Trie, seen: Floats, right: Floats) -> None:
+def count_chances(texts: Texts, chosen: Bools, both: Tables, trie: Trie, seen: Floats, right: Floats) -> None:
     """Count, at every position of the chosen texts, how often nodes that followers add are on the target's path.
 
     The target's own path goes from follower to follower, as long as it follows one to its end.
@@ -145,10 +159,11 @@ def count_chances(texts: Texts, chosen: Bools, t: Table, trie: Trie, seen: Float
     Args:
         texts: recorded.
         chosen: (texts,).
-        t: a table.
+        both: a table to fill, and the frozen one.
         trie: room for FC * FL nodes.
         seen, right: (hops, FC, FL), zeros; written.
     """
+    t = both.own
     length, span = t.leaders.shape[1], t.followers.shape[2]
     for text in range(len(texts.prompts)):
         own = texts.tokens[texts.firsts[text] : texts.firsts[text + 1]]
@@ -160,7 +175,7 @@ def count_chances(texts: Texts, chosen: Bools, t: Table, trie: Trie, seen: Float
             read(t, own[now - 1 : now])
             at, hop = now, 0
             while at >= length and at < len(own) and hop < len(seen):
-                is_whole = _count_at(t, own[at - length : at], own[at : at + span], trie, seen[hop], right[hop])
+                is_whole = _count_at(both, own[at - length : at], own[at : at + span], trie, seen[hop], right[hop])
                 if not is_whole:
                     break
                 at += span
@@ -168,13 +183,22 @@ def count_chances(texts: Texts, chosen: Bools, t: Table, trie: Trie, seen: Float
 
 
 @compiled
-def _count_at(t: Table, leader: Ints, after: Ints, trie: Trie, seen: Floats, right: Floats) -> bool:
+def _count_at(both: Tables, leader: Ints, after: Ints, trie: Trie, seen: Floats, right: Floats) -> bool:
     """Count one leader's nodes; return whether the text goes on with a whole follower."""
+    own = both.own.followers.shape[1]
+    count, is_whole = _count_in(both.own, leader, after, 0, trie, seen[:own], right[:own])
+    _, is_whole_there = _count_in(both.frozen, leader, after, count, trie, seen[own:], right[own:])
+    return is_whole or is_whole_there
+
+
+@compiled
+def _count_in(
+    t: Table, leader: Ints, after: Ints, count: int, trie: Trie, seen: Floats, right: Floats
+) -> tuple[int, bool]:
+    """Count what one table adds to `count` nodes; return their new number, and whether it has a whole follower."""
     slot, is_whole = slot_of(t, leader), False
-    if slot == NONE:
-        return False
-    count, span = 0, t.followers.shape[2]
-    for rank in range(t.counts[slot]):
+    span = t.followers.shape[2]
+    for rank in range(0 if slot == NONE else t.counts[slot]):
         above, agrees = ROOT, True
         for place in range(span):
             token = t.followers[slot, rank, place]
@@ -188,15 +212,33 @@ def _count_at(t: Table, leader: Ints, after: Ints, trie: Trie, seen: Floats, rig
                 right[rank, place] += 1.0 if agrees else 0.0
             above = known
         is_whole = is_whole or agrees
-    return is_whole
+    return count, is_whole
 
 
 @compiled
 def _put_followers(
-    t: Table, leader: Ints, chances: Floats, parent: int, hop: int, limits: Limits, ranking: Ranking, trie: Trie
+    both: Tables, leader: Ints, chances: Floats, parent: int, hop: int, limits: Limits, ranking: Ranking, trie: Trie
 ) -> None:
-    """Let what a leader's followers add to the tree behind a node wait."""
-    slot, count = slot_of(t, leader), 0
+    """Let what a leader's followers add to the tree behind a node wait, the text's own before the frozen ones."""
+    own = both.own.followers.shape[1]
+    count = _put_of(both.own, leader, chances[:own], 0, parent, hop, limits, ranking, trie)
+    _put_of(both.frozen, leader, chances[own:], count, parent, hop, limits, ranking, trie)
+
+
+@compiled
+def _put_of(
+    t: Table,
+    leader: Ints,
+    chances: Floats,
+    count: int,
+    parent: int,
+    hop: int,
+    limits: Limits,
+    ranking: Ranking,
+    trie: Trie,
+) -> int:
+    """Let what one table adds to a trie of `count` nodes wait; return their new number."""
+    slot = slot_of(t, leader)
     depth = 0 if parent == ROOT else ranking.depths[parent]
     chance = 1.0 if parent == ROOT else ranking.chances[parent]
     span = t.followers.shape[2]
@@ -216,6 +258,7 @@ def _put_followers(
                     mark = hop + 1 if place == span - 1 else NONE
                     trie.nodes[known] = put(ranking, most, token, over, depth + 1 + place, -known, mark)
             above, most = known, trie.chances[known]
+    return count
 
 
 @compiled

@@ -16,13 +16,15 @@ class Search(NamedTuple):
     max_ngram: int
     min_ngram: int
     length: int
+    is_first: bool  # of several occurrences the first is copied behind, else the last
 
 
 @compiled
 def lookup_sweep(tokens: Ints, firsts: Ints, prompts: Ints, search: Search, found: Ints, right: Ints) -> None:
     """Find what `lookup.find_continuation` finds at every position of every text.
 
-    earlier[n][i] = the last place before i where the n-gram that ends at i ended before, found along earlier[n - 1]
+    earlier[n][i] = the last place before i where the n-gram that ends at i ended before, found along earlier[n - 1];
+    of the first occurrence it is, from the text's start on, that place's own first place
 
     Args:
         tokens: of all texts, one after the other.
@@ -37,14 +39,16 @@ def lookup_sweep(tokens: Ints, firsts: Ints, prompts: Ints, search: Search, foun
     for text in range(len(prompts)):
         own = tokens[firsts[text] : firsts[text + 1]]
         _link(own, search.max_ngram, earlier)
+        if search.is_first:
+            _to_first(earlier[:, : len(own)])
         for now in range(prompts[text], len(own)):
-            newest = _newest(earlier, now - 1, search.max_ngram, search.min_ngram)
-            if newest >= 0:
-                found[row] = min(search.length, now - 1 - newest)
+            taken = _taken(earlier, now - 1, search.max_ngram, search.min_ngram)
+            if taken >= 0:
+                found[row] = min(search.length, now - 1 - taken)
                 while (
                     right[row] < found[row]
                     and now + right[row] < len(own)
-                    and own[newest + 1 + right[row]] == own[now + right[row]]
+                    and own[taken + 1 + right[row]] == own[now + right[row]]
                 ):
                     right[row] += 1
             row += 1
@@ -67,8 +71,18 @@ def _link(own: Ints, max_ngram: int, earlier: Ints) -> None:
 
 
 @compiled
-def _newest(earlier: Ints, at: int, max_ngram: int, min_ngram: int) -> int:
-    """Return where the longest n-gram that ends here ended last before, -1 if none did."""
+def _to_first(earlier: Ints) -> None:
+    """Turn last places before into first ones."""
+    for ngram in range(1, len(earlier)):
+        for at in range(earlier.shape[1]):
+            before = earlier[ngram, at]
+            if before >= 0 and earlier[ngram, before] >= 0:
+                earlier[ngram, at] = earlier[ngram, before]
+
+
+@compiled
+def _taken(earlier: Ints, at: int, max_ngram: int, min_ngram: int) -> int:
+    """Return where the longest n-gram that ends here ended before, -1 if none did."""
     for ngram in range(max_ngram, min_ngram - 1, -1):
         before: int = earlier[ngram, at]
         if before >= 0:

@@ -62,6 +62,7 @@ def price(
     rounds: Rounds,
     span: tuple[float, float, float],
     draft: Table,
+    paid: int,
     verify: Table,
     host: tuple[float, float, float],
     times: Floats,
@@ -72,6 +73,7 @@ def price(
         rounds: a Replay's.
         span: contexts above the first and up to the second are priced as they are, all others as the third.
         draft: without any context where no model drafts.
+        paid: how many of a round's layers cost a forward of the drafter, from the first on.
         verify: by tokens in the tree.
         host: milliseconds of a round, of each drafter forward and of each node.
         times: (3, rounds), written: draft, verify and host milliseconds.
@@ -87,7 +89,7 @@ def price(
             forwards += rounds.widths[at, forward] > 0
         if len(draft.knots) and most:
             lower, upper, share = _between(draft.knots, context)
-            for forward in range(most):
+            for forward in range(paid):
                 fed = rounds.widths[at, forward]
                 if forward == 0 and fed > 0:
                     fed = rounds.catch_up[at]

@@ -69,6 +69,17 @@ def clear(t: Table) -> None:
 
 
 @compiled
+def fill(t: Table, leaders: Ints, counts: Ints, followers: Ints) -> None:
+    """Hold these leaders (LC, LL), their counts (LC,) and followers (LC, FC, FL), and nothing else; no recency."""
+    clear(t)
+    t.head[USED] = len(leaders)
+    for slot in range(len(leaders)):
+        t.leaders[slot], t.counts[slot], t.followers[slot] = leaders[slot], counts[slot], followers[slot]
+        bucket = _bucket(t, leaders[slot])
+        t.chained[slot], t.buckets[bucket] = t.buckets[bucket], slot
+
+
+@compiled
 def read(t: Table, tokens: Ints) -> None:
     """Note the n-gram that each further token of the text ends."""
     width, length = len(t.window), t.leaders.shape[1]

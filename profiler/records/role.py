@@ -4,8 +4,10 @@ Roles:   "verify"    the target reads a tree's tokens behind its context
          "draft"     a drafter reads the tokens of one layer of a tree
          "prefill"   a model reads a prompt: context 0, many tokens
          "head"      a feature-level head reads the target's hidden states
+         "block"     a block drafter reads what was committed and says a whole round's tokens in the same forward
          "exit:K"    the target's first K layers alone, for drafting by early exit
          "loop:D"    a whole drafting loop of D layers; tokens is the width of a layer
+         "round:WHO" a whole round of another engine, with what it drafts and who drafts it; tokens counts the root
 
 Regimes: "eager", "compiled", "cuda-graph"    run here; "eager-transformers" where the model is transformers' own
          "engine:NAME"                        run inside a serving engine
@@ -22,7 +24,8 @@ from ...errors import MeasurementError
 
 Origin = Literal["measured", "imported", "estimated", "bound"]
 
-ROLE = re.compile(r"verify|draft|prefill|head|exit:[1-9]\d*|loop:[1-9]\d*")
+BLOCK = "block"
+ROLE = re.compile(rf"verify|draft|prefill|head|{BLOCK}|exit:[1-9]\d*|loop:[1-9]\d*|round:\S+")
 LOCAL = "eager|eager-transformers|compiled|cuda-graph"
 REGIME = re.compile(rf"{LOCAL}|engine:\S+|imported:\S+|(estimated|bound):({LOCAL}|engine:\S+)")
 
@@ -30,7 +33,9 @@ REGIME = re.compile(rf"{LOCAL}|engine:\S+|imported:\S+|(estimated|bound):({LOCAL
 def require_role(role: str) -> None:
     """Raise MeasurementError unless a role is one of the known ones."""
     if not ROLE.fullmatch(role):
-        raise MeasurementError(f"surface role is {role!r}; use verify, draft, prefill, head, exit:LAYERS or loop:DEPTH")
+        raise MeasurementError(
+            f"surface role is {role!r}; use verify, draft, prefill, head, block, exit:LAYERS, loop:DEPTH or round:WHO"
+        )
 
 
 def require_regime(regime: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
@@ -9,7 +10,7 @@ from functools import cached_property, lru_cache
 from ...db.plan_rows import SetupRow, newest_plans, setup_rows
 from ...db.plans import WHAT_IF, PlanRow
 from ...db.store import Store
-from ...db.surface_rows import surface_rows
+from ...db.surface_rows import SurfaceRow
 from ...db.traces import TraceRow
 from ...errors import NoPlanError, SpectuneError, StoreError
 from ...planner.observation import Observation
@@ -23,6 +24,9 @@ from ...profiler.records.surface import LatencySurface
 from ...profiler.records.wire import from_json
 from .links import digest
 
+SHORT = 6  # digits of a fingerprint
+MOST_OBSERVATIONS = 500  # of one plan; what decoders saw before them is not looked at
+
 
 class NoPageError(StoreError):
     """The store holds nothing of this name."""
@@ -34,7 +38,7 @@ class SurfaceEntry:
 
     key: SurfaceKey
     timings: int  # ever kept, older ones of the same cell included
-    newest: str  # UTC, ISO 8601; "" where it is not known
+    newest: str  # UTC, ISO 8601
 
     @property
     def slug(self) -> str:
@@ -73,6 +77,10 @@ class Contents:
         return {device.fingerprint: device for device in self.store.devices()}
 
     @cached_property
+    def _labels(self) -> Counter[str]:
+        return Counter(device.label for device in self.devices.values())
+
+    @cached_property
     def models(self) -> dict[str, ModelIdentity]:
         """Models by key."""
         return {model.key: model for model in self.store.models()}
@@ -80,7 +88,11 @@ class Contents:
     @cached_property
     def surfaces(self) -> list[SurfaceEntry]:
         """Every surface, in the store's order."""
-        return [SurfaceEntry(key=_key(row), timings=row.timings, newest=row.newest) for row in surface_rows(self.store)]
+        return [_entry(row) for row in self.store.surface_rows()]
+
+    def surfaces_of(self, device: str) -> list[SurfaceEntry]:
+        """Return the surfaces of one device, in the store's order."""
+        return [_entry(row) for row in self.store.surface_rows(device=device)]
 
     @cached_property
     def traces(self) -> list[TraceRow]:
@@ -106,7 +118,12 @@ class Contents:
         """Return what people call a device; a plan that is a guess is for the device behind its mark."""
         plain = fingerprint.removeprefix(WHAT_IF)
         device = self.devices.get(plain)
-        return plain if device is None else device.label
+        return plain if device is None else self.label(device)
+
+    def label(self, device: Device) -> str:
+        """Return what people call a device; boards and settings that are called alike are told apart by fingerprint."""
+        is_alone = self._labels[device.label] < 2
+        return device.label if is_alone else f"{device.label}, {device.fingerprint[:SHORT]}"
 
     def model_name(self, key: str) -> str:
         """Return what people call a model."""
@@ -146,27 +163,25 @@ class Contents:
         return [from_json(Validation, text) for text in self.store.validations(plan_id)]
 
     def observations(self, plan_id: int) -> Observed:
-        """Return what decoders saw of a plan, in order of time; one that cannot be read hides no other."""
+        """Return what decoders saw of a plan lately, in order of time; one that cannot be read hides no other."""
         found, damaged = [], 0
-        for text in self.store.observations(plan_id):
+        for text in self.store.newest_observations(plan_id, MOST_OBSERVATIONS):
             try:
                 found.append(from_json(Observation, text))
             except SpectuneError:
                 damaged += 1
         return Observed(readable=tuple(sorted(found, key=lambda each: each.began)), damaged=damaged)
 
-    def surface(self, slug: str) -> LatencySurface:
+    def surface(self, key: SurfaceKey) -> LatencySurface:
         """Return one surface with its cells.
 
         Raises:
-            NoPageError: there is none of this name.
+            NoPageError: there is none of this key.
         """
-        for entry in self.surfaces:
-            if entry.slug == slug:
-                key = entry.key
-                named = {name: getattr(key, name) for name in ("role", "regime", "attention")}
-                return self.store.surfaces(key.device, key.model, key.dtype, **named)[0]
-        raise NoPageError(f"there is no surface {slug[:32]!r}; all are listed with their devices")
+        named = {name: getattr(key, name) for name in ("role", "regime", "attention")}
+        for surface in self.store.surfaces(key.device, key.model, key.dtype, **named):
+            return surface
+        raise NoPageError(f"there is no surface of {key.model[:32]} on {key.device[:32]}; see the overview")
 
     def trace(self, number: int) -> AcceptanceTrace:
         """Return one trace.
@@ -186,8 +201,8 @@ def _setup_of(row: SetupRow) -> Setup:
     return Setup(device=row.device, target=row.target, workload=row.workload, temperature=row.temperature)
 
 
-def _key(row: object) -> SurfaceKey:
-    return SurfaceKey(**{field.name: getattr(row, field.name) for field in fields(SurfaceKey)})
+def _entry(row: SurfaceRow) -> SurfaceEntry:
+    return SurfaceEntry(key=row.key, timings=row.timings, newest=row.newest)
 
 
 @lru_cache(maxsize=64)

@@ -14,22 +14,22 @@ from .markup import Child, Html, joined, tag
 from .page import Page, facts, head, link, note, part
 from .words import NONE, count, is_guess, moment, plan_state, sampling
 
-MOST_TIMINGS = 20_000  # of a device; beyond, surfaces are only listed, not read
+MOST_TIMINGS = 4_000  # of a device; beyond, surfaces are only listed, not read
 MOST_PLANS = 200
 
 
 def device_page_of(contents: Contents, links: Links, device: Device) -> Page:
     """Return the page of a device."""
     name = device_page(device.fingerprint)
-    entries = [entry for entry in contents.surfaces if entry.key.device == device.fingerprint]
+    entries = contents.surfaces_of(device.fingerprint)
     body = joined(
-        head(link(links, HOME, "Devices"), device.label, _lede(entries)),
+        head(link(links, HOME, "Devices"), contents.label(device), _lede(entries)),
         facts(_facts(device)),
         _software(name, device),
         _surfaces(contents, links, name, entries),
         _plans(contents, links, name, device.fingerprint),
     )
-    return Page(name=name, title=device.label, body=body)
+    return Page(name=name, title=contents.label(device), body=body)
 
 
 def _lede(entries: list[SurfaceEntry]) -> Child:
@@ -93,7 +93,7 @@ def _surfaces(contents: Contents, links: Links, name: str, entries: list[Surface
 
 
 def _steadiness(contents: Contents, entry: SurfaceEntry) -> tuple[str, str]:
-    surface = contents.surface(entry.slug)
+    surface = contents.surface(entry.key)
     noise = surface.repeat_noise()
     return f"{statistics.median(noise):.1%}" if noise else NONE, f"{surface.drift():.1%}"
 

@@ -17,7 +17,7 @@ from .markup import Html, joined, tag
 from .page import Page, head, link, note
 from .span import scale_of, span
 from .standing import Standing, standings
-from .words import NONE, count, interval, sampling, speed, times, verdict
+from .words import NONE, count, interval, moment, sampling, speed, times, verdict
 
 MOST_SETUPS = 50
 MOST_CHARTS = 6  # of one plan: drifted cells first, then those seen most
@@ -98,7 +98,7 @@ def _reports(chosen: Sequence[KeptCell], name: str) -> Html:
         (
             f"{kept.cell.batch:,}",
             f"{kept.cell.context:,}",
-            one.began,
+            moment(one.began),
             f"{one.rounds:,}",
             speed(_middle(one.speeds, one.speed)),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ...db.plans import WHAT_IF, PlanRow
 from ...planner.plan import Plan
@@ -70,9 +70,10 @@ def _listed(items: list[Html]) -> Iterator[Child]:
 
 
 def _surfaces(contents: Contents, links: Links, row: PlanRow, plan: Plan) -> Html:
+    entries = contents.surfaces_of(row.device.removeprefix(WHAT_IF))
     rows = [
         (
-            _surface_link(contents, links, row, source),
+            _surface_link(contents, links, entries, source),
             source.role,
             source.regime,
             source.dtype,
@@ -96,16 +97,15 @@ def _surfaces(contents: Contents, links: Links, row: PlanRow, plan: Plan) -> Htm
     )
 
 
-def _surface_link(contents: Contents, links: Links, row: PlanRow, source: SurfaceSource) -> Html:
+def _surface_link(contents: Contents, links: Links, entries: Sequence[SurfaceEntry], source: SurfaceSource) -> Html:
     text = contents.model_name(source.model)
-    entry = next((entry for entry in contents.surfaces if _is_same(entry, row, source)), None)
+    entry = next((entry for entry in entries if _is_same(entry, source)), None)
     return tag("span", text) if entry is None else link(links, surface_page(entry.slug), text)
 
 
-def _is_same(entry: SurfaceEntry, row: PlanRow, source: SurfaceSource) -> bool:
+def _is_same(entry: SurfaceEntry, source: SurfaceSource) -> bool:
     key = entry.key
-    is_here = row.device.removeprefix(WHAT_IF) == key.device
-    return is_here and (key.model, key.role, key.regime, key.dtype) == (
+    return (key.model, key.role, key.regime, key.dtype) == (
         source.model,
         source.role,
         source.regime,

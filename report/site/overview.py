@@ -30,7 +30,11 @@ def overview_page(contents: Contents, links: Links) -> Page:
             [
                 (f"{len(contents.devices):,}", "devices" if len(contents.devices) != 1 else "device", False),
                 (f"{len(targets):,}", "targets" if len(targets) != 1 else "target", False),
-                (f"{len(contents.setups):,}", "setups with a plan", False),
+                (
+                    f"{len(contents.setups):,}",
+                    "setups with a plan" if len(contents.setups) != 1 else "setup with a plan",
+                    False,
+                ),
                 (f"{drifted:,}", "drifted", drifted > 0),
             ]
         ),
@@ -80,7 +84,7 @@ def _promise(each: Standing) -> Child:
     if each.plan is None:
         return [status("cannot be read", "warning"), tag("div", each.fault, class_="faint small")]
     factors = [cell.prediction.speedup_over_plain for cell in each.plan.cells]
-    span = times(max(factors)) if len(factors) == 1 else f"{times(min(factors))} to {times(max(factors))}"
+    span = _span(factors)
     said = f"predicted over plain decoding, {count(len(factors), 'cell')}"
     return [tag("div", span, class_="strong"), tag("div", said, class_="faint small")]
 
@@ -92,7 +96,7 @@ def _outcome(each: Standing) -> Child:
     if not measured:
         return verdict("unseen")
     factors = [factor for cell in measured if (factor := cell.measured_speedup) is not None]
-    span = f"measured {times(min(factors))} to {times(max(factors))}" if factors else "measured"
+    span = f"measured {_span(factors)}" if factors else "measured"
     kept = sum(cell.verdict == "kept" for cell in measured)
     if drifted:
         sign = status(f"{count(len(drifted), 'cell')} drifted", "warning")
@@ -102,6 +106,12 @@ def _outcome(each: Standing) -> Child:
             "good" if kept == len(measured) else "open",
         )
     return [sign, tag("div", span, class_="faint small")]
+
+
+def _span(factors: Sequence[float]) -> str:
+    """Return the least and the greatest of some speed-ups, or the only one."""
+    least, greatest = times(min(factors)), times(max(factors))
+    return least if least == greatest else f"{least} to {greatest}"
 
 
 def _drift(contents: Contents, links: Links, found: Sequence[Standing]) -> Html:
@@ -146,7 +156,7 @@ def _devices(contents: Contents, links: Links) -> Html:
         newest[entry.key.device] = max(newest.get(entry.key.device, ""), entry.newest)
     rows = [
         (
-            link(links, device_page(fingerprint), device.label),
+            link(links, device_page(fingerprint), contents.label(device)),
             device.kind,
             f"{device.memory_gib:,} GiB",
             f"{surfaces[fingerprint]:,}",

@@ -79,7 +79,7 @@ def _facts(contents: Contents, links: Links, row: PlanRow, plan: Plan) -> Iterat
     instead = None if counting is None else link(links, plan_page(counting.id), f"plan {counting.id} counts instead")
     yield "Counts", status("yes, decoders follow it", "good") if is_counting else joined("no; ", instead or "none does")
     yield "State", plan_state(row.state)
-    yield "Device", link(links, device_page(plan.device.fingerprint), plan.device.label)
+    yield "Device", link(links, device_page(plan.device.fingerprint), contents.label(plan.device))
     yield (
         "Rests on",
         status("a guess, not measured there", "open") if is_guess(row.device) else "measurements of this device",

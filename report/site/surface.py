@@ -22,7 +22,7 @@ from .words import moment
 
 def surface_page_of(contents: Contents, links: Links, entry: SurfaceEntry) -> Page:
     """Return the page of a surface."""
-    surface = contents.surface(entry.slug)
+    surface = contents.surface(entry.key)
     name, model = surface_page(entry.slug), contents.model_name(entry.key.model)
     title = f"What one {entry.key.role} forward of {model} costs"
     device = contents.device_name(entry.key.device)

@@ -13,8 +13,8 @@ from ...planner.draft import ROOT_TOKEN, DraftBatch
 from ...planner.lookup import find_continuation
 from ...planner.policy import TreePolicy
 from ...planner.stack_policy import JOINT, LOOKUP, StackPolicy, stack_name
-from ..models.eagle import EagleHead
 from ..models.forward import CausalModel
+from ..models.tapped import reads_of
 from ..requests import Sequence
 from .level import Ahead, Pick, StackLevel
 
@@ -42,7 +42,7 @@ def named_stack(name: str, models: Mapping[str, CausalModel], *, slots: int, cap
     """
     wanted = [one for one in name.split(JOINT) if one != LOOKUP]
     missing = [one for one in wanted if one not in models]
-    heads = [one for one in wanted if isinstance(models.get(one), EagleHead)]
+    heads = [one for one in wanted if one in models and reads_of(models[one])]
     if heads:
         raise ModelError(f"{', '.join(heads)} reads hidden states, which only committed text has: it is in no stack")
     if missing:

@@ -35,12 +35,12 @@ def drafter_form(path: Path, follows_text: bool) -> DrafterForm:
 
     Args:
         path: a folder of safetensors, or any other file of a model.
-        follows_text: whether its drafts depend on the text alone; a head's do not.
+        follows_text: whether its drafts depend on the text alone; a head's and a block drafter's do not.
     """
     names = set(_tensor_names(path))
     if JOINS in names:
         return next((form for start, form in FORMS.items() if any(n.startswith(start) for n in names)), "unknown")
-    return "model" if names or follows_text else "unknown"
+    return "model" if follows_text else "unknown"  # a block drafter is of no engine's form
 
 
 def _tensor_names(path: Path) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...planner.inputs import LOOKUP
 from ...planner.plan import Plan, PlanCell
@@ -91,10 +91,12 @@ def export_plan(
     recorded = recorded_version(engine.name, version)
     places = [(cell.batch, cell.context) for cell in plan.cells]
     settings = expressible(engine, plan, drafters, recorded)
+    told = {setting for one, setting in settings.items() if not setting.differs and rates.known.get(one)}
     plain = Offer(policy=PLAIN[0], setting=None, rates=rates.of(PLAIN, places))
     offers = [
         Offer(policy=one[0], setting=setting, rates=_within(rates.of(one, places), setting))
         for one, setting in settings.items()
+        if not (setting.differs and replace(setting, differs="") in told)  # else the same twice, once at a wrong price
     ]
     line = _planned(plan, settings) or best_line(plain, offers)
     schedule = schedule_of(line)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...planner.candidates import CHAIN_LENGTHS, CONFIDENCES, CONFIDENT_LENGTHS
 from ...planner.policy import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, LookupPolicy, SuffixTreePolicy
 from ...planner.text_candidates import LOOKUP_LENGTHS, LOOKUP_NGRAMS, TREE_CHANCES
@@ -22,6 +24,7 @@ LOOKUPS = tuple(
     for longest, shortest in LOOKUP_NGRAMS
     for length in LOOKUP_LENGTHS
 )
+FIRST_LOOKUPS = tuple(replace(policy, occurrence="first") for policy in LOOKUPS)
 TREES = tuple(
     Eagle2Policy(verify_tokens=size, depth=depth, top_k=width)
     for width in TREE_WIDTHS

@@ -61,6 +61,8 @@ class LlamaCpp:
             return f"llama.cpp {version} has no n-gram drafting in its server"
         if policy.max_ngram != policy.min_ngram:
             return "llama.cpp's ngram-simple looks for one size of n-gram"
+        if policy.occurrence == "first":
+            return "llama.cpp's ngram-simple copies behind the latest occurrence of the n-gram"
         knobs = (("size_n", policy.max_ngram),)
         return Setting(method=NGRAM, drafter=None, knobs=knobs, length=policy.length)
 

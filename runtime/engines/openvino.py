@@ -12,13 +12,16 @@ from collections.abc import Sequence
 
 from ...planner.policy import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
 from .engine import Option, Written
-from .grids import CHAINS, CONFIDENT, LOOKUPS, TREES
+from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS, TREES
 from .schema import schema_of
 from .setting import EngineDrafter, Knobs, Schedule, Setting, Value
 
 SCRIPT, FILE = "generate.py", "generation.json"
-FIRST = "OpenVINO copies behind the first occurrence of the n-gram; the lookup that was priced behind the latest"
+PADS = "OpenVINO verifies its full length in every round, whatever its lookup found; what was priced, what it found"
+FIRST = f"OpenVINO copies behind the first occurrence of the n-gram, what was priced behind the latest; {PADS}"
 UNBOUNDED = "OpenVINO's threshold has no length beside it; its chains end at doubt alone"
+DEAF = "OpenVINO GenAI 2026 drafts one token a round with any threshold (measured on 2026.4.1)"
+DOUBTS = ("2025",)  # recorded versions that are not known to be so
 THRESHOLD = "assistant_confidence_threshold"
 PROGRAM = '''\
 """Decode a prompt as planned; usage: python generate.py PROMPT"""
@@ -48,7 +51,8 @@ class OpenVINO:
             if policy.min_ngram > 1:
                 return "OpenVINO's prompt lookup has a longest n-gram, and always looks down to 1"
             knobs: Knobs = (("max_ngram_size", policy.max_ngram),)
-            return Setting(method="prompt lookup", drafter=None, knobs=knobs, length=policy.length, differs=FIRST)
+            differs = PADS if policy.occurrence == "first" else FIRST
+            return Setting(method="prompt lookup", drafter=None, knobs=knobs, length=policy.length, differs=differs)
         if drafter is None or not isinstance(policy, ChainPolicy | ConfidentChainPolicy | Eagle2Policy):
             return f"OpenVINO has no {policy.kind} drafting: chains, trees of EAGLE-3 heads, and prompt lookup"
         if drafter.form not in ("model", "eagle3"):
@@ -61,13 +65,15 @@ class OpenVINO:
             return Setting(method="draft model", drafter=drafter, knobs=(), length=policy.length)
         if drafter.form != "model":
             return "OpenVINO's confidence threshold is not for EAGLE heads"
+        if version not in DOUBTS:
+            return DEAF
         knobs = ((THRESHOLD, policy.confidence),)
         return Setting(method="draft model", drafter=drafter, knobs=knobs, length=policy.length, differs=UNBOUNDED)
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
         """Return chains and beams of a model, and its longest confident chains; n-grams of the text."""
         if drafter is None:
-            return LOOKUPS
+            return FIRST_LOOKUPS
         longest = max(policy.length for policy in CONFIDENT)
         return (*CHAINS, *TREES, *(policy for policy in CONFIDENT if policy.length == longest))
 

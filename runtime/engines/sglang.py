@@ -19,7 +19,7 @@ from .setting import EngineDrafter, Schedule, Setting
 ALGORITHMS = {"model": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3"}
 ADAPTIVE = ("EAGLE", "EAGLE3")  # algorithms whose steps may follow the batch
 FILE = "adaptive.json"
-TRIE = "its trie covers all requests and follows frequent continuations; the lookup that was priced copies the latest"
+TRIE = "its trie covers all requests and follows frequent continuations; the lookup that was priced copies one"
 
 
 class SGLang:

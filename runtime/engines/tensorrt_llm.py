@@ -13,7 +13,7 @@ from typing import TypeGuard
 
 from ...planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
 from .engine import Option, Written
-from .grids import CHAINS, LOOKUPS, TREES
+from .grids import CHAINS, FIRST_LOOKUPS, LOOKUPS, TREES
 from .setting import EngineDrafter, Knobs, Schedule, Setting, Value
 from .yaml import yaml_of
 
@@ -51,7 +51,7 @@ class TensorRTLLM:
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
         """Return chains and beams of a model, n-grams of the text."""
-        return LOOKUPS if drafter is None else (*CHAINS, *TREES)
+        return (*LOOKUPS, *FIRST_LOOKUPS) if drafter is None else (*CHAINS, *TREES)
 
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return the YAML file and the command that reads it."""
@@ -84,8 +84,8 @@ def _lookup(policy: LookupPolicy) -> Setting | str:
     knobs: Knobs = (
         ("max_matching_ngram_size", policy.max_ngram),
         ("is_keep_all", True),
-        ("is_use_oldest", False),  # the latest occurrence, of this request alone, as was replayed
-        ("is_public_pool", False),
+        ("is_use_oldest", policy.occurrence == "first"),
+        ("is_public_pool", False),  # of this request alone, as was replayed
     )
     return Setting(method="NGram", drafter=None, knobs=knobs, length=policy.length, off="above")
 

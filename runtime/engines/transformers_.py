@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ...planner.policy import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
 from .engine import Option, Written
-from .grids import CHAINS, CONFIDENT, LOOKUPS
+from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS
 from .setting import EngineDrafter, Knobs, Schedule, Setting, Value
 
 SCRIPT, FILE = "generate.py", "generation.json"
@@ -66,7 +66,7 @@ class Transformers:
                 length=policy.length,
                 off="any",
                 most_batch=1,
-                differs=FIRST,
+                differs="" if policy.occurrence == "first" else FIRST,
             )
         if drafter is None or not isinstance(policy, ChainPolicy | ConfidentChainPolicy):
             return f"transformers has no {policy.kind} drafting: chains, confident chains and prompt lookup"
@@ -78,7 +78,7 @@ class Transformers:
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
         """Return chains of a model, stopped by doubt or not; n-grams of the text."""
-        return LOOKUPS if drafter is None else (*CHAINS, *CONFIDENT)
+        return FIRST_LOOKUPS if drafter is None else (*CHAINS, *CONFIDENT)
 
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return a program and the generation configuration it reads."""

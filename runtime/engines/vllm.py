@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ...planner.policy import ChainPolicy, LookupPolicy, StaticPolicy, SuffixTreePolicy, TreePolicy
 from ...planner.tree import TokenTree
 from .engine import Option, Written
-from .grids import CHAINS, LOOKUPS, SUFFIX_TREES
+from .grids import CHAINS, FIRST_LOOKUPS, SUFFIX_TREES
 from .schema import schema_of
 from .setting import EngineDrafter, Knobs, Off, Schedule, Setting
 
@@ -34,7 +34,8 @@ class VLLM:
         """Return how vLLM runs a policy, or why it cannot."""
         if isinstance(policy, LookupPolicy):
             knobs: Knobs = (("prompt_lookup_max", policy.max_ngram), ("prompt_lookup_min", policy.min_ngram))
-            return self._by_batch("ngram", None, knobs, policy.length, version, differs=FIRST)
+            differs = "" if policy.occurrence == "first" else FIRST
+            return self._by_batch("ngram", None, knobs, policy.length, version, differs=differs)
         if isinstance(policy, SuffixTreePolicy):
             return self._suffix(policy, version)
         if drafter is None:
@@ -52,7 +53,7 @@ class VLLM:
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
         """Return chains of a model; n-grams and suffix trees of the text."""
-        return (*LOOKUPS, *SUFFIX_TREES) if drafter is None else CHAINS
+        return (*FIRST_LOOKUPS, *SUFFIX_TREES) if drafter is None else CHAINS
 
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return the configuration as a flag."""

@@ -1,14 +1,23 @@
-"""Load what a target's drafter folder holds: a language model, or a head that reads the target's hidden states."""
+"""Load what a target's drafter folder holds: a language model, a head on its hidden states, or a block drafter."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
+from ...errors import ModelError
+from ...profiler.records.model import ModelIdentity
+from .block import BlockHead
+from .block_shape import block_shape, is_block
+from .ctc import CtcHead
 from .eagle import EagleHead
-from .eagle_shape import head_shape, is_head, read_tensors
+from .eagle_shape import head_shape, is_head, read_tensors, require_head_of
 from .forward import CausalModel
-from .loading import load_model
+from .loading import load_model, require_one_vocabulary
+from .medusa import MedusaHeads
 from .tapped import require_lean
+
+Role = Literal["draft", "head", "block"]
 
 
 def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str = "cpu") -> CausalModel:
@@ -23,6 +32,8 @@ def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str 
     Raises:
         ModelError: it cannot be loaded, or a head does not fit the target.
     """
+    if is_block(Path(location)):
+        return load_block(Path(location), target)
     if is_head(Path(location)):
         return load_head(Path(location), target)
     return load_model(location, dtype=dtype, device=device)
@@ -35,3 +46,47 @@ def load_head(folder: Path, target: CausalModel) -> EagleHead:
         ModelError: it cannot be read, or does not fit the target.
     """
     return EagleHead(read_tensors(folder), head_shape(folder), require_lean(target))
+
+
+def load_block(folder: Path, target: CausalModel) -> BlockHead:
+    """Return a block drafter in the number format and on the device of its target.
+
+    Raises:
+        ModelError: it cannot be read, or does not fit the target.
+    """
+    shape = block_shape(folder)
+    kind = MedusaHeads if shape.kind == "medusa" else CtcHead
+    return kind(read_tensors(folder), shape, require_lean(target))
+
+
+def draft_role(folder: Path) -> Role:
+    """Return in which role the forwards of a folder's drafter are timed; see `profiler.records.role`."""
+    return "block" if is_block(folder) else "head" if is_head(folder) else "draft"
+
+
+def role_of(model: CausalModel) -> Role:
+    """Return in which role the forwards of a loaded drafter are timed."""
+    if isinstance(model, BlockHead):
+        return "block"
+    return "head" if isinstance(model, EagleHead) else "draft"
+
+
+def require_drafter_of(folder: Path, target: ModelIdentity) -> None:
+    """Raise ModelError where a drafter does not fit a target: another vocabulary, or trained for other weights.
+
+    Args:
+        folder: of any drafter.
+        target: where it lies, and its weights.
+    """
+    if is_block(folder):
+        shape = block_shape(folder)
+        if shape.target != target.weights_hash:
+            raise ModelError(
+                f"the drafter {folder} was trained for a target with the weights {shape.target[:12]}, and "
+                f"{target.name} has {target.weights_hash[:12]}; give the one of this target, or train one: spectune "
+                f"train {shape.kind} --target {target.name}"
+            )
+        return
+    require_one_vocabulary(target.location, str(folder))
+    if is_head(folder):
+        require_head_of(folder, target.name, target.weights_hash)

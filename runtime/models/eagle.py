@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -23,7 +22,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from ...errors import ModelError
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
-from ..layout import PREFILL_TOKENS, lay_out
+from .along import features_along
 from .anatomy import Anatomy, LayerWeights, Sight, turns_of
 from .eagle_shape import LAYER, HeadShape, as_numbers
 from .forward import ForwardInput
@@ -98,15 +97,7 @@ class EagleHead:
 
     def along(self, text: Sequence[int]) -> Tensor:
         """Return (n, len(reads) * hidden): what `read` takes beside each token of a text; the target reads it once."""
-        cache = self._target.new_cache(1, len(text))
-        pieces = [torch.zeros(1, len(self.reads) * self._target.hidden, dtype=self.dtype, device=self.device)]
-        for start in range(0, len(text), PREFILL_TOKENS):
-            piece = np.array([text[start : start + PREFILL_TOKENS]], dtype=np.int64)
-            count = piece.shape[1]
-            sees = np.tri(count, dtype=np.bool_)[None]
-            step = lay_out(piece, np.arange(count), [start], sees, dtype=self.dtype, device=self.device)
-            pieces.append(self._target.features(step, cache, self.reads)[0])
-        return torch.cat(pieces)[:-1]
+        return features_along(self._target, self.reads, text)
 
     def _run(self, features: Tensor, step: ForwardInput, cache: FeatureCache) -> Tensor:
         """Return logits behind tokens whose features are (batch * n, hidden); keep the head's own features."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from ...errors import ModelError
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
+from .block import BlockHead
 from .eagle import EagleHead
 from .forward import CausalModel, ForwardInput
 from .lean import LeanModel, rows_of
@@ -62,8 +63,13 @@ def tapped_for(target: CausalModel, drafters: Iterable[CausalModel]) -> CausalMo
     Raises:
         ModelError: a head drafts for another kind of model than the lean forward knows.
     """
-    after = sorted({count for drafter in drafters if isinstance(drafter, EagleHead) for count in drafter.reads})
+    after = sorted({count for drafter in drafters for count in reads_of(drafter)})
     return TappedModel(require_lean(target), after) if after else target
+
+
+def reads_of(drafter: CausalModel) -> tuple[int, ...]:
+    """Return how many of the target's layers each hidden state a drafter reads has passed; none of a model."""
+    return drafter.reads if isinstance(drafter, EagleHead | BlockHead) else ()
 
 
 def require_lean(target: CausalModel) -> LeanModel:

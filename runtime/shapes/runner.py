@@ -20,9 +20,8 @@ def runner_of(
     """Return what runs a model's forwards in a role.
 
     Args:
-        model: the target for "verify", "exit:K" and "prefill"; a drafter for "draft" and "loop:D"; an `EagleHead` or
-            a `HeadBehind` for "head". Loaded, or wrapped by `in_regime` already: roles that share a wrapper share its
-            graphs.
+        model: the target for "verify", "exit:K" and "prefill"; a drafter for "draft" and "loop:D"; an `EagleHead`
+            for "head". Loaded, or wrapped by `in_regime` already: roles that share a wrapper share its graphs.
         role: see profiler.records.role.
         regime: "eager", "cuda-graph" or "compiled".
         identity: ModelIdentity.key of the model, of the head for "head".

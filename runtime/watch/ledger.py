@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 
 from ...planner.observation import CellObservation, Observation
@@ -186,4 +186,4 @@ def plain_setup(cell: PlanCell) -> RoundSetup:
 
 def _own(setup: RoundSetup) -> RoundSetup:
     """Return an equal setup that is no other cell's object."""
-    return RoundSetup(policy=setup.policy, drafter=setup.drafter, run_tokens=setup.run_tokens)
+    return replace(setup)

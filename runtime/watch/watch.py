@@ -22,6 +22,7 @@ from .prometheus import Family, Sample, cell_families, exposition
 from .state import gauge, state_families
 
 Kind = Literal["switch", "drift", "fault", "unwritten"]
+LOSSY_TOKENS = "Tokens that only a lossy rule let be; the target would have said others."
 MOST_EVENTS = 1000  # later ones are counted and not kept
 
 
@@ -78,7 +79,7 @@ class Watch:
         self._cells = {id(watched.cell): watched for watched in self._ledger.cells}
         self._ran = {id(lane.setup): (cell, lane) for cell in self._ledger.cells for lane in cell.lanes}
         self._last: RoundSetup | None = None
-        self._texts = self._rounds = self._told = 0
+        self._texts = self._rounds = self._told = self._lossy = 0
         self._faulty: set[str] = set()
         self._unwritten = ""
         if writer is not None:
@@ -99,6 +100,7 @@ class Watch:
             return  # a round of another schedule
         cell, lane = found
         tokens = lane.since.add(done)
+        self._lossy += sum(done.lossy)
         self._texts += len(done.finished)
         if done.faults:
             self._note_faults(done, lane)
@@ -123,11 +125,13 @@ class Watch:
 
     def prometheus(self) -> str:
         """Return all counters since the beginning in Prometheus' text format."""
+        lossy: list[Sample] = [({}, float(self._lossy))] if any(s.is_lossy for s in self._choice.setups) else []
         waiting: list[Sample] = [] if self._writer is None else [({}, float(self._writer.waiting))]
         return exposition(
             [
                 *cell_families(self._ledger.totals()),
                 *state_families(self._choice, self._ledger.cells),
+                Family(name="spectune_lossy_tokens_total", kind="counter", about=LOSSY_TOKENS, samples=lossy),
                 Family(name="spectune_events_total", kind="counter", about="Events told.", samples=[({}, self._told)]),
                 gauge("observations_waiting", "Observations that are not in the store yet.", waiting),
             ]

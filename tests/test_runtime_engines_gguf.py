@@ -1,12 +1,9 @@
-"""What llama.cpp is given in benchmarks/llamacpp.py is our model: the same weights, the same tokens, the same text."""
+"""What llama.cpp is given is our model: the same weights, the same tokens, the same text."""
 
 from __future__ import annotations
 
-import importlib
 import json
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,23 +12,17 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from spectune.runtime.engines.gguf_file import GgufDtype, interleaved, write_gguf
+from spectune.runtime.engines.llama_server import LlamaServer
+from spectune.runtime.engines.measured import Load
+from spectune.runtime.engines.setting import EngineDrafter, Setting
+
 from .tiny_family import save_model
 
 gguf = pytest.importorskip("gguf")
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 PROMPTS = ((5, 17, 40), (99, 3, 8, 61, 20), (7,))
 NEW_TOKENS = 24
-
-Modules = Callable[[str], ModuleType]
-
-
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Modules:
-    """Return what imports a module that lies beside the package's own."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-
-    return importlib.import_module
 
 
 @pytest.fixture(scope="module")
@@ -45,19 +36,15 @@ def written(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     return {t.name: gguf.quants.dequantize(t.data, t.tensor_type).reshape(tuple(t.shape)[::-1]) for t in tensors}
 
 
-def test_neighbouring_rows_of_a_head_are_the_ones_hugging_face_rotates_together(
-    benchmark: Modules,
-) -> None:
+def test_neighbouring_rows_of_a_head_are_the_ones_hugging_face_rotates_together() -> None:
     heads, width = 2, 6
     rows = torch.arange(heads * width).float()[:, None].expand(-1, 3)
-    ordered = benchmark("gguf_file").interleaved(rows, heads)[:, 0].tolist()
+    ordered = interleaved(rows, heads)[:, 0].tolist()
     assert ordered == [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]
 
 
-def test_every_weight_is_written_once_and_a_tied_output_not_at_all(
-    benchmark: Modules, folder: Path, tmp_path: Path
-) -> None:
-    tensors = written(benchmark("gguf_file").write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32"))
+def test_every_weight_is_written_once_and_a_tied_output_not_at_all(folder: Path, tmp_path: Path) -> None:
+    tensors = written(write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32"))
     ours = load_file(folder / "model.safetensors")
     assert len(tensors) == len(ours)
     assert sum(t.size for t in tensors.values()) == sum(w.numel() for w in ours.values())
@@ -67,34 +54,33 @@ def test_every_weight_is_written_once_and_a_tied_output_not_at_all(
 
 @pytest.mark.parametrize(("dtype", "error"), [("f16", 2**-11), ("bf16", 2**-8)])
 def test_a_shorter_format_rounds_matrices_and_leaves_norms(
-    benchmark: Modules, folder: Path, tmp_path: Path, dtype: str, error: float
+    folder: Path, tmp_path: Path, dtype: GgufDtype, error: float
 ) -> None:
-    tensors = written(benchmark("gguf_file").write_gguf(folder, tmp_path / "tiny.gguf", dtype=dtype))
+    tensors = written(write_gguf(folder, tmp_path / "tiny.gguf", dtype=dtype))
     ours = load_file(folder / "model.safetensors")
     matrix, norm = ours["model.layers.0.mlp.up_proj.weight"].numpy(), ours["model.norm.weight"].numpy()
     assert np.allclose(tensors["blk.0.ffn_up.weight"], matrix, rtol=error, atol=1e-7)
     assert np.array_equal(tensors["output_norm.weight"], norm)
 
 
-def test_the_vocabulary_is_the_tokenizer_s(benchmark: Modules, folder: Path, tmp_path: Path) -> None:
-    reader = gguf.GGUFReader(benchmark("gguf_file").write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32"))
+def test_the_vocabulary_is_the_tokenizer_s(folder: Path, tmp_path: Path) -> None:
+    reader = gguf.GGUFReader(write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32"))
     described = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     tokens = reader.get_field("tokenizer.ggml.tokens").contents()
     assert {text: place for place, text in enumerate(tokens)} == described["model"]["vocab"]
     assert len(reader.get_field("tokenizer.ggml.merges").contents()) == len(described["model"]["merges"])
 
 
-@pytest.mark.parametrize("way", [0, 2])
-def test_llama_cpp_continues_as_transformers_does(benchmark: Modules, folder: Path, tmp_path: Path, way: int) -> None:
-    pytest.importorskip("xllamacpp")
-    server = benchmark("llama_server")
-    file = benchmark("gguf_file").write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32")
-    asked = server.ways(["small"])[way]  # plain, or with the target as its own draft model
-    running = server.Server(asked, {"target": file, "small": file}, slots=1, capacity=64, dtype="float32")
+@pytest.mark.parametrize("length", [0, 4])
+def test_llama_cpp_continues_as_transformers_does(folder: Path, tmp_path: Path, length: int) -> None:
+    pytest.importorskip("xllamacpp", reason="llama.cpp's wheel is not installed")
+    file = write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32")
+    itself = EngineDrafter(name="small", path=str(file), form="model")
+    setting = Setting(method="draft-simple", drafter=itself, knobs=(), length=length) if length else None
+    server = LlamaServer(file, setting, Load(concurrency=1, capacity=64), dtype="float32", threads=1)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     for prompt in PROMPTS:
-        running.read(prompt, 0)
-        (answer,) = running.decode([prompt], NEW_TOKENS, stops=False)
+        (answer,) = server.decode([prompt], NEW_TOKENS)
         fed = torch.tensor([prompt])
         whole = model.generate(fed, attention_mask=torch.ones_like(fed), max_new_tokens=NEW_TOKENS, do_sample=False)
         assert answer.tokens == tuple(whole[0, len(prompt) :].tolist())

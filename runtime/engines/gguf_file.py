@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,13 +12,14 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import PreTrainedConfig
 
-from spectune.errors import ModelError
-from spectune.runtime.models.loading import load_config
+from ...errors import ModelError
+from ..models.loading import load_config
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
 GgufDtype = Literal["f32", "f16", "bf16"]
+GGUF_DTYPES: Mapping[str, GgufDtype] = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}  # by torch's names
 FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16"}  # gguf's names
 
 

@@ -1,0 +1,252 @@
+"""`--engine` of profile, plan and validate: the same three steps on an engine that runs here."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from .report import Table, facts_of, print_json, print_table, progress, tell
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..profiler.prompts import Prompt
+    from ..profiler.records.model import ModelIdentity
+    from ..runtime.engines.measured import MeasuredEngine
+    from ..tuning.engine_profile import EngineProfile
+    from ..tuning.engine_validate import EngineValidation
+
+NAMES = ("llama.cpp", "openvino", "transformers")  # a test compares them
+PROFILE = {"engine", "target", "drafters", "prompts", "workload", "dtype", "batches", "seed", "store", "as_json"}
+TOLD = {"max_new_tokens", "max_prompt_tokens"}  # of profile and validate alike
+PLAN = {"engine", "target", "dtype", "workload", "batches", "seed", "store", "as_json", "output"}
+VALIDATE = {"engine", "target", "prompts", "dtype", "workload", "batches", "rounds", "seed", "store", "as_json"}
+TURNS = 4  # of every round of a validation
+
+option = click.option(
+    "--engine", type=click.Choice(NAMES), help="Of an engine that runs here, instead of spectune's own decoder."
+)
+Json = dict[str, Any]  # JSON values
+
+
+def profile_command(
+    settings: Settings, engine: str, target: Path, drafters: Mapping[str, Path], prompts: Sequence[Prompt], asked: Json
+) -> None:
+    """Profile an engine, keep it, and print what it costs."""
+    from ..db.store import open_store
+    from ..tuning.engine_profile import EngineRequest, profile_engine
+    from ..tuning.request import Models
+
+    _require_only(PROFILE | TOLD)
+    models, dtype = Models(target=target, drafters=dict(drafters)), _dtype(asked["dtype"])
+    request = EngineRequest(
+        engine=engine,
+        models=models,
+        prompts=prompts,
+        workload=asked["workload"],
+        dtype=dtype,
+        concurrencies=_concurrencies(engine, asked["batches"]),
+        max_new_tokens=asked["max_new_tokens"],
+        max_prompt_tokens=asked["max_prompt_tokens"],
+        seed=asked["seed"],
+    )
+    with tempfile.TemporaryDirectory() as folder, open_store(asked["store"]) as store:
+        running = _running(engine, models.target, models.drafters, dtype, Path(folder))
+        with progress(settings) as report:
+            done = profile_engine(request, running, store, progress=report)
+        facts = _profile_facts(done, store.url)
+        (print_json if asked["as_json"] else _print_profile)(facts)
+        tell(settings, f"kept in {store.url}; next: spectune plan --engine {engine} --target {target}")
+
+
+def plan_command(settings: Settings, engine: str, target: str, asked: Json, output: Path | None) -> None:
+    """Plan for an engine, keep the plan apart from our own decoder's, and print it with the engine's command."""
+    from ..db.store import open_store
+    from ..planner.plan import plan_to_json
+    from ..profiler.device import detect
+    from ..tuning.engine_plan import EnginePlanRequest, plan_engine
+    from ..tuning.export import ExportRequest, export
+    from .cells import plan_table
+    from .output import require_writable, write_whole
+
+    _require_only(PLAN)
+    require_writable(output)
+    with open_store(asked["store"]) as store:
+        request = EnginePlanRequest(
+            engine=engine,
+            target=_target(target, store),
+            device=detect("cpu"),
+            dtype="" if asked["dtype"] == "auto" else asked["dtype"],
+            workload=asked["workload"],
+            concurrencies=asked["batches"],
+            seed=asked["seed"],
+        )
+        number, made = plan_engine(request, store)
+        if output is not None:
+            write_whole(output, plan_to_json(made))
+        if asked["as_json"]:
+            click.echo(plan_to_json(made))
+        else:
+            print_table(plan_table(made))
+            for note in made.provenance.notes:
+                click.echo(f"note: {note}")
+            click.echo(export(made, ExportRequest(engine=engine), None).command)
+        written = "" if output is None else f", written to {output}"
+        tell(settings, f"plan {number}, kept in {store.url}{written}; next: spectune validate --engine {engine}")
+
+
+def validate_command(
+    settings: Settings, engine: str, target: Path, prompts: Sequence[Prompt], asked: Json
+) -> EngineValidation:
+    """Measure an engine's plan on it, keep the outcome beside the plan, print and return it."""
+    from ..db.store import open_store
+    from ..profiler.device import detect
+    from ..tuning.engine_plan import EnginePlanRequest
+    from ..tuning.engine_validate import EngineValidateRequest, newest_engine_plan, validate_engine
+    from .cells import validation_table
+
+    _require_only(VALIDATE | TOLD | {"fail_above"})
+    with tempfile.TemporaryDirectory() as folder, open_store(asked["store"]) as store:
+        wanted = EnginePlanRequest(
+            engine=engine,
+            target=_target(str(target), store),
+            device=detect("cpu"),
+            workload=asked["workload"],
+            seed=asked["seed"],
+        )
+        _, plan = newest_engine_plan(wanted, store)
+        places = {name: Path(model.location) for name, model in plan.drafters}
+        running = _running(engine, target, places, asked["dtype"] or plan.dtype, Path(folder))
+        request = EngineValidateRequest(
+            plan=wanted,
+            prompts=prompts,
+            concurrencies=asked["batches"],
+            max_new_tokens=asked["max_new_tokens"],
+            max_prompt_tokens=asked["max_prompt_tokens"],
+            turns=TURNS * asked["rounds"],
+            seed=asked["seed"],
+        )
+        with progress(settings) as report:
+            done = validate_engine(request, running, store, progress=report)
+        if asked["as_json"]:
+            rows = [
+                facts_of(row) | facts_of(check) | {"error": row.error, "error_at_pace": row.error_at_pace}
+                for row, check in zip(done.validation.rows, done.checks, strict=True)
+            ]
+            print_json({"plan": done.validation.plan_id, "rows": rows, "store": store.url})
+        else:
+            print_table(validation_table(done.validation))
+            print_table(_checks_table(done))
+        tell(settings, f"kept in {store.url} beside plan {done.validation.plan_id}")
+    return done
+
+
+def _running(engine: str, target: Path, drafters: Mapping[str, Path], dtype: str, folder: Path) -> MeasuredEngine:
+    import torch
+
+    from ..runtime.engines.running import run_engine
+
+    return run_engine(engine, target, drafters, dtype=dtype, threads=torch.get_num_threads(), folder=folder)
+
+
+def _dtype(asked: str) -> str:
+    from ..profiler.device import detect
+
+    return detect("cpu").dtype_for(asked)
+
+
+def _concurrencies(engine: str, asked: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the batches that were typed; else 1, and 4 where the engine takes several sequences."""
+    source = click.get_current_context().get_parameter_source("batches")
+    if source == ParameterSource.COMMANDLINE:
+        return asked
+    return (1, 4) if engine == "llama.cpp" else (1,)
+
+
+def _target(text: str, store: Any) -> ModelIdentity:  # Any: a Store
+    from ..tuning.engine_models import identify_gguf
+    from .model import named_model
+
+    is_file = Path(text).suffix == ".gguf" and Path(text).is_file()
+    return identify_gguf(Path(text)) if is_file else named_model(text, store)
+
+
+def _require_only(known: set[str]) -> None:
+    """Refuse options that say nothing to an engine."""
+    context = click.get_current_context()
+    typed = [
+        parameter
+        for parameter in context.command.params
+        if context.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE and parameter.name not in known
+    ]
+    if typed:
+        raise click.UsageError(f"{typed[0].opts[0]} is of spectune's own decoder; leave it out with --engine.")
+
+
+def _profile_facts(done: EngineProfile, url: str) -> Json:
+    rows = [
+        {
+            "role": surface.role,
+            "concurrency": cell.batch,
+            "length": cell.tokens - 1,
+            "round_ms": cell.median_ms,
+            "error": cell.spread_ms / cell.median_ms,
+            "repeats": len(cell.repeats_ms),
+        }
+        for surface in done.surfaces
+        for cell in surface.measurements
+        if cell.failure is None
+    ]
+    names = {f"round:{model.key}": f"round:{name}" for name, model in done.identities.drafters.items()}
+    for row in rows:
+        row["role"] = names.get(str(row["role"]), row["role"])
+    return {
+        "engine": facts_of(done.facts),
+        "device": done.device.label,
+        "rounds": rows,
+        "traces": [
+            {"drafter": t.drafter_name, "positions": t.positions, "right": float(t.rank_acceptance()[0])}
+            for t in done.traces
+        ],
+        "notes": list(done.notes),
+        "seconds": done.seconds,
+        "store": url,
+    }
+
+
+def _print_profile(facts: Json) -> None:
+    columns = ("role", "concurrency", "length", "round_ms", "repeats")
+    rows = sorted(
+        ([row[name] for name in columns] + [f"{row['error']:.1%}"] for row in facts["rounds"]),
+        key=lambda row: (row[1], row[0], row[2]),
+    )
+    title = f"rounds of {facts['engine']['name']} {facts['engine']['version']} on {facts['device']}"
+    shown = ("who drafts", "sequences", "length", "ms", "turns", "standard error")
+    print_table(Table(title=title, columns=shown, rows=rows))
+    traces = [(trace["drafter"], trace["positions"], trace["right"]) for trace in facts["traces"]]
+    print_table(Table(title="its drafters", columns=("drafter", "positions", "right at one"), rows=traces))
+    for note in facts["notes"]:
+        click.echo(f"note: {note}")
+    click.echo(f"took {facts['seconds']:.0f} s")
+
+
+def _checks_table(done: EngineValidation) -> Table:
+    rows = [
+        (
+            check.concurrency,
+            check.drafted,
+            check.accepted,
+            check.tokens_per_round,
+            check.predicted_tokens_per_round,
+            check.neighbour,
+            check.neighbour_tokens_per_s,
+        )
+        for check in done.checks
+    ]
+    columns = ("sequences", "drafted", "accepted", "tokens a round", "predicted", "beside it", "its tokens/s")
+    return Table(title="what the engine counted: the plan's setting took effect", columns=columns, rows=rows)

@@ -1,0 +1,75 @@
+"""`spectune train medusa` and `spectune train ctc`: drafters that say many tokens in one forward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .report import progress
+from .settings import Settings
+from .train_run import TrainingRun, show_card, training_run
+
+if TYPE_CHECKING:
+    from ..runtime.models.block_shape import Kind
+
+SAID = "Neighbouring places of a text learned from at once."
+
+
+@click.command()
+@training_run(piece=16, least_piece=1, said=SAID)
+@click.option("--heads", default=5, show_default=True, type=click.IntRange(1), help="Tokens said at once.")
+def medusa(settings: Settings, run: TrainingRun, heads: int) -> None:
+    """Train Medusa heads on the last hidden state.
+
+    Each head is one residual block; the language-model head is the target's own. The target continues pieces of the
+    files, half of them greedily, and the heads learn from these texts. The folder is a drafter for this target alone,
+    with a card that says how good it is. A run that was stopped goes on where it stopped.
+
+    \b
+        spectune train medusa --target path/to/target --data corpus.jsonl -o my-heads
+    """
+    _train(settings, run, "medusa", depth=heads)
+
+
+@click.command()
+@training_run(piece=16, least_piece=1, said=SAID)
+@click.option("--frames", default=8, show_default=True, type=click.IntRange(1), help="Places that say a token or none.")
+@click.option("--labels", default=5, show_default=True, type=click.IntRange(1), help="Tokens these learn to say.")
+@click.option(
+    "--intermediate", default=0, metavar="N", type=click.IntRange(0), help="Width of the MLP; else the target's."
+)
+def ctc(settings: Settings, run: TrainingRun, frames: int, labels: int, intermediate: int) -> None:
+    """Train a drafter by CTC: frames that say tokens or blanks.
+
+    One layer over the text's states answers all frames at once. The target continues pieces of the files, half of them
+    greedily, and the drafter learns from these texts. The folder is a drafter for this target alone, with a card that
+    says how good it is. A run that was stopped goes on where it stopped.
+
+    \b
+        spectune train ctc --target path/to/target --data corpus.jsonl -o my-drafter
+    """
+    _train(settings, run, "ctc", depth=labels, frames=frames, intermediate=intermediate)
+
+
+def _train(
+    settings: Settings, run: TrainingRun, kind: Kind, *, depth: int, frames: int = 0, intermediate: int = 0
+) -> None:
+    from ..training.block import BlockRequest, train_block
+    from ..tuning.family import torch_device
+
+    request = BlockRequest(
+        kind=kind,
+        target=run.target,
+        data=run.files,
+        depth=depth,
+        frames=frames,
+        intermediate=intermediate,
+        settings=run.settings,
+        own=run.own,
+        device=torch_device(run.here),
+        dtype=run.here.dtype_for(run.dtype),
+    )
+    with progress(settings) as report:
+        card = train_block(request, run.output, fresh=run.fresh, progress=report)
+    show_card(settings, run, card, kind)

@@ -1,0 +1,152 @@
+"""The options that all drafters trained on a target's own text share, gathered into one record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import click
+
+from . import options
+from .report import Table, print_json, print_table, tell
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from ..profiler.records.device import Device
+    from ..training.own_text import OwnTextSettings
+    from ..training.settings import TrainingSettings
+
+Command = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun:
+    """What every such command is told."""
+
+    target: Path
+    files: tuple[Path, ...]
+    output: Path
+    steps: int
+    batch: int
+    piece: int
+    texts: int
+    new_tokens: int
+    device: str
+    dtype: str
+    seed: int
+    fresh: bool
+    as_json: bool
+
+    @property
+    def settings(self) -> TrainingSettings:
+        """Size and length of the training."""
+        from ..training.settings import TrainingSettings
+
+        return TrainingSettings(steps=self.steps, batch=self.batch, sequence_tokens=self.piece, seed=self.seed)
+
+    @property
+    def own(self) -> OwnTextSettings:
+        """How much the target writes."""
+        from ..training.own_text import OwnTextSettings
+
+        return OwnTextSettings(texts=self.texts, new_tokens=self.new_tokens, seed=self.seed)
+
+    @property
+    def here(self) -> Device:
+        """The device it runs on."""
+        from ..profiler.device import detect
+
+        return detect(self.device)
+
+
+class Card(Protocol):
+    """What a card tells of any drafter; a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]  # what makes it one; Any: typeshed's own type of it
+
+    @property
+    def parameters(self) -> int:
+        """Of its own."""
+        ...
+
+    @property
+    def acceptance(self) -> tuple[float, ...]:
+        """By depth."""
+        ...
+
+    @property
+    def tokens_per_round(self) -> float:
+        """In chains."""
+        ...
+
+
+def training_run(*, piece: int, least_piece: int, said: str) -> Callable[[Command], Command]:
+    """Return what gives a command the shared options; it is called with a `TrainingRun` for all of them.
+
+    Args:
+        piece: default of --piece.
+        least_piece: least value of --piece.
+        said: what --piece means.
+    """
+
+    def given(command: Command) -> Command:
+        @wraps(command)
+        def gathered(settings: Settings, /, **told: Any) -> None:  # Any: each option has its own type
+            run = TrainingRun(**{name: told.pop(name) for name in TrainingRun.__dataclass_fields__})
+            command(settings, run, **told)
+
+        decorated: Command = gathered
+        for option in reversed(_options(piece, least_piece, said)):
+            decorated = option(decorated)
+        return decorated
+
+    return given
+
+
+def show_card(settings: Settings, run: TrainingRun, card: Card, name: str) -> None:
+    """Print what a finished drafter's card tells, and what to do next.
+
+    Args:
+        settings: of the command line.
+        run: that is finished.
+        card: its own.
+        name: to call the drafter by in the next command.
+    """
+    if run.as_json:
+        print_json(asdict(card) | {"folder": str(run.output)})
+        return
+    rows = [(depth, f"{chance:.1%}") for depth, chance in enumerate(card.acceptance, start=1)]
+    title = f"{card.parameters:,} parameters, {card.tokens_per_round:.2f} tokens a round in chains"
+    print_table(Table(title=title, columns=("depth", "accepted"), rows=rows))
+    tell(settings, f"kept in {run.output}; next: spectune profile --target {run.target} --drafter {name}={run.output}")
+
+
+def _options(piece: int, least_piece: int, said: str) -> list[Callable[[Command], Command]]:
+    path, positive = click.Path(path_type=Path), click.IntRange(1)
+    return [
+        options.target,
+        click.option(
+            "--data",
+            "files",
+            required=True,
+            multiple=True,
+            metavar="FILE",
+            type=path,
+            help="Text whose pieces the target continues; .jsonl has one text per line. Repeatable.",
+        ),
+        click.option("-o", "--output", required=True, metavar="DIR", type=path, help="The drafter's folder."),
+        click.option("--steps", default=1000, show_default=True, type=positive, help="Updates of the weights."),
+        click.option("--batch", default=16, show_default=True, type=positive, help="Pieces of text per step."),
+        click.option("--piece", default=piece, show_default=True, type=click.IntRange(least_piece), help=said),
+        click.option("--texts", default=2048, show_default=True, type=positive, help="Texts the target writes."),
+        click.option("--new-tokens", default=224, show_default=True, type=positive, help="Tokens of each of them."),
+        options.device,
+        options.dtype,
+        options.seed,
+        click.option("--fresh", is_flag=True, help="Begin anew what an earlier run left unfinished."),
+        options.as_json,
+        click.pass_obj,
+    ]

@@ -1,0 +1,89 @@
+"""What lossy ways that were not run might do: the recurrence of FLy, fed by what a run has counted.
+
+The recurrence takes places for independent, which they are not, so a forecast is told and never chosen. It says which
+setting is worth a run, and beside a run how far off it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .chain_policies import ChainPolicy
+from .cost import CellCosts
+from .fly import expected_accepted
+from .fly_policy import FlyPolicy
+from .lossy_run import LossyRun
+
+LENGTHS = (4, 6, 8, 10, 12, 15, 20)
+WINDOWS = (2, 4, 6)
+CHAIN = "chain"  # the kind whose host time a lossy chain has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """A way that was not run, and what the recurrence says of it."""
+
+    policy: FlyPolicy
+    tokens_per_round: float
+    tokens_per_s: float
+
+
+def expected_tokens(run: LossyRun, length: int, window: int) -> float:
+    """Return the recurrence's tokens per sequence and round, with the chances that a run has counted.
+
+    Args:
+        run: whose gate it is.
+        length: drafted tokens.
+        window: of the rule.
+    """
+    rule = run.policy.rule
+    seen = run.matched + run.mismatched
+    match = run.matched / seen if seen else 0.0
+    is_open = float(np.mean(run.entropies >= rule.threshold)) if len(run.entropies) else 0.0
+    return 1.0 + expected_accepted(length, match, is_open, replace(rule, window=window))
+
+
+def forecasts(run: LossyRun, costs: CellCosts) -> Iterator[Forecast]:
+    """Yield what chains of other lengths and windows might do in a cell, by the gate of a run of a chain."""
+    draft = run.policy.draft
+    if not isinstance(draft, ChainPolicy) or CHAIN not in costs.host or run.drafter not in costs.drafts:
+        return
+    table, context = costs.drafts[run.drafter], float(costs.cell.context)
+    drafting, verify = table.row(context), costs.verify.row(context)
+    base, per_forward, per_node = costs.host[CHAIN]
+    for length in LENGTHS:
+        for window in WINDOWS:
+            if length + 1 > costs.verify.most_tokens or window >= length:
+                continue
+            tokens = expected_tokens(run, length, window)
+            fresh = min(round(tokens), table.most_tokens)
+            ms = drafting[fresh] + (length - 1) * drafting[1] + verify[length + 1]
+            ms += base + per_forward * length + per_node * (length + 1)
+            yield Forecast(
+                policy=FlyPolicy(draft=ChainPolicy(length=length), rule=replace(run.policy.rule, window=window)),
+                tokens_per_round=tokens,
+                tokens_per_s=1000.0 * costs.cell.batch * tokens / float(ms),
+            )
+
+
+def forecast_notes(runs: list[LossyRun], costs: CellCosts) -> Iterator[str]:
+    """Yield, for people: what the recurrence says beside each run, and the best forecast of what was not run."""
+    cell = costs.cell
+    where = f"batch {cell.batch}, context {cell.context}"
+    for run in runs:
+        said = expected_tokens(run, round(float(run.nodes.mean())) - 1, run.policy.rule.window)
+        yield (
+            f"{where}: {run.policy.label} kept {run.tokens_per_round:.2f} tokens per round, "
+            f"the recurrence says {said:.2f}; {run.quality.label}"
+        )
+    ran = {(run.drafter, run.policy) for run in runs}
+    others = [(one, run) for run in runs for one in forecasts(run, costs) if (run.drafter, one.policy) not in ran]
+    if others:
+        best, run = max(others, key=lambda pair: pair[0].tokens_per_s)
+        yield (
+            f"{where}: not run, so not chosen: the recurrence expects most of {best.policy.label} ({run.drafter}), "
+            f"{best.tokens_per_s:,.1f} tokens/s; its quality is not known"
+        )

@@ -1,0 +1,128 @@
+"""A block drafter at work: one forward reads what was committed and says what any tree of the round needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+import numpy as np
+import torch
+
+from ...errors import ModelError
+from ...planner.growth import Children, DraftBatch, grow
+from ...planner.policy import TreePolicy
+from ..growth.draft import DeviceChildren
+from ..layout import Ints
+from ..models.block import Block, BlockHead, Levels
+from ..models.forward import ForwardInput
+from ..requests import Request, Sequence
+from ..sampling import draft_scores, processed, with_noise
+from .features import FeatureDrafter
+
+
+class BlockDrafter(FeatureDrafter):
+    """Runs a block drafter beside a target that keeps features; see `tapped_for`.
+
+    Trees grow on the host on every device: there is no forward between their layers that could wait.
+    """
+
+    def __init__(self, head: BlockHead, *, slots: int, capacity: int) -> None:
+        """Allocate what the drafter keeps of texts; `attach` comes before the first text."""
+        super().__init__(head, head.reads, slots=slots, capacity=capacity, on_device=False)
+        self.vocabulary, self.device = head.vocabulary, head.device
+        self._head = head
+
+    def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
+        """Return the trees the policy draws from what one forward says.
+
+        The draft's `widths` are those of the layers that were asked for; none but the first cost a forward.
+        """
+        return grow(policy, BlockPass(self, sequences), len(sequences))
+
+    def begin(self, sequences: Many[Sequence]) -> Block:
+        """Read what was committed since the last round; return what is said behind it."""
+        return self._head.block(self.catch_up(sequences))
+
+    def read(self, step: ForwardInput) -> torch.Tensor:
+        """Run one forward over committed text; return what is said behind the wanted tokens, none where none is."""
+        features = self.features_of(step)
+        self.forwards += 1
+        self._head.keep(features, step, self._cache)
+        return self._head.say(features, step, self._cache)
+
+
+class BlockPass:
+    """One round's `LayerScorer`: every layer is answered by one block."""
+
+    def __init__(self, drafter: BlockDrafter, sequences: Many[Sequence]) -> None:
+        """Start a round behind the committed text of the sequences, one per slot."""
+        self._drafter, self._sequences = drafter, sequences
+        self._block: Block | None = None
+        self._is_penalised = any(s.request.penalises for s in sequences)
+        self._depth = self._count = 0
+        self._nodes: Ints = np.arange(len(sequences))[:, None]  # (batch, width), of the newest layer
+        self._tokens: Ints = np.empty((0, 0, 0), dtype=np.int64)
+        self._paths: Ints = np.empty((len(sequences), 1, 0), dtype=np.int64)  # (batch, width, depth)
+
+    def root(self, children: int) -> Children:
+        """Return the first layer's candidates, one row per sequence."""
+        self._block, self._count = self._drafter.begin(self._sequences), len(self._sequences)
+        return self._answer(self._block.root().unsqueeze(1), children)
+
+    def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
+        """Return the children of the chosen nodes of the layer before; slots without a node are answered like any."""
+        assert self._block is not None, "a round begins with its root"
+        rows, slots = np.arange(len(parents))[:, None], np.maximum(parents, 0)
+        tokens = self._tokens[rows, slots, ranks]
+        self._paths = np.concatenate((self._paths[rows, slots], tokens[:, :, None]), axis=2)
+        if isinstance(self._block, Levels) and not self._is_penalised:
+            self._depth += 1
+            one = self._answer(self._block.level(self._depth).unsqueeze(1), children)
+            width = tokens.shape[1]
+            self._tokens = np.repeat(one.tokens, width, axis=1)
+            return Children(tokens=self._tokens, log_probs=np.repeat(one.log_probs, width, axis=1))
+        asked = (torch.from_numpy(ids.ravel()) for ids in (self._nodes[rows, slots], tokens))
+        logits = self._block.below(*(ids.to(self._drafter.device) for ids in asked))
+        self._nodes = self._count + np.arange(tokens.size).reshape(tokens.shape)
+        self._count += tokens.size
+        return self._answer(logits.view(*tokens.shape, -1), children)
+
+    def _answer(self, logits: torch.Tensor, count: int) -> Children:
+        paths = self._paths[:, : logits.shape[1]]
+        best = block_children(draft_scores(logits, self._sequences, paths), count, self._drafter.vocabulary)
+        self._tokens, log_probs = best.tokens.cpu().numpy(), best.log_probs.cpu().numpy()
+        if np.isnan(log_probs).any():
+            raise ModelError("the drafter's logits are not numbers; check its weights and its dtype")
+        return Children(tokens=self._tokens, log_probs=log_probs)
+
+
+def block_children(scores: torch.Tensor, count: int, vocabulary: int) -> DeviceChildren:
+    """Return the `count` most likely next tokens behind every node, most likely first.
+
+    Args:
+        scores: (batch, width, scores), logits of the vocabulary, and perhaps one more: that nothing follows.
+        count: children wanted; the vocabulary where that is smaller.
+        vocabulary: tokens there are.
+    """
+    known = torch.log_softmax(scores.float(), dim=-1)[..., :vocabulary]
+    log_probs, tokens = known.topk(min(count, vocabulary), dim=-1)
+    return DeviceChildren(tokens=tokens, log_probs=log_probs)
+
+
+def recorded_block_children(
+    logits: torch.Tensor, count: int, request: Request, places: torch.Tensor, vocabulary: int
+) -> Children:
+    """Return what a `BlockPass` would answer behind nodes of one request's text, the best child first.
+
+    Args:
+        logits: (nodes, scores).
+        count: children wanted.
+        request: its temperature and seed.
+        places: (nodes,) int64, place in the text of the token behind each node.
+        vocabulary: tokens there are.
+
+    Returns:
+        (1, nodes, count).
+    """
+    scores = with_noise(processed(logits.float().unsqueeze(0), [request]), [request], places.unsqueeze(0))
+    best = block_children(scores, count, vocabulary)
+    return Children(tokens=best.tokens.cpu().numpy(), log_probs=best.log_probs.cpu().numpy())

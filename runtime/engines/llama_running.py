@@ -1,0 +1,126 @@
+"""llama.cpp as an engine that runs here: GGUF files as they are, or Hugging Face folders converted to them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from ...errors import RequestError
+from .gguf_file import GGUF_DTYPES, write_gguf
+from .llama_server import LlamaServer
+from .measured import EngineFacts, Load
+from .setting import EngineDrafter, Setting
+
+PACKAGES = ("xllamacpp", "gguf")
+NGRAM_SIZES = (2, 3)  # of the n-grams looked for
+NGRAM_LENGTHS = (4, 8, 16)  # tokens copied behind one
+WARM_UP = (3, 5, 7, 3, 5, 7, 3, 5)  # any tokens: the first forwards of a server allocate
+
+
+def missing() -> str | None:
+    """Return why llama.cpp cannot run here, None where it can."""
+    absent = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    return f"llama.cpp: no {' and no '.join(absent)} here; pip install 'spectune[llamacpp]'" if absent else None
+
+
+class RunningLlamaCpp:
+    """llama.cpp with one target; a `MeasuredEngine`."""
+
+    def __init__(self, target: Path, drafters: Mapping[str, Path], *, dtype: str, threads: int, folder: Path) -> None:
+        """Find or write the GGUF files.
+
+        Args:
+            target, drafters: GGUF files, or Llama folders of Hugging Face, which are converted.
+            dtype: of converted matrices; a GGUF file has its own, and this then only says in what keys and values are
+                kept.
+            threads: that compute.
+            folder: where converted files go; an existing one of the same name and dtype is taken as it is.
+
+        Raises:
+            RequestError: the wheel is not installed, or the dtype is none of GGUF's.
+            ModelError: a folder cannot be converted.
+        """
+        if reason := missing():
+            raise RequestError(reason)
+        if dtype not in GGUF_DTYPES:
+            raise RequestError(f"llama.cpp runs {', '.join(GGUF_DTYPES)} here, not {dtype!r}; give one with --dtype")
+        self._target = as_gguf(target, folder, dtype)
+        self._dtype, self._threads = dtype, threads
+        self._drafters = tuple(
+            EngineDrafter(name=name, path=str(as_gguf(path, folder, dtype)), form="model")
+            for name, path in drafters.items()
+        )
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What runs here."""
+        wheel = importlib.import_module("xllamacpp")
+        build = f"b{version('xllamacpp').rpartition('.')[2]}"
+        return EngineFacts(
+            name="llama.cpp",
+            version=build,
+            recorded="b11549",
+            regime=f"engine:llama.cpp-{build}",
+            dtype=self._dtype,
+            threads=self._threads,
+            most_concurrency=None,
+            sets_acceptance=True,
+            tells_rounds=True,
+            notes=(f"built for {' '.join(wheel.get_system_info().split())}",),
+        )
+
+    @property
+    def target(self) -> Path:
+        """The target's GGUF file."""
+        return self._target
+
+    @property
+    def drafters(self) -> tuple[EngineDrafter, ...]:
+        """The draft models, by their GGUF files."""
+        return self._drafters
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return a text's tokens, as the target's file says."""
+        with self.started(None, Load(concurrency=1, capacity=64)) as server:
+            return server.encode(text)
+
+    def ngrams(self) -> Sequence[Setting]:
+        """Return llama.cpp's plain n-gram search at a few sizes."""
+        return [
+            Setting(method="ngram-simple", drafter=None, knobs=(("size_n", size),), length=length)
+            for size in NGRAM_SIZES
+            for length in NGRAM_LENGTHS
+        ]
+
+    def chain(self, drafter: EngineDrafter, length: int) -> Setting:
+        """Return the setting of a draft model's chains, none of them ended early."""
+        return Setting(method="draft-simple", drafter=drafter, knobs=(("p_min", 0.0),), length=length)
+
+    @contextmanager
+    def started(self, setting: Setting | None, load: Load) -> Iterator[LlamaServer]:
+        """Start a server, warmed up; it stops when the context is left."""
+        server = LlamaServer(self._target, setting, load, dtype=self._dtype, threads=self._threads)
+        try:
+            server.decode([WARM_UP] * load.concurrency, min(16, load.capacity - len(WARM_UP)))
+            yield server
+        finally:
+            server.close()
+
+
+def as_gguf(path: Path, folder: Path, dtype: str) -> Path:
+    """Return a model's GGUF file, written where the path is a folder of Hugging Face.
+
+    Raises:
+        RequestError: there is nothing at the path.
+        ModelError: it cannot be converted.
+    """
+    if path.suffix == ".gguf" and path.is_file():
+        return path
+    if not path.is_dir():
+        raise RequestError(f"no GGUF file and no model folder at {path}; give one of these")
+    out = folder / f"{path.resolve().name}.{dtype}.gguf"
+    return out if out.is_file() else write_gguf(path, out, dtype=GGUF_DTYPES[dtype])

@@ -1,0 +1,33 @@
+"""Rounds of an engine that tells each of them, added up to its counters."""
+
+from __future__ import annotations
+
+from .measured import EngineCounters
+
+
+class RoundCounts:
+    """What was drafted and kept in all rounds so far."""
+
+    def __init__(self) -> None:
+        """Start with nothing counted."""
+        self._drafts = self._drafted = self._accepted = 0
+        self._by_position: list[int] = []
+
+    def add(self, drafted: int, kept: int) -> None:
+        """Count one round of one sequence; one that drafted nothing counts nowhere."""
+        self._drafts += drafted > 0
+        self._drafted += drafted
+        self._accepted += kept
+        self._by_position += [0] * (drafted - len(self._by_position))
+        for position in range(kept):
+            self._by_position[position] += 1
+
+    @property
+    def counters(self) -> EngineCounters:
+        """All of it."""
+        return EngineCounters(
+            drafts=self._drafts,
+            drafted=self._drafted,
+            accepted=self._accepted,
+            by_position=tuple(self._by_position),
+        )

@@ -1,0 +1,226 @@
+"""transformers' `generate` as an engine that runs here: one sequence, plain, with an assistant, or by prompt lookup.
+
+`generate` drafts before it has read the prompt: its first round verifies prompt and drafts at once. Here that round
+drafts nothing (`_Watched`), so that prompts are read before the clock starts, and each later round is `generate`'s own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
+
+from ...errors import MeasurementError, ModelError
+from ...planner.policy import ChainPolicy, LookupPolicy, TreePolicy
+from ..models.loading import first_line, load_tokenizer
+from .measured import EngineCounters, EngineFacts, EngineText, Load
+from .round_counts import RoundCounts
+from .schema import recorded_version
+from .setting import EngineDrafter, Setting
+from .transformers_ import Transformers
+
+NGRAMS = ((2, 2), (2, 4), (2, 8), (3, 4))  # longest n-gram, tokens copied
+WARM_UP_TOKENS = 8
+
+
+class RunningTransformers:
+    """A target and its assistants, loaded once and shared by all settings; a `MeasuredEngine`."""
+
+    def __init__(self, target: Path, drafters: Mapping[str, Path], *, dtype: str, threads: int) -> None:
+        """Load the models on the CPU.
+
+        Args:
+            target: a model folder.
+            drafters: folders of language models with the target's tokenizer, by name.
+            dtype: number format of weights and computation.
+            threads: that compute; torch has one number of them for the whole process, which is set.
+
+        Raises:
+            ModelError: a model or the tokenizer cannot be loaded.
+        """
+        torch.set_num_threads(threads)
+        self._tokenizer = load_tokenizer(str(target))
+        self._target = _loaded(target, dtype)
+        self._assistants = {name: _loaded(path, dtype) for name, path in drafters.items()}
+        self.drafters = tuple(EngineDrafter(name=name, path=str(path), form="model") for name, path in drafters.items())
+        version = transformers.__version__
+        self.facts = EngineFacts(
+            name="transformers",
+            version=version,
+            recorded=recorded_version("transformers", version),
+            regime=f"engine:transformers-{version}",
+            dtype=dtype,
+            threads=threads,
+            most_concurrency=1,
+            sets_acceptance=False,
+            tells_rounds=True,
+        )
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return a text's token ids."""
+        ids: list[int] = self._tokenizer.encode(text)
+        return tuple(ids)
+
+    def ngrams(self) -> Sequence[Setting]:
+        """Return a few lengths of prompt lookup, the simplest first."""
+        return [
+            self._setting(LookupPolicy(length=length, max_ngram=ngram, occurrence="first"), None)
+            for ngram, length in NGRAMS
+        ]
+
+    def chain(self, drafter: EngineDrafter, length: int) -> Setting:
+        """Return the setting of an assistant that never doubts."""
+        return self._setting(ChainPolicy(length=length), drafter)
+
+    @contextmanager
+    def started(self, setting: Setting | None, load: Load) -> Iterator[Generation]:
+        """Start decoding with a setting; None is plain decoding.
+
+        Raises:
+            MeasurementError: more than one sequence is asked for, or acceptance is to be set.
+        """
+        if load.synthetic:
+            raise MeasurementError("transformers verifies what its assistant drafts; acceptance cannot be set by hand")
+        if load.concurrency > 1:
+            raise MeasurementError(
+                f"transformers assists one sequence at a time, asked for {load.concurrency}; measure at concurrency 1"
+            )
+        assistant = None if setting is None or setting.drafter is None else self._assistants[setting.drafter.name]
+        running = Generation(self._target, assistant, setting)
+        running.decode([[0, 1]], WARM_UP_TOKENS)
+        yield running
+
+    def _setting(self, policy: TreePolicy, drafter: EngineDrafter | None) -> Setting:
+        found = Transformers().setting(policy, drafter, self.facts.recorded)
+        if isinstance(found, str):
+            raise MeasurementError(f"{policy.label} cannot be measured: {found}")
+        return found
+
+
+class Generation:
+    """`generate` with one setting."""
+
+    def __init__(self, target: Any, assistant: Any, setting: Setting | None) -> None:
+        """Take loaded models (their `generate` has no types)."""
+        self._target, self._assistant, self._setting = target, assistant, setting
+        self._counts = RoundCounts()
+
+    def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[EngineText, ...]:
+        """Continue the one prompt greedily; its rounds are always told."""
+        (prompt,) = prompts
+        text = self._plain(prompt, new_tokens) if self._setting is None else self._drafted(prompt, new_tokens)
+        return (text,)
+
+    def counters(self) -> EngineCounters:
+        """Return what was counted since the start."""
+        return self._counts.counters
+
+    def _plain(self, prompt: Sequence[int], new_tokens: int) -> EngineText:
+        clock = _Clock()
+        tokens = self._generate(prompt, new_tokens, stopping_criteria=StoppingCriteriaList([clock]))
+        return EngineText(tokens=tokens, ms=clock.ms, drafted=0, accepted=0, kept=(0,) * (len(tokens) - 1))
+
+    def _drafted(self, prompt: Sequence[int], new_tokens: int) -> EngineText:
+        watched: list[_Watched] = []
+        make = self._target._get_candidate_generator
+
+        def watching(**options: Any) -> _Watched:
+            watched.append(_Watched(make(**options)))
+            return watched[0]
+
+        self._target._get_candidate_generator = watching
+        try:
+            tokens = self._generate(prompt, new_tokens, **self._options())
+        finally:
+            del self._target._get_candidate_generator  # the class's own is behind it
+        (seen,) = watched
+        for drafted, kept in seen.rounds:
+            self._counts.add(drafted, kept)
+        return EngineText(
+            tokens=tokens,
+            ms=seen.ms,
+            drafted=sum(drafted for drafted, _ in seen.rounds),
+            accepted=sum(kept for _, kept in seen.rounds),
+            kept=tuple(kept for _, kept in seen.rounds),
+        )
+
+    def _options(self) -> dict[str, Any]:
+        """Return what the exported program passes to `generate`, and set the assistant as it does."""
+        assert self._setting is not None
+        knobs = dict(self._setting.knobs)
+        if self._assistant is None:
+            return {"prompt_lookup_num_tokens": self._setting.length, **knobs}
+        self._assistant.generation_config.update(num_assistant_tokens=self._setting.length, **knobs)
+        return {"assistant_model": self._assistant}
+
+    @torch.inference_mode()
+    def _generate(self, prompt: Sequence[int], new_tokens: int, **options: Any) -> tuple[int, ...]:
+        ids = torch.tensor([list(prompt)])
+        output = self._target.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, do_sample=False, **options
+        )
+        return tuple(output[0, len(prompt) :].tolist())
+
+
+class _Watched:
+    """transformers' own source of candidates; its first ones are thrown away and every other round is written down."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._candidates = 0
+        self._ends_ns: list[int] = []
+        self.rounds: list[tuple[int, int]] = []  # drafted, kept
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    @property
+    def ms(self) -> float:
+        """From the end of the round that read the prompt to the end of the last one."""
+        return (self._ends_ns[-1] - self._ends_ns[0]) / 1e6
+
+    def get_candidates(self, input_ids: torch.Tensor, **more: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return what transformers drafts; nothing in the first round, in which the assistant reads the prompt too."""
+        candidates, logits = self._inner.get_candidates(input_ids, **more)
+        if not self._ends_ns:
+            candidates, logits = input_ids, None
+        self._candidates = candidates.shape[1] - input_ids.shape[1]
+        return candidates, logits
+
+    def update_candidate_strategy(self, input_ids: torch.Tensor, scores: torch.Tensor, num_matches: Any) -> None:
+        """Write a round down."""
+        if self._ends_ns:
+            self.rounds.append((self._candidates, int(num_matches)))
+            self._inner.update_candidate_strategy(input_ids, scores, num_matches)
+        self._ends_ns.append(time.perf_counter_ns())
+
+
+class _Clock(StoppingCriteria):
+    """Never stops; remembers when the first and the last token were there."""
+
+    def __init__(self) -> None:
+        self._ends_ns: list[int] = []
+
+    @property
+    def ms(self) -> float:
+        return (self._ends_ns[-1] - self._ends_ns[0]) / 1e6
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
+        self._ends_ns.append(time.perf_counter_ns())
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+def _loaded(path: Path, dtype: str) -> Any:
+    """Return a model that never stops at its end-of-text token."""
+    try:
+        model = AutoModelForCausalLM.from_pretrained(str(path), dtype=getattr(torch, dtype)).eval()
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"transformers cannot load {path}: {first_line(error)}") from error
+    model.generation_config.eos_token_id = None
+    return model

@@ -1,0 +1,141 @@
+"""Drafters that say many tokens in one forward: behind a text they answer at once what any tree needs that grows there.
+
+A round runs one forward, whatever is drafted. What it says is a `Block`: every node of a tree is answered from it, so
+every policy grows on it. A recording and a decoder ask the same block, so a replay draws the trees that decoding drew.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..cache import KeyValueCache
+from .along import features_along
+from .forward import ForwardInput
+from .lean import LeanModel
+
+APART = 1e-4  # between the logits of neighbouring ids where nothing is known, so that lower ids come first, always
+
+
+class Block(Protocol):
+    """What one forward said behind texts, the rows; nodes are numbered, the rows first, then in order of asking."""
+
+    def root(self) -> Tensor:
+        """Return (rows, scores): logits of the next token behind every row.
+
+        Behind the vocabulary there may be one more score: that nothing is said any more.
+        """
+
+    def below(self, parents: Tensor, tokens: Tensor) -> Tensor:
+        """Return (nodes, scores): logits behind new nodes.
+
+        Args:
+            parents: (nodes,) int64, rows or earlier nodes.
+            tokens: (nodes,) int64, the nodes' own tokens.
+        """
+
+
+class BlockHead(ABC):
+    """A block drafter beside its target, and a causal language model as far as surfaces and caches go.
+
+    Attributes:
+        reads: how many of the target's layers each hidden state it reads has passed.
+        depth: tokens it was trained to say.
+    """
+
+    def __init__(self, target: LeanModel, reads: tuple[int, ...], depth: int) -> None:
+        """Stand beside a target, in its number format and on its device.
+
+        Raises:
+            ModelError: it has fewer layers than are read.
+        """
+        target.require_layers(reads)
+        self.regime, self.attention = "eager", "sdpa"
+        self.dtype, self.device = target.dtype, target.device
+        self.vocabulary, self.longest_context = target.vocabulary, target.longest_context
+        self.reads, self.depth = reads, depth
+        self._target = target
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        """Return an empty cache for that many sequences of at most `capacity` tokens; of no layers here."""
+        return KeyValueCache(layers=0, slots=slots, capacity=capacity, width=1, dtype=self.dtype, device=self.device)
+
+    def keep(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> None:
+        """Take in tokens of committed text; writes the cache, or does nothing where nothing is kept of a text.
+
+        Args:
+            features: (batch, n, len(reads) * hidden), of the target at the token before each, before any final norm.
+            step: the tokens, and where they stand.
+            cache: from `new_cache`.
+        """
+        return
+
+    @abstractmethod
+    def say(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return (rows, places, scores): what is said behind kept tokens, those of `take` or all, row by row."""
+
+    @abstractmethod
+    def block(self, said: Tensor) -> Block:
+        """Return the block of what was said."""
+
+    def along(self, text: Sequence[int]) -> Tensor:
+        """Return (n, len(reads) * hidden): what `keep` and `say` take beside each token of a text."""
+        return features_along(self._target, self.reads, text)
+
+    @torch.inference_mode()
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Run what a round runs to read these tokens and to draft, on features that mean nothing: for timing alone."""
+        batch, count = step.tokens.shape
+        features = torch.ones(batch, count, len(self.reads) * self._target.hidden, dtype=self.dtype, device=self.device)
+        last = torch.full((batch,), count - 1, dtype=torch.int64, device=self.device)
+        self.keep(features, step, cache)
+        return self.say(features, replace(step, take=last), cache)
+
+
+class Levels:
+    """A block whose places are depths: the children of a node are the same whatever its path.
+
+    Source: Cai et al. 2024, Medusa, arXiv:2401.10774, Sec. 2.1.2 (the Cartesian product of the heads' candidates).
+    """
+
+    def __init__(self, said: Tensor) -> None:
+        """Take logits (rows, places, vocabulary)."""
+        self._said = said
+        self._rows = torch.arange(len(said), device=said.device)
+        self._depths = torch.zeros(len(said), dtype=torch.int64, device=said.device)
+
+    def level(self, depth: int) -> Tensor:
+        """Return (rows, vocabulary): logits of the tokens at a depth, the root's children being at 0.
+
+        Behind the last place nothing is known: all tokens are nearly alike.
+        """
+        return self._said[:, depth] if depth < self._said.shape[1] else self._unknown().expand(len(self._said), -1)
+
+    def root(self) -> Tensor:
+        """Return (rows, vocabulary): logits of the next token behind every row."""
+        return self.level(0)
+
+    def below(self, parents: Tensor, tokens: Tensor) -> Tensor:
+        """Return (nodes, vocabulary): logits behind new nodes."""
+        rows, depths = self._rows[parents], self._depths[parents] + 1
+        self._rows, self._depths = torch.cat((self._rows, rows)), torch.cat((self._depths, depths))
+        places = self._said.shape[1]
+        known = self._said[rows, depths.clamp(max=places - 1)]
+        return torch.where((depths < places).unsqueeze(1), known, self._unknown())
+
+    def _unknown(self) -> Tensor:
+        return -APART * torch.arange(self._said.shape[2], dtype=self._said.dtype, device=self._said.device)
+
+
+def wanted_rows(step: ForwardInput, numbers: Tensor) -> Tensor:
+    """Return (rows, any): of numbers (batch, n, any) those of the tokens that `take` wants, or of all."""
+    flat = numbers.flatten(0, 1)
+    if step.take is None:
+        return flat
+    batch, count = step.tokens.shape
+    return flat.index_select(0, step.take + torch.arange(0, batch * count, count, device=flat.device))

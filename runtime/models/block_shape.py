@@ -1,0 +1,64 @@
+"""What a block drafter's folder says about it: its kind, its shape, whose it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ...errors import ModelError
+from .eagle_shape import OWN
+
+Kind = Literal["medusa", "ctc"]
+KINDS: tuple[Kind, ...] = ("medusa", "ctc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockShape:
+    """A block drafter as its config.json describes it."""
+
+    kind: Kind
+    depth: int  # tokens it was trained to say
+    reads: tuple[int, ...]  # how many of the target's layers each hidden state it reads has passed
+    target: str  # ModelIdentity.weights_hash of its target
+    frames: int = 0  # of kind "ctc": places that say a token or nothing
+    intermediate: int = 0  # of kind "ctc": width of the layer's MLP
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS or self.depth < 1 or not self.reads:
+            raise ModelError(f"a block drafter is one of {KINDS} of depth >= 1 that reads the target, got {self}")
+        if self.kind == "ctc" and (self.frames < self.depth or self.intermediate < 1):
+            raise ModelError(f"a CTC drafter needs frames >= depth and an MLP, got {self}; train it again")
+
+
+def is_block(folder: Path) -> bool:
+    """Whether a folder holds a block drafter and no language model."""
+    try:
+        written = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return False
+    said = written.get(OWN) if isinstance(written, dict) else None
+    return isinstance(said, dict) and said.get("kind") in KINDS
+
+
+def block_shape(folder: Path) -> BlockShape:
+    """Return what a block drafter's folder says.
+
+    Raises:
+        ModelError: it says nothing, or what cannot be.
+    """
+    try:
+        said: dict[str, Any] = json.loads((folder / "config.json").read_text())[OWN]
+        return BlockShape(**{**said, "reads": tuple(int(count) for count in said["reads"])})
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ModelError(f"{folder}/config.json describes no block drafter: {error}; copy or train it again") from error
+
+
+def block_config(shape: BlockShape) -> dict[str, Any]:
+    """Return config.json of a block drafter."""
+    said: dict[str, Any] = {"kind": shape.kind, "depth": shape.depth, "reads": list(shape.reads)}
+    said["target"] = shape.target
+    if shape.kind == "ctc":
+        said |= {"frames": shape.frames, "intermediate": shape.intermediate}
+    return {"architectures": [f"Spectune{shape.kind.capitalize()}Drafter"], OWN: said}

@@ -1,0 +1,202 @@
+"""A CTC drafter: one layer answers frames behind the newest token, each of which says a token, or nothing.
+
+    r[t]    = join(embedding(x[t]), final_norm(h[t - 1]))         a committed token, beside the state that led to it
+    e[t, f] = r[t] + q[f]                                         frame f behind it
+    o[t, f] = layer(e[t, f]; sees r[1..t] and all e[t, .])        attention both ways between the frames
+    log P[t, f] = log softmax(lm_head(final_norm(o)), blank . final_norm(o))
+
+Frames that say the same token next to each other say it once, and blanks are left out (`frames.Frames`). Norm and
+language-model head are the target's own. The first token of a text has no state before it and is never seen.
+
+Source: Wen, Gui, Feng 2024, CTC-drafter, arXiv:2412.00061, Sec. 3, with parallel frames and a blank of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...errors import ModelError
+from ..cache import KeyValueCache
+from .anatomy import Anatomy, LayerWeights, Sight
+from .block import BlockHead, wanted_rows
+from .block_shape import BlockShape
+from .eagle_shape import as_numbers
+from .forward import ForwardInput
+from .frames import Frames
+from .lean import LayerStates, LeanModel, Place
+from .norm import Norm
+from .projection import Projection
+
+GROUPS = 16  # tokens of a text whose frames are answered together where many are asked for
+
+
+class CtcHead(BlockHead):
+    """A CTC drafter beside its target, with keys and values of committed tokens in a cache of one layer."""
+
+    def __init__(self, weights: Mapping[str, Tensor], shape: BlockShape, target: LeanModel) -> None:
+        """Take tensors by the names in `tensor_shapes`.
+
+        Raises:
+            ModelError: a tensor is missing, or the drafter does not fit the target.
+        """
+        super().__init__(target, shape.reads, shape.depth)
+        for name, size in tensor_shapes(target.anatomy, shape).items():
+            seen = tuple(weights[name].shape) if name in weights else "missing"
+            if seen != size:
+                raise ModelError(
+                    f"the CTC drafter's {name} is {seen} and this target needs {size}; give its own drafter"
+                )
+        tensors = {name: as_numbers(weight, target.anatomy.embedding) for name, weight in weights.items()}
+        self.frames = shape.frames
+        self._joins = Projection(tensors["join.weight"])
+        self._queries, self._blank = tensors["queries.weight"], tensors["blank.weight"]
+        self._body = _Body(_anatomy(tensors, target))
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        """Return an empty cache for that many sequences of at most `capacity` tokens, with room for their frames."""
+        return self._body.new_cache(slots, capacity + GROUPS * self.frames)
+
+    @torch.inference_mode()
+    def keep(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> None:
+        """Write keys and values of committed tokens."""
+        joined = self._joined(step.tokens, features.flatten(0, 1))
+        self._body.remember(joined, cache, self._body.place(step, cache))
+
+    @torch.inference_mode()
+    def say(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return (rows, frames, vocabulary + 1): log-probabilities of every frame, the blank's last."""
+        batch = len(step.tokens)
+        each = self._joined(step.tokens, features.flatten(0, 1)).view(*step.tokens.shape, -1)
+        joined = wanted_rows(step, each).view(batch, -1, each.shape[2])
+        columns, positions = (
+            wanted_rows(step, one.unsqueeze(2)).view(batch, -1, 1) for one in (step.columns, step.positions)
+        )
+        room = max((cache.capacity - step.seen) // self.frames, 1)
+        said = []
+        for start in range(0, joined.shape[1], room):
+            some = slice(start, start + room)
+            said.append(self._said(joined[:, some], columns[:, some], positions[:, some], step, cache))
+        return torch.cat(said, dim=1).flatten(0, 1)
+
+    def block(self, said: Tensor) -> Frames:
+        """Return the block of what was said."""
+        return Frames(said)
+
+    def _said(
+        self, joined: Tensor, columns: Tensor, positions: Tensor, step: ForwardInput, cache: KeyValueCache
+    ) -> Tensor:
+        """Return (batch, n, frames, vocabulary + 1) behind tokens at (batch, n, 1) columns and positions."""
+        batch, count = joined.shape[:2]
+        own = torch.arange(count * self.frames, device=self.device)
+        seen = step.seen + len(own)
+        cache.require(seen)
+        place = (positions + 1 + torch.arange(self.frames, device=self.device)).flatten(1)
+        frames = ForwardInput(
+            tokens=torch.zeros(batch, len(own), dtype=torch.int64, device=self.device),
+            positions=place.clamp(max=self.longest_context - 1),
+            columns=(step.seen + own).expand(batch, -1),
+            bias=self._bias(columns, step.seen, seen),
+            seen=seen,
+            first_slot=step.first_slot,
+        )
+        entered = (joined.unsqueeze(2) + self._queries).flatten(0, 2)
+        left = self._body.through_layer(entered, cache, self._body.place(frames, cache))
+        normed = self._target.final_norm(left)
+        logits = torch.cat((self._target.logits(normed), F.linear(normed, self._blank)), dim=-1)
+        return torch.log_softmax(logits.float(), dim=-1).view(batch, count, self.frames, -1)
+
+    def _joined(self, tokens: Tensor, features: Tensor) -> Tensor:
+        """Return (batch * n, hidden)."""
+        return self._joins(torch.cat((self._target.embed(tokens), self._target.final_norm(features)), dim=-1))
+
+    def _bias(self, columns: Tensor, text: int, seen: int) -> Tensor:
+        """Return (batch, n * frames, seen): a frame sees its own token and what is before it, and its fellow frames."""
+        batch, count = columns.shape[:2]
+        places = torch.arange(seen, device=self.device)
+        is_text = (places >= 1) & (places < text) & (places <= columns)  # (batch, n, seen)
+        group = torch.arange(count, device=self.device).unsqueeze(1)
+        is_fellow = (places >= text) & ((places - text) // self.frames == group)  # (n, seen)
+        is_open = (is_text | is_fellow).repeat_interleave(self.frames, dim=1)
+        bias = torch.zeros(batch, count * self.frames, seen, dtype=self.dtype, device=self.device)
+        return bias.masked_fill_(~is_open, -torch.inf)
+
+
+class _Body(LeanModel):
+    """The one layer as a model whose tokens may also be remembered without being looked at."""
+
+    def remember(self, joined: Tensor, cache: LayerStates, place: Place) -> None:
+        """Write keys and values of tokens (batch * n, hidden)."""
+        (layer,), (states,) = self._layers, cache.states
+        _, pair = self._project(layer, layer.input_norm(joined), place.views[0])
+        states.view(-1, self._width).index_copy_(0, place.rows, pair)
+
+    def through_layer(self, hidden: Tensor, cache: LayerStates, place: Place) -> Tensor:
+        """Return hidden states (batch * n, hidden) behind the layer."""
+        (layer,), (states,) = self._layers, cache.states
+        return self.through(layer, hidden, layer.input_norm(hidden), states, place)
+
+
+def tensor_shapes(target: Anatomy, shape: BlockShape) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of a CTC drafter, whose layer has the target's heads."""
+    hidden, inner = target.embedding.shape[1], shape.intermediate
+    queries, pairs = target.heads * target.size, target.kv_heads * target.size
+    return {
+        "join.weight": (hidden, 2 * hidden),
+        "queries.weight": (shape.frames, hidden),
+        "blank.weight": (1, hidden),
+        "layer.input_layernorm.weight": (hidden,),
+        "layer.self_attn.q_proj.weight": (queries, hidden),
+        "layer.self_attn.k_proj.weight": (pairs, hidden),
+        "layer.self_attn.v_proj.weight": (pairs, hidden),
+        "layer.self_attn.o_proj.weight": (hidden, queries),
+        "layer.post_attention_layernorm.weight": (hidden,),
+        "layer.mlp.gate_proj.weight": (inner, hidden),
+        "layer.mlp.up_proj.weight": (inner, hidden),
+        "layer.mlp.down_proj.weight": (hidden, inner),
+    }
+
+
+def _anatomy(tensors: Mapping[str, Tensor], target: LeanModel) -> Anatomy:
+    """Return the drafter's layer as the whole of a model, turned as the target's first layer turns."""
+    own = target.anatomy
+    sight = own.sights[own.layers[0].sight]
+
+    def norm(name: str) -> Norm:
+        return Norm(weight=tensors[f"layer.{name}.weight"], eps=own.final_norm.eps)
+
+    def joined(*names: str) -> Projection:
+        return Projection(torch.cat([tensors[f"layer.{name}.weight"] for name in names]))
+
+    layer = LayerWeights(
+        sight=0,
+        input_norm=norm("input_layernorm"),
+        qkv=joined("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        head_norm=None,
+        scale=own.size**-0.5,
+        output=joined("self_attn.o_proj"),
+        output_norm=None,
+        mlp_norm=norm("post_attention_layernorm"),
+        gate_up=joined("mlp.gate_proj", "mlp.up_proj"),
+        activation=F.silu,
+        down=joined("mlp.down_proj"),
+        down_norm=None,
+    )
+    return Anatomy(
+        heads=own.heads,
+        kv_heads=own.kv_heads,
+        size=own.size,
+        vocabulary=own.vocabulary,
+        longest_context=own.longest_context,
+        embedding=own.embedding,
+        embedding_scale=None,
+        sights=(Sight(window=None, turns=sight.turns),),
+        layers=(layer,),
+        final_norm=own.final_norm,
+        head=own.head,
+        attention_cap=None,
+        logit_cap=None,
+    )

@@ -1,0 +1,67 @@
+"""Medusa heads: head i guesses the token i + 2 places behind a hidden state, from that hidden state alone.
+
+The target's own head has said the token right behind it, which is committed: so head 0 says the children of the newest
+token, head 1 what follows these, whatever they are.
+
+    logits_i = lm_head(x + U_i SiLU(W_i x + b_i)),     x = final_norm(hidden state of the token before the newest)
+
+Published heads bring a language-model head each, hidden x vocabulary. Here that is the target's own, shared by all, and
+U_i stands in its place: SiLU alone can take next to nothing away from x.
+
+Source: Cai et al. 2024, arXiv:2401.10774, Sec. 2.1.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...errors import ModelError
+from ..cache import KeyValueCache
+from .block import BlockHead, Levels, wanted_rows
+from .block_shape import BlockShape
+from .eagle_shape import as_numbers
+from .forward import ForwardInput
+from .lean import LeanModel
+from .projection import Projection
+
+
+class MedusaHeads(BlockHead):
+    """All heads of a target, run together."""
+
+    def __init__(self, weights: Mapping[str, Tensor], shape: BlockShape, target: LeanModel) -> None:
+        """Take tensors heads.weight (heads * hidden, hidden), its bias, and outs.weight (heads, hidden, hidden).
+
+        Raises:
+            ModelError: a tensor is missing, or the heads do not fit the target.
+        """
+        super().__init__(target, shape.reads, shape.depth)
+        wanted = {
+            "heads.weight": (shape.depth * target.hidden, target.hidden),
+            "heads.bias": (shape.depth * target.hidden,),
+            "outs.weight": (shape.depth, target.hidden, target.hidden),
+        }
+        for name, size in wanted.items():
+            if name not in weights or tuple(weights[name].shape) != size:
+                seen = tuple(weights[name].shape) if name in weights else "missing"
+                raise ModelError(
+                    f"Medusa's {name} is {seen} and this target needs {size}; give the heads of this target"
+                )
+        like = target.anatomy.embedding
+        entering, bias, leaving = (as_numbers(weights[name], like) for name in wanted)
+        self._heads, self._outs = Projection(entering, bias), leaving.transpose(1, 2).contiguous()
+
+    @torch.inference_mode()
+    def say(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return (rows, heads, vocabulary): logits of every head behind the wanted tokens."""
+        x = self._target.final_norm(wanted_rows(step, features))
+        inner = F.silu(self._heads(x)).view(len(x), self.depth, -1).transpose(0, 1)
+        each = torch.bmm(inner, self._outs).transpose(0, 1) + x.unsqueeze(1)
+        return self._target.logits(each.flatten(0, 1)).view(len(x), self.depth, -1)
+
+    def block(self, said: Tensor) -> Levels:
+        """Return the block of what was said: one level per head."""
+        return Levels(said)

@@ -1,0 +1,146 @@
+"""An engine that decodes by a rule and takes the time of a known curve: its drafters are right where a table says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from spectune.planner.lookup import find_continuation
+from spectune.runtime.engines.measured import EngineCounters, EngineFacts, EngineText, Load
+from spectune.runtime.engines.round_counts import RoundCounts
+from spectune.runtime.engines.setting import EngineDrafter, Setting
+
+Curve = Callable[[int, str, float, float], float]  # concurrency, who drafts, share of rounds that draft, drafted tokens
+VOCABULARY = 50
+
+
+def affine(concurrency: int, who: str, share: float, drafted: float) -> float:
+    """Return milliseconds of a round: plain 10, speculating 1, a verified token 0.5 a sequence, drafters 1 and 3."""
+    forward = {"small": 1.0, "large": 3.0}.get(who, 0.0)
+    return 10.0 + 1.0 * share + (0.5 * concurrency + forward) * drafted
+
+
+@dataclass(slots=True)
+class SimulatedEngine:
+    """An engine of llama.cpp's words; a `MeasuredEngine`.
+
+    Attributes:
+        right: how often each drafter is right, by name; where is a function of the place in the text.
+        curve: milliseconds of a round.
+        is_deaf: whether it ignores how it is set, and decodes plainly.
+    """
+
+    right: Mapping[str, float]
+    curve: Curve = affine
+    is_deaf: bool = False
+    tells_rounds: bool = True
+    starts: list[Setting | None] = field(default_factory=list)
+
+    @property
+    def facts(self) -> EngineFacts:
+        return EngineFacts(
+            name="llama.cpp",
+            version="b1",
+            recorded="b11549",
+            regime="engine:llama.cpp-b1",
+            dtype="float32",
+            threads=1,
+            most_concurrency=None,
+            sets_acceptance=False,
+            tells_rounds=self.tells_rounds,
+        )
+
+    @property
+    def drafters(self) -> tuple[EngineDrafter, ...]:
+        return tuple(EngineDrafter(name=name, path=f"{name}.gguf", form="model") for name in self.right)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(ord(letter) % VOCABULARY for letter in text)
+
+    def ngrams(self) -> Sequence[Setting]:
+        return [Setting(method="ngram-simple", drafter=None, knobs=(("size_n", 2),), length=n) for n in (4, 8)]
+
+    def chain(self, drafter: EngineDrafter, length: int) -> Setting:
+        return Setting(method="draft-simple", drafter=drafter, knobs=(("p_min", 0.0),), length=length)
+
+    @contextmanager
+    def started(self, setting: Setting | None, load: Load) -> Iterator[RunningSimulation]:
+        self.starts.append(setting)
+        yield RunningSimulation(engine=self, setting=None if self.is_deaf else setting, load=load)
+
+
+@dataclass(slots=True)
+class RunningSimulation:
+    """One setting at work."""
+
+    engine: SimulatedEngine
+    setting: Setting | None
+    load: Load
+    counts: RoundCounts = field(default_factory=RoundCounts)
+
+    def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[EngineText, ...]:
+        assert len(prompts) == self.load.concurrency
+        return tuple(self._text(tuple(prompt), new_tokens) for prompt in prompts)
+
+    def counters(self) -> EngineCounters:
+        return self.counts.counters
+
+    def _text(self, prompt: tuple[int, ...], new_tokens: int) -> EngineText:
+        tokens = continuation(prompt, new_tokens)
+        kept: list[int] = []
+        drafted: list[int] = []
+        at = 1
+        while at < new_tokens:
+            proposed, hits = self._draft(prompt, tokens, at, new_tokens - at - 1)
+            kept.append(hits)
+            drafted.append(proposed)
+            self.counts.add(proposed, hits)
+            at += 1 + hits
+        share = float(np.mean([one > 0 for one in drafted]))
+        drafter = None if self.setting is None else self.setting.drafter
+        who = "" if drafter is None else drafter.name
+        ms = self.engine.curve(self.load.concurrency, who, share, float(np.mean(drafted)))
+        return EngineText(
+            tokens=tokens,
+            ms=ms * len(kept),
+            drafted=sum(drafted),
+            accepted=sum(kept),
+            kept=tuple(kept) if self.load.with_rounds and self.engine.tells_rounds else (),
+        )
+
+    def _draft(self, prompt: tuple[int, ...], tokens: tuple[int, ...], at: int, most: int) -> tuple[int, int]:
+        """Return how many tokens are drafted at a place, and how many of them are right."""
+        if self.setting is None:
+            return 0, 0
+        length = min(self.setting.length, most)
+        if self.setting.drafter is None:
+            size = int(self.setting.knob("size_n"))
+            found = find_continuation([*prompt, *tokens[:at]], self.setting.length, size, size)
+            found = found[:most] if len(found) >= size else []
+            return len(found), _agreeing([one == two for one, two in zip(found, tokens[at:], strict=False)])
+        name = self.setting.drafter.name
+        right = [is_right(name, self.engine.right[name], prompt, at + place) for place in range(length)]
+        return length, _agreeing(right)
+
+
+@cache
+def continuation(prompt: tuple[int, ...], new_tokens: int) -> tuple[int, ...]:
+    """Return a text that is a function of its prompt: it repeats itself now and then."""
+    draw = np.random.default_rng(list(prompt))
+    fresh = draw.integers(0, VOCABULARY, size=new_tokens).tolist()
+    period = int(draw.integers(9, 20))
+    return tuple(fresh[at] if at % 40 < period else fresh[at % period] for at in range(new_tokens))
+
+
+@cache
+def is_right(name: str, share: float, prompt: tuple[int, ...], at: int) -> bool:
+    """Return whether a drafter knows the token at a place, given all before it."""
+    return float(np.random.default_rng([len(name), at, *prompt]).random()) < share
+
+
+def _agreeing(right: Sequence[bool]) -> int:
+    return next((place for place, one in enumerate(right) if not one), len(right))

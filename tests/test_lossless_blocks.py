@@ -1,0 +1,241 @@
+"""Block drafters change no output; their trees replay from a recording; controls show that these tests could fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from spectune.planner.acceptance import results_of
+from spectune.planner.growth import DraftBatch, grow
+from spectune.planner.policy import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, StaticPolicy, TreePolicy
+from spectune.planner.recorded import RecordedScorer, recording_of
+from spectune.planner.replay import replay_results
+from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
+from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafters.block import BlockDrafter
+from spectune.runtime.feature_cache import FeatureCache
+from spectune.runtime.models.block import Levels
+from spectune.runtime.models.block_shape import Kind
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.models.tapped import tapped_for
+from spectune.runtime.requests import Request, Sequence
+from spectune.runtime.setup import RoundSetup, always
+from spectune.tuning.continuations import continuations
+from spectune.tuning.growth_rules import Beam
+from spectune.tuning.recipe import Recipe
+from spectune.tuning.recording import record_prompts
+
+from .decoded_runs import BUSHY, CAPACITY, POLICIES, RecordingDrafter, random_requests, run
+from .tiny_blocks import DEPTH, KINDS, block_weights, tiny_block
+from .tiny_models import tiny_llama
+
+pytestmark = pytest.mark.lossless
+
+LLAMA = tiny_llama(layers=2, seed=0)
+TARGET = LeanModel(LLAMA)
+BLOCKS = {kind: tiny_block(kind, LLAMA, block_weights(kind, LLAMA)) for kind in KINDS}
+RECIPE = Recipe(children=4, rules=tuple(Beam(width=width, forwards=5) for width in (1, 3, 4)))
+TREES = [name for name in POLICIES if name != "lookup"]
+
+
+@cache
+def plain(temperature: float) -> list[tuple[int, ...]]:
+    return run(TARGET, random_requests(7, tokens=14, temperature=temperature), slots=1).outputs
+
+
+@pytest.mark.parametrize("policy", TREES)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("kind", KINDS)
+def test_trees_on_blocks_change_no_output(kind: Kind, policy: str, temperature: float) -> None:
+    """T1; and T8: what is emitted is what was accepted and one token a round."""
+    drafter = BlockDrafter(BLOCKS[kind], slots=3, capacity=CAPACITY)
+    schedule = always(RoundSetup(policy=POLICIES[policy], drafter="it"))
+    requests = random_requests(7, tokens=14, temperature=temperature)
+    found = run(tapped_for(TARGET, [BLOCKS[kind]]), requests, schedule, {"it": drafter})
+    assert found.outputs == plain(temperature)
+    assert sum(sum(done.kept) for done in found.rounds) == sum(len(text) - 1 for text in found.outputs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_that_stop_or_begin_with_one_token_end_where_the_target_ends_them(kind: Kind) -> None:
+    """T7: a stop token inside a draft, and no room for a whole draft."""
+    stop = frozenset({plain(0.0)[2][5]})
+    requests = [
+        Request(prompt=(index % 24,), max_new_tokens=1 + 3 * index, stop=stop, seed=index) for index in range(5)
+    ]
+    schedule = always(RoundSetup(policy=POLICIES["eagle2"], drafter="it"))
+    drafters = {"it": BlockDrafter(BLOCKS[kind], slots=3, capacity=CAPACITY)}
+    found = run(tapped_for(TARGET, [BLOCKS[kind]]), requests, schedule, drafters)
+    assert found.outputs == run(TARGET, requests, slots=1).outputs
+
+
+class Oracle(BlockDrafter):
+    """Says the target's own text: T4."""
+
+    def begin(self, sequences: Many[Sequence]) -> Levels:
+        super().begin(sequences)
+        said = torch.zeros(len(sequences), DEPTH, TARGET.vocabulary)
+        for row, sequence in enumerate(sequences):
+            ahead = plain(0.0)[sequence.index][len(sequence.emitted) :][:DEPTH]
+            said[row, range(len(ahead)), list(ahead)] = 99.0
+        return Levels(said)
+
+
+def test_a_block_that_says_the_target_s_own_text_is_taken_whole() -> None:
+    drafter = Oracle(BLOCKS["medusa"], slots=1, capacity=CAPACITY)
+    schedule = always(RoundSetup(policy=ChainPolicy(length=4), drafter="it"))
+    found = run(
+        tapped_for(TARGET, [BLOCKS["medusa"]]), random_requests(7, tokens=14), schedule, {"it": drafter}, slots=1
+    )
+    assert found.outputs == plain(0.0)
+    assert all(done.kept == [5] for done in found.rounds if not done.finished)
+
+
+class Liar(BlockDrafter):
+    """Drafts on features of other texts."""
+
+    def attach(self, cache: KeyValueCache) -> None:
+        assert isinstance(cache, FeatureCache)
+        super().attach(cache)
+        torch.manual_seed(0)
+        self._given = other = FeatureCache(
+            layers=1, slots=cache.slots, capacity=cache.capacity, width=2, feature_width=cache.features.shape[2],
+            after=cache.after, dtype=cache.states.dtype, device=cache.states.device,
+        )  # fmt: skip
+        other.features.normal_()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_block_on_wrong_features_changes_no_output_but_drafts_otherwise(kind: Kind) -> None:
+    """T3, and the control of every test that compares drafts."""
+    seen = []
+    for made in (Liar, BlockDrafter):
+        drafter = RecordingDrafter(made(BLOCKS[kind], slots=1, capacity=CAPACITY))
+        target, schedule = (
+            tapped_for(TARGET, [BLOCKS[kind]]),
+            always(RoundSetup(policy=POLICIES["chain"], drafter="it")),
+        )
+        decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
+        drafter.drafter.attach(decoder._cache)  # type: ignore[attr-defined]
+        assert [decoded_alone(decoder, request) for request in random_requests(7, tokens=14)] == plain(0.0)
+        seen.append(drafter.rounds)
+    assert seen[0] != seen[1]
+
+
+def decoded_alone(decoder: Decoder, request: Request) -> tuple[int, ...]:
+    sequence = decoder.admit(request)
+    while decoder.running:
+        assert not decoder.step().faults
+    return tuple(sequence.emitted)
+
+
+class Keeping(BlockDrafter):
+    """Remembers what it drew behind which text."""
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(BLOCKS[kind], slots=1, capacity=CAPACITY)
+        self.drawn: dict[int, DraftBatch] = {}
+
+    def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
+        draft = super().draft(sequences, policy)
+        self.drawn[len(sequences[0].tokens)] = draft
+        return draft
+
+
+@cache
+def texts(temperature: float) -> list[tuple[Request, tuple[int, ...]]]:
+    asked = random_requests(3, tokens=20, temperature=temperature)
+    return list(zip(asked, continuations(TARGET, asked), strict=True))
+
+
+@cache
+def recorded(kind: Kind, temperature: float) -> tuple[PromptTrace, ...]:
+    return record_prompts(BLOCKS[kind], texts(temperature), RECIPE)
+
+
+REPLAYED: tuple[TreePolicy, ...] = (
+    ChainPolicy(length=5),
+    ConfidentChainPolicy(length=5, confidence=0.2),
+    StaticPolicy(tree=BUSHY),
+    Eagle2Policy(verify_tokens=7, depth=3, top_k=3),
+)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("policy", REPLAYED, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replay_draws_the_trees_that_decoding_drew(kind: Kind, policy: TreePolicy, temperature: float) -> None:
+    compared = 0
+    for (request, text), prompt in zip(texts(temperature), recorded(kind, temperature), strict=True):
+        drafter, trace = Keeping(kind), trace_of(kind, (prompt,), temperature)
+        target, schedule = tapped_for(TARGET, [BLOCKS[kind]]), always(RoundSetup(policy=policy, drafter="it"))
+        decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
+        assert decoded_alone(decoder, request) == text
+        results = results_of(policy, recording_of(trace))  # type: ignore[arg-type]
+        for length, live in drafter.drawn.items():
+            place = length - len(request.prompt) - 1
+            scorer = RecordedScorer(recording_of(trace), np.array([place]))
+            replayed = grow(policy, scorer, 1)
+            assert not scorer.censored.any()
+            assert replayed.parents.tolist() == live.parents.tolist() and replayed.widths == live.widths
+            truth = [*text[length - len(request.prompt) :], *([-2] * 9)]
+            assert replayed.tokens[0, 1:].sum() == accepted(live, truth) == results.accepted[place]
+            compared += 1
+    assert compared > 15
+
+
+@pytest.mark.parametrize("policy", REPLAYED, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replay_counts_the_rounds_that_decoding_runs(kind: Kind, policy: TreePolicy) -> None:
+    trace = trace_of(kind, recorded(kind, 0.0), 0.0)
+    recording = recording_of(trace)
+    replay = replay_results(results_of(policy, recording), recording.rows, 1)  # type: ignore[arg-type]
+    drafter = BlockDrafter(BLOCKS[kind], slots=1, capacity=CAPACITY)
+    schedule = always(RoundSetup(policy=policy, drafter="it"))
+    asked = [request for request, _ in texts(0.0)]
+    live = run(tapped_for(TARGET, [BLOCKS[kind]]), asked, schedule, {"it": drafter}, slots=1)
+    assert replay.kept[:, 0].tolist() == [done.kept[0] for done in live.rounds]
+    assert [tuple(w for w in row if w) for row in replay.widths.tolist()] == [done.widths for done in live.rounds]
+
+
+def test_a_block_recorded_as_if_it_were_a_model_would_replay_wrongly() -> None:
+    """The control: a token deeper in a tree a block says something else than when the text has come so far."""
+    prompts = recorded("ctc", 0.0)
+    honest, wrong = (
+        results_of(ChainPolicy(length=3), recording_of(trace_of("ctc", prompts, 0.0, prefix_exact=is_exact)))
+        for is_exact in (False, True)
+    )
+    differ = 0
+    for kind in KINDS:
+        for prompt in recorded(kind, 0.0):
+            starts = prompt.offsets[:-1]
+            for t in np.flatnonzero(prompt.next_rank[:-1] != MISS):
+                own = slice(prompt.offsets[t], prompt.offsets[t + 1])
+                child = np.flatnonzero((prompt.parent[own] == 0) & (prompt.rank[own] == prompt.next_rank[t]))
+                differ += any(not np.allclose(prompt.log_probs[own][c], prompt.log_probs[starts[t + 1]]) for c in child)
+    assert differ > 0 and honest.accepted.shape == wrong.accepted.shape
+
+
+def trace_of(
+    kind: Kind, prompts: tuple[PromptTrace, ...], temperature: float, *, prefix_exact: bool = False
+) -> AcceptanceTrace:
+    return AcceptanceTrace(
+        target="t", drafter=kind, drafter_name=kind, workload="w", temperature=temperature, seed=0,
+        children=prompts[0].children, prefix_exact=prefix_exact, prompts=prompts,
+    )  # fmt: skip
+
+
+def accepted(draft: DraftBatch, truth: list[int]) -> int:
+    """Walk the tree token by token along the truth."""
+    node, count = 0, 0
+    while True:
+        nodes = range(1, draft.tokens.shape[1])
+        below = [c for c in nodes if draft.parents[0, c] == node and draft.tokens[0, c] == truth[count]]
+        if not below:
+            return count
+        node, count = below[0], count + 1

@@ -1,0 +1,193 @@
+"""llama.cpp runs what it is set to, and counts it; on a tiny GGUF file."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+
+from spectune.errors import MeasurementError, ModelError, RequestError
+from spectune.planner.acceptance import rank_results
+from spectune.planner.engine_walk import walk
+from spectune.planner.policy import ChainPolicy, LookupPolicy
+from spectune.planner.recorded import Text, recording_of, rows_of
+from spectune.planner.text_results import lookup_results
+from spectune.profiler.records.acceptance import AcceptanceTrace
+from spectune.runtime.engines.llama_running import RunningLlamaCpp, missing
+from spectune.runtime.engines.measured import EngineText, Load
+from spectune.runtime.engines.running import run_engine
+from spectune.runtime.engines.setting import Setting
+from spectune.tuning.engine_counters import READERS
+from spectune.tuning.engine_inputs import setting_of, way_of
+from spectune.tuning.engine_models import identify_gguf
+from spectune.tuning.engine_trace import told_prompt
+
+from .tiny_family import save_model
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+TOKENS = 48
+PROMPTS = tuple(tuple((start * step + 3) % 120 for step in range(24)) for start in (5, 17, 40))
+LONGEST = 6
+LOST = 4  # rounds by which a count may be off: random tokens end within characters, so that some are not streamed
+
+
+@cache
+def engine() -> RunningLlamaCpp:
+    root = Path(mkdtemp())
+    for name, layers, seed in (("target", 2, 1), ("twin", 2, 1), ("other", 1, 7)):
+        save_model(root / name, layers=layers, seed=seed)
+    drafters = {name: root / name for name in ("twin", "other")}
+    found = run_engine("llama.cpp", root / "target", drafters, dtype="float32", threads=1, folder=root)
+    assert isinstance(found, RunningLlamaCpp)
+    return found
+
+
+def chain(name: str, length: int) -> Setting:
+    drafter = next(one for one in engine().drafters if one.name == name)
+    return engine().chain(drafter, length)
+
+
+def decoded(setting: Setting | None, *, slots: int = 1, with_rounds: bool = False) -> list[EngineText]:
+    """Return all prompts' texts, whose counts must be the server's own."""
+    load = Load(concurrency=slots, capacity=128, with_rounds=with_rounds)
+    with engine().started(setting, load) as running:
+        before = running.counters()
+        texts = [one for at in range(0, 3, slots) for one in running.decode(PROMPTS[at : at + slots], TOKENS)]
+        counted = running.counters().since(before)
+    runs = 2 if with_rounds else 1  # with rounds, texts are decoded twice
+    assert counted.drafted == runs * sum(text.drafted for text in texts)
+    assert counted.accepted == runs * sum(text.accepted for text in texts) == sum(counted.by_position)
+    return texts
+
+
+@cache
+def plain() -> tuple[tuple[int, ...], ...]:
+    return tuple(text.tokens for text in decoded(None))
+
+
+WAYS = {
+    "twin": lambda: chain("twin", 3),
+    "other": lambda: chain("other", 3),
+    "n-grams": lambda: engine().ngrams()[0],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("slots", [1, 3])
+def test_whatever_drafts_the_text_is_the_target_s(way: str, slots: int) -> None:
+    assert tuple(text.tokens for text in decoded(WAYS[way](), slots=slots)) == plain()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("slots", [1, 3])
+def test_rounds_that_are_told_are_those_that_are_counted(way: str, slots: int) -> None:
+    told = decoded(WAYS[way](), slots=slots, with_rounds=True)
+    counted = decoded(WAYS[way](), slots=slots)
+    assert [len(text.kept) for text in told] == [text.rounds for text in counted]
+    assert [sum(text.kept) for text in told] == [text.accepted for text in counted]
+
+
+def test_a_drafter_that_is_the_target_has_every_draft_accepted() -> None:
+    for text in decoded(chain("twin", 3), with_rounds=True):
+        assert text.accepted == text.drafted and set(text.kept[:-1]) == {3}
+
+
+def test_plain_decoding_drafts_nothing() -> None:
+    assert {(text.drafted, text.rounds) for text in decoded(None)} == {(0, TOKENS - 1)}
+
+
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_chains_of_any_length_follow_from_the_rounds_of_one_long_chain(length: int) -> None:
+    long = decoded(chain("other", LONGEST), with_rounds=True)
+    told = [told_prompt(prompt, text, LONGEST) for prompt, text in zip(PROMPTS, long, strict=True)]
+    trace = AcceptanceTrace(
+        target="target",
+        drafter="other",
+        drafter_name="other",
+        workload="w",
+        temperature=0.0,
+        seed=0,
+        children=1,
+        prefix_exact=True,
+        prompts=tuple(one.trace for one in told),
+    )
+    recording = recording_of(trace)
+    found = walk(rank_results(ChainPolicy(length=length), recording), recording.rows)
+    ran = decoded(chain("other", length))
+    off = abs(found.rounds.sum() - sum(text.rounds for text in ran))
+    assert off <= sum(one.open_positions for one in told) + LOST
+
+
+@pytest.mark.parametrize(("size", "length"), [(2, 4), (2, 8), (3, 8)])
+def test_its_search_for_n_grams_walks_as_ours_with_whole_n_grams(size: int, length: int) -> None:
+    setting = setting_of(engine(), (LookupPolicy(length=length, max_ngram=size, min_ngram=size), "lookup"))
+    texts = [Text(prompt=prompt, continuation=tokens) for prompt, tokens in zip(PROMPTS, plain(), strict=True)]
+    ((_, results),) = lookup_results(texts, size, size, [length])
+    rows = rows_of(texts)
+    assert walk(results, rows, shortest=size).rounds.tolist() == [text.rounds for text in decoded(setting)]
+
+
+def test_acceptance_set_by_hand_is_read_from_its_metrics() -> None:
+    wanted = (0.9, 0.5, 0.2)
+    load = Load(concurrency=1, capacity=1024, synthetic=wanted)
+    with engine().started(chain("other", 3), load) as running:
+        for prompt in PROMPTS:
+            running.decode([prompt], 700)
+        (read,) = READERS["llama-metrics"](running.metrics()).acceptance
+    assert read.by_position == pytest.approx(wanted, abs=0.06)  # of about 800 rounds
+
+
+def test_several_settings_are_open_at_once() -> None:
+    load = Load(concurrency=1, capacity=128, with_rounds=True)
+    with engine().started(chain("twin", 1), load) as first, engine().started(chain("twin", 5), load) as second:
+        for running, length in ((first, 1), (second, 5), (first, 1)):
+            (text,) = running.decode(PROMPTS[:1], TOKENS)
+            assert text.kept[0] == length
+
+
+def test_it_says_what_it_is() -> None:
+    facts = engine().facts
+    assert facts.regime == f"engine:llama.cpp-{facts.version}" and facts.version.startswith("b")
+    assert facts.tells_rounds and facts.sets_acceptance and facts.most_concurrency is None
+
+
+def test_its_settings_are_ways_of_ours() -> None:
+    for setting in (*engine().ngrams(), chain("other", 4)):
+        way = way_of(engine(), setting)
+        assert way is not None and setting_of(engine(), way) == setting
+
+
+def test_a_setting_it_does_not_know_is_refused() -> None:
+    unknown = Setting(method="telepathy", drafter=None, knobs=(), length=1)
+    load = Load(concurrency=1, capacity=64)
+    with pytest.raises(MeasurementError, match="telepathy"), engine().started(unknown, load):
+        pass
+
+
+def test_a_gguf_file_is_taken_as_it_is_and_named_by_its_bytes(tmp_path: Path) -> None:
+    file = engine().target
+    again = run_engine("llama.cpp", file, {"twin": file}, dtype="float32", threads=1, folder=tmp_path)
+    assert again.drafters[0].path == str(file) and not list(tmp_path.iterdir())
+    assert again.encode("def main") == engine().encode("def main")
+    known = identify_gguf(file, "target")
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(file.read_bytes())
+    assert known.key == identify_gguf(copy).key and known.parameters > 1
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="no GGUF file and no model folder"):
+        run_engine("llama.cpp", tmp_path / "none", {}, dtype="float32", threads=1, folder=tmp_path)
+    with pytest.raises(RequestError, match="int3"):
+        run_engine("llama.cpp", engine().target, {}, dtype="int3", threads=1, folder=tmp_path)
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"no model")
+    with pytest.raises(ModelError, match="no GGUF file"):
+        identify_gguf(other)
+    broken = run_engine("llama.cpp", other, {}, dtype="float32", threads=1, folder=tmp_path)
+    load = Load(concurrency=1, capacity=64)
+    with pytest.raises(MeasurementError, match="does not start"), broken.started(None, load):
+        pass

@@ -1,0 +1,213 @@
+"""Profile, plan and validate on a simulated engine of a known law, against every setting tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from spectune.db.store import Store, open_store
+from spectune.errors import MeasurementError, NoPlanError, RequestError, StoreError
+from spectune.planner.plan import Plan
+from spectune.planner.policy import ChainPolicy, PlainPolicy
+from spectune.planner.validation import Validation
+from spectune.profiler.device import detect
+from spectune.profiler.identity import identify
+from spectune.profiler.prompts import Prompt
+from spectune.profiler.records.wire import from_json
+from spectune.runtime.choice import choose_plan
+from spectune.runtime.engines.measured import Load, Sample
+from spectune.runtime.engines.setting import Setting
+from spectune.tuning.engine_inputs import setting_of, way_of
+from spectune.tuning.engine_plan import EnginePlanRequest, plan_engine
+from spectune.tuning.engine_profile import EngineProfile, EngineRequest, profile_engine
+from spectune.tuning.engine_validate import EngineValidateRequest, EngineValidation, neighbour_of, validate_engine
+from spectune.tuning.request import Models
+
+from .simulated_engine import Curve, SimulatedEngine
+
+NEW_TOKENS = 64
+PROMPTS = tuple(Prompt(text=f"{number} things to say about {number * 7}") for number in range(12))
+DRAFTERS = {"small": 0.6, "large": 0.9}
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path))  # another test may hold the device
+    monkeypatch.setattr("spectune.tuning.engine_turns.SETTLE_S", 0.0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(str(tmp_path / "store.db")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    root = tmp_path_factory.mktemp("models")
+    for place, name in enumerate(("target", *DRAFTERS)):
+        (root / name).mkdir()
+        (root / name / "config.json").write_text("{}")
+        save_file({"weight": np.full(3, place, dtype=np.float32)}, root / name / "model.safetensors")
+    return Models(target=root / "target", drafters={name: root / name for name in DRAFTERS})
+
+
+def profiled(engine: SimulatedEngine, models: Models, store: Store, *concurrencies: int) -> EngineProfile:
+    own = Models(target=models.target, drafters={name: models.drafters[name] for name in engine.right})
+    request = EngineRequest(
+        engine="llama.cpp",
+        models=own,
+        prompts=PROMPTS,
+        concurrencies=concurrencies or (1, 4),
+        max_new_tokens=NEW_TOKENS,
+        turns=3,
+    )
+    return profile_engine(request, engine, store, progress=lambda what, share: None)
+
+
+def asked(models: Models, *concurrencies: int) -> EnginePlanRequest:
+    return EnginePlanRequest(
+        engine="llama.cpp", target=identify(models.target), device=detect("cpu"), concurrencies=concurrencies
+    )
+
+
+def planned(engine: SimulatedEngine, models: Models, store: Store) -> Plan:
+    profiled(engine, models, store)
+    return plan_engine(asked(models), store)[1]
+
+
+def validated(engine: SimulatedEngine, models: Models, store: Store) -> EngineValidation:
+    request = EngineValidateRequest(plan=asked(models), prompts=PROMPTS, max_new_tokens=NEW_TOKENS, turns=12)
+    return validate_engine(request, engine, store, progress=lambda what, share: None)
+
+
+def measured(engine: SimulatedEngine, setting: Setting | None, concurrency: int) -> float:
+    """Return the tokens/s of a setting on all prompts."""
+    prompts = [engine.encode(prompt.text) for prompt in PROMPTS]
+    with engine.started(setting, Load(concurrency=concurrency, capacity=512)) as running:
+        groups = [prompts[at : at + concurrency] for at in range(0, len(prompts), concurrency)]
+        texts = tuple(text for group in groups for text in running.decode(group, NEW_TOKENS))
+    whole = Sample(texts=texts)
+    return 1000.0 * concurrency * whole.tokens_per_round / whole.round_ms
+
+
+def sweep(engine: SimulatedEngine, concurrency: int) -> dict[Setting | None, float]:
+    chains = [engine.chain(drafter, length) for drafter in engine.drafters for length in range(1, 9)]
+    return {setting: measured(engine, setting, concurrency) for setting in (None, *chains, *engine.ngrams())}
+
+
+@pytest.mark.parametrize("right", [{"small": 0.6, "large": 0.9}, {"small": 0.9, "large": 0.95}, {"small": 0.3}])
+def test_the_plan_is_the_best_of_a_full_sweep(right: dict[str, float], models: Models, store: Store) -> None:
+    engine = SimulatedEngine(right=right)
+    for cell in planned(engine, models, store).cells:
+        tried = sweep(engine, cell.batch)
+        assert isinstance(cell.policy, ChainPolicy | PlainPolicy) or cell.drafter == "lookup"
+        own = measured(engine, setting_of(engine, (cell.policy, cell.drafter)), cell.batch)  # type: ignore[arg-type]
+        assert own >= 0.97 * max(tried.values())
+        assert cell.prediction.tokens_per_s == pytest.approx(own, rel=0.1)
+        assert cell.plain.tokens_per_s == pytest.approx(tried[None], rel=0.02)
+
+
+def test_a_profile_starts_far_fewer_settings_than_a_sweep(models: Models, store: Store) -> None:
+    engine = SimulatedEngine(right={"small": 0.6, "large": 0.9})
+    profiled(engine, models, store, 1)
+    assert len(set(engine.starts)) <= 13 < len(sweep(engine, 1))
+
+
+def test_drafters_that_know_nothing_and_cost_much_leave_plain_decoding(models: Models, store: Store) -> None:
+    engine = SimulatedEngine(
+        right={"small": 0.02}, curve=lambda c, who, share, drafted: 10.0 + 8.0 * share + 9.0 * drafted
+    )
+    assert [cell.policy for cell in planned(engine, models, store).cells] == [PlainPolicy(), PlainPolicy()]
+
+
+def priced(large_ms: float) -> Curve:
+    """Return a law in which a forward of the small drafter takes 0.5 ms."""
+    forward = {"small": 0.5, "large": large_ms}
+    return lambda c, who, share, drafted: 10.0 + (0.1 + forward.get(who, 0.0)) * drafted
+
+
+@pytest.mark.parametrize(("large_ms", "winner"), [(0.5, "large"), (30.0, "small")])
+def test_a_better_drafter_is_taken_where_it_pays(large_ms: float, winner: str, models: Models, store: Store) -> None:
+    """The same acceptance at another price."""
+    engine = SimulatedEngine(right={"small": 0.75, "large": 0.95}, curve=priced(large_ms))
+    assert {cell.drafter for cell in planned(engine, models, store).cells} == {winner}
+
+
+def test_a_validation_stands_beside_the_plan_and_is_near_its_promise(models: Models, store: Store) -> None:
+    engine = SimulatedEngine(right=DRAFTERS)
+    profiled(engine, models, store)
+    number, plan = plan_engine(asked(models), store)
+    done = validated(engine, models, store)
+    (kept,) = store.validations(number)
+    assert from_json(Validation, kept) == done.validation
+    for cell, row, check in zip(plan.cells, done.validation.rows, done.checks, strict=True):
+        assert row.error < 0.1 and row.speedup > 1.0
+        assert check.drafted > check.accepted > 0
+        assert check.tokens_per_round == pytest.approx(cell.prediction.tokens_per_round, rel=0.1)
+
+
+def test_an_engine_that_ignores_its_setting_fails_the_validation(models: Models, store: Store) -> None:
+    engine = SimulatedEngine(right=DRAFTERS)
+    plan = planned(engine, models, store)
+    assert all(cell.drafter is not None for cell in plan.cells)
+    engine.is_deaf = True
+    with pytest.raises(MeasurementError, match="drafted nothing"):
+        validated(engine, models, store)
+
+
+def test_another_drafter_than_the_planned_one_fails_the_validation(models: Models, store: Store) -> None:
+    planned(SimulatedEngine(right={"large": 0.95}), models, store)
+    with pytest.raises(MeasurementError, match="tokens per round"):
+        validated(SimulatedEngine(right={"large": 0.1}), models, store)
+
+
+def test_our_own_decoder_does_not_follow_an_engine_s_plan(models: Models, store: Store) -> None:
+    planned(SimulatedEngine(right=DRAFTERS), models, store)
+    found = choose_plan(
+        "auto",
+        target=identify(models.target),
+        device=detect("cpu"),
+        store=store.url,
+        workload=None,
+        temperature=0.0,
+    )
+    assert (found.plan, found.source) == (None, "none")
+
+
+def test_what_was_not_profiled_is_refused_with_what_to_do(models: Models, store: Store) -> None:
+    with pytest.raises(StoreError, match="run: spectune profile --engine"):
+        plan_engine(asked(models), store)
+    with pytest.raises(NoPlanError):
+        validated(SimulatedEngine(right=DRAFTERS), models, store)
+    profiled(SimulatedEngine(right=DRAFTERS), models, store, 1)
+    with pytest.raises(RequestError, match="2 sequences at once were not profiled, 1 were"):
+        plan_engine(asked(models, 2), store)
+
+
+def test_an_engine_that_tells_no_rounds_needs_a_trace_of_the_same_weights(models: Models, store: Store) -> None:
+    with pytest.raises(RequestError, match="has no trace of small"):
+        profiled(SimulatedEngine(right={"small": 0.5}, tells_rounds=False), models, store)
+
+
+def test_a_newer_profile_counts_and_is_not_mixed_with_an_older_one(models: Models, store: Store) -> None:
+    slow = SimulatedEngine(right=DRAFTERS, curve=lambda c, who, share, drafted: 100.0 + 300.0 * (share + drafted))
+    assert {cell.drafter for cell in planned(slow, models, store).cells} == {None}
+    assert all(cell.drafter is not None for cell in planned(SimulatedEngine(right=DRAFTERS), models, store).cells)
+
+
+def test_settings_and_ways_are_each_other_s_inverse() -> None:
+    engine = SimulatedEngine(right=DRAFTERS)
+    for setting in (*engine.ngrams(), *(engine.chain(drafter, 5) for drafter in engine.drafters)):
+        way = way_of(engine, setting)
+        assert way is not None and setting_of(engine, way) == setting
+    assert way_of(engine, Setting(method="ngram-cache", drafter=None, knobs=(), length=1)) is None
+
+
+def test_a_neighbour_is_another_setting(models: Models, store: Store) -> None:
+    for cell in planned(SimulatedEngine(right=DRAFTERS), models, store).cells:
+        assert neighbour_of(cell) != (cell.policy, cell.drafter)

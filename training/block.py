@@ -1,0 +1,224 @@
+"""Train a block drafter on a frozen target: the job behind `spectune train medusa` and `spectune train ctc`.
+
+The target's states along its own texts do not change, so they are computed once and kept beside the texts.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ..errors import TrainingError
+from ..profiler.identity import identify
+from ..profiler.records.model import ModelIdentity
+from ..runtime.models.block_shape import BlockShape, Kind
+from ..runtime.models.loading import load_pretrained, load_tokenizer
+from .acceptance import Acceptance
+from .block_files import BlockCard, save_block, save_block_card
+from .block_module import CtcModule, MedusaModule, ctc_loss, medusa_loss
+from .checkpoint import Checkpoint
+from .language_model import train
+from .own_text import Ids, OwnTextSettings, corpus_of
+from .run_folder import Progress, judged, own_texts_of, run_folder
+from .settings import TrainingSettings
+
+READ_TOGETHER = 8  # texts whose states are computed at once
+AHEAD = 2  # places from an anchor to the first token that is said
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRequest:
+    """What drafter is to be trained, and on what."""
+
+    kind: Kind
+    target: Path
+    data: tuple[Path, ...]  # text files whose pieces the target continues
+    depth: int  # tokens it learns to say
+    frames: int = 0  # of kind "ctc"
+    intermediate: int = 0  # of kind "ctc", width of the layer's MLP; 0: the target's
+    settings: TrainingSettings  # sequence_tokens: neighbouring places of a text that are learned from together
+    own: OwnTextSettings
+    device: str = "cpu"
+    dtype: str = "float32"  # in which the target writes
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise TrainingError("a drafter needs text to learn from; give one file or more")
+        longest = self.own.prompt_tokens + self.own.new_tokens - self.depth - AHEAD
+        if self.depth < 1 or longest < 1:
+            raise TrainingError(f"texts of the target must be longer than what is said at once, got {self}")
+        if self.kind == "ctc" and (self.frames < self.depth or self.intermediate < 0):
+            raise TrainingError(f"a CTC drafter needs as many frames as tokens or more, got {self}; raise --frames")
+
+
+def train_block(request: BlockRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> BlockCard:
+    """Train a block drafter, save it with its card in a folder, and return the card.
+
+    A run that was stopped goes on where it stopped when the same request comes again with the same folder.
+
+    Args:
+        request: what to train.
+        folder: where to; made if it is not there.
+        fresh: forget what an earlier run left unfinished.
+        progress: told each step.
+
+    Raises:
+        ModelError: the target cannot be loaded, or is of a kind whose hidden states cannot be read.
+        TrainingError: there is too little text, or the folder holds another run.
+    """
+    start = time.monotonic()
+    identity = identify(request.target)
+    partial = run_folder(request, identity, folder, fresh=fresh)
+    corpus = corpus_of(request.data, load_tokenizer(str(request.target)))
+    job = _Job(request, own_texts_of(request, corpus, partial, progress), partial, progress)
+    torch.manual_seed(request.settings.seed)
+    drafter = job.new_drafter(identity)
+    checkpoint = Checkpoint(partial / "run.pt")
+    for _ in train(drafter, lambda batch: job.loss(drafter, batch), job.anchors, request.settings, checkpoint):
+        progress("training the drafter", len(checkpoint.losses) / request.settings.steps)
+    save_block(folder, drafter.tensors(), job.shape(identity))
+    accepted = judged(request, corpus, folder, request.depth, progress)
+    parameters = sum(parameter.numel() for parameter in drafter.parameters())
+    card = _card(request, job.shape(identity), identity, parameters, checkpoint.losses, accepted, start=start)
+    save_block_card(folder, card)
+    shutil.rmtree(partial)
+    return card
+
+
+class _Job:
+    """The frozen target beside a drafter in training.
+
+    Attributes:
+        anchors: places, counted through all texts, behind which all tokens to be said are in the same text.
+    """
+
+    def __init__(self, request: BlockRequest, texts: Ids, partial: Path, progress: Progress) -> None:
+        self._request, self._length = request, texts.shape[1]
+        model: PreTrainedModel = load_pretrained(str(request.target), dtype="float32", device=request.device)
+        self._target = model.requires_grad_(False)
+        self._texts = torch.from_numpy(texts).to(request.device)
+        self._states = _states(self._target, self._texts, partial, progress)
+        places = np.arange(1, self._length - request.depth - AHEAD + 1)  # the first token has no state before it
+        self.anchors: Ints = (np.arange(len(texts))[:, None] * self._length + places).ravel()
+
+    def shape(self, identity: ModelIdentity) -> BlockShape:
+        """Return what the drafter's files say."""
+        config, is_ctc = self._target.config, self._request.kind == "ctc"
+        return BlockShape(
+            kind=self._request.kind,
+            depth=self._request.depth,
+            reads=(int(config.num_hidden_layers),),
+            target=identity.weights_hash,
+            frames=self._request.frames if is_ctc else 0,
+            intermediate=(self._request.intermediate or int(config.intermediate_size)) if is_ctc else 0,
+        )
+
+    def new_drafter(self, identity: ModelIdentity) -> MedusaModule | CtcModule:
+        """Return a drafter that has learned nothing."""
+        if self._request.kind == "medusa":
+            return MedusaModule(int(self._target.config.hidden_size), self._request.depth).to(self._request.device)
+        return CtcModule(self._target, self.shape(identity)).to(self._request.device)
+
+    def loss(self, drafter: MedusaModule | CtcModule, batch: Tensor) -> Tensor:
+        """Return the loss of neighbouring anchors (batch, n), those of the text that each row begins in."""
+        text, place = batch // self._length, batch % self._length
+        is_same = text == text[:, :1]
+        place = torch.where(is_same, place, place[:, :1])  # an anchor of the next text: the row's first again
+        rows = text[:, :1]
+        ahead = torch.arange(AHEAD, AHEAD + self._request.depth, device=batch.device)
+        wanted = self._texts[rows.unsqueeze(2), place.unsqueeze(2) + ahead].flatten(0, 1)
+        if isinstance(drafter, MedusaModule):
+            said = drafter(self._state(rows, place).flatten(0, 1))
+            return medusa_loss(self._logits(said), wanted)
+        ids = self._texts[rows[:, 0]]
+        embedded = self._target.get_input_embeddings()(ids[:, 1:])
+        states = self._state(rows, torch.arange(self._length - 1).expand(len(rows), -1))
+        left = drafter(embedded, states, place, self._turns(embedded))
+        normed = self._final_norm(left.flatten(0, 1))
+        logits = torch.cat((self._logits(normed), F.linear(normed, drafter.blank.weight)), dim=-1)
+        return ctc_loss(torch.log_softmax(logits.float(), dim=-1), wanted)
+
+    def _state(self, rows: Tensor, places: Tensor) -> Tensor:
+        """Return final-normed states (batch, n, hidden)."""
+        found = self._states[rows.cpu().numpy(), places.cpu().numpy()]
+        return torch.from_numpy(np.ascontiguousarray(found)).to(self._request.device)
+
+    def _logits(self, normed: Tensor) -> Tensor:
+        logits: Tensor = self._target.get_output_embeddings()(normed)
+        return logits
+
+    def _final_norm(self, hidden: Tensor) -> Tensor:
+        norm = self._target.base_model.norm
+        assert isinstance(norm, nn.Module), "of the Llama kind"
+        normed: Tensor = norm(hidden)
+        return normed
+
+    def _turns(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        places = torch.arange(1, self._length + self._request.frames, device=like.device).unsqueeze(0)
+        rotary = self._target.base_model.rotary_emb
+        assert isinstance(rotary, nn.Module), "of the Llama kind"
+        cosine, sine = rotary(like, places)
+        return cosine, sine
+
+
+def _states(target: PreTrainedModel, texts: Tensor, partial: Path, progress: Progress) -> Floats:
+    """Return (texts, tokens, hidden): the target's final-normed states along texts, in a file that is made once."""
+    path, unfinished = partial / "states.npy", partial / "states.partial.npy"
+    if not path.exists():
+        shape = (*texts.shape, int(target.config.hidden_size))
+        written = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.float32, shape=shape)
+        for start in range(0, len(texts), READ_TOGETHER):
+            progress("reading the texts", start / len(texts))
+            piece = slice(start, start + READ_TOGETHER)
+            with torch.no_grad():
+                written[piece] = target.base_model(input_ids=texts[piece]).last_hidden_state.float().cpu().numpy()
+        written.flush()
+        unfinished.replace(path)
+    found: Floats = np.load(path, mmap_mode="r")
+    return found
+
+
+def _card(
+    request: BlockRequest,
+    shape: BlockShape,
+    identity: ModelIdentity,
+    parameters: int,
+    losses: Sequence[float],
+    accepted: Acceptance,
+    *,
+    start: float,
+) -> BlockCard:
+    return BlockCard(
+        kind=shape.kind,
+        target=identity.name,
+        target_hash=identity.weights_hash,
+        reads=shape.reads,
+        depth=shape.depth,
+        frames=shape.frames,
+        parameters=parameters,
+        files=tuple(path.name for path in request.data),
+        own_texts=request.own.texts,
+        own_tokens=request.own.texts * (request.own.prompt_tokens + request.own.new_tokens),
+        steps=request.settings.steps,
+        batch=request.settings.batch,
+        anchors=request.settings.sequence_tokens + 1,
+        seed=request.settings.seed,
+        losses=tuple(losses),
+        acceptance=accepted.by_depth,
+        tokens_per_round=accepted.tokens_per_round,
+        rounds=accepted.rounds,
+        seconds=time.monotonic() - start,
+    )

@@ -1,0 +1,94 @@
+"""A run that trains a drafter on its target's own text: its unfinished part on disk, its texts, and its judgement."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from ..errors import TrainingError
+from ..profiler.records.model import ModelIdentity
+from ..runtime.models.drafter import load_drafter
+from ..runtime.models.lean import LeanModel
+from ..runtime.models.loading import load_model
+from ..runtime.models.tapped import require_lean
+from .acceptance import Acceptance, chain_acceptance
+from .own_text import Ids, OwnTextSettings, own_requests, write_own_texts
+
+CHECKED = 24  # texts whose drafts are counted when a drafter is done
+PARTIAL = ".partial"  # folder inside the drafter's own that holds an unfinished run
+
+Progress = Callable[[str, float], None]
+
+
+class OwnTextRequest(Protocol):
+    """A dataclass that says what is to be trained."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]  # what makes it one; Any: typeshed's own type of it
+
+    @property
+    def target(self) -> Path:
+        """The target's folder."""
+        ...
+
+    @property
+    def own(self) -> OwnTextSettings:
+        """How much the target writes."""
+        ...
+
+    @property
+    def dtype(self) -> str:
+        """In which the target writes."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """A torch device."""
+        ...
+
+
+def run_folder(request: OwnTextRequest, identity: ModelIdentity, folder: Path, *, fresh: bool) -> Path:
+    """Return the folder of the unfinished run, new or of the same request.
+
+    Args:
+        request: what is asked; it must be the same for a run to go on.
+        identity: of the target.
+        folder: the drafter's own.
+        fresh: forget what an earlier run left unfinished.
+
+    Raises:
+        TrainingError: the folder holds another unfinished run.
+    """
+    partial = folder / PARTIAL
+    if fresh and partial.exists():
+        shutil.rmtree(partial)
+    asked = json.dumps({**asdict(request), "target": identity.weights_hash}, default=str, sort_keys=True)
+    note = partial / "request.json"
+    if note.exists() and note.read_text() != asked:
+        raise TrainingError(f"{folder} holds another unfinished run; finish it, or forget it with --fresh")
+    partial.mkdir(parents=True, exist_ok=True)
+    note.write_text(asked)
+    return partial
+
+
+def own_texts_of(request: OwnTextRequest, corpus: Ids, partial: Path, progress: Progress) -> Ids:
+    """Return (texts, tokens): what the target wrote behind pieces of a corpus, kept in the run's folder."""
+
+    def load() -> LeanModel:
+        return require_lean(load_model(str(request.target), dtype=request.dtype, device=request.device))
+
+    told = "the target writes its own text"
+    progress(told, 0.0)
+    return write_own_texts(load, own_requests(corpus, request.own), partial, lambda share: progress(told, share))
+
+
+def judged(request: OwnTextRequest, corpus: Ids, folder: Path, length: int, progress: Progress) -> Acceptance:
+    """Return how greedy chains of a saved drafter are accepted along continuations of other pieces of the corpus."""
+    progress("counting accepted drafts", 0.0)
+    target = load_model(str(request.target), dtype=request.dtype, device=request.device)
+    drafter = load_drafter(str(folder), target, dtype=request.dtype, device=request.device)
+    asked = replace(request.own, texts=CHECKED, sampled=0.0, seed=request.own.seed + 1)
+    return chain_acceptance(target, drafter, own_requests(corpus, asked), length)

@@ -1,0 +1,228 @@
+"""The profile job for another engine: what its rounds cost in its own regime, and how good each drafter is there.
+
+Few settings are timed, in turns: plain decoding, every drafter at `lengths`, one search for n-grams. From them and the
+drafters' traces every other setting is priced (`planner/engine_choice.py`); the ones that come out ahead are then timed
+too, so that a plan's own choice rests on its own measurement. All of it lies in the store as surfaces whose role is
+"round:WHO" and whose regime is the engine's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from ..db.store import Store
+from ..errors import RequestError
+from ..planner.engine_choice import Way, offers_at, source_of, walks_of
+from ..planner.policy import LookupPolicy, PlainPolicy
+from ..profiler.device import detect
+from ..profiler.prompts import Prompt
+from ..profiler.protocols import SurfaceKey
+from ..profiler.records.acceptance import AcceptanceTrace
+from ..profiler.records.device import Device
+from ..profiler.records.measurement import Measurement
+from ..profiler.records.surface import LatencySurface
+from ..runtime.engines.measured import EngineFacts, MeasuredEngine
+from .engine_inputs import inputs_of_surfaces, setting_of, way_of
+from .engine_models import identify_engine_models
+from .engine_record import engine_traces
+from .engine_turns import Key, Stable, Turn, by_key, stable
+from .holding import held
+from .request import Identities, Models
+from .steps import Progress
+
+LENGTHS = (2, 8)  # of every drafter
+CLOSE = 0.9  # of the best promise: settings this near are timed too
+MOST_REFINED = 3  # of them, one of a source, per concurrency and pass
+REFINING_PASSES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRequest:
+    """One profile of an engine."""
+
+    engine: str
+    models: Models
+    prompts: Sequence[Prompt]
+    workload: str = "default"
+    dtype: str = "float32"
+    concurrencies: tuple[int, ...] = (1, 4)
+    lengths: tuple[int, ...] = LENGTHS
+    max_new_tokens: int = 96  # recorded per prompt
+    max_prompt_tokens: int = 64
+    turns: int = 8  # of every setting
+    threads: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.prompts) < max(self.concurrencies, default=1) or len(self.prompts) < 2:
+            raise RequestError(
+                f"{len(self.prompts)} prompts do not fill {max(self.concurrencies)} sequences; add prompts (2 at "
+                "least) or lower --batch"
+            )
+        if min(self.concurrencies, default=0) < 1 or min(self.lengths, default=0) < 1 or self.turns < 3:
+            raise RequestError("concurrencies and lengths must be at least 1, and turns at least 3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProfile:
+    """Everything one profile of an engine measured."""
+
+    device: Device
+    facts: EngineFacts
+    identities: Identities
+    surfaces: tuple[LatencySurface, ...]
+    traces: tuple[AcceptanceTrace, ...]
+    seconds: float
+    notes: tuple[str, ...] = field(default=())
+
+
+def profile_engine(
+    request: EngineRequest, engine: MeasuredEngine, store: Store, *, progress: Progress
+) -> EngineProfile:
+    """Measure an engine and keep it in the store.
+
+    Args:
+        request: what to profile.
+        engine: bound to the request's models.
+        store: where everything goes; nothing of a profile that is stopped is kept.
+        progress: told each step.
+
+    Raises:
+        SpectuneError: a model, prompt or the engine is not fit; nothing was kept then.
+    """
+    start = time.monotonic()
+    device, identities = detect("cpu"), identify_engine_models(request.models)
+    facts = engine.facts
+    most = facts.most_concurrency
+    if most is not None and max(request.concurrencies) > most:
+        raise RequestError(f"{facts.name} decodes {most} sequences at once; give --batch {most}")
+    prompts = [engine.encode(prompt.text)[-request.max_prompt_tokens :] for prompt in request.prompts]
+    with held(device, identities, store, wait_s=0.0):
+        progress("recording drafts in the engine", 0.0)
+        recorded = engine_traces(request, engine, identities, prompts, store)
+        surfaces = _timed(request, engine, identities, device, prompts, recorded.traces, progress)
+        journal = store.open_profile(_key(request, device, identities, facts), fresh=True)
+        journal.finish_surfaces(surfaces)
+        journal.finish(traces=recorded.fresh)
+    return EngineProfile(
+        device=device,
+        facts=facts,
+        identities=identities,
+        surfaces=surfaces,
+        traces=recorded.traces,
+        seconds=time.monotonic() - start,
+        notes=(*facts.notes, *recorded.notes),
+    )
+
+
+def _timed(
+    request: EngineRequest,
+    engine: MeasuredEngine,
+    identities: Identities,
+    device: Device,
+    prompts: Sequence[tuple[int, ...]],
+    traces: Sequence[AcceptanceTrace],
+    progress: Progress,
+) -> tuple[LatencySurface, ...]:
+    """Return the surfaces of the settings that tell about all others, and of those that come out ahead."""
+    new_tokens = max(request.max_new_tokens // 2, 8)
+    room = max(len(prompt) for prompt in prompts) + request.max_new_tokens + 2 * max(*request.lengths, 16)
+    context = int(statistics.median(len(prompt) for prompt in prompts)) + new_tokens // 2
+    maker = _SurfaceMaker(request=request, engine=engine, identities=identities, device=device, context=context)
+    with stable(engine, capacity=room, new_tokens=new_tokens) as stall:
+        first = [(c, setting_of(engine, way)) for c in request.concurrencies for way in _first_ways(request, engine)]
+        progress(f"timing {len(first)} settings in turns", 0.3)
+        stall.take(first, prompts, turns=request.turns, seed=request.seed)
+        for number in range(REFINING_PASSES):
+            ahead = _ahead(stall, maker, traces)
+            if not ahead:
+                break
+            progress(f"timing {len(ahead)} settings that come out ahead", 0.6 + 0.2 * number)
+            plain: list[Key] = [(c, None) for c in sorted({key[0] for key in ahead})]
+            stall.take([*plain, *ahead], prompts, turns=request.turns, seed=request.seed + 1 + number)
+        return maker.surfaces(stall.turns)
+
+
+def _first_ways(request: EngineRequest, engine: MeasuredEngine) -> list[Way]:
+    """Return the ways that are timed first: plain, every drafter at the lengths, the first two searches for n-grams."""
+    from ..planner.policy import ChainPolicy
+
+    chains: list[Way] = [
+        (ChainPolicy(length=length), drafter.name) for drafter in engine.drafters for length in request.lengths
+    ]
+    searches = [way for way in (way_of(engine, setting) for setting in engine.ngrams()) if way is not None]
+    ends = searches[:: max(1, len(searches) - 1)]
+    return [(PlainPolicy(), None), *chains, *ends]
+
+
+def _ahead(stall: Stable, maker: _SurfaceMaker, traces: Sequence[AcceptanceTrace]) -> list[Key]:
+    """Return settings whose promise is near the best one of their concurrency, and that were not timed yet."""
+    inputs = inputs_of_surfaces(maker.surfaces(stall.turns), traces, maker.identities)
+    walks, done = walks_of(inputs), {turn.key for turn in stall.turns}
+    found: list[Key] = []
+    for concurrency in sorted(inputs.timed):
+        offers = sorted(offers_at(inputs, walks, concurrency), key=lambda offer: -offer.tokens_per_s)
+        near = [offer.way for offer in offers if offer.tokens_per_s >= CLOSE * offers[0].tokens_per_s]
+        keys = [(concurrency, setting_of(maker.engine, way)) for way in _best_of_sources(near)]
+        found += [key for key in keys if key not in done][:MOST_REFINED]
+    return found
+
+
+def _best_of_sources(ways: Sequence[Way]) -> list[Way]:
+    """Return the first way of every source."""
+    return list({source_of(way): way for way in reversed(ways)}.values())[::-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SurfaceMaker:
+    """Turns turns into surfaces, one per source."""
+
+    request: EngineRequest
+    engine: MeasuredEngine
+    identities: Identities
+    device: Device
+    context: int
+
+    def surfaces(self, turns: Sequence[Turn]) -> tuple[LatencySurface, ...]:
+        """Return a surface of every source: a cell per concurrency and length."""
+        cells: dict[str, list[Measurement]] = {}
+        for (concurrency, setting), own in by_key(turns).items():
+            way = (PlainPolicy(), None) if setting is None else way_of(self.engine, setting)
+            assert way is not None, "only settings of ways are timed"
+            cells.setdefault(self._role(way), []).append(
+                Measurement(
+                    batch=concurrency,
+                    context_tokens=self.context,
+                    tokens=1 + (0 if setting is None else setting.length),
+                    repeats_ms=tuple(turn.sample.round_ms for turn in own),
+                    drift=tuple(turn.slowness for turn in own),
+                )
+            )
+        return tuple(
+            LatencySurface(**asdict(self._key(role)), measurements=tuple(found)) for role, found in cells.items()
+        )
+
+    def _role(self, way: Way) -> str:
+        policy, drafter = way
+        if isinstance(policy, LookupPolicy) or drafter is None:
+            return f"round:{source_of(way)}"
+        return f"round:{self.identities.drafters[drafter].key}"
+
+    def _key(self, role: str) -> SurfaceKey:
+        return SurfaceKey(
+            device=self.device.fingerprint,
+            model=self.identities.target.key,
+            role=role,
+            regime=self.engine.facts.regime,
+            dtype=self.engine.facts.dtype,
+        )
+
+
+def _key(request: EngineRequest, device: Device, identities: Identities, facts: EngineFacts) -> str:
+    told = [device.fingerprint, identities.target.key, facts.regime, facts.dtype, request.workload, request.seed]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()

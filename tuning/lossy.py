@@ -1,0 +1,255 @@
+"""The lossy job: decode a workload by lossy ways, and keep their rounds and what they cost in quality."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from ..errors import RequestError
+from ..planner.fly_policy import FlyPolicy
+from ..planner.lossy_run import NOBODY, LossyRun
+from ..planner.policy import StackPolicy
+from ..planner.quality import Quality, accuracy_loss, mean_loss
+from ..planner.stack_policy import stack_name
+from ..profiler.device import detect
+from ..profiler.prompts import Prompt
+from ..profiler.records.device import AUTO_DTYPE
+from ..runtime.layout import lay_out
+from ..runtime.models.forward import CausalModel
+from ..runtime.models.loading import load_tokenizer
+from ..runtime.requests import Request
+from ..runtime.setup import RoundSetup, always
+from .continuations import continuations
+from .decoding import Family, Run, decode_timed, room_for, steady_rounds
+from .family import identify_all, load_family, torch_device
+from .prompts import requests_of
+from .request import Identities, Models, ProfileRequest
+from .steps import Progress, silent
+
+Texts = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossyRequest:
+    """Which lossy ways are to be decoded, and on what.
+
+    Attributes:
+        models: the target and what drafts.
+        prompts: as a profile takes them, or a plan cannot compare them with its traces.
+        answers: of each prompt, what its text has to end with; empty where there are none.
+        drafter: name of the model that drafts a chain; of a stack its policy says who.
+        policies: the ways.
+        dtype: the number format the plan will decode in.
+    """
+
+    models: Models
+    prompts: Sequence[Prompt]
+    policies: Sequence[FlyPolicy]
+    answers: Sequence[str] = ()
+    drafter: str = ""
+    workload: str = "default"
+    temperature: float = 0.0
+    device: str = "auto"
+    dtype: str = AUTO_DTYPE
+    batches: tuple[int, ...] = (1,)
+    max_new_tokens: int = 128
+    max_prompt_tokens: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.answers and len(self.answers) != len(self.prompts):
+            raise RequestError(f"there are {len(self.prompts)} prompts and {len(self.answers)} answers; give every one")
+        if not self.policies:
+            raise RequestError("no lossy way was named; give at least one --setting")
+        named = {name for policy in self.policies for name in models_of(policy, self.drafter)}
+        if missing := sorted(named - set(self.models.drafters)):
+            raise RequestError(f"no drafter called {missing[0]!r} was given; pass it with --drafter NAME=PATH")
+
+    @property
+    def as_profile(self) -> ProfileRequest:
+        """The profile that decodes the same requests."""
+        return ProfileRequest(
+            models=self.models,
+            prompts=self.prompts,
+            workload=self.workload,
+            temperature=self.temperature,
+            device=self.device,
+            dtype=self.dtype,
+            batches=self.batches,
+            max_new_tokens=self.max_new_tokens,
+            max_prompt_tokens=self.max_prompt_tokens,
+            seed=self.seed,
+        )
+
+
+def models_of(policy: FlyPolicy, drafter: str) -> tuple[str, ...]:
+    """Return the names of the models that a lossy way drafts with."""
+    return policy.draft.models if isinstance(policy.draft, StackPolicy) else (drafter,)
+
+
+def setup_for(policy: FlyPolicy, drafter: str) -> RoundSetup:
+    """Return how rounds of a lossy way are run."""
+    name = stack_name(policy.draft) if isinstance(policy.draft, StackPolicy) else drafter
+    return RoundSetup(policy=policy, drafter=name)
+
+
+def measure_lossy(request: LossyRequest, *, progress: Progress = silent) -> tuple[LossyRun, ...]:
+    """Decode every way at every batch size, beside the target's own texts, and return what came out.
+
+    Raises:
+        ModelError: a model cannot be loaded or a drafter failed.
+        RequestError: a batch is larger than the number of prompts.
+    """
+    profile, device = request.as_profile, detect(request.device)
+    identities = identify_all(request.models)
+    dtype = device.dtype_for(request.dtype)
+    tokenizer = load_tokenizer(str(request.models.target))
+    requests = requests_of(profile, tokenizer)
+    family = load_family(request.models, dtype=dtype, device=torch_device(device))
+    progress("decoding the target's own texts", 0.0)
+    judge = Judge(family.target, tokenizer, requests, continuations(family.target, requests), request.answers)
+    found: list[LossyRun] = []
+    wanted = [(policy, batch) for policy in request.policies for batch in request.batches]
+    for place, (policy, batch) in enumerate(wanted):
+        progress(f"batch {batch}: {policy.label}", place / len(wanted))
+        run = decode_lossy(family, requests, setup_for(policy, request.drafter), batch)
+        found.append(_kept(request, identities, dtype, policy, requests, run, judge.quality(run)))
+    return tuple(found)
+
+
+def decode_lossy(family: Family, requests: Sequence[Request], setup: RoundSetup, batch: int) -> Run:
+    """Return what decoding all requests by one setup did, lossily where the setup is lossy."""
+    room = room_for(requests, [setup], batch)
+    names = [setup.drafter] if setup.drafter else []
+    decoder = family.decoder(always(setup), names=names, batch=batch, capacity=room, allow_lossy=setup.is_lossy)
+    return decode_timed(decoder, requests, batch)
+
+
+class Judge:
+    """Says what texts are worth beside the target's own: by answers where there are any, else by the target itself."""
+
+    def __init__(
+        self,
+        target: CausalModel,
+        tokenizer: PreTrainedTokenizerBase,
+        requests: Sequence[Request],
+        own: Texts,
+        answers: Sequence[str] = (),
+    ) -> None:
+        """Take the target's own texts of all requests, and what each has to end with."""
+        self._target, self._tokenizer, self._requests, self._answers = target, tokenizer, requests, answers
+        self._own = [tuple(text) for text in own]
+        self._own_scores = self._scores(self._own)
+
+    def right(self, texts: Texts) -> list[bool]:
+        """Return whether each text ends with its answer, word by word."""
+        decoded = (str(self._tokenizer.decode(list(text), skip_special_tokens=True)) for text in texts)
+        return [ends_with(text, answer) for text, answer in zip(decoded, self._answers, strict=True)]
+
+    def quality(self, run: Run) -> Quality:
+        """Return what a run's texts cost."""
+        scores = self._scores(run.texts)
+        if self._answers:
+            loss, low, high = accuracy_loss([one > 0 for one in self._own_scores], [one > 0 for one in scores])
+        else:
+            loss, low, high = mean_loss(self._own_scores, scores)
+        emitted = sum(len(text) for text in run.texts)
+        return Quality(
+            measure="accuracy" if self._answers else "log-prob",
+            prompts=len(self._own),
+            target=float(np.mean(self._own_scores)),
+            lossy=float(np.mean(scores)),
+            loss=loss,
+            low=low,
+            high=high,
+            same_texts=float(np.mean([one == tuple(text) for one, text in zip(self._own, run.texts, strict=True)])),
+            lossy_tokens=sum(sum(each.round.lossy) for each in run.rounds) / emitted,
+        )
+
+    def _scores(self, texts: Texts) -> list[float]:
+        if self._answers:
+            return [float(right) for right in self.right(texts)]
+        pairs = zip(self._requests, texts, strict=True)
+        return [mean_log_prob(self._target, request.prompt, text) for request, text in pairs]
+
+
+def ends_with(text: str, answer: str) -> bool:
+    """Return whether the last words of a text are an answer's."""
+    wanted = answer.split()
+    return bool(wanted) and text.split()[-len(wanted) :] == wanted
+
+
+def mean_log_prob(target: CausalModel, prompt: Sequence[int], text: Sequence[int]) -> float:
+    """Return the mean log-probability, in nats, that a target gives to each token of a text behind a prompt."""
+    tokens = np.array([[*prompt, *text[:-1]]], dtype=np.int64)
+    count = tokens.shape[1]
+    step = lay_out(
+        tokens,
+        np.arange(count),
+        [0],
+        np.tri(count, dtype=np.bool_)[None],
+        dtype=target.dtype,
+        device=target.device,
+    )
+    logits = target.forward(step, target.new_cache(1, count))[0, len(prompt) - 1 :]
+    logs = logits.double().log_softmax(-1)
+    said = logs.gather(-1, torch.tensor(list(text), device=logs.device).unsqueeze(-1))
+    return float(said.mean())
+
+
+def _kept(
+    request: LossyRequest,
+    identities: Identities,
+    dtype: str,
+    policy: FlyPolicy,
+    requests: Sequence[Request],
+    run: Run,
+    quality: Quality,
+) -> LossyRun:
+    names = models_of(policy, request.drafter)
+    rounds = [each.round for each in steady_rounds(run.rounds, run.batch)]
+    gates = [gate for each in rounds for gate in each.gates]
+    return LossyRun(
+        target=identities.target.key,
+        dtype=dtype,
+        workload=request.workload,
+        temperature=request.temperature,
+        seed=request.seed,
+        max_new_tokens=request.max_new_tokens,
+        batch=run.batch,
+        drafters=tuple((name, identities.drafters[name].key) for name in names),
+        drafter=setup_for(policy, request.drafter).drafter or "",
+        policy=policy,
+        quality=quality,
+        prompts=tuple(request.prompt for request in requests),
+        contexts=_ints([each.context for each in rounds]),
+        nodes=_ints([each.verify_tokens for each in rounds]),
+        catch_up=_ints([each.fresh for each in rounds]),
+        widths=_rows([each.widths for each in rounds], 0),
+        levels=_rows([each.levels for each in rounds], NOBODY, like=[each.widths for each in rounds]),
+        texts=_ints([each.sequences for each in rounds]),
+        kept=_ints([each.kept for each in rounds]),
+        matched=sum(gate.matched for gate in gates),
+        mismatched=sum(gate.mismatched for gate in gates),
+        entropies=np.array([value for gate in gates for value in gate.entropies], dtype=np.float32),
+    )
+
+
+def _ints(values: Sequence[object]) -> NDArray[np.int32]:
+    return np.array(values, dtype=np.int32)
+
+
+def _rows(
+    rows: Sequence[Sequence[int]], padding: int, like: Sequence[Sequence[int]] | None = None
+) -> NDArray[np.int32]:
+    """Return rows of different lengths as one array, as wide as the longest of them or of `like`."""
+    wide = max(map(len, like or rows), default=0)
+    found = np.full((len(rows), wide), padding, dtype=np.int32)
+    for row, values in zip(found, rows, strict=True):
+        row[: len(values)] = values
+    return found

@@ -1,0 +1,35 @@
+"""Frozen tables of n-grams as files: made of a corpus, read by whoever plans with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import PlanError, SpectuneError
+from ..planner.frozen import FrozenTable
+from ..profiler.records.wire import from_json, to_json
+
+
+def write_table(path: Path, table: FrozenTable) -> None:
+    """Write a table as JSON.
+
+    Raises:
+        PlanError: the file cannot be written.
+    """
+    try:
+        path.write_text(to_json(table) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise PlanError(f"cannot write the table {path} ({error}); name another file") from error
+
+
+def read_table(path: Path) -> FrozenTable:
+    """Return the table of a file.
+
+    Raises:
+        PlanError: the file cannot be read, or holds no table.
+    """
+    try:
+        return from_json(FrozenTable, path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"cannot read the table {path} ({error}); make one: spectune train cacheback") from error
+    except SpectuneError as error:
+        raise PlanError(f"{path} holds no table of n-grams: {error}; make one: spectune train cacheback") from error
