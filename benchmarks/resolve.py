@@ -50,7 +50,7 @@ from service_process import Memory, Service, served  # isort: skip
 
 BAR_PER_S, BAR_P99_MS, MOST_GROWTH = 1500.0, 50.0, 0.05
 FULL_MEASUREMENTS, FULL_PLANS, FULL_MINUTES, CORES = 1_000_000, 10_000, 10.0, 2
-OFFERED_PER_S, MIXED_PER_S = 1650.0, 150.0
+OFFERED_PER_S, MIXED_PER_S = 1650.0, 50.0
 FULL_SIZE = ("the store is full", "10 minutes of mixed load")  # what a smaller trial leaves out
 SAMPLED = 40  # answers of each kind that are compared with the store
 PACKAGES = ("fastapi", "starlette", "uvicorn", "sqlalchemy", "pydantic")

@@ -67,6 +67,8 @@ class LatencySurface:
     measurements: tuple[Measurement, ...]
     attention: str = ""  # the attention kernel, e.g. "sdpa"; "" where it is not known
     _grid: dict[int, BatchRows] = field(init=False, repr=False, compare=False)
+    _failed: dict[int, list[Measurement]] = field(init=False, repr=False, compare=False)  # by batch
+    _margins: list[float] = field(init=False, repr=False, compare=False)  # of padding, once it was asked for
 
     def __post_init__(self) -> None:
         require_role(self.role)
@@ -77,7 +79,13 @@ class LatencySurface:
         if len(set(cells)) < len(cells):
             twice = next(cell for cell in cells if cells.count(cell) > 1)
             raise MeasurementError(f"(batch, context, tokens) = {twice} stands twice in one surface; keep one of them")
+        failed: dict[int, list[Measurement]] = {}
+        for cell in self.measurements:
+            if cell.failure:
+                failed.setdefault(cell.batch, []).append(cell)
         object.__setattr__(self, "_grid", _grid_of(self.measurements))
+        object.__setattr__(self, "_failed", failed)
+        object.__setattr__(self, "_margins", [])
 
     @property
     def origin(self) -> Origin:
@@ -201,8 +209,10 @@ class LatencySurface:
         return [cell for cell in self.measurements if cell.failure is None]
 
     def _padding_margin(self) -> float:
-        error = self.relative_error()
-        return 2.0 * error if math.isfinite(error) else 0.0
+        if not self._margins:
+            error = self.relative_error()
+            self._margins.append(2.0 * error if math.isfinite(error) else 0.0)
+        return self._margins[0]
 
     def _cost(self, batch: int, context: int, tokens: int) -> float | None:
         try:
@@ -218,9 +228,7 @@ class LatencySurface:
     def _refuse_failed(self, batch: int, context: int, tokens: int) -> None:
         """Refuse a shape that failed, or that is no smaller than one while nothing as large was seen to run."""
         shape = (batch, context, tokens)
-        for cell in self.measurements:
-            if not cell.failure or cell.batch != batch:
-                continue
+        for cell in self._failed.get(batch, ()):
             is_itself = (cell.context_tokens, cell.tokens) == (context, tokens)
             exceeds = cell.context_tokens <= context and cell.tokens <= tokens and not self._ran_as_large(*shape)
             if is_itself or exceeds:
