@@ -27,22 +27,8 @@ NAMES = ("sglang", "vllm", "tensorrt-llm", "transformers", "llama.cpp", "openvin
 @click.option("--plan", "plan", metavar="ID|FILE", help="A plan of the store, or a file; the newest unless given.")
 @click.option("--target", metavar="PATH", type=click.Path(path_type=Path), help="Where the target lies now.")
 @options.drafters
-@click.option(
-    "--surface",
-    "surfaces",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Solve anew from what `show surface -o` wrote; repeatable.",
-)
-@click.option(
-    "--trace",
-    "traces",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Solve anew from what `show trace -o` wrote; repeatable.",
-)
+@options.files_of("surface", "Solve anew")
+@options.files_of("trace", "Solve anew")
 @options.store
 @click.option("-o", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Write the files to this folder.")
 @options.as_json

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -136,3 +136,20 @@ allow_lossy = click.option(
 seed = click.option("--seed", default=0, show_default=True, type=int, help="Of whatever is drawn at random.")
 store = click.option("--store", metavar="URL", help="A path or SQLAlchemy URL; else SPECTUNE_STORE, else your own.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+
+
+def files_of(kind: str, use: str) -> Callable[[Any], Any]:  # Any: as click types a decorator
+    """Return the repeatable option for files that `spectune show KIND -o` wrote.
+
+    Args:
+        kind: "surface" or "trace", which names the option; its parameter is the plural.
+        use: what is done with them, as the help's first words.
+    """
+    return click.option(
+        f"--{kind}",
+        f"{kind}s",
+        multiple=True,
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help=f"{use} from what `show {kind} -o` wrote; repeatable.",
+    )

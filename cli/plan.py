@@ -69,22 +69,8 @@ FROM_FILES = ("target", "device", "dtype", "workload", "temperature", "estimated
 @click.option("--trials", default=24, show_default=True, type=click.IntRange(0), help="Optuna's, per cell and kind.")
 @click.option("--optuna-storage", metavar="URL", help="Keep trials there: sqlite:///FILE, another URL, a journal file.")
 @click.option("--jobs", metavar="N", type=click.IntRange(1), help="Processes; else as many as pay.")
-@click.option(
-    "--surface",
-    "surfaces",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Plan from what `show surface -o` wrote; repeatable.",
-)
-@click.option(
-    "--trace",
-    "traces",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Plan from what `show trace -o` wrote; repeatable.",
-)
+@options.files_of("surface", "Plan")
+@options.files_of("trace", "Plan")
 @options.allow_lossy
 @click.option(
     "--lossy",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,7 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from ..profiler.records.device import Device
+    from ..training.cards import Card
     from ..training.own_text import OwnTextSettings
     from ..training.settings import TrainingSettings
 
@@ -60,27 +61,6 @@ class TrainingRun:
         from ..profiler.device import detect
 
         return detect(self.device)
-
-
-class Card(Protocol):
-    """What a card tells of any drafter; a dataclass."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]  # what makes it one; Any: typeshed's own type of it
-
-    @property
-    def parameters(self) -> int:
-        """Of its own."""
-        ...
-
-    @property
-    def acceptance(self) -> tuple[float, ...]:
-        """By depth."""
-        ...
-
-    @property
-    def tokens_per_round(self) -> float:
-        """In chains."""
-        ...
 
 
 def training_run(*, piece: int, least_piece: int, said: str) -> Callable[[Command], Command]:

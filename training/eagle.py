@@ -21,7 +21,7 @@ from ..runtime.models.loading import load_pretrained, load_tokenizer
 from .acceptance import Acceptance
 from .checkpoint import Checkpoint
 from .eagle_module import HeadModule, feature_loss, training_time_loss
-from .head_files import HeadCard, save_card, save_head
+from .head_files import HeadCard, save_head, save_head_card
 from .language_model import train
 from .own_text import Ids, OwnTextSettings, corpus_of
 from .run_folder import Progress, judged, own_texts_of, run_folder
@@ -89,7 +89,7 @@ def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, pro
     save_head(folder, head, job.shape(identity), job.draft_ids)
     accepted = judged(request, corpus, folder, request.test_steps, progress)
     card = _card(request, identity, head, job, checkpoint.losses, accepted, seconds=time.monotonic() - start)
-    save_card(folder, card)
+    save_head_card(folder, card)
     shutil.rmtree(partial)
     return card
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from ...errors import MeasurementError, RequestError
 from ...planner.lookup import find_continuation
-from ...planner.policy import ChainPolicy, LookupPolicy, TreePolicy
+from ...planner.policy import ChainPolicy
 from .measured import EngineCounters, EngineFacts, EngineText, Load
+from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence
 from .openvino import THRESHOLD, OpenVINO
 from .openvino_model import MODEL_FILE, write_openvino
 from .round_counts import RoundCounts
@@ -26,9 +27,7 @@ from .setting import EngineDrafter, Setting
 PACKAGES = ("openvino", "openvino_genai", "openvino_tokenizers")
 DTYPES = {"float32": False, "float16": True}  # whether weights are stored in half
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}  # else a CPU keeps 8 bits of keys and values
-NGRAMS = ((2, 2), (2, 4), (2, 8), (3, 4))  # longest n-gram, tokens copied
 WARM_UP = (3, 5, 7, 3, 5, 7, 3, 5)  # any tokens: the first forwards allocate
-WARM_UP_TOKENS = 8
 
 
 def missing() -> str | None:
@@ -99,14 +98,11 @@ class RunningOpenVINO:
 
     def ngrams(self) -> Sequence[Setting]:
         """Return a few lengths of prompt lookup, the simplest first."""
-        return [
-            self._setting(LookupPolicy(length=length, max_ngram=ngram, occurrence="first"), None)
-            for ngram, length in NGRAMS
-        ]
+        return lookups(OpenVINO(), self.facts.recorded)
 
     def chain(self, drafter: EngineDrafter, length: int) -> Setting:
         """Return the setting of a draft model's chains of one length."""
-        return self._setting(ChainPolicy(length=length), drafter)
+        return measurable(OpenVINO(), self.facts.recorded, ChainPolicy(length=length), drafter)
 
     @contextmanager
     def started(self, setting: Setting | None, load: Load) -> Iterator[OpenVINODecoding]:
@@ -115,10 +111,7 @@ class RunningOpenVINO:
         Raises:
             MeasurementError: it does not load, more than one sequence is asked for, or acceptance is to be set.
         """
-        if load.synthetic:
-            raise MeasurementError("OpenVINO verifies what its drafter drafts; acceptance cannot be set by hand")
-        if load.concurrency > 1:
-            raise MeasurementError(f"OpenVINO is measured at concurrency 1 here, not at {load.concurrency}")
+        require_one_sequence("OpenVINO", load)
         running = OpenVINODecoding(self._pipeline(setting), setting)
         running.decode([WARM_UP], min(WARM_UP_TOKENS, load.capacity - len(WARM_UP)))
         yield running
@@ -134,12 +127,6 @@ class RunningOpenVINO:
 
     def _properties(self) -> dict[str, Any]:
         return {"INFERENCE_NUM_THREADS": self._threads, **(EXACT if self._dtype == "float32" else {})}
-
-    def _setting(self, policy: TreePolicy, drafter: EngineDrafter | None) -> Setting:
-        found = OpenVINO().setting(policy, drafter, self.facts.recorded)
-        if isinstance(found, str):
-            raise MeasurementError(f"{policy.label} cannot be measured: {found}")
-        return found
 
 
 def as_openvino(path: Path, folder: Path, dtype: str) -> Path:

@@ -16,17 +16,15 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
 
-from ...errors import MeasurementError, ModelError
-from ...planner.policy import ChainPolicy, LookupPolicy, TreePolicy
+from ...errors import ModelError
+from ...planner.policy import ChainPolicy
 from ..models.loading import first_line, load_tokenizer
 from .measured import EngineCounters, EngineFacts, EngineText, Load
+from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence
 from .round_counts import RoundCounts
 from .schema import recorded_version
 from .setting import EngineDrafter, Setting
 from .transformers_ import Transformers
-
-NGRAMS = ((2, 2), (2, 4), (2, 8), (3, 4))  # longest n-gram, tokens copied
-WARM_UP_TOKENS = 8
 
 
 class RunningTransformers:
@@ -69,14 +67,11 @@ class RunningTransformers:
 
     def ngrams(self) -> Sequence[Setting]:
         """Return a few lengths of prompt lookup, the simplest first."""
-        return [
-            self._setting(LookupPolicy(length=length, max_ngram=ngram, occurrence="first"), None)
-            for ngram, length in NGRAMS
-        ]
+        return lookups(Transformers(), self.facts.recorded)
 
     def chain(self, drafter: EngineDrafter, length: int) -> Setting:
         """Return the setting of an assistant that never doubts."""
-        return self._setting(ChainPolicy(length=length), drafter)
+        return measurable(Transformers(), self.facts.recorded, ChainPolicy(length=length), drafter)
 
     @contextmanager
     def started(self, setting: Setting | None, load: Load) -> Iterator[Generation]:
@@ -85,22 +80,11 @@ class RunningTransformers:
         Raises:
             MeasurementError: more than one sequence is asked for, or acceptance is to be set.
         """
-        if load.synthetic:
-            raise MeasurementError("transformers verifies what its assistant drafts; acceptance cannot be set by hand")
-        if load.concurrency > 1:
-            raise MeasurementError(
-                f"transformers assists one sequence at a time, asked for {load.concurrency}; measure at concurrency 1"
-            )
+        require_one_sequence("transformers", load)
         assistant = None if setting is None or setting.drafter is None else self._assistants[setting.drafter.name]
         running = Generation(self._target, assistant, setting)
         running.decode([[0, 1]], WARM_UP_TOKENS)
         yield running
-
-    def _setting(self, policy: TreePolicy, drafter: EngineDrafter | None) -> Setting:
-        found = Transformers().setting(policy, drafter, self.facts.recorded)
-        if isinstance(found, str):
-            raise MeasurementError(f"{policy.label} cannot be measured: {found}")
-        return found
 
 
 class Generation:

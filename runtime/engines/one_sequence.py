@@ -1,0 +1,46 @@
+"""What engines share that decode one sequence at a time and copy behind an n-gram's first occurrence."""
+
+from __future__ import annotations
+
+from ...errors import MeasurementError
+from ...planner.policy import LookupPolicy, TreePolicy
+from .engine import Engine
+from .measured import Load
+from .setting import EngineDrafter, Setting
+
+NGRAMS = ((2, 2), (2, 4), (2, 8), (3, 4))  # longest n-gram, tokens copied
+WARM_UP_TOKENS = 8
+
+
+def measurable(engine: Engine, version: str, policy: TreePolicy, drafter: EngineDrafter | None = None) -> Setting:
+    """Return the setting that an export of a policy would write.
+
+    Args:
+        engine: whose.
+        version: a recorded one.
+        policy: any but plain decoding.
+        drafter: the model that drafts; None where the text does.
+
+    Raises:
+        MeasurementError: the engine cannot run it.
+    """
+    found = engine.setting(policy, drafter, version)
+    if isinstance(found, str):
+        raise MeasurementError(f"{policy.label} cannot be measured: {found}")
+    return found
+
+
+def lookups(engine: Engine, version: str) -> list[Setting]:
+    """Return a few lengths of prompt lookup, the simplest first."""
+    return [
+        measurable(engine, version, LookupPolicy(length=length, max_ngram=ngram, occurrence="first"))
+        for ngram, length in NGRAMS
+    ]
+
+
+def require_one_sequence(engine: str, load: Load) -> None:
+    """Raise MeasurementError where more than one sequence is asked for, or acceptance is to be set."""
+    if load.synthetic:
+        raise MeasurementError(f"{engine} verifies what is drafted; acceptance cannot be set by hand")
+    if load.concurrency > 1:
+        raise MeasurementError(f"{engine} is measured at concurrency 1 here, not at {load.concurrency}")

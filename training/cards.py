@@ -1,0 +1,87 @@
+"""What the folders of all trained drafters share: weights in bf16, and a card that says how good they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """How a drafter that reads the target's hidden states was trained, and how good it is.
+
+    Attributes:
+        reads: layers behind each hidden state it reads.
+        losses: of every step.
+        acceptance: chance that token k of a greedy chain is accepted, given that those before it were.
+        tokens_per_round: of chains as long as `acceptance`, along greedy continuations of other pieces of the files.
+        seconds: of the run that finished it; what stopped runs did before is not counted.
+    """
+
+    target: str
+    target_hash: str
+    reads: tuple[int, ...]
+    parameters: int
+    files: tuple[str, ...]
+    own_texts: int
+    own_tokens: int
+    steps: int
+    batch: int
+    seed: int
+    losses: tuple[float, ...]
+    acceptance: tuple[float, ...]
+    tokens_per_round: float
+    rounds: int
+    seconds: float
+
+    @property
+    def origin(self) -> str:
+        """Say whose texts it learned from."""
+        texts = f"{self.own_texts:,} texts, prompts from {len(self.files)} files"
+        return f"{self.own_tokens:,} tokens that the target wrote itself: {texts}"
+
+    @property
+    def course(self) -> str:
+        """Say how the loss fell, and how long that took."""
+        last = self.losses[-20:]
+        mean = sum(last) / len(last)
+        return (
+            f"Loss of the first step {self.losses[0]:.3f}, mean of the last\n{len(last)} {mean:.3f}. "
+            f"{self.seconds:.0f} seconds in the run that finished it."
+        )
+
+    @property
+    def table(self) -> str:
+        """The acceptance by depth, in Markdown."""
+        depths = " | ".join(str(depth) for depth in range(1, len(self.acceptance) + 1))
+        chances = " | ".join(f"{chance:.1%}" for chance in self.acceptance)
+        return f"""**Acceptance** of greedy chains, token by token, given the tokens before it; {self.rounds:,} rounds,
+{self.tokens_per_round:.2f} tokens a round:
+
+| depth | {depths} |
+|---|{"--:|" * len(self.acceptance)}
+| accepted | {chances} |
+"""
+
+
+def save_card(folder: Path, card: Card, page: str) -> None:
+    """Write card.json, and card.md with the page."""
+    (folder / "card.json").write_text(json.dumps(asdict(card), indent=1) + "\n")
+    (folder / "card.md").write_text(page)
+
+
+def save_weights(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
+    """Write model.safetensors, floating point in bf16, and config.json."""
+    written = {
+        name: (each.to(torch.bfloat16) if each.is_floating_point() else each).detach().cpu().contiguous()
+        for name, each in tensors.items()
+    }
+    save_file(written, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
