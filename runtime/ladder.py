@@ -58,7 +58,8 @@ def find_plan(store: Store, wanted: Wanted, parse: Callable[[str], Plan] = plan_
     Args:
         store: read for its plans alone.
         wanted: what it must fit.
-        parse: returns the plan of a text, as `plan_from_json` does; who climbs often may remember plans.
+        parse: returns the plan of a text, as `plan_from_json` does; who climbs often may remember plans, and of each no
+            more than one cell.
 
     Raises:
         NoPlanError: it has none for this target, workload and temperature on this device or a near one.

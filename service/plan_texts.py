@@ -1,46 +1,51 @@
-"""Plans that were read lately, parsed: a climb looks at one plan of every near device, each time at the same ones."""
+"""Plans that were read lately, parsed: a climb looks at one plan of every near device, each time at the same ones.
+
+A climb asks who a plan was made for and whether it is sound; what it says of its cells goes out as text. So one cell of
+each is kept: whole plans take ten times the memory of their texts.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from dataclasses import replace
 from threading import Lock
 
 from ..planner.plan import Plan, plan_from_json
 
 
 class ParsedPlans:
-    """Parsed plans by the hash of their text, as many as their texts may take; safe to share between threads."""
+    """Plans with one cell each, by the hash of their text; as many as are wanted; safe to share between threads."""
 
-    def __init__(self, most_bytes: int) -> None:
-        """Take how many bytes the texts of the plans may have together."""
-        self._most_bytes = most_bytes
-        self._plans: OrderedDict[bytes, tuple[Plan, int]] = OrderedDict()  # with the length of its text
-        self._bytes = 0
+    def __init__(self, most: int) -> None:
+        """Take how many plans are kept."""
+        self._most = most
+        self._plans: OrderedDict[bytes, Plan] = OrderedDict()
         self._lock = Lock()
 
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of the texts of the plans in memory."""
-        return self._bytes
+    def __len__(self) -> int:
+        return len(self._plans)
 
     def parse(self, text: str) -> Plan:
-        """Return the plan of a text.
+        """Return the plan of a text, with one of its cells: a lossy one where it has any.
 
         Raises:
-            PlanError: it is none.
+            PlanError: it is none, or its cells cannot be compared.
         """
         key = hashlib.sha256(text.encode()).digest()
         with self._lock:
             if (kept := self._plans.get(key)) is not None:
                 self._plans.move_to_end(key)
-                return kept[0]
-        plan = plan_from_json(text)
+                return kept
+        plan = _outline(plan_from_json(text))
         with self._lock:
-            if key not in self._plans:
-                self._plans[key] = plan, len(text)
-                self._bytes += len(text)
-            while self._bytes > self._most_bytes and self._plans:
-                _, (_, size) = self._plans.popitem(last=False)
-                self._bytes -= size
+            self._plans.setdefault(key, plan)
+            while len(self._plans) > self._most:
+                self._plans.popitem(last=False)
         return plan
+
+
+def _outline(plan: Plan) -> Plan:
+    plan.cell(1, 0)  # compares all cells
+    cell = next((cell for cell in plan.cells if cell.names_lossy), plan.cells[0])
+    return replace(plan, cells=(cell,))

@@ -21,7 +21,7 @@ from .plan_index import ANY, Place, PlanIndex
 from .plan_texts import ParsedPlans
 
 ROOM_BYTES = 1000  # of an answer beside its body, in memory
-PARSED_BYTES = 32 * 2**20  # texts of plans that are kept parsed
+MOST_PARSED = 1000  # plans
 MOST_QUERIES = 50_000  # texts of queries that are remembered
 LONGEST_QUERY = 500  # bytes, of one that is remembered
 
@@ -72,7 +72,7 @@ class Resolver:
         self._queries: dict[bytes, Key] = {}
         self._bytes = 0
         self._lock = Lock()
-        self._parsed = ParsedPlans(PARSED_BYTES)
+        self._parsed = ParsedPlans(MOST_PARSED)
 
     @property
     def kept_bytes(self) -> int:

@@ -12,6 +12,7 @@ import uvicorn
 from ..db.access import Tokens
 from ..errors import RequestError
 from .app import create_app
+from .heap import bound_heaps
 from .log import log_to_stderr, tell
 from .settings import Settings
 from .state import Service
@@ -89,6 +90,7 @@ def serve(store: str | None, listening: Listening, settings: Settings) -> None:
         StoreError: the store cannot be opened.
         RequestError: it must not be served like this: the store has no token, and others than this machine would ask.
     """
+    bound_heaps()
     app = create_app(store, _with_access(settings, listening))
     service: Service = app.state.service
     try:

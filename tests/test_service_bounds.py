@@ -31,6 +31,7 @@ from spectune.service.settings import Settings
 
 from .filled_service import PLAN, add_plan
 from .fresh_store import fresh_store
+from .lossy_runs import QUALITY, WAY
 from .served_store import ServedStore, served_store
 
 KEY = SurfaceKey(device="one", model="model", role="verify", regime="eager", dtype="float32")
@@ -158,12 +159,31 @@ def test_who_comes_when_too_many_wait_is_told_to_come_again(store: SqlStore, mon
         assert client.get("/healthz").status_code == 200
 
 
-def test_parsed_plans_take_no_more_than_their_share() -> None:
+def test_parsed_plans_are_few_and_keep_one_cell() -> None:
     texts = [plan_to_json(replace(PLAN, provenance=replace(PLAN.provenance, notes=(note,)))) for note in "abcde"]
-    parsed = ParsedPlans(3 * len(texts[0]))
+    parsed = ParsedPlans(3)
     for text in (*texts, texts[-1]):
-        assert parsed.parse(text) == plan_from_json(text)
-        assert 0 < parsed.kept_bytes <= 3 * len(texts[0])
+        plan = plan_from_json(text)
+        assert parsed.parse(text) == replace(plan, cells=plan.cells[:1])
+        assert 0 < len(parsed) <= 3
     assert parsed.parse(texts[-1]) is parsed.parse(texts[-1])
     with pytest.raises(PlanError):
         parsed.parse("{}")
+
+
+def test_a_parsed_plan_stays_lossy() -> None:
+    """A plan's version says so, and must agree with the cell that is kept."""
+    lossless = PLAN.cells[0]
+    lossy = replace(
+        lossless,
+        context=lossless.context + 1,
+        policy=WAY,
+        drafter="small",
+        run_tokens=tuple(range(WAY.max_verify_tokens + 1)),
+        run_ms=(),
+        quality=QUALITY,
+    )
+    drafters = (*PLAN.drafters, ("small", PLAN.target))
+    plan = replace(PLAN, cells=(lossless, lossy), drafters=drafters, version=0)
+    kept = ParsedPlans(1).parse(plan_to_json(plan))
+    assert (kept.cells, kept.version, kept.is_lossy) == ((lossy,), plan.version, True)
