@@ -285,7 +285,9 @@ def run_soon(coroutine: Any) -> Any:  # Any: whatever the coroutine returns
 def main() -> None:
     """Carry out the orders of standard input."""
     orders = from_json(Orders, sys.stdin.read())
-    print(json.dumps(asdict(run_soon(Generator(orders).run()))))
+    told = json.dumps(asdict(run_soon(Generator(orders).run())))
+    with open(sys.stdout.fileno(), "w", closefd=False) as out:  # with PYTHONUNBUFFERED, print may lose a megabyte's end
+        out.write(told)
 
 
 if __name__ == "__main__":
