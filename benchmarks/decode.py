@@ -55,6 +55,7 @@ from llamacpp import (  # isort: skip
 )
 from sweep import DTYPE, PROFILE_PROMPTS, PROMPTS, learned, requests  # isort: skip
 
+HELD = "bfloat16"  # the target's weights, which lie so in memory in either native format
 PLAIN, PLAN, GENERATE = "plain", "plan", "transformers.generate"
 FIXED_LENGTHS = (2, 4, 8)  # of assisted generation, beside its default
 LOOKUP_LENGTHS = (10, 20)  # of transformers' prompt lookup; 10 is what its documentation shows
@@ -254,7 +255,8 @@ def _raced(
 
 def _limit(cell: PlanCell) -> float:
     """Return what plain decoding would reach were it bound by the machine's bandwidth alone."""
-    step_bytes = read_bytes_per_step(family_models(family_folder()).target, DTYPE, cell.batch, cell.context)
+    target = family_models(family_folder()).target
+    step_bytes = read_bytes_per_step(target, HELD, cell.batch, cell.context)
     return bandwidth_limit_tokens_per_s(step_bytes, read_bytes_per_s(detect("cpu"), step_bytes), cell.batch)
 
 

@@ -25,9 +25,9 @@ from .policy import (
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
-    FlyPolicy,
     HybridPolicy,
     LookupPolicy,
+    LossyPolicy,
     OptTreePolicy,
     PlainPolicy,
     StackPolicy,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 LOOKUP = "lookup"  # drafts from the text itself, without weights or a cache
 PIECE = 512  # most tokens of a prompt that are read at once
+LEAST_HALVED = 2**16  # elements of a weight that is kept in halves: as runtime/models/few_rows.py
 BEYOND = 64  # positions behind the longest context that position tables hold for drafts
 DRAWN = 4  # bytes of a number that tokens are drawn or chosen by
 NOISE = 24  # bytes alive at once for each number of noise that is made: three of 64 bits
@@ -57,7 +58,8 @@ class Footprint:
     weight_bytes: int
     kv_bytes_per_token: int  # of all layers
     table_bytes: int = 0  # cosines and sines of all positions
-    tied_head_bytes: int = 0  # of an output head that is the token table; a CPU may hold it twice
+    tied_head_bytes: int = 0  # of an output head that is the token table, as a CPU may hold it a second time
+    halved_bytes: int = 0  # that a CPU saves by keeping float32 weights of a bfloat16 checkpoint as their upper halves
     row_bytes: int = 0  # alive at once inside a layer, per token fed
     pair_bytes: int = 0  # of a layer's mask, per token fed and cache position in its sight
     vocabulary: int = 0
@@ -96,11 +98,14 @@ def footprint_of(architecture: Architecture, dtype: str) -> Footprint:
     size, heads, kv_heads = bytes_of(dtype), architecture.heads, architecture.kv_heads
     attention = 2 * (heads + kv_heads + 1) * architecture.head_dim
     positions = architecture.longest_context + BEYOND if architecture.longest_context else 0
+    is_halved = (dtype, architecture.stored_dtype) == ("float32", "bfloat16")
+    kept_again = bytes_of("bfloat16") if is_halved or dtype == "bfloat16" else 0  # of each number of a tied head
     return Footprint(
         weight_bytes=architecture.weight_bytes(dtype),
+        halved_bytes=_halved_bytes(architecture) if is_halved else 0,
         kv_bytes_per_token=architecture.kv_bytes_per_token(dtype),
         table_bytes=2 * size * positions * architecture.head_dim,
-        tied_head_bytes=size * architecture.vocabulary * architecture.hidden if architecture.is_tied else 0,
+        tied_head_bytes=kept_again * architecture.vocabulary * architecture.hidden if architecture.is_tied else 0,
         row_bytes=size * (3 * architecture.hidden + attention + 4 * architecture.intermediate),
         pair_bytes=size * (heads // kv_heads),
         vocabulary=architecture.vocabulary,
@@ -193,7 +198,7 @@ def widest_layer(policy: TreePolicy) -> int:
             return 1
         case HybridPolicy():
             return widest_layer(policy.model)
-        case FlyPolicy():
+        case LossyPolicy():
             return widest_layer(policy.draft)
         case StackPolicy():
             return 1 + 2 * policy.max_chain  # what was committed is read again before what is drafted below
@@ -220,7 +225,7 @@ def _deepest(policy: TreePolicy) -> int:
             return min(policy.max_depth, policy.nodes - 1)
         case HybridPolicy():
             return max(_deepest(policy.text), _deepest(policy.model))
-        case FlyPolicy():
+        case LossyPolicy():
             return _deepest(policy.draft)
         case StackPolicy():
             return policy.max_chain
@@ -229,9 +234,20 @@ def _deepest(policy: TreePolicy) -> int:
 
 
 def _held(model: Footprint, device_kind: str) -> int:
-    """Return a model's weights and tables; oneDNN's layout of a tied head is a second copy of the token table."""
-    is_packed = device_kind == "cpu" and model.number_bytes == bytes_of("bfloat16")
-    return model.weight_bytes + model.table_bytes + (model.tied_head_bytes if is_packed else 0)
+    """Return a model's weights and tables; a tied head in oneDNN's layout or in halves is a second token table."""
+    on_cpu = model.tied_head_bytes - model.halved_bytes if device_kind == "cpu" else 0
+    return model.weight_bytes + model.table_bytes + on_cpu
+
+
+def _halved_bytes(architecture: Architecture) -> int:
+    """Return what upper halves of a lean model's matrices save; see runtime/models/few_rows.py."""
+    heads = architecture.head_dim * architecture.heads
+    both = architecture.head_dim * 2 * architecture.kv_heads
+    hidden, inner = architecture.hidden, architecture.intermediate
+    matrices = [(heads + both, hidden), (hidden, heads), (2 * inner, hidden), (hidden, inner)] * architecture.layers
+    matrices += [] if architecture.is_tied else [(architecture.vocabulary, hidden)]
+    halved = [rows * columns for rows, columns in matrices if rows * columns >= LEAST_HALVED and rows % 2 == 0]
+    return (bytes_of("float32") - bytes_of("bfloat16")) * sum(halved)
 
 
 def _mask_bytes(model: Footprint, device_kind: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from dataclasses import replace
 
@@ -13,8 +14,10 @@ from spectune.planner.cost import Cell
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.memory import (
     BEYOND,
+    LEAST_HALVED,
     PIECE,
     Footprint,
+    Load,
     footprint_of,
     load_of,
     memory_bytes,
@@ -27,6 +30,7 @@ from spectune.profiler.records.configuration import architecture_of
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.layout import PREFILL_TOKENS
 from spectune.runtime.models.anatomy import DRAFT_DEPTH
+from spectune.runtime.models.few_rows import LEAST_ELEMENTS
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
@@ -99,12 +103,33 @@ def test_no_forward_of_a_drafter_is_wider_than_the_widest_layer(kind: str) -> No
 
 
 def test_prompts_are_read_and_positions_laid_out_as_the_runtime_does() -> None:
-    assert (PIECE, BEYOND) == (PREFILL_TOKENS, DRAFT_DEPTH)
+    assert (PIECE, BEYOND, LEAST_HALVED) == (PREFILL_TOKENS, DRAFT_DEPTH, LEAST_ELEMENTS)
 
 
 def wide_llama(layers: int) -> LlamaForCausalLM:
     model: LlamaForCausalLM = tiny_llama(layers=layers, seed=layers, vocabulary=3000, hidden=128).float()
     return model
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_weights_that_are_kept_in_halves_are_counted_so(is_tied: bool) -> None:
+    source = wide_llama(2).bfloat16()
+    config = {**source.config.to_dict(), "dtype": "bfloat16", "tie_word_embeddings": is_tied}
+    if is_tied:
+        source.lm_head.weight = source.model.embed_tokens.weight
+    models: list[LeanModel] = []
+
+    def build() -> None:
+        models.append(LeanModel(copy.deepcopy(source).float()))
+        gc.collect()
+
+    held, footprint = count_bytes(build).left_bytes, footprint_of(architecture_of(config), "float32")
+    assert footprint.halved_bytes > 0
+    one = Load(slots=1, capacity=1, prompt_tokens=1, verify_tokens=1)
+    told = [peak_bytes(footprint, [], one, device_kind=kind, is_sampled=False) for kind in ("cpu", "cuda")]
+    assert told[0] == pytest.approx(held, rel=0.02)
+    halves = 2 * 3000 * 128 if is_tied else 0
+    assert told[1] - told[0] == pytest.approx(footprint.halved_bytes - halves, rel=0.02)
 
 
 def kept(layers: int) -> tuple[LeanModel, int, Footprint]:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from functools import lru_cache, update_wrapper
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from ...profiler.remembered import cache_folder
 
@@ -17,12 +17,12 @@ Result = TypeVar("Result")
 class Kernel(Generic[Arguments, Result]):
     """A function and, from the first call on, its machine code, which is kept in the cache folder.
 
-    Numba looks at the time stamp of a function's own file alone, so the folder is named after all kernels' sources: an
-    edit of a helper in another file is an edit of its callers, too.
+    Numba looks at the time stamp of a function's own file alone, so the folder is named after the sources of all files
+    beside it: an edit of a helper in another file is an edit of its callers, too.
     """
 
-    def __init__(self, function: Callable[Arguments, Result]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[Arguments, Result], **options: Any) -> None:  # Any: as numba.njit takes them
+        self._function, self._options = function, options
         self._machine_code: Callable[Arguments, Result] | None = None
         update_wrapper(self, function)
 
@@ -32,7 +32,7 @@ class Kernel(Generic[Arguments, Result]):
 
     def compiled(self) -> Callable[Arguments, Result]:
         """Return what numba makes of the function and of the kernels it calls."""
-        from numba import config, njit  # heavy: loads LLVM
+        from numba import config, njit, prange  # heavy: loads LLVM
 
         settings: Any = config  # has no types
         if self._machine_code is None:
@@ -40,10 +40,12 @@ class Kernel(Generic[Arguments, Result]):
             for name in self._function.__code__.co_names:
                 if isinstance(names.get(name), Kernel):
                     names[name] = names[name].compiled()  # numba must find its own kind of function there
-            folder, others = kernel_cache(), settings.CACHE_DIR
+            if self._options.get("parallel"):
+                names["prange"] = prange
+            folder, others = kernel_cache(Path(self._function.__code__.co_filename).parent), settings.CACHE_DIR
             settings.CACHE_DIR = folder or others
             try:
-                made = njit(cache=folder is not None, nogil=True)(self._function)
+                made = njit(cache=folder is not None, nogil=True, **self._options)(self._function)
             finally:
                 settings.CACHE_DIR = others
             self._machine_code = cast(Callable[Arguments, Result], made)
@@ -51,10 +53,14 @@ class Kernel(Generic[Arguments, Result]):
 
 
 @lru_cache
-def kernel_cache() -> str | None:
-    """Return the folder of machine code that belongs to these very sources, None where none can be written."""
+def kernel_cache(sources: Path) -> str | None:
+    """Return the folder of machine code that belongs to these very sources, None where none can be written.
+
+    Args:
+        sources: folder of the kernels' files.
+    """
     digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    for source in sorted(sources.glob("*.py")):
         digest.update(source.read_bytes())
     folder = cache_folder() / "kernels" / digest.hexdigest()[:16]
     try:
@@ -64,6 +70,14 @@ def kernel_cache() -> str | None:
     return str(folder)
 
 
-def compiled(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:
-    """Return the function as a kernel."""
-    return Kernel(function)
+@overload
+def compiled(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]: ...
+
+
+@overload
+def compiled(**options: Any) -> Callable[[Callable[Arguments, Result]], Kernel[Arguments, Result]]: ...
+
+
+def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Return the function as a kernel, or what makes kernels with options of numba's."""
+    return Kernel(function, **options) if function is not None else lambda given: Kernel(given, **options)

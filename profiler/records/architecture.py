@@ -37,6 +37,7 @@ class Architecture:
     final_vectors: int = 0  # parameters of the last norm
     windowed_layers: int = 0  # layers that attend to the last `window` tokens only
     window: int = 0
+    stored_dtype: str = ""  # number format of the checkpoint, where its configuration says so
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocabulary"):

@@ -85,7 +85,8 @@ def architecture_of(config: Config) -> Architecture:
     _require_fields(text, family)
     if text.get("mlp_only_layers") or text.get("decoder_sparse_step", 1) != 1:
         raise ModelError("some layers have experts and some have none, which is not supported; choose another model")
-    return _architecture(text, family)
+    stored = text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype")
+    return _architecture(text, family, stored if isinstance(stored, str) else "")
 
 
 def _from_gpt2(text: Config) -> Config:
@@ -108,7 +109,7 @@ def _require_fields(text: Config, family: Family) -> None:
         raise ModelError(f"config.json of a {text['model_type']} lacks {told}; take the file that lies with the model")
 
 
-def _architecture(text: Config, family: Family) -> Architecture:
+def _architecture(text: Config, family: Family, stored_dtype: str) -> Architecture:
     heads, hidden, inner = text["num_attention_heads"], text["hidden_size"], text[family.inner]
     head_dim = text.get("head_dim") or hidden // heads
     kv_heads = text.get("num_key_value_heads") or heads
@@ -133,6 +134,7 @@ def _architecture(text: Config, family: Family) -> Architecture:
         final_vectors=norm,
         windowed_layers=windowed,
         window=text["sliding_window"] if windowed else 0,
+        stored_dtype=stored_dtype,
     )
     return replace(architecture, layer_vectors=architecture.layer_vectors + _biases(architecture, text, family))
 

@@ -1,48 +1,65 @@
-"""Products of few rows, turned round where that is faster: (W x^T)^T instead of x W^T, the same sums.
+"""float32 products with bfloat16's weights, of few rows on a CPU: what verification and batches consist of.
 
-MKL, which multiplies PyTorch's float32 matrices on x86, keeps its kernels for few rows to Intel's processors. On AMD's
-it takes up to twice as long for x W^T of two to a few dozen rows, which is what verification and batches consist of.
+In float32 the lower half of every weight of a bfloat16 checkpoint is zero. Such weights are kept in bfloat16, and a
+kernel of ours widens them as it reads them (`kernels/few_rows.py`): a product of few rows is bound by reading weights,
+and half the bytes give the same numbers. No library multiplies float32 rows by bfloat16 weights.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from ...profiler.cpu import CPUINFO
+from .kernels.few_rows import product, set_threads, shared_product
 
-MOST_ROWS = 32  # more gain nothing
-LEAST_ELEMENTS = 2**17  # of a weight: below, a call costs more than its product
-LEAST_DOUBLED_ELEMENTS = 2**19  # from here on even a single row is faster as two
+MOST_ROWS = 64  # of the kernel; a library's product is faster at more
+LEAST_ELEMENTS = 2**16  # of a weight: below, a call costs more than its product
+WIDENED_ELEMENTS = 2**20  # of a weight, at once, for products of many rows
 
 
-def turned_product(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x W^T by the turned product; a single row is doubled, since one column is no matrix product.
+class FewRows:
+    """x -> x W^T in float32."""
+
+    __slots__ = ("_halves", "_weight")
+
+    def __init__(self, weight: Tensor) -> None:
+        """Take an (out, in) weight in bfloat16; out must be even."""
+        self._weight = weight.detach().contiguous()
+        self._halves = self._weight.view(torch.uint16).numpy()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return (rows, out) for (rows, in), in float32."""
+        if len(x) > MOST_ROWS or torch.compiler.is_compiling():
+            return self._of_many(x)
+        out = torch.empty((len(x), len(self._weight)), dtype=torch.float32)
+        threads, given = torch.get_num_threads(), (x.contiguous().numpy(), self._halves, out.numpy())
+        if threads == 1:
+            product(*given)
+        else:
+            set_threads()(threads)
+            shared_product(*given)
+        return out
+
+    def _of_many(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            return F.linear(x, self._weight.float())
+        at_once = max(1, WIDENED_ELEMENTS // self._weight.shape[1])
+        out = torch.empty((len(x), len(self._weight)), dtype=torch.float32)
+        for first in range(0, len(self._weight), at_once):
+            columns = slice(first, first + at_once)
+            torch.mm(x, self._weight[columns].float().t(), out=out[:, columns])
+        return out
+
+
+def few_rows_of(weight: Tensor) -> FewRows | None:
+    """Return a weight as our kernel reads it; None where bfloat16 does not hold it, or the kernel is not for it.
 
     Args:
-        x: (rows, in).
         weight: (out, in).
     """
-    columns = x.repeat(2, 1) if len(x) == 1 else x
-    return torch.mm(weight, columns.t()).t()[: len(x)].contiguous()
-
-
-def turned_rows(weight: Tensor) -> range:
-    """Return for how many rows the turned product is the faster one; none for most weights.
-
-    Args:
-        weight: (out, in).
-    """
-    is_slow = weight.device.type == "cpu" and weight.dtype == torch.float32 and multiplies_by_mkl_on_amd()
-    if not is_slow or weight.numel() < LEAST_ELEMENTS:
-        return range(0)
-    return range(1 if weight.numel() >= LEAST_DOUBLED_ELEMENTS else 2, MOST_ROWS + 1)
-
-
-@lru_cache(maxsize=1)
-def multiplies_by_mkl_on_amd() -> bool:
-    """Return whether this process multiplies float32 matrices by MKL on a processor of AMD's."""
-    has_mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    return has_mkl and CPUINFO.exists() and "AuthenticAMD" in CPUINFO.read_text()
+    is_meant = weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= LEAST_ELEMENTS
+    if not is_meant or len(weight) % 2:
+        return None
+    halves = weight.detach().to(torch.bfloat16)
+    return FewRows(halves) if torch.equal(halves.float(), weight) else None

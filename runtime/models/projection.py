@@ -2,7 +2,7 @@
 
 On a CPU, bf16 weights are kept in oneDNN's blocked layout: torch otherwise reorders them at
 every call, which for the few rows of a decoding step costs more than the product itself. float32
-weights stay as they are, and few rows are multiplied in the faster of two ways (`few_rows.py`).
+weights whose lower halves are zero are kept as their upper halves (`few_rows.py`).
 """
 
 from __future__ import annotations
@@ -11,34 +11,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .few_rows import turned_product, turned_rows
+from .few_rows import few_rows_of
 
 
 class Projection:
     """x -> x W^T + b over the last dimension of a two-dimensional input."""
 
-    __slots__ = ("_bias", "_packed", "_turned", "_weight")
+    __slots__ = ("_bias", "_few_rows", "_packed", "_weight")
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Take an (out, in) weight and an (out,) bias, or none."""
         self._bias = bias
         self._packed = _packed(weight)
-        self._weight = None if self._packed is not None else weight
-        self._turned = turned_rows(weight)
+        self._few_rows = few_rows_of(weight)
+        self._weight = weight if self._packed is None and self._few_rows is None else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return (rows, out) for (rows, in)."""
+        if self._few_rows is not None:
+            product = self._few_rows(x)
+            return product if self._bias is None else product.add_(self._bias)
         if self._packed is None:
             assert self._weight is not None
-            if len(x) not in self._turned:
-                return F.linear(x, self._weight, self._bias)
-            turned = turned_product(x, self._weight)
-            return turned if self._bias is None else turned + self._bias
+            return F.linear(x, self._weight, self._bias)
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
         return y
 
     def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """Return residual + x W^T + b."""
+        if self._few_rows is not None:
+            return self(x).add_(residual)
         if self._packed is None:
             return residual + self(x)
         y: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, self._bias, "add")

@@ -1,0 +1,1 @@
+"""Loops over weights that numba compiles, for products that libraries are slow at."""

@@ -1,0 +1,135 @@
+"""x W^T in float32 for few rows, W being bfloat16: weights are read once, in two bytes, and widened in the register.
+
+The product of a decoding step is bound by reading W. Each weight that is read serves four rows. Few rows take the rows
+of W one after the other, as memory is read fastest; from a dozen on arithmetic is the bound, and two rows of W at once
+share the numbers of x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....planner.kernels.compiled import compiled
+
+Numbers = NDArray[np.float32]
+Halves = NDArray[np.uint16]  # upper halves of float32 numbers, which is bfloat16
+
+SUMS_MAY_BE_REORDERED = {"reassoc", "contract", "nsz"}  # infinities and NaN stay what they are
+COLUMNS = 16  # of a tile, even
+PAIRED_ROWS = 12  # from here on arithmetic is the bound
+prange = range  # compiled, it is numba's, which splits a loop among threads
+
+
+@lru_cache
+def set_threads() -> Callable[[int], None]:
+    """Return what tells numba how many threads this one may use; no more than it has."""
+    from numba import config, set_num_threads  # heavy: loads LLVM
+
+    settings: Any = config  # has no types
+    most = int(settings.NUMBA_NUM_THREADS)
+    return lambda threads: set_num_threads(min(threads, most))
+
+
+@compiled(inline="always")
+def widened(half: np.uint16) -> np.float32:
+    """Return the float32 whose upper half this is, and whose lower half is zero."""
+    return np.uint32(np.uint32(half) << np.uint32(16)).view(np.float32)
+
+
+@compiled(fastmath=SUMS_MAY_BE_REORDERED)
+def four_by_two(x: Numbers, weight: Halves, out: Numbers, row: int, first: int, last: int) -> None:
+    """Write out[row : row + 4, first:last], two columns at once; their number is even."""
+    for column in range(first, last, 2):
+        a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = np.float32(0)
+        for place in range(weight.shape[1]):
+            a, b = widened(weight[column, place]), widened(weight[column + 1, place])
+            a0 += x[row, place] * a
+            a1 += x[row + 1, place] * a
+            a2 += x[row + 2, place] * a
+            a3 += x[row + 3, place] * a
+            b0 += x[row, place] * b
+            b1 += x[row + 1, place] * b
+            b2 += x[row + 2, place] * b
+            b3 += x[row + 3, place] * b
+        out[row, column], out[row, column + 1] = a0, b0
+        out[row + 1, column], out[row + 1, column + 1] = a1, b1
+        out[row + 2, column], out[row + 2, column + 1] = a2, b2
+        out[row + 3, column], out[row + 3, column + 1] = a3, b3
+
+
+@compiled(fastmath=SUMS_MAY_BE_REORDERED)
+def four_by_one(x: Numbers, weight: Halves, out: Numbers, row: int, first: int, last: int) -> None:
+    """Write out[row : row + 4, first:last]."""
+    for column in range(first, last):
+        a0 = a1 = a2 = a3 = np.float32(0)
+        for place in range(weight.shape[1]):
+            a = widened(weight[column, place])
+            a0 += x[row, place] * a
+            a1 += x[row + 1, place] * a
+            a2 += x[row + 2, place] * a
+            a3 += x[row + 3, place] * a
+        out[row, column], out[row + 1, column], out[row + 2, column], out[row + 3, column] = a0, a1, a2, a3
+
+
+@compiled(fastmath=SUMS_MAY_BE_REORDERED)
+def two_by_one(x: Numbers, weight: Halves, out: Numbers, row: int, first: int, last: int) -> None:
+    """Write out[row : row + 2, first:last]."""
+    for column in range(first, last):
+        a0 = a1 = np.float32(0)
+        for place in range(weight.shape[1]):
+            a = widened(weight[column, place])
+            a0 += x[row, place] * a
+            a1 += x[row + 1, place] * a
+        out[row, column], out[row + 1, column] = a0, a1
+
+
+@compiled(fastmath=SUMS_MAY_BE_REORDERED)
+def one_by_one(x: Numbers, weight: Halves, out: Numbers, row: int, first: int, last: int) -> None:
+    """Write out[row, first:last]."""
+    for column in range(first, last):
+        a0 = np.float32(0)
+        for place in range(weight.shape[1]):
+            a0 += x[row, place] * widened(weight[column, place])
+        out[row, column] = a0
+
+
+@compiled
+def tile(x: Numbers, weight: Halves, out: Numbers, number: int) -> None:
+    """Write some columns of out, all rows: the tile's weights stay in the nearest cache while rows take turns."""
+    first, last, row = number * COLUMNS, min(len(weight), (number + 1) * COLUMNS), 0
+    while row + 4 <= len(x):
+        if len(x) >= PAIRED_ROWS:
+            four_by_two(x, weight, out, row, first, last)
+        else:
+            four_by_one(x, weight, out, row, first, last)
+        row += 4
+    if row + 2 <= len(x):
+        two_by_one(x, weight, out, row, first, last)
+        row += 2
+    if row < len(x):
+        one_by_one(x, weight, out, row, first, last)
+
+
+@compiled
+def product(x: Numbers, weight: Halves, out: Numbers) -> None:
+    """Write x W^T.
+
+    Args:
+        x: (rows, in).
+        weight: (out, in), out even.
+        out: (rows, out).
+    """
+    for number in range((len(weight) + COLUMNS - 1) // COLUMNS):
+        tile(x, weight, out, number)
+
+
+@compiled(parallel=True)
+def shared_product(x: Numbers, weight: Halves, out: Numbers) -> None:
+    """Write x W^T as `product` does, by several threads."""
+    for number in prange((len(weight) + COLUMNS - 1) // COLUMNS):
+        tile(x, weight, out, number)
