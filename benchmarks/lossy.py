@@ -1,15 +1,17 @@
 """Lossy decoding on a task whose answers can be checked: accuracy of target, strict and lossy, with intervals.
 
-    python benchmarks/lossy.py [--models FOLDER] [--prompts 400] [--races 2]
+    python benchmarks/lossy.py [--models FOLDER] [--prompts 400] [--races 2] [--practice 600] [--rollouts 8]
 
-Two small models learn two-digit arithmetic in steps (minutes on two cores, unless FOLDER holds them). All ways decode
-the same problems, which nobody was trained on, eight at a time: plainly; by a strict chain; by FLy's rule at three
-settings, from the published one to next to none; and by the published one with a drafter that the text accelerates.
-Speeds are those of races in turns at batch 1, over a part of the problems.
+Two small models learn two-digit arithmetic in steps, and a pivot classifier learns from rollouts on practice problems
+(minutes each on two cores, unless FOLDER holds them). All ways decode the same other problems, which nobody was trained
+on, eight at a time: plainly; by a strict chain; by FLy's rule at three settings, from the published one to next to
+none; by the published one with a drafter that the text accelerates; and by PAD's rule at three published thresholds and
+at the one that the classifier's card recommends. Speeds are those of races in turns at batch 1, over a part of the
+problems.
 
-`holds`: strict decoding and FLy with a closed gate emit the target's own tokens in every problem; the tokens that lossy
-ways are said to have let be are exactly those that a plain forward of the target over the text would not have said; and
-a looser rule emits more tokens a round.
+`holds`: strict decoding, FLy with a closed gate and PAD at threshold 0 emit the target's own tokens in every problem;
+the tokens that lossy ways are said to have let be are exactly those that a plain forward of the target over the text
+would not have said; and of each rule a looser setting emits more tokens a round.
 """
 
 from __future__ import annotations
@@ -30,21 +32,29 @@ import torch
 
 from spectune.planner.fly import FlyRule
 from spectune.planner.fly_policy import FlyPolicy
+from spectune.planner.pad import PadRule
+from spectune.planner.pad_policy import PadPolicy
 from spectune.planner.policy import ChainPolicy, PlainPolicy, StackPolicy, TreePolicy
-from spectune.planner.quality import accuracy_loss, share_interval
+from spectune.planner.quality import accuracy_loss, ends_with, share_interval
+from spectune.profiler.identity import identify
 from spectune.profiler.prompts import read_answers, read_prompts
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.feed import Feed
 from spectune.runtime.layout import lay_out
 from spectune.runtime.models.loading import load_tokenizer
+from spectune.runtime.models.pivots import pivot_shape
 from spectune.runtime.requests import Request
 from spectune.runtime.requests import Sequence as Decoded
 from spectune.runtime.setup import RoundSetup, always
 from spectune.training.arithmetic_models import prepare
-from spectune.tuning.decoding import Family, room_for
+from spectune.training.pad import train_pad
+from spectune.training.pad_labels import RolloutSettings
+from spectune.training.pad_request import Exercise, PadRequest
+from spectune.training.settings import TrainingSettings
+from spectune.tuning.decoding import Family, names_of, room_for
 from spectune.tuning.family import load_family
-from spectune.tuning.lossy import ends_with, setup_for
-from spectune.tuning.prompts import requests_of
+from spectune.tuning.lossy import setup_for
+from spectune.tuning.prompts import encode_prompt, requests_of
 from spectune.tuning.race import DecoderEntrant, race
 from spectune.tuning.request import Models, ProfileRequest
 
@@ -52,7 +62,7 @@ PUBLISHED = FlyRule()
 CHAIN = ChainPolicy(length=10)
 COPYING = StackPolicy(drafters=("small", "lookup"), lengths=(10, 6), max_ngram=4)
 PLAIN, STRICT, CLOSED = "target, plain", "strict chain", "gate closed"
-WAYS: dict[str, TreePolicy] = {
+FLY: dict[str, TreePolicy] = {
     PLAIN: PlainPolicy(),
     STRICT: CHAIN,
     CLOSED: FlyPolicy(draft=CHAIN, rule=replace(PUBLISHED, threshold=1e6)),
@@ -61,7 +71,13 @@ WAYS: dict[str, TreePolicy] = {
     "LOSSY window 1, gate open": FlyPolicy(draft=CHAIN, rule=replace(PUBLISHED, window=1, threshold=0.0)),
     "LOSSY published, copying": FlyPolicy(draft=COPYING, rule=PUBLISHED),
 }
-FALLING = ("LOSSY published", "LOSSY window 3", "LOSSY window 1, gate open")  # ever looser
+PIVOTS, SHUT, RECOMMENDED = "pivots", "PAD at threshold 0", "LOSSY PAD, recommended"
+THRESHOLDS = (0.3, 0.5, 0.7)  # of the paper
+OWN = (STRICT, CLOSED, SHUT)  # ways that emit the target's own tokens
+FALLING = (  # ever looser
+    ("LOSSY published", "LOSSY window 3", "LOSSY window 1, gate open"),
+    tuple(f"LOSSY PAD {threshold}" for threshold in THRESHOLDS),
+)
 NEW_TOKENS, BATCH, TURNS, RACED, MARGIN = 64, 8, 8, 40, 1e-4
 
 
@@ -74,9 +90,43 @@ class Outcome:
     tokens_per_round: float
 
 
+def ways_of(folder: Path) -> dict[str, TreePolicy]:
+    """Return all ways, with PAD by the classifier of a folder."""
+    classifier, shape = identify(folder / PIVOTS, PIVOTS), pivot_shape(folder / PIVOTS)
+    thresholds = {SHUT: 0.0} | {f"LOSSY PAD {each}": each for each in THRESHOLDS} | {RECOMMENDED: shape.threshold}
+    return FLY | {
+        name: PadPolicy(draft=CHAIN, rule=PadRule(threshold=each, floor=shape.floor), classifier=classifier)
+        for name, each in thresholds.items()
+    }
+
+
+def train_pivots(folder: Path, practice: int, rollouts: int) -> None:
+    """Train the classifier unless the folder holds one; a stopped run goes on."""
+    if (folder / PIVOTS / "card.json").exists():
+        return
+    tokenizer = load_tokenizer(str(folder / "target"))
+    asked, answers = read_prompts(folder / "practice.jsonl")[:practice], read_answers(folder / "practice.jsonl")
+    request = PadRequest(
+        target=folder / "target",
+        drafter=folder / "small",
+        exercises=tuple(
+            Exercise(prompt=encode_prompt(prompt, tokenizer), answer=answer)
+            for prompt, answer in zip(asked, answers[:practice], strict=True)
+        ),
+        files=("practice.jsonl",),
+        rollouts=RolloutSettings(rollouts=rollouts),
+        settings=TrainingSettings(steps=300, batch=32, sequence_tokens=1),
+        max_new_tokens=NEW_TOKENS,
+    )
+    card = train_pad(
+        request, folder / PIVOTS, progress=lambda what, share: print(f"{what} {share:.0%}", file=sys.stderr)
+    )
+    print(f"classifier: {card.judgement}", file=sys.stderr)
+
+
 def setup_of(policy: TreePolicy) -> RoundSetup:
     """Return how a way runs its rounds."""
-    if isinstance(policy, FlyPolicy):
+    if isinstance(policy, FlyPolicy | PadPolicy):
         return setup_for(policy, "small")
     return RoundSetup(policy=policy, drafter=None if isinstance(policy, PlainPolicy) else "small")
 
@@ -84,9 +134,8 @@ def setup_of(policy: TreePolicy) -> RoundSetup:
 def decoder_of(family: Family, policy: TreePolicy, requests: Sequence[Request], batch: int = 1) -> Decoder:
     """Return an empty decoder of so many slots."""
     setup = setup_of(policy)
-    names = [] if setup.drafter is None else [setup.drafter]
     room = room_for(requests, [setup], batch)
-    return family.decoder(always(setup), names=names, batch=batch, capacity=room, allow_lossy=setup.is_lossy)
+    return family.decoder(always(setup), names=names_of(setup), batch=batch, capacity=room, allow_lossy=setup.is_lossy)
 
 
 def decode(family: Family, policy: TreePolicy, requests: Sequence[Request]) -> Outcome:
@@ -127,11 +176,13 @@ def is_told_truly(family: Family, requests: Sequence[Request], outcome: Outcome)
     return True
 
 
-def speeds(family: Family, requests: Sequence[Request], races: int) -> dict[str, list[float]]:
+def speeds(
+    family: Family, ways: dict[str, TreePolicy], requests: Sequence[Request], races: int
+) -> dict[str, list[float]]:
     """Return tokens/s of every way in every race."""
-    found: dict[str, list[float]] = {name: [] for name in WAYS}
+    found: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(races):
-        entrants = [DecoderEntrant(name, decoder_of(family, WAYS[name], requests), requests, 1) for name in WAYS]
+        entrants = [DecoderEntrant(name, decoder_of(family, way, requests), requests, 1) for name, way in ways.items()]
         race(entrants, turns=TURNS, seed=repeat)
         for entrant in entrants:
             found[entrant.name].append(entrant.tokens_per_s)
@@ -139,15 +190,14 @@ def speeds(family: Family, requests: Sequence[Request], races: int) -> dict[str,
     return found
 
 
-def row(name: str, right: list[bool], own: list[bool], outcome: Outcome, rates: list[float]) -> dict[str, Any]:
+def row(way: TreePolicy, right: list[bool], own: list[bool], outcome: Outcome, rates: list[float]) -> dict[str, Any]:
     """Return the facts of one way."""
     count = len(right)
     low, high = share_interval(sum(right), count)
     loss, least, most = accuracy_loss(own, right)
     emitted = sum(map(len, outcome.texts))
     return {
-        "way": name,
-        "policy": WAYS[name].label,
+        "policy": way.label,
         "accuracy": sum(right) / count,
         "accuracy_95": [low, high],
         "loss": loss,
@@ -162,11 +212,12 @@ def row(name: str, right: list[bool], own: list[bool], outcome: Outcome, rates: 
 def measure(folder: Path, prompts: int, races: int) -> dict[str, Any]:
     """Return what was found."""
     models = Models(target=folder / "target", drafters={"small": folder / "small"})
-    family, tokenizer = load_family(models, dtype="float32", device="cpu"), load_tokenizer(str(models.target))
+    ways, tokenizer = ways_of(folder), load_tokenizer(str(models.target))
+    family = load_family(models, dtype="float32", device="cpu", classifiers={PIVOTS: folder / PIVOTS})
     asked = read_prompts(folder / "prompts.jsonl")[:prompts]
     answers = read_answers(folder / "prompts.jsonl")[:prompts]
     requests = requests_of(ProfileRequest(models=models, prompts=asked, max_new_tokens=NEW_TOKENS), tokenizer)
-    outcomes = {name: decode(family, policy, requests) for name, policy in WAYS.items()}
+    outcomes = {name: decode(family, policy, requests) for name, policy in ways.items()}
     right = {
         name: [
             ends_with(str(tokenizer.decode(list(text), skip_special_tokens=True)), answer)
@@ -174,16 +225,19 @@ def measure(folder: Path, prompts: int, races: int) -> dict[str, Any]:
         ]
         for name, outcome in outcomes.items()
     }
-    rates = speeds(family, requests[:RACED], races)
-    rows = [row(name, right[name], right[PLAIN], outcomes[name], rates[name]) for name in WAYS]
-    checks = {
-        "strict is the target's own": outcomes[STRICT].texts == outcomes[PLAIN].texts,
-        "a closed gate is the target's own": outcomes[CLOSED].texts == outcomes[PLAIN].texts,
-        "lossy tokens are told": all(is_told_truly(family, requests, outcomes[name]) for name in WAYS),
-        "looser rules emit more a round": sorted(FALLING, key=lambda name: outcomes[name].tokens_per_round)
-        == list(FALLING),
-    }
-    return {"prompts": len(requests), "rows": rows, "checks": checks, "holds": all(checks.values())}
+    rates = speeds(family, ways, requests[:RACED], races)
+    rows = [
+        {"way": name, **row(way, right[name], right[PLAIN], outcomes[name], rates[name])} for name, way in ways.items()
+    ]
+    checks = {f"{name} is the target's own": outcomes[name].texts == outcomes[PLAIN].texts for name in OWN}
+    checks["lossy tokens are told"] = all(is_told_truly(family, requests, outcomes[name]) for name in ways)
+    checks["looser rules emit more a round"] = all(
+        sorted(falling, key=lambda name: outcomes[name].tokens_per_round) == list(falling) for falling in FALLING
+    )
+    card = json.loads((folder / PIVOTS / "card.json").read_text())
+    told = ("candidates", "pivots", "held_out", "held_out_pivots", "auroc", "auroc_95", "threshold", "rollouts")
+    facts = {"prompts": len(requests), "classifier": {name: card[name] for name in told}}
+    return {**facts, "rows": rows, "checks": checks, "holds": all(checks.values())}
 
 
 def main() -> None:
@@ -192,10 +246,13 @@ def main() -> None:
     parser.add_argument("--models", type=Path, metavar="FOLDER")
     parser.add_argument("--prompts", type=int, default=400)
     parser.add_argument("--races", type=int, default=2)
+    parser.add_argument("--practice", type=int, default=600, help="problems that the classifier learns from")
+    parser.add_argument("--rollouts", type=int, default=8)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = asked.models or Path(scratch)
         prepare(folder)
+        train_pivots(folder, asked.practice, asked.rollouts)
         found = measure(folder, asked.prompts, asked.races)
     print(f"{'way':28}{'accuracy, 95 %':>26}{'loss, 95 %':>28}{'a round':>9}{'lossy':>8}{'tokens/s':>10}")
     for each in found["rows"]:

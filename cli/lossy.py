@@ -16,18 +16,26 @@ from .settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..planner.fly_policy import FlyPolicy
-    from ..planner.lossy_run import LossyRun
+    from ..planner.lossy_policy import LossyDraft
+    from ..planner.lossy_run import LossyRun, LossyWay
+    from ..profiler.records.model import ModelIdentity
 
-SETTING = re.compile(r"(?P<length>\d+)(\+(?P<copied>\d+))?,(?P<window>\d+),(?P<threshold>[0-9.]+)(?P<whole>n)?")
+NUMBER = r"(\d+\.?\d*|\.\d+)(e-?\d+)?"
+CHAIN = r"(?P<length>\d+)(\+(?P<copied>\d+))?"
+FLY = re.compile(rf"{CHAIN},(?P<window>\d+),(?P<threshold>{NUMBER})(?P<whole>n)?")
+PAD = re.compile(rf"{CHAIN},pad,(?P<threshold>{NUMBER})(,(?P<floor>{NUMBER}))?")
 DEFAULTS = ("10,6,0.3", "10,4,0.3", "10,2,0")  # the published rule, a shorter window, and next to no rule
+PAD_DEFAULTS = ("10,pad,0.3", "10,pad,0.5", "10,pad,0.7")  # as published
 
 
 def settings_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> tuple[str, ...]:
     """Return the texts of settings, each of which reads as one."""
     for text in texts:
-        if not SETTING.fullmatch(text):
-            raise click.BadParameter(f"{text!r} is no setting; write LENGTH,WINDOW,GATE, for example 10,6,0.3")
+        if not FLY.fullmatch(text) and not PAD.fullmatch(text):
+            raise click.BadParameter(
+                f"{text!r} is no setting; write LENGTH,WINDOW,GATE, for example 10,6,0.3, or LENGTH,pad,THRESHOLD, for "
+                "example 10,pad,0.5"
+            )
     return tuple(texts)
 
 
@@ -39,12 +47,11 @@ def settings_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[st
     "--setting",
     "settings_",
     multiple=True,
-    default=DEFAULTS,
-    show_default=True,
-    metavar="LENGTH[+COPIED],WINDOW,GATE[n]",
+    metavar="LENGTH[+COPIED],WINDOW,GATE[n]|LENGTH[+COPIED],pad,THRESHOLD[,FLOOR]",
     callback=settings_of,
-    help="A way to measure; repeatable. +COPIED: the drafter copies so many tokens from the text at once. n: the gate "
-    "is of the whole entropy over ln(vocabulary).",
+    help="A way to measure, by FLy or by PAD; repeatable. +COPIED: the drafter copies so many tokens from the text at "
+    f"once. n: the gate is of the whole entropy over ln(vocabulary). Else {' '.join(DEFAULTS)}, and with a classifier "
+    f"{' '.join(PAD_DEFAULTS)}.",
 )
 @click.option("--window-counts-itself", is_flag=True, help="Count windows as FLy's published code does.")
 @click.option(
@@ -80,34 +87,52 @@ def lossy(
 ) -> None:
     """Measure what lossy decoding costs and saves.
 
-    Decodes the prompts by FLy's rule at several settings with the one drafter given, and beside them the target's own
-    texts. A line of a .jsonl file that has "answer" is right where its text ends with that; where all lines have one,
-    quality is the share of right answers, else how likely the target finds the text. The output is NOT the target's
-    own, and nothing decodes so unless a plan made with --allow-lossy says so.
+    Decodes the prompts by FLy's rule at several settings with the one drafter given, or by PAD's where another
+    --drafter is the folder of a pivot classifier, and beside them the target's own texts. A line of a .jsonl file with
+    "answer" is right where its text ends with that; where all lines have one, quality is the share of right answers,
+    else how likely the target finds the text. The output is NOT the target's own, and nothing decodes so unless a plan
+    made with --allow-lossy says so.
 
     \b
         spectune lossy --target path/to/target --drafter small=path/to/drafter --prompts prompts.jsonl -o lossy.json
+        spectune lossy --target path/to/target --drafter small=path/to/drafter --drafter pivots=path/to/pivots \
+            --prompts prompts.jsonl --setting 10,pad,0.5 -o lossy.json
         spectune plan --target path/to/target --allow-lossy --lossy lossy.json --max-quality-loss 0.02
     """
     from ..errors import RequestError
     from ..planner.lossy_run import write_runs
+    from ..planner.pad import FLOOR
+    from ..profiler.identity import identify
     from ..profiler.prompts import read_answers, read_prompts
+    from ..runtime.models.pivots import is_pivots, pivot_shape
     from ..tuning.lossy import LossyRequest, measure_lossy
     from ..tuning.request import Models
     from .output import require_writable
 
     require_writable(output)
-    if len(drafters) != 1:
+    classifiers = {name: path for name, path in drafters.items() if is_pivots(path)}
+    drafting = {name: path for name, path in drafters.items() if name not in classifiers}
+    if len(drafting) != 1 or len(classifiers) > 1:
         raise RequestError(
-            f"lossy decoding is measured with one drafter, got {len(drafters)}; pass --drafter NAME=PATH"
+            f"lossy decoding is measured with one drafter and at most one classifier, got {len(drafting)} and "
+            f"{len(classifiers)}; pass --drafter NAME=PATH"
         )
-    (name,) = drafters
+    (name,) = drafting
+    asked = next((identify(path, called) for called, path in classifiers.items()), None)
+    floor = next((pivot_shape(path).floor for path in classifiers.values()), FLOOR)
+    wanted_ways = settings_ or (*DEFAULTS, *(PAD_DEFAULTS if classifiers else ()))
     request = LossyRequest(
-        models=Models(target=target, drafters=drafters),
+        models=Models(target=target, drafters=drafting),
         prompts=read_prompts(prompts),
         answers=read_answers(prompts),
         drafter=name,
-        policies=[policy_of(text, name, window_counts_itself) for text in settings_],
+        classifiers=classifiers,
+        policies=[
+            pad_policy_of(text, name, asked, floor)
+            if PAD.fullmatch(text)
+            else policy_of(text, name, window_counts_itself)
+            for text in wanted_ways
+        ],
         **wanted,
     )
     with progress(settings) as report:
@@ -123,22 +148,53 @@ def lossy(
     )
 
 
-def policy_of(text: str, drafter: str, counts_itself: bool = False) -> FlyPolicy:
-    """Return the way that a setting's text names."""
+def policy_of(text: str, drafter: str, counts_itself: bool = False) -> LossyWay:
+    """Return the way by FLy that a setting's text names."""
     from ..planner.fly import FlyRule
     from ..planner.fly_policy import FlyPolicy
-    from ..planner.policy import ChainPolicy, StackPolicy
 
-    read = SETTING.fullmatch(text)
+    read = FLY.fullmatch(text)
     assert read is not None, "settings were read before"
     rule = FlyRule(threshold=float(read["threshold"]), window=int(read["window"]), counts_itself=counts_itself)
     if read["whole"]:
         rule = replace(rule, entropy="normalised")
+    return FlyPolicy(draft=_draft(read, drafter), rule=rule)
+
+
+def pad_policy_of(text: str, drafter: str, classifier: ModelIdentity | None, floor: float) -> LossyWay:
+    """Return the way by PAD that a setting's text names.
+
+    Args:
+        text: of the setting.
+        drafter: name of the model that drafts.
+        classifier: that is asked; None where none was given.
+        floor: unless the setting has one.
+
+    Raises:
+        RequestError: no classifier was given.
+    """
+    from ..errors import RequestError
+    from ..planner.pad import PadRule
+    from ..planner.pad_policy import PadPolicy
+
+    if classifier is None:
+        raise RequestError(
+            f"{text} asks a pivot classifier, and none was given; pass its folder as another --drafter NAME=PATH, or "
+            "train one: spectune train pad"
+        )
+    read = PAD.fullmatch(text)
+    assert read is not None, "settings were read before"
+    rule = PadRule(threshold=float(read["threshold"]), floor=float(read["floor"] or floor))
+    return PadPolicy(draft=_draft(read, drafter), rule=rule, classifier=classifier)
+
+
+def _draft(read: re.Match[str], drafter: str) -> LossyDraft:
+    from ..planner.policy import ChainPolicy, StackPolicy
+
     length = int(read["length"])
     if read["copied"] is None:
-        return FlyPolicy(draft=ChainPolicy(length=length), rule=rule)
-    copied = StackPolicy(drafters=(drafter, "lookup"), lengths=(length, int(read["copied"])), max_ngram=4)
-    return FlyPolicy(draft=copied, rule=rule)
+        return ChainPolicy(length=length)
+    return StackPolicy(drafters=(drafter, "lookup"), lengths=(length, int(read["copied"])), max_ngram=4)
 
 
 def _facts(run: LossyRun) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def _seen(generator: Generator) -> list[str]:
 def _require_planned(names: Iterable[str], choice: Choice) -> None:
     if choice.plan is None:
         return
-    known = [name for name, _ in choice.plan.drafters]
+    known = [name for name, _ in (*choice.plan.drafters, *choice.plan.classifiers)]
     if unknown := [name for name in names if name not in known]:
         raise RequestError(
             f"the plan knows no drafter called {', '.join(unknown)}; it was made with {', '.join(known) or 'none'}"

@@ -1,4 +1,4 @@
-"""`spectune train medusa` and `spectune train ctc`: drafters that say many tokens in one forward."""
+"""`spectune train medusa`, `ctc` and `specformer`: drafters that say many tokens in one forward."""
 
 from __future__ import annotations
 
@@ -52,8 +52,41 @@ def ctc(settings: Settings, run: TrainingRun, frames: int, labels: int, intermed
     _train(settings, run, "ctc", depth=labels, frames=frames, intermediate=intermediate)
 
 
+@click.command()
+@training_run(piece=16, least_piece=1, said=SAID)
+@click.option("--places", default=8, show_default=True, type=click.IntRange(1), help="Tokens said at once.")
+@click.option(
+    "--width", default=0, metavar="N", type=click.IntRange(0), help="Of what stands for a token; else the target's."
+)
+@click.option(
+    "--intermediate", default=0, metavar="N", type=click.IntRange(0), help="Width of the MLP; else the target's."
+)
+@click.option("--published", is_flag=True, help="Do not read the newest token itself, as in the paper.")
+def specformer(
+    settings: Settings, run: TrainingRun, places: int, width: int, intermediate: int, published: bool
+) -> None:
+    """Train a SpecFormer: places that see the text, then each other.
+
+    It reads the target's states behind half of its layers, behind all but one and behind all. The target continues
+    pieces of the files, half of them greedily, and the drafter learns from these texts. The folder is a drafter for
+    this target alone, with a card that says how good it is. A run that was stopped goes on where it stopped.
+
+    \b
+        spectune train specformer --target path/to/target --data corpus.jsonl -o my-drafter
+    """
+    _train(settings, run, "specformer", depth=places, width=width, intermediate=intermediate, published=published)
+
+
 def _train(
-    settings: Settings, run: TrainingRun, kind: Kind, *, depth: int, frames: int = 0, intermediate: int = 0
+    settings: Settings,
+    run: TrainingRun,
+    kind: Kind,
+    *,
+    depth: int,
+    frames: int = 0,
+    intermediate: int = 0,
+    width: int = 0,
+    published: bool = False,
 ) -> None:
     from ..training.block import BlockRequest, train_block
     from ..tuning.family import torch_device
@@ -65,6 +98,8 @@ def _train(
         depth=depth,
         frames=frames,
         intermediate=intermediate,
+        width=width,
+        published=published,
         settings=run.settings,
         own=run.own,
         device=torch_device(run.here),

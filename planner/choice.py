@@ -15,7 +15,7 @@ from .cost import Floats
 from .crossfit import Bools, cross_fitted_rate
 from .estimate import by_text, rates_of, relative_error, resampled, resampled_rates
 from .plan import Alternative, ErrorParts, Lead, PlanCell, Prediction, PublishedPrice, StackForecast
-from .policy import FlyPolicy, PlainPolicy, StackPolicy, TextPolicy, drafting
+from .policy import LossyPolicy, PlainPolicy, StackPolicy, TextPolicy, drafting
 from .sensitivity import outlook_of
 from .shape import ShapeFacts
 
@@ -35,6 +35,7 @@ SIMPLICITY = {  # of equally many models and nodes: shapes known before the roun
     "cast": 4,
     "stack": 5,
     "lossy-fly": 6,
+    "lossy-pad": 6,
 }
 TIE = 0.005  # relative distance below which two speeds are equal, whatever the texts say
 TIE_MOST = 0.01  # relative distance above which they are not, however few the texts are: what simplicity may cost
@@ -326,7 +327,7 @@ def _complexity(candidate: Candidate) -> tuple[float, ...]:
     if isinstance(drafts, StackPolicy):
         models = len(drafts.models)
     return (
-        isinstance(policy, FlyPolicy),
+        isinstance(policy, LossyPolicy),
         models,
         policy.max_verify_tokens,
         SIMPLICITY[policy.kind],

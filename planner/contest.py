@@ -15,7 +15,7 @@ from .cost import CellCosts, RoundTimes
 from .crossfit import EVERYWHERE
 from .inputs import LOOKUP
 from .objective import LatencyBound
-from .policy import FlyPolicy, PlainPolicy, TreePolicy
+from .policy import LossyPolicy, PlainPolicy, TreePolicy
 from .provenance import LeftOut
 from .quality import Quality
 from .replay import Replay
@@ -126,7 +126,7 @@ class Contest:
             quality: what a lossy policy was measured to cost; it is refused without.
         """
         refusal = self._refusal(policy, drafter, replay)
-        if isinstance(policy, FlyPolicy) and quality is None:
+        if isinstance(policy, LossyPolicy) and quality is None:
             refusal = "it is lossy, and what it costs in quality was not measured"
         if refusal is None:
             try:

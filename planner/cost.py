@@ -1,6 +1,7 @@
 """What one round costs in one cell: drafter forwards, one padded verify, and the host around them.
 
-    draft  = t_draft(catch_up) + sum over further forwards of t_draft(width), which a block drafter has none of
+    draft  = t_draft(catch_up) + sum over further forwards of t_draft(width), which a block drafter has none of;
+             an exit of the target's own catches up with 1 token: the target has read the others
     verify = t_verify(run_tokens[nodes])      the padded shape that will really run
     host   = a + b * forwards + c * nodes     fitted per kind of policy
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..errors import MeasurementError, PlanError
 from ..profiler.records.overhead import RoundOverhead
-from ..profiler.records.role import BLOCK
+from ..profiler.records.role import BLOCK, SELF
 from ..profiler.records.surface import LatencySurface
 from .draft import Ints
 from .kernels.rounds import Table, price
@@ -69,11 +70,13 @@ class CostTable:
         contexts: (knots,), ascending.
         ms: (knots, tokens + 1), by tokens per sequence; entry 0 is 0.0, nothing fed.
         is_block: one such forward drafts a whole tree, whatever its layers; its tokens are those that it reads.
+        reads_newest: what was committed the target has read for it, all but the newest token.
     """
 
     contexts: Floats
     ms: Floats
     is_block: bool = False
+    reads_newest: bool = False
 
     @property
     def most_tokens(self) -> int:
@@ -93,6 +96,10 @@ class CostTable:
     def paid(self, widths: Ints) -> Ints:
         """Return (rounds, forwards): those of a drafter's layers (rounds, layers) that cost a forward of their own."""
         return widths[:, :1] if self.is_block else widths
+
+    def caught_up(self, committed: Ints) -> Ints:
+        """Return (rounds,): tokens that the first forward reads where so many were committed since the last draft."""
+        return np.minimum(committed, 1) if self.reads_newest else committed
 
     def layers(self, context: float, width: int) -> tuple[float, ...]:
         """Return the costs of drafting layers of 0 .. width nodes, as CAST weighs them.
@@ -169,19 +176,20 @@ class CellCosts:
             PlanError: a forward is larger than what was measured, or the kind has no host time here.
         """
         _require("verify", int(replay.nodes.max()), self.verify)
-        draft = NOTHING_DRAFTED
+        draft, rounds = NOTHING_DRAFTED, replay.arrays
         if drafter is not None and replay.widths.shape[1]:
             draft = self.drafts[drafter]
+            rounds = rounds._replace(catch_up=draft.caught_up(rounds.catch_up))
             ran = replay.widths[:, 0] > 0
             fed = draft.paid(replay.widths)[:, 1:]  # the first reads what was committed
-            most_fed = max(int(replay.catch_up[ran].max(initial=0)), int(fed.max(initial=0)))
+            most_fed = max(int(rounds.catch_up[ran].max(initial=0)), int(fed.max(initial=0)))
             _require(f"draft of {drafter}", most_fed, draft)
         times = np.empty((3, replay.rounds))
         span = (float(self.cell.low), float(self.cell.high), float(self.cell.context))
         verify = Table(self.verify.contexts, self.verify.ms)
         table = Table(draft.contexts, draft.ms)
         paid = draft.paid(replay.widths).shape[1]
-        price(replay.arrays, span, table, paid, verify, self.host_of(kind), times)
+        price(rounds, span, table, paid, verify, self.host_of(kind), times)
         return RoundTimes(by_part=times)
 
     def clipped_share(self, replay: Replay) -> float:
@@ -241,7 +249,12 @@ def _table(surface: LatencySurface, cell: Cell, fed: Sequence[int]) -> CostTable
             continue  # a shape that did not run there; the contexts on both sides answer for it
         knots.append(float(context))
         rows.append([costs.get(tokens, 0.0) for tokens in fed])
-    return CostTable(contexts=np.array(knots), ms=np.array(rows), is_block=surface.role == BLOCK)
+    return CostTable(
+        contexts=np.array(knots),
+        ms=np.array(rows),
+        is_block=surface.role == BLOCK,
+        reads_newest=surface.role == SELF,
+    )
 
 
 def _host_lines(overhead: RoundOverhead, batch: int) -> dict[str, tuple[float, float, float]]:

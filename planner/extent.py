@@ -11,9 +11,9 @@ from .policy import (
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
-    FlyPolicy,
     HybridPolicy,
     LookupPolicy,
+    LossyPolicy,
     OptTreePolicy,
     PlainPolicy,
     StackPolicy,
@@ -46,7 +46,7 @@ def extent_of(policy: TreePolicy) -> Extent:
     """Return the bounds of a policy's trees; O(nodes) for a static one."""
     if isinstance(policy, StaticPolicy):
         return _static(policy.tree)
-    if isinstance(policy, FlyPolicy):
+    if isinstance(policy, LossyPolicy):
         return extent_of(policy.draft)
     if isinstance(policy, HybridPolicy):
         own = extent_of(policy.model)

@@ -10,16 +10,16 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
-from ..profiler.records.role import BLOCK
+from ..profiler.records.role import BLOCK, SELF
 from ..profiler.records.surface import LatencySurface
 from .lossy_run import LossyRun
 from .memory import LOOKUP, Footprint
 from .recorded import Text, texts_of
 
-__all__ = ["BLOCK", "LOOKUP", "TARGET", "DrafterInputs", "PlanInputs", "with_weights"]
+__all__ = ["BLOCK", "LOOKUP", "SELF", "TARGET", "DrafterInputs", "PlanInputs", "with_weights"]
 
 HEAD = "head"  # role of the surface of a drafter that reads the target's hidden states
-DRAFT_ROLES = ("draft", HEAD, BLOCK)
+DRAFT_ROLES = ("draft", HEAD, BLOCK, SELF)
 TARGET = "target"  # what the target is called among the models of a PairwiseAcceptance
 
 
@@ -46,8 +46,8 @@ class DrafterInputs:
 
     @property
     def reads_features(self) -> bool:
-        """Whether it drafts from the target's hidden states, which only committed text has: so it is in no stack."""
-        return self.surface.role in (HEAD, BLOCK)
+        """Whether it drafts from what the target keeps, which only committed text has: so it is in no stack."""
+        return self.surface.role in (HEAD, BLOCK, SELF)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""What lossy ways that were not run might do: the recurrence of FLy, fed by what a run has counted.
+"""What lossy ways that were not run might do: the recurrences of FLy and PAD, fed by what a run has counted.
 
-The recurrence takes places for independent, which they are not, so a forecast is told and never chosen. It says which
+The recurrences take places for independent, which they are not, so a forecast is told and never chosen. It says which
 setting is worth a run, and beside a run how far off it is.
 """
 
@@ -11,14 +11,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from . import pad
 from .chain_policies import ChainPolicy
 from .cost import CellCosts
-from .fly import expected_accepted
+from .fly import FlyRule, expected_accepted
 from .fly_policy import FlyPolicy
-from .lossy_run import LossyRun
+from .lossy_run import LossyRun, LossyWay
+from .pad import PadRule
 
 LENGTHS = (4, 6, 8, 10, 12, 15, 20)
 WINDOWS = (2, 4, 6)
+THRESHOLDS = (0.3, 0.5, 0.7)  # PAD's published ones
 CHAIN = "chain"  # the kind whose host time a lossy chain has
 
 
@@ -26,28 +29,30 @@ CHAIN = "chain"  # the kind whose host time a lossy chain has
 class Forecast:
     """A way that was not run, and what the recurrence says of it."""
 
-    policy: FlyPolicy
+    policy: LossyWay
     tokens_per_round: float
     tokens_per_s: float
 
 
-def expected_tokens(run: LossyRun, length: int, window: int) -> float:
+def expected_tokens(run: LossyRun, length: int, rule: FlyRule | PadRule) -> float:
     """Return the recurrence's tokens per sequence and round, with the chances that a run has counted.
 
     Args:
-        run: whose gate it is.
+        run: by a rule of the same kind; of FLy by the same gate, of PAD by the same floor.
         length: drafted tokens.
-        window: of the rule.
+        rule: whose window, or threshold, counts.
     """
-    rule = run.policy.rule
     seen = run.matched + run.mismatched
     match = run.matched / seen if seen else 0.0
+    if isinstance(rule, PadRule):
+        passes = float((run.pivots < rule.threshold).sum()) / run.mismatched if run.mismatched else 0.0
+        return 1.0 + pad.expected_accepted(length, match, passes)
     is_open = float(np.mean(run.entropies >= rule.threshold)) if len(run.entropies) else 0.0
-    return 1.0 + expected_accepted(length, match, is_open, replace(rule, window=window))
+    return 1.0 + expected_accepted(length, match, is_open, rule)
 
 
 def forecasts(run: LossyRun, costs: CellCosts) -> Iterator[Forecast]:
-    """Yield what chains of other lengths and windows might do in a cell, by the gate of a run of a chain."""
+    """Yield what chains of other lengths and looser or stricter rules might do in a cell, by what a run counted."""
     draft = run.policy.draft
     if not isinstance(draft, ChainPolicy) or CHAIN not in costs.host or run.drafter not in costs.drafts:
         return
@@ -55,15 +60,15 @@ def forecasts(run: LossyRun, costs: CellCosts) -> Iterator[Forecast]:
     drafting, verify = table.row(context), costs.verify.row(context)
     base, per_forward, per_node = costs.host[CHAIN]
     for length in LENGTHS:
-        for window in WINDOWS:
-            if length + 1 > costs.verify.most_tokens or window >= length:
+        for policy in _others(run.policy, length):
+            if length + 1 > costs.verify.most_tokens:
                 continue
-            tokens = expected_tokens(run, length, window)
+            tokens = expected_tokens(run, length, policy.rule)
             fresh = min(round(tokens), table.most_tokens)
             ms = drafting[fresh] + (length - 1) * drafting[1] + verify[length + 1]
             ms += base + per_forward * length + per_node * (length + 1)
             yield Forecast(
-                policy=FlyPolicy(draft=ChainPolicy(length=length), rule=replace(run.policy.rule, window=window)),
+                policy=policy,
                 tokens_per_round=tokens,
                 tokens_per_s=1000.0 * costs.cell.batch * tokens / float(ms),
             )
@@ -74,7 +79,7 @@ def forecast_notes(runs: list[LossyRun], costs: CellCosts) -> Iterator[str]:
     cell = costs.cell
     where = f"batch {cell.batch}, context {cell.context}"
     for run in runs:
-        said = expected_tokens(run, round(float(run.nodes.mean())) - 1, run.policy.rule.window)
+        said = expected_tokens(run, round(float(run.nodes.mean())) - 1, run.policy.rule)
         yield (
             f"{where}: {run.policy.label} kept {run.tokens_per_round:.2f} tokens per round, "
             f"the recurrence says {said:.2f}; {run.quality.label}"
@@ -87,3 +92,15 @@ def forecast_notes(runs: list[LossyRun], costs: CellCosts) -> Iterator[str]:
             f"{where}: not run, so not chosen: the recurrence expects most of {best.policy.label} ({run.drafter}), "
             f"{best.tokens_per_s:,.1f} tokens/s; its quality is not known"
         )
+
+
+def _others(policy: LossyWay, length: int) -> Iterator[LossyWay]:
+    """Yield the same way with chains of a length, at every window that fits or every threshold."""
+    draft = ChainPolicy(length=length)
+    if isinstance(policy, FlyPolicy):
+        for window in WINDOWS:
+            if window < length:
+                yield replace(policy, draft=draft, rule=replace(policy.rule, window=window))
+        return
+    for threshold in THRESHOLDS:
+        yield replace(policy, draft=draft, rule=replace(policy.rule, threshold=threshold))

@@ -9,9 +9,9 @@ rounds that ran. What was never run has a forecast (see `lossy_forecast.py`) and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,12 @@ from ..errors import PlanError, SpectuneError
 from ..profiler.records.arrays import Floats32, Ints32, frozen_copy
 from ..profiler.records.wire import from_json, to_json
 from .fly_policy import FlyPolicy
+from .pad_policy import PadPolicy
 from .quality import Quality
 from .replay import Replay
 
-_ARRAYS = ("contexts", "nodes", "catch_up", "widths", "levels", "texts", "kept", "entropies")
+_ARRAYS = ("contexts", "nodes", "catch_up", "widths", "levels", "texts", "kept", "entropies", "pivots")
+LossyWay: TypeAlias = FlyPolicy | PadPolicy
 NOBODY = -1  # stands in `levels` where no forward ran, and everywhere but in a stack
 
 
@@ -40,7 +42,9 @@ class LossyRun:
         levels: (rounds, forwards), as `StackReplay` has them; NOBODY everywhere for a chain.
         matched: drafted tokens that were the target's own, up to where each chain ended.
         mismatched: those that were not, likewise; the one that ended a chain is among them.
-        entropies: of the target, where a window let a mismatch pass and the gate was asked; by the rule's definition.
+        entropies: of the target, where a window of FLy let a mismatch pass and the gate was asked; by the rule's
+            definition.
+        pivots: chances of being a pivot, of the mismatches that reached PAD's floor, so that its classifier was asked.
     """
 
     target: str
@@ -52,7 +56,7 @@ class LossyRun:
     batch: int
     drafters: tuple[tuple[str, str], ...]
     drafter: str
-    policy: FlyPolicy
+    policy: LossyWay
     quality: Quality
     prompts: tuple[tuple[int, ...], ...]
     contexts: Ints32
@@ -65,6 +69,7 @@ class LossyRun:
     matched: int
     mismatched: int
     entropies: Floats32
+    pivots: Floats32 = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
 
     def __post_init__(self) -> None:
         for name in _ARRAYS:
@@ -81,8 +86,9 @@ class LossyRun:
             "kept": (rounds, self.batch),
         }
         wrong = [name for name, shape in shapes.items() if getattr(self, name).shape != shape]
-        if not rounds or wrong or self.entropies.ndim != 1:
-            raise PlanError(f"a lossy run needs rounds, and arrays of one length; wrong: {wrong or ['entropies']}")
+        wrong += [name for name in ("entropies", "pivots") if getattr(self, name).ndim != 1]
+        if not rounds or wrong:
+            raise PlanError(f"a lossy run needs rounds, and arrays of one length; wrong: {wrong or ['rounds']}")
         if self.kept.min() < 1 or self.texts.min() < 0 or self.texts.max() >= len(self.prompts):
             raise PlanError(
                 "a lossy run keeps a token or more per round and sequence, of texts that it has prompts for"

@@ -1,8 +1,8 @@
 """Lossy ways of decoding as candidates of a cell: only those that were run, and lost no more than is allowed.
 
 Nothing is entered unless `allow_lossy` was asked for. A run's rounds are the decoder's own, so pricing them is exact;
-of a stack every forward is priced by the model that ran it. The gate's own time, the entropy of a few rows of logits,
-is not priced apart.
+of a stack every forward is priced by the model that ran it. The rule's own time, the entropy of a few rows of logits or
+a classifier's look at them, is not priced apart.
 """
 
 from __future__ import annotations

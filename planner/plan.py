@@ -21,7 +21,8 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.wire import from_json, to_json
 from .objective import LatencyBound
 from .outlook import Outlook
-from .policy import FlyPolicy, PlainPolicy, StackPolicy, TreePolicy, drafting
+from .pad_policy import classifiers_of
+from .policy import LossyPolicy, PlainPolicy, StackPolicy, TreePolicy, drafting
 from .provenance import Provenance
 from .quality import Quality
 from .shape import ShapeFacts
@@ -185,12 +186,12 @@ class PlanCell:
     @property
     def is_lossy(self) -> bool:
         """Whether the cell's output is not the target's own."""
-        return isinstance(self.policy, FlyPolicy)
+        return isinstance(self.policy, LossyPolicy)
 
     @property
     def names_lossy(self) -> bool:
         """Whether the cell is lossy or names a lossy policy among its alternatives."""
-        return self.is_lossy or any(isinstance(other.policy, FlyPolicy) for other in self.alternatives)
+        return self.is_lossy or any(isinstance(other.policy, LossyPolicy) for other in self.alternatives)
 
     @property
     def drafters(self) -> tuple[str, ...]:
@@ -239,11 +240,19 @@ class Plan:
         for cell in self.cells:
             if not known.issuperset(cell.drafters):
                 raise PlanError(f"a cell drafts with {cell.drafter!r}, which is not among the plan's drafters; add it")
+        if shared := known.intersection(dict(self.classifiers)):
+            raise PlanError(f"a drafter and a classifier are both called {min(shared)!r}; rename one")
 
     @property
     def is_lossy(self) -> bool:
         """Whether any cell decodes to another text than the target's own."""
         return any(cell.is_lossy for cell in self.cells)
+
+    @property
+    def classifiers(self) -> tuple[tuple[str, ModelIdentity], ...]:
+        """Every pivot classifier that a cell or an alternative asks, by name; none but with PAD."""
+        ways = ((cell.policy, *(other.policy for other in cell.alternatives)) for cell in self.cells)
+        return classifiers_of(policy for own in ways for policy in own)
 
     def cell(self, batch: int, context: int) -> PlanCell:
         """Return the nearest cell: first in the logarithm of the batch, then in context; ties go down."""

@@ -15,6 +15,8 @@ from ..profiler.records.wire import from_json, to_json
 from .chain_policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, PlainPolicy
 from .fly_policy import FlyPolicy
 from .hybrid_policy import HybridPolicy
+from .lossy_policy import LossyPolicy
+from .pad_policy import PadPolicy
 from .stack_policy import StackPolicy
 from .text_policies import CachebackPolicy, SuffixPolicy, SuffixTreePolicy
 from .tree_policies import CastPolicy, Eagle2Policy, OptTreePolicy, StaticPolicy, TalonPolicy
@@ -29,7 +31,9 @@ __all__ = [
     "FlyPolicy",
     "HybridPolicy",
     "LookupPolicy",
+    "LossyPolicy",
     "OptTreePolicy",
+    "PadPolicy",
     "PlainPolicy",
     "StackPolicy",
     "StaticPolicy",
@@ -47,7 +51,7 @@ DraftedPolicy: TypeAlias = (
     ChainPolicy | ConfidentChainPolicy | StaticPolicy | Eagle2Policy | TalonPolicy | OptTreePolicy | CastPolicy
 )
 TextPolicy: TypeAlias = LookupPolicy | SuffixPolicy | SuffixTreePolicy | CachebackPolicy  # drafted by the text itself
-TreePolicy: TypeAlias = PlainPolicy | TextPolicy | HybridPolicy | StackPolicy | DraftedPolicy | FlyPolicy
+TreePolicy: TypeAlias = PlainPolicy | TextPolicy | HybridPolicy | StackPolicy | DraftedPolicy | FlyPolicy | PadPolicy
 
 _POLICIES: dict[str, type[TreePolicy]] = {
     "plain": PlainPolicy,
@@ -65,12 +69,13 @@ _POLICIES: dict[str, type[TreePolicy]] = {
     "cast": CastPolicy,
     "stack": StackPolicy,
     "lossy-fly": FlyPolicy,
+    "lossy-pad": PadPolicy,
 }
 
 
 def drafting(policy: TreePolicy) -> TreePolicy:
     """Return what a policy drafts, whatever rule accepts it: of a lossy one its drafting alone."""
-    return policy.draft if isinstance(policy, FlyPolicy) else policy
+    return policy.draft if isinstance(policy, LossyPolicy) else policy
 
 
 def policy_to_json(policy: TreePolicy) -> str:

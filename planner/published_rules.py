@@ -18,9 +18,9 @@ from .policy import (
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
-    FlyPolicy,
     HybridPolicy,
     LookupPolicy,
+    LossyPolicy,
     OptTreePolicy,
     PlainPolicy,
     StackPolicy,
@@ -264,7 +264,7 @@ def _children_and_width(policy: TreePolicy) -> tuple[int, int]:
             return 0, 0
         case HybridPolicy():
             return _children_and_width(policy.model)
-        case FlyPolicy():
+        case LossyPolicy():
             return _children_and_width(policy.draft)
         case StackPolicy():
             return 1 + policy.siblings, 1

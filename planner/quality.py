@@ -61,6 +61,12 @@ class Quality:
         )
 
 
+def ends_with(text: str, answer: str) -> bool:
+    """Return whether the last words of a text are an answer's."""
+    wanted = answer.split()
+    return bool(wanted) and text.split()[-len(wanted) :] == wanted
+
+
 def share_interval(hits: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Return an interval of a share that holds it at least that often (Clopper and Pearson 1934).
 

@@ -8,7 +8,7 @@ from ..errors import PlanError
 from .acceptance import PositionResults, plain_results, results_of, text_results
 from .hybrid import hybrid_results
 from .inputs import LOOKUP, PlanInputs
-from .policy import CastPolicy, FlyPolicy, HybridPolicy, PlainPolicy, StackPolicy, TextPolicy, TreePolicy
+from .policy import CastPolicy, HybridPolicy, LossyPolicy, PlainPolicy, StackPolicy, TextPolicy, TreePolicy
 from .recorded import Recording, Rows, recording_of, rows_of
 from .replay import Replay, replay_cast, replay_results
 from .shape import ShapeFacts
@@ -72,7 +72,7 @@ class Rehearsal:
         None for a stack, whose chains end where its lower models happen to, for a hybrid, which drafts two ways, and
         for what is lossy, whose texts are its own.
         """
-        if isinstance(policy, StackPolicy | HybridPolicy | FlyPolicy):
+        if isinstance(policy, StackPolicy | HybridPolicy | LossyPolicy):
             return None
         is_model = drafter is not None and drafter != LOOKUP
         recording = self.recording(drafter) if drafter is not None and is_model else None
@@ -99,7 +99,7 @@ class Rehearsal:
         if isinstance(policy, HybridPolicy):
             recording = self.recording(_named(policy, drafter))
             return hybrid_results(text_results(policy.text, self.inputs.texts), results_of(policy.model, recording))
-        if isinstance(policy, FlyPolicy):
+        if isinstance(policy, LossyPolicy):
             raise PlanError(f"{policy.label} decodes other texts than the target's own; its own rounds are recorded")
         if isinstance(policy, StackPolicy):
             raise PlanError(f"a {policy.label} has several drafters; replay it with stack_replay")

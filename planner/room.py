@@ -8,9 +8,9 @@ from .policy import (
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
-    FlyPolicy,
     HybridPolicy,
     LookupPolicy,
+    LossyPolicy,
     OptTreePolicy,
     PlainPolicy,
     StackPolicy,
@@ -39,7 +39,7 @@ def most_drafted(policy: TreePolicy, batch: int | None = None) -> int:
             return 0
         case HybridPolicy():
             return most_drafted(policy.model, batch)
-        case FlyPolicy():
+        case LossyPolicy():
             return most_drafted(policy.draft, batch)
         case StackPolicy():
             return stack_room(policy, batch)

@@ -7,6 +7,8 @@ is not kept is simply written over next time.
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 
 from ..errors import RequestError
@@ -48,6 +50,13 @@ class KeyValueCache:
         base = slot * self.capacity + start
         source = torch.tensor([base + node for node in moved], device=self.states.device)
         self._gather(source, base + first)
+
+    def first(self, layers: int) -> KeyValueCache:
+        """Return the cache of the first layers alone; what is written in one is in the other."""
+        shorter = copy(self)
+        shorter.states, shorter.layers = self.states[:layers], layers
+        shorter._flat = self._flat[:layers]
+        return shorter
 
     def move_slot(self, source: int, target: int, tokens: int) -> None:
         """Copy the first `tokens` positions of one slot over another."""

@@ -16,23 +16,23 @@ import numpy as np
 import torch
 
 from ..errors import RequestError
-from ..planner.fly import FlyRule
 from ..planner.growth import DraftBatch
-from ..planner.policy import FlyPolicy, drafting
+from ..planner.policy import LossyPolicy, drafting
 from .drafters.lookup import chains
 from .drafters.protocol import Drafter, ReadsTarget
 from .draws import draw, drawn_from, scored
 from .faults import MOST_FAULTS, Fault, is_out_of_memory, reason_of, require_sound
 from .layout import PREFILL_TOKENS, Ints, Masks, ancestors, lay_out, seen_by
-from .lossy import Gates, accept_loosely
+from .lossy import Gates
+from .lossy_round import LossyRound, refusal
 from .models.forward import CausalModel
+from .pad import PivotJudge
 from .requests import Request, Sequence
 from .sampling import tree_paths
 from .setup import RoundSetup, Schedule
 from .stopwatch import stopwatch_of
 from .walk import accept
 
-REFUSED = "lossy decoding was not allowed; allow it with allow_lossy or --allow-lossy"
 BEGUN, DRAFTED, LAID_OUT, VERIFIED, DONE = range(5)  # moments of a round
 
 
@@ -73,17 +73,19 @@ class Decoder:
         slots: int,
         capacity: int,
         allow_lossy: bool = False,
+        judges: Mapping[str, PivotJudge] | None = None,
     ) -> None:
         """Allocate the target's cache for `slots` sequences of `capacity` tokens, draft nodes included.
 
-        Without `allow_lossy` a lossy policy's drafts are verified without loss, and every such round has a fault.
+        Without `allow_lossy`, or without the judge among `judges` that it asks, a lossy policy's drafts are verified
+        without loss, and every such round has a fault.
         """
         self.running: list[Sequence] = []
         self.forwards = 0  # of the target, prefill apart
         self._target = target
         self._drafters = drafters
         self._schedule = schedule
-        self._slots, self._allow_lossy = slots, allow_lossy
+        self._slots, self._allow_lossy, self._judges = slots, allow_lossy, judges or {}
         self._cache = target.new_cache(slots, capacity)
         self._masks = Masks(target.dtype, target.device, slots=slots, capacity=capacity)
         self._seen_in = seen_by(target.regime, capacity)
@@ -196,21 +198,23 @@ class Decoder:
         lost = "; it is not asked again" if self._failures[name] >= MOST_FAULTS else ""
         self._faults.append(Fault(drafter=name, reason=reason_of(error) + lost))
 
-    def _rule(self, setup: RoundSetup) -> FlyRule | None:
-        """Return the lossy rule of a round, None where it is lossless or has to be."""
-        if not isinstance(setup.policy, FlyPolicy):
+    def _loosely(self, setup: RoundSetup) -> LossyPolicy | None:
+        """Return the lossy policy of a round, None where it is lossless or has to be."""
+        policy = setup.policy
+        if not isinstance(policy, LossyPolicy):
             return None
-        if not self._allow_lossy:
-            self._faults.append(Fault(drafter=None, reason=f"{setup.policy.label} is verified without loss: {REFUSED}"))
+        reason = refusal(policy, self._judges, self._cache, is_allowed=self._allow_lossy)
+        if reason is not None:
+            self._faults.append(Fault(drafter=None, reason=f"{policy.label} is verified without loss: {reason}"))
             return None
-        return setup.policy.rule
+        return policy
 
     def _verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> tuple[_Committed, int]:
         """Return what was emitted, and tokens fed; where a tree does not fit, its root alone is verified."""
         fed = setup.padded(int(draft.sizes.max()))
-        rule = self._rule(setup)
+        lossy = self._loosely(setup)
         try:
-            return self._verify_tree(batch, draft, fed, rule)
+            return self._verify_tree(batch, draft, fed, lossy)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error) or fed == 1:
                 raise
@@ -218,7 +222,7 @@ class Decoder:
         return self._verify_tree(batch, _roots(batch), 1)
 
     def _verify_tree(
-        self, batch: Many[Sequence], draft: DraftBatch, fed: int, rule: FlyRule | None = None
+        self, batch: Many[Sequence], draft: DraftBatch, fed: int, lossy: LossyPolicy | None = None
     ) -> tuple[_Committed, int]:
         nodes = int(draft.sizes.max())
         tokens, parents, depths = (_widen(a, nodes, fed) for a in (draft.tokens, draft.parents, draft.depths))
@@ -242,7 +246,11 @@ class Decoder:
         self.forwards += 1
         scores = scored(logits, batch, tree_paths(batch, tokens, sees))
         draws = drawn_from(scores, batch, depths)
-        return self._commit(batch, draft, draws, contexts, None if rule is None else (rule, scores)), fed
+        loosely = None
+        if lossy is not None:
+            found = {"logits": logits, "scores": scores}
+            loosely = LossyRound(lossy, self._judges, **found, cache=self._cache, contexts=contexts)
+        return self._commit(batch, draft, draws, contexts, loosely), fed
 
     def _commit(
         self,
@@ -250,7 +258,7 @@ class Decoder:
         draft: DraftBatch,
         draws: list[list[int]],
         contexts: Many[int],
-        loosely: tuple[FlyRule, torch.Tensor] | None,
+        loosely: LossyRound | None,
     ) -> _Committed:
         done = _Committed()
         tokens, parents, sizes = draft.tokens.tolist(), draft.parents.tolist(), draft.sizes.tolist()
@@ -259,8 +267,7 @@ class Decoder:
             if loosely is None:
                 path = accept(*drafted)
             else:
-                rule, scores = loosely
-                path, gates = accept_loosely(*drafted, rule=rule, scores=scores[slot], stop=sequence.request.stop)
+                path, gates = loosely.accept(slot, *drafted, stop=sequence.request.stop)
                 done.gates.append(gates)
             self._cache.keep(slot, contexts[slot], path.nodes)
             kept = sequence.commit(path.drawn, path.lossy)

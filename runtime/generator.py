@@ -20,6 +20,7 @@ from .drafters.stack import stack_drafter
 from .generation import Completion, GenerationOptions, GenerationSettings
 from .models.forward import CausalModel
 from .models.tapped import tapped_for
+from .pad import PivotJudge
 from .requests import Request
 from .serving import Session, request_of
 from .setup import Schedule, draft_room
@@ -46,10 +47,11 @@ class Generator:
         observer: RoundObserver | None = None,
         *,
         allow_lossy: bool = False,
+        judges: Mapping[str, PivotJudge] | None = None,
     ) -> None:
-        """Take loaded models; caches are allocated per call, and the observer is told of every round."""
+        """Take loaded models, and judges by name; caches are allocated per call, and the observer sees every round."""
         self.choice = choice
-        self._allow_lossy = allow_lossy
+        self._allow_lossy, self._judges = allow_lossy, judges or {}
         self._target, self._tokenizer = target, tokenizer
         self._drafters, self._schedule, self.observer = drafters, schedule, observer
 
@@ -140,8 +142,17 @@ class Generator:
             if setup.drafter is not None and setup.drafter not in drafters:
                 drafters |= self._drafter(setup.drafter, setup.policy, slots, capacity)
         planned = [self._drafters[name] for name in drafters if name in self._drafters]
-        target = tapped_for(self._target, planned)
-        return Decoder(target, drafters, self._schedule, slots=slots, capacity=capacity, allow_lossy=self._allow_lossy)
+        asked = {setup.classifier for setup in setups}
+        judges = {name: judge for name, judge in self._judges.items() if name in asked}
+        return Decoder(
+            tapped_for(self._target, planned, also=(judge.reads for judge in judges.values())),
+            drafters,
+            self._schedule,
+            slots=slots,
+            capacity=capacity,
+            allow_lossy=self._allow_lossy,
+            judges=judges,
+        )
 
     def _drafter(self, name: str, policy: TreePolicy, slots: int, capacity: int) -> dict[str, Drafter]:
         """Return a drafter by its name; nothing where its model is missing, which the decoder reports as a fault."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +19,7 @@ from .ladder import in_short, told
 from .models.drafter import load_drafter, require_drafter_of
 from .models.forward import CausalModel
 from .models.loading import DTYPES, load_model, load_tokenizer
+from .models.pivots import PivotClassifier, load_pivots, require_pivots_of
 from .substitutes import with_substitutes
 from .watch.ledger import Subject
 from .watch.observations import ObservationWriter, keeper
@@ -49,7 +50,7 @@ def load(
         device: "auto", "cpu" or "cuda:N".
         store: where plans are kept, as `open_store` takes it; observations of a stored plan are written back to it.
         plan: "auto", "none", a plan file, or the URL of another store.
-        drafters: folders by name, where they differ from the recorded ones.
+        drafters: folders by name, where they differ from the recorded ones; those of pivot classifiers too.
         workload: whose plan to take; where None, that of "default" if there is one, else the newest.
         temperature: of the requests the plan was made for.
         dtype: of the weights; the plan's where None, the device's native one without a plan.
@@ -71,7 +72,7 @@ def load(
     model = load_model(str(target), dtype=number_format, device=place)
     shelf = _Shelf(choice.plan, identity, model, drafters or {}, dtype=number_format, device=place)
     choice = with_substitutes(choice, shelf.has, model.longest_context, allow_lossy=allow_lossy)
-    choice = _explained(choice, shelf.missing)
+    choice = _explained(choice, shelf.missing, shelf.classifying)
     watching = Watch(
         choice,
         watch,
@@ -79,11 +80,23 @@ def load(
         writer=_writer(choice, store if plan == "auto" else plan),
     )
     tokenizer = load_tokenizer(str(target))
-    return Generator(model, tokenizer, shelf.models, watching.schedule, choice, watching, allow_lossy=allow_lossy)
+    return Generator(
+        model,
+        tokenizer,
+        shelf.models,
+        watching.schedule,
+        choice,
+        watching,
+        allow_lossy=allow_lossy,
+        judges=shelf.classifiers,
+    )
 
 
 class _Shelf:
-    """The models a plan drafts with, loaded when first asked for; what cannot be had is remembered with its reason."""
+    """The models a plan drafts with, and the classifiers that it asks, loaded when first asked for.
+
+    What cannot be had is remembered with its reason.
+    """
 
     def __init__(
         self,
@@ -96,19 +109,24 @@ class _Shelf:
         device: str,
     ) -> None:
         self.models: dict[str, CausalModel] = {}
+        self.classifiers: dict[str, PivotClassifier] = {}
         self.missing: dict[str, str] = {}
         self._recorded = dict(plan.drafters) if plan is not None else {}
+        self.classifying = dict(plan.classifiers) if plan is not None else {}
         self._identity, self._target, self._given = identity, target, given
         self._dtype, self._device = dtype, device
 
     def has(self, name: str) -> bool:
-        """Return whether a drafter is there, with the recorded weights."""
-        if name not in self.models and name not in self.missing:
+        """Return whether a drafter or a classifier is there, with the recorded weights."""
+        if not any(name in known for known in (self.models, self.classifiers, self.missing)):
             try:
-                self.models[name] = self._load(name, self._recorded[name])
-            except Exception as error:  # a drafter only makes things faster
+                if name in self.classifying:
+                    self.classifiers[name] = self._load_classifier(name, self.classifying[name])
+                else:
+                    self.models[name] = self._load(name, self._recorded[name])
+            except Exception as error:  # a drafter only makes things faster, and so does what lets its tokens be
                 self.missing[name] = told(error)
-        return name in self.models
+        return name not in self.missing
 
     def _load(self, name: str, recorded: ModelIdentity) -> CausalModel:
         folder = Path(self._given.get(name, recorded.location))
@@ -116,13 +134,19 @@ class _Shelf:
         require_drafter_of(folder, self._identity)
         return load_drafter(str(folder), self._target, dtype=self._dtype, device=self._device)
 
+    def _load_classifier(self, name: str, recorded: ModelIdentity) -> PivotClassifier:
+        folder = Path(self._given.get(name, recorded.location))
+        require_recorded(name, identify(folder, name), recorded, kind="classifier")
+        require_pivots_of(folder, self._identity)
+        return load_pivots(folder, self._target)
 
-def require_recorded(name: str, found: ModelIdentity, recorded: ModelIdentity) -> None:
-    """Raise ModelError unless a drafter has the weights that a plan was made with."""
+
+def require_recorded(name: str, found: ModelIdentity, recorded: ModelIdentity, kind: str = "drafter") -> None:
+    """Raise ModelError unless a drafter, or something of another kind, has the weights that a plan was made with."""
     if found.key != recorded.key:
         raise ModelError(
-            f"drafter {name} at {found.location} has other weights ({found.key}) than the plan's ({recorded.key}); "
-            "profile and plan again, or pass the planned drafter"
+            f"{kind} {name} at {found.location} has other weights ({found.key}) than the plan's ({recorded.key}); "
+            f"profile and plan again, or pass the planned {kind}"
         )
 
 
@@ -138,12 +162,13 @@ def _in_dtype(choice: Choice, dtype: str | None) -> Choice:
     return choice
 
 
-def _explained(choice: Choice, missing: Mapping[str, str]) -> Choice:
-    """Say why drafters are missing."""
+def _explained(choice: Choice, missing: Mapping[str, str], classifying: Collection[str]) -> Choice:
+    """Say why drafters and classifiers are missing."""
     if not missing:
         return choice
+    what = "a classifier" if set(classifying) >= missing.keys() else "a drafter"
     reasons = in_short([f"{name}: {reason}" for name, reason in missing.items()])
-    return replace(choice, reason=f"{choice.reason}; a drafter is missing: {reasons}")
+    return replace(choice, reason=f"{choice.reason}; {what} is missing: {reasons}")
 
 
 def _subject(choice: Choice, device: Device, dtype: str) -> Subject | None:

@@ -27,12 +27,30 @@ class Gates:
     Attributes:
         matched: drafted tokens that were the target's own, up to where the chain ended.
         mismatched: those that were not; the one that ended it is among them.
-        entropies: of every gate that was asked.
+        entropies: of every gate of FLy that was asked.
+        pivots: the chance of being a pivot of every token that PAD's classifier was asked about.
+        asked: these tokens.
     """
 
     matched: int = 0
     mismatched: int = 0
     entropies: tuple[float, ...] = ()
+    pivots: tuple[float, ...] = ()
+    asked: tuple[int, ...] = ()
+
+
+def gates_along(
+    matches: Many[bool],
+    kept: int,
+    *,
+    entropies: tuple[float, ...] = (),
+    pivots: tuple[float, ...] = (),
+    asked: tuple[int, ...] = (),
+) -> Gates:
+    """Return what a rule met along a chain of which it let `kept` tokens be."""
+    looked_at = min(kept + 1, len(matches))
+    matched = sum(matches[:looked_at])
+    return Gates(matched=matched, mismatched=looked_at - matched, entropies=entropies, pivots=pivots, asked=asked)
 
 
 def entropies_of(scores: Tensor, rule: FlyRule) -> list[float]:
@@ -94,11 +112,7 @@ def accept_loosely(
     ]
     kept = accepted_length(matches, passed)
     lossy = tuple(place for place in passed if place < kept)
-    looked_at = min(kept + 1, len(matches))
-    gates = Gates(
-        matched=sum(matches[:looked_at]),
-        mismatched=looked_at - sum(matches[:looked_at]),
-        entropies=tuple(value for place, value in zip(asked, entropies, strict=True) if place < looked_at),
-    )
+    met = tuple(value for place, value in zip(asked, entropies, strict=True) if place <= kept)
+    gates = gates_along(matches, kept, entropies=met)
     drawn = [*tokens[1 : kept + 1], draws[kept]]
     return Acceptance(nodes=list(range(kept + 1)), drawn=drawn, lossy=lossy), gates

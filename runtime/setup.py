@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..planner.plan import PlanCell
-from ..planner.policy import FlyPolicy, PlainPolicy, TreePolicy
+from ..planner.policy import LossyPolicy, PadPolicy, PlainPolicy, TreePolicy
 from ..planner.room import most_drafted
 
 
@@ -29,7 +29,12 @@ class RoundSetup:
     @property
     def is_lossy(self) -> bool:
         """Whether it may emit what the target would not have said."""
-        return isinstance(self.policy, FlyPolicy)
+        return isinstance(self.policy, LossyPolicy)
+
+    @property
+    def classifier(self) -> str | None:
+        """Name of the pivot classifier that it asks."""
+        return self.policy.classifier.name if isinstance(self.policy, PadPolicy) else None
 
     @property
     def most_tokens(self) -> int:

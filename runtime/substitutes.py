@@ -28,7 +28,7 @@ def with_substitutes(
 
     Args:
         choice: with a plan or without.
-        has: whether a model drafter of the plan can be had; asked only about those that are needed.
+        has: whether a model drafter, or a classifier, of the plan can be had; asked only about those that are needed.
         longest_context: positions of the target.
         allow_lossy: whether cells may be run whose output is not the target's own.
     """
@@ -79,7 +79,8 @@ def _runs(way: RoundSetup, cell: PlanCell, has: Callable[[str], bool], longest_c
         return False
     if isinstance(way.policy, PlainPolicy) and way.drafter is None:
         return True
-    return draft_room([way], cell.batch) < longest_context and all(has(name) for name in models_of(way))
+    needed = [*models_of(way), *([] if way.classifier is None else [way.classifier])]
+    return draft_room([way], cell.batch) < longest_context and all(has(name) for name in needed)
 
 
 def _drafts(plan: Plan, choice: Choice) -> bool:

@@ -1,4 +1,4 @@
-"""`spectune train medusa` and `ctc`: drafters from a target and text, and from then on drafters like any other."""
+"""`spectune train medusa`, `ctc`, `specformer`: drafters from a target and text, then drafters like any other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ from spectune.tuning.request import Models, ProfileRequest
 from .tiny_family import save_model
 
 SMALL = ("--steps", "3", "--batch", "2", "--piece", "5", "--texts", "4", "--new-tokens", "20", "--dtype", "float32")
-OWN = {"medusa": ("--heads", "3"), "ctc": ("--frames", "5", "--labels", "3", "--intermediate", "16")}
+OWN = {
+    "medusa": ("--heads", "3"),
+    "ctc": ("--frames", "5", "--labels", "3", "--intermediate", "16"),
+    "specformer": ("--places", "3", "--width", "12", "--intermediate", "16"),
+}
 
 
 def typed(*arguments: str) -> Result:
@@ -75,8 +79,8 @@ def test_blocks_are_profiled_and_planned_like_drafters_but_in_no_stack(profiled:
     found, plan = profiled
     assert {surface.role for surface in found.drafts.values()} == {BLOCK}
     assert all(drafter.reads_features for drafter in inputs_of(found).drafters)
-    assert [trace.prefix_exact for trace in found.traces] == [False, False]
-    assert found.pairwise[0].models == ("target", "medusa", "ctc")
+    assert [trace.prefix_exact for trace in found.traces] == [False] * len(OWN)
+    assert found.pairwise[0].models == ("target", *OWN)
     assert "stack" not in {sample.kind for sample in found.overhead.samples}
     priced = {each.drafter for cell in plan.cells for each in cell.alternatives}
     assert priced >= set(OWN)

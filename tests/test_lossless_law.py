@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy.stats import chi2
 from torch import Tensor
+from transformers import LlamaForCausalLM
 
 from spectune.planner.draft import DraftBatch
 from spectune.planner.policy import (
@@ -94,13 +95,13 @@ def sampled(
     return counts
 
 
-def exact_law() -> dict[Text, float]:
+def exact_law(model: LlamaForCausalLM = LLAMA) -> dict[Text, float]:
     """Return the probability of every text: the product of the target's conditionals, by transformers."""
     law: dict[Text, float] = {(): 1.0}
     for _ in range(TOKENS):
         texts = list(law)
         with torch.no_grad():
-            logits = LLAMA(torch.tensor([PROMPT + text for text in texts])).logits[:, -1]
+            logits = model(torch.tensor([PROMPT + text for text in texts])).logits[:, -1]
         conditionals = torch.softmax(logits / TEMPERATURE, dim=-1).tolist()
         rows = zip(texts, conditionals, strict=True)
         law = {(*text, token): law[text] * share for text, row in rows for token, share in enumerate(row)}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from spectune.profiler.prompts import read_answers, read_prompts
 from spectune.training import arithmetic_models
 from spectune.training.arithmetic import Problem, arithmetic_tokenizer, exam, problems, training_tokens
 
@@ -62,3 +63,16 @@ def test_training_twice_gives_the_same_weights(tmp_path: Path, monkeypatch: pyte
     one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
     assert one == two
     assert PreTrainedTokenizerFast.from_pretrained(tmp_path / "one").eos_token_id == 0
+
+
+def test_what_is_asked_and_what_is_practised_are_different_problems_that_nobody_was_trained_on(tmp_path: Path) -> None:
+    for name in arithmetic_models.SHAPES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").touch()  # what is there is not trained again
+    arithmetic_models.prepare(tmp_path)
+    asked, practised = (read_prompts(tmp_path / f"{name}.jsonl") for name in ("prompts", "practice"))
+    kept = {problem.prompt for problem in exam(arithmetic_models.EXAM + arithmetic_models.PRACTICE)}
+    texts = [prompt.text for prompt in (*asked, *practised)]
+    assert (len(asked), len(practised)) == (arithmetic_models.EXAM, arithmetic_models.PRACTICE)
+    assert len(set(texts)) == len(texts) and set(texts) == kept
+    assert len(read_answers(tmp_path / "practice.jsonl")) == len(practised)

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from spectune.planner.fly import FlyRule, fly_accept
-from spectune.planner.fly_policy import FlyDraft, FlyPolicy
+from spectune.planner.fly_policy import FlyPolicy
+from spectune.planner.lossy_policy import LossyDraft
 from spectune.planner.policy import ChainPolicy, Eagle2Policy, StackPolicy
 from spectune.planner.stack_policy import stack_name
 from spectune.runtime.decoder import Decoder, Round
@@ -28,7 +29,7 @@ from .tiny_models import plain_logits
 
 CHAIN = ChainPolicy(length=6)
 STACK = StackPolicy(drafters=("small", "lookup"), lengths=(6, 3), max_ngram=4)
-DRAFTS: Mapping[str, FlyDraft] = {"chain": CHAIN, "stack over lookup": STACK}
+DRAFTS: Mapping[str, LossyDraft] = {"chain": CHAIN, "stack over lookup": STACK}
 OPEN = FlyRule(threshold=0.0, window=1)
 NEUTRAL = {"gate": FlyRule(threshold=1e6, window=1), "window": FlyRule(threshold=0.0, window=40)}
 REQUESTS = random_requests(6, tokens=24)

@@ -20,13 +20,14 @@ from spectune.planner.fly_policy import FlyPolicy
 from spectune.planner.lossy_run import LossyRun
 from spectune.planner.plan import Plan, plan_to_json
 from spectune.planner.policy import ChainPolicy, StackPolicy
+from spectune.planner.quality import ends_with
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt, read_answers
 from spectune.runtime.generator import Generator
 from spectune.runtime.loader import load
 from spectune.runtime.watch.watch import Watch
-from spectune.tuning.lossy import LossyRequest, ends_with, mean_log_prob, measure_lossy
+from spectune.tuning.lossy import LossyRequest, mean_log_prob, measure_lossy
 from spectune.tuning.request import Models
 from spectune.tuning.validate import ValidateRequest, validate_stored
 

@@ -196,7 +196,7 @@ def test_runs_come_back_from_their_file(tmp_path: Path) -> None:
 
 def test_the_forecast_is_the_recurrence_of_what_was_counted() -> None:
     expected = 1 + expected_accepted(8, 0.8, 0.75, FlyRule(window=2))  # 80 of 100 matched, 3 of 4 gates were open
-    assert expected_tokens(made_run(), 8, 2) == pytest.approx(expected)
+    assert expected_tokens(made_run(), 8, WAY.rule) == pytest.approx(expected)
 
 
 def test_notes_tell_the_recurrence_beside_the_run_and_what_was_not_run(lossy: Plan) -> None:

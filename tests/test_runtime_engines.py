@@ -220,6 +220,12 @@ class TestVLLM:
     def test_paths_of_a_tree_leave_out_the_root(self) -> None:
         assert paths_of(TokenTree(parents=(-1, 0, 1), ranks=(0, 2, 1))) == [(2,), (2, 1)]
 
+    def test_suffixes_need_a_package_that_a_note_names(self) -> None:
+        suffixes = exported("vllm", plan_of_kind("suffix-tree"))
+        assert speculative(suffixes)["method"] == "suffix"
+        assert any("pip install" in note and "arctic-inference" in note for note in suffixes.notes)
+        assert not any("arctic" in note for note in single("vllm", ChainPolicy(length=3)).notes)
+
     def test_an_old_version_takes_no_draft_model(self) -> None:
         (dropped,) = single("vllm", ChainPolicy(length=3), "model", "0.11").dropped
         assert dropped.reason == "vLLM 0.11 takes no draft model of its own"

@@ -20,6 +20,7 @@ from .language_model import train
 from .settings import TrainingSettings
 
 PROBLEMS = 30_000  # solved ones to train on
+EXAM, PRACTICE = 400, 600  # problems kept from that: to be asked, and to learn pivots from
 SETTINGS = {
     "target": TrainingSettings(steps=900, batch=16, sequence_tokens=64, matrix_lr=4e-3, other_lr=4e-3, seed=0),
     "small": TrainingSettings(steps=500, batch=16, sequence_tokens=64, matrix_lr=4e-3, other_lr=4e-3, seed=1),
@@ -74,12 +75,16 @@ def train_model(name: str, folder: Path, steps: int | None = None) -> list[float
 
 
 def prepare(folder: Path) -> None:
-    """Train what is not there, and write the exam as `prompts.jsonl`."""
+    """Train what is not there, and write the exam as `prompts.jsonl`, and other problems as `practice.jsonl`.
+
+    No model was trained on any of them.
+    """
     for name in SHAPES:
         if not (folder / name / "model.safetensors").exists():
             train_model(name, folder / name)
-    lines = [json.dumps({"prompt": problem.prompt, "answer": problem.answer}) for problem in exam(400)]
-    (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    asked = [json.dumps({"prompt": problem.prompt, "answer": problem.answer}) for problem in exam(EXAM + PRACTICE)]
+    for name, lines in (("prompts", asked[:EXAM]), ("practice", asked[EXAM:])):
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -89,7 +94,7 @@ def main() -> None:
     folder: Path = parser.parse_args().output
     folder.mkdir(parents=True, exist_ok=True)
     prepare(folder)
-    print(f"target, small and prompts.jsonl are in {folder}")
+    print(f"target, small, prompts.jsonl and practice.jsonl are in {folder}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Train a block drafter on a frozen target: the job behind `spectune train medusa` and `spectune train ctc`.
+"""Train a block drafter on a frozen target: the job behind `spectune train medusa`, `ctc` and `specformer`.
 
 The target's states along its own texts do not change, so they are computed once and kept beside the texts.
 """
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..errors import TrainingError
+from ..errors import ModelError, TrainingError
 from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
 from ..runtime.models.block_shape import BlockShape, Kind
@@ -31,12 +31,14 @@ from .language_model import train
 from .own_text import Ids, OwnTextSettings, corpus_of
 from .run_folder import Progress, judged, own_texts_of, run_folder
 from .settings import TrainingSettings
+from .specformer_module import SpecFormerModule, specformer_loss
 
 READ_TOGETHER = 8  # texts whose states are computed at once
 AHEAD = 2  # places from an anchor to the first token that is said
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
+BlockModule = MedusaModule | CtcModule | SpecFormerModule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,9 @@ class BlockRequest:
     data: tuple[Path, ...]  # text files whose pieces the target continues
     depth: int  # tokens it learns to say
     frames: int = 0  # of kind "ctc"
-    intermediate: int = 0  # of kind "ctc", width of the layer's MLP; 0: the target's
+    intermediate: int = 0  # of kinds "ctc" and "specformer", width of the MLP; 0: the target's
+    width: int = 0  # of kind "specformer", of what stands for a committed token; 0: the target's
+    published: bool = False  # of kind "specformer": it reads the embedding of the token its states belong to
     settings: TrainingSettings  # sequence_tokens: neighbouring places of a text that are learned from together
     own: OwnTextSettings
     device: str = "cpu"
@@ -60,8 +64,10 @@ class BlockRequest:
         longest = self.own.prompt_tokens + self.own.new_tokens - self.depth - AHEAD
         if self.depth < 1 or longest < 1:
             raise TrainingError(f"texts of the target must be longer than what is said at once, got {self}")
-        if self.kind == "ctc" and (self.frames < self.depth or self.intermediate < 0):
+        if self.kind == "ctc" and self.frames < self.depth:
             raise TrainingError(f"a CTC drafter needs as many frames as tokens or more, got {self}; raise --frames")
+        if min(self.width, self.intermediate) < 0:
+            raise TrainingError(f"widths must be at least 0, which is the target's, got {self}")
 
 
 def train_block(request: BlockRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> BlockCard:
@@ -110,29 +116,34 @@ class _Job:
         model: PreTrainedModel = load_pretrained(str(request.target), dtype="float32", device=request.device)
         self._target = model.requires_grad_(False)
         self._texts = torch.from_numpy(texts).to(request.device)
-        self._states = _states(self._target, self._texts, partial, progress)
+        self._reads = _reads(request, int(model.config.num_hidden_layers))
+        self._states = _states(self._target, self._reads, self._texts, partial, progress)
         places = np.arange(1, self._length - request.depth - AHEAD + 1)  # the first token has no state before it
         self.anchors: Ints = (np.arange(len(texts))[:, None] * self._length + places).ravel()
 
     def shape(self, identity: ModelIdentity) -> BlockShape:
         """Return what the drafter's files say."""
-        config, is_ctc = self._target.config, self._request.kind == "ctc"
+        config, request = self._target.config, self._request
+        inner = request.intermediate or int(config.intermediate_size)
+        width = request.width or int(config.hidden_size)
         return BlockShape(
-            kind=self._request.kind,
-            depth=self._request.depth,
-            reads=(int(config.num_hidden_layers),),
+            kind=request.kind,
+            depth=request.depth,
+            reads=self._reads,
             target=identity.weights_hash,
-            frames=self._request.frames if is_ctc else 0,
-            intermediate=(self._request.intermediate or int(config.intermediate_size)) if is_ctc else 0,
+            frames=request.frames if request.kind == "ctc" else 0,
+            intermediate=0 if request.kind == "medusa" else inner,
+            width=width if request.kind == "specformer" else 0,
         )
 
-    def new_drafter(self, identity: ModelIdentity) -> MedusaModule | CtcModule:
+    def new_drafter(self, identity: ModelIdentity) -> BlockModule:
         """Return a drafter that has learned nothing."""
         if self._request.kind == "medusa":
             return MedusaModule(int(self._target.config.hidden_size), self._request.depth).to(self._request.device)
-        return CtcModule(self._target, self.shape(identity)).to(self._request.device)
+        made = CtcModule if self._request.kind == "ctc" else SpecFormerModule
+        return made(self._target, self.shape(identity)).to(self._request.device)
 
-    def loss(self, drafter: MedusaModule | CtcModule, batch: Tensor) -> Tensor:
+    def loss(self, drafter: BlockModule, batch: Tensor) -> Tensor:
         """Return the loss of neighbouring anchors (batch, n), those of the text that each row begins in."""
         text, place = batch // self._length, batch % self._length
         is_same = text == text[:, :1]
@@ -148,11 +159,13 @@ class _Job:
         states = self._state(rows, torch.arange(self._length - 1).expand(len(rows), -1))
         left = drafter(embedded, states, place, self._turns(embedded))
         normed = self._final_norm(left.flatten(0, 1))
+        if isinstance(drafter, SpecFormerModule):
+            return specformer_loss(self._logits(normed), wanted)
         logits = torch.cat((self._logits(normed), F.linear(normed, drafter.blank.weight)), dim=-1)
         return ctc_loss(torch.log_softmax(logits.float(), dim=-1), wanted)
 
     def _state(self, rows: Tensor, places: Tensor) -> Tensor:
-        """Return final-normed states (batch, n, hidden)."""
+        """Return the states that are read, (batch, n, len(reads) * hidden)."""
         found = self._states[rows.cpu().numpy(), places.cpu().numpy()]
         return torch.from_numpy(np.ascontiguousarray(found)).to(self._request.device)
 
@@ -174,17 +187,33 @@ class _Job:
         return cosine, sine
 
 
-def _states(target: PreTrainedModel, texts: Tensor, partial: Path, progress: Progress) -> Floats:
-    """Return (texts, tokens, hidden): the target's final-normed states along texts, in a file that is made once."""
+def _reads(request: BlockRequest, layers: int) -> tuple[int, ...]:
+    """Return how many of the target's layers each state has passed that the drafter reads."""
+    if request.kind != "specformer":
+        return (layers,)
+    if layers < 2:
+        raise ModelError(f"SpecFormer reads states from inside a target, and this one has {layers} layer; train medusa")
+    inside = {layers // 2, layers - 1, layers}
+    return tuple(sorted(inside | {0} if request.published else inside))
+
+
+def _states(
+    target: PreTrainedModel, reads: tuple[int, ...], texts: Tensor, partial: Path, progress: Progress
+) -> Floats:
+    """Return (texts, tokens, len(reads) * hidden): the target's states along texts, in a file that is made once.
+
+    Behind all layers they are final-normed.
+    """
     path, unfinished = partial / "states.npy", partial / "states.partial.npy"
     if not path.exists():
-        shape = (*texts.shape, int(target.config.hidden_size))
+        shape = (*texts.shape, len(reads) * int(target.config.hidden_size))
         written = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.float32, shape=shape)
         for start in range(0, len(texts), READ_TOGETHER):
             progress("reading the texts", start / len(texts))
             piece = slice(start, start + READ_TOGETHER)
             with torch.no_grad():
-                written[piece] = target.base_model(input_ids=texts[piece]).last_hidden_state.float().cpu().numpy()
+                states = target.base_model(input_ids=texts[piece], output_hidden_states=True).hidden_states
+            written[piece] = torch.cat([states[count] for count in reads], dim=-1).float().cpu().numpy()
         written.flush()
         unfinished.replace(path)
     found: Floats = np.load(path, mmap_mode="r")

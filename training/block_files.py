@@ -11,7 +11,7 @@ from torch import Tensor
 from ..runtime.models.block_shape import BlockShape, block_config
 from .cards import Card, save_card, save_weights
 
-NAMES = {"medusa": "Medusa heads", "ctc": "A CTC drafter"}
+NAMES = {"medusa": "Medusa heads", "ctc": "A CTC drafter", "specformer": "A SpecFormer"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,10 +24,14 @@ PARTIAL = ".partial"  # folder inside the drafter's own that holds an unfinished
 Progress = Callable[[str, float], None]
 
 
-class OwnTextRequest(Protocol):
+class Asked(Protocol):
     """A dataclass that says what is to be trained."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # what makes it one; Any: typeshed's own type of it
+
+
+class OwnTextRequest(Asked, Protocol):
+    """One of a drafter that learns from its target's own text."""
 
     @property
     def target(self) -> Path:
@@ -50,7 +54,7 @@ class OwnTextRequest(Protocol):
         ...
 
 
-def run_folder(request: OwnTextRequest, identity: ModelIdentity, folder: Path, *, fresh: bool) -> Path:
+def run_folder(request: Asked, identity: ModelIdentity, folder: Path, *, fresh: bool) -> Path:
     """Return the folder of the unfinished run, new or of the same request.
 
     Args:

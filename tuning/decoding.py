@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..errors import ModelError, RequestError
 from ..planner.stack_policy import JOINT
@@ -17,6 +17,7 @@ from ..runtime.drafters.stack import named_stack
 from ..runtime.feed import Feed
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.tapped import tapped_for
+from ..runtime.pad import PivotJudge
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, Schedule, draft_room
 
@@ -91,15 +92,16 @@ def _kept_per_round(rounds: Sequence[TimedRound]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A target and its drafters, loaded in one dtype."""
+    """A target and its drafters, loaded in one dtype, and what judges their drafts."""
 
     target: CausalModel
     drafters: Mapping[str, CausalModel]
+    judges: Mapping[str, PivotJudge] = field(default_factory=dict)
 
     def decoder(
         self, schedule: Schedule, *, names: Sequence[str], batch: int, capacity: int, allow_lossy: bool = False
     ) -> Decoder:
-        """Return an empty batch over the named drafters, models, stacks of them, or the lookup.
+        """Return an empty batch over the named drafters, models, stacks of them, or the lookup; or judges.
 
         Raises:
             RequestError: a name is not in the family.
@@ -114,11 +116,25 @@ class Family:
             elif name in self.drafters:
                 own = model_drafter(self.drafters[name], slots=batch, capacity=capacity)
                 drafters[name] = HybridDrafter(own)
-            else:
+            elif name not in self.judges:
                 known = ", ".join([*self.drafters, LOOKUP])
                 raise RequestError(f"no drafter called {name!r}; this family has {known}")
-        target = tapped_for(self.target, [self.drafters[name] for name in names if name in self.drafters])
-        return Decoder(target, drafters, schedule, slots=batch, capacity=capacity, allow_lossy=allow_lossy)
+        judges = {name: judge for name, judge in self.judges.items() if name in names}
+        drafting = [self.drafters[name] for name in names if name in self.drafters]
+        return Decoder(
+            tapped_for(self.target, drafting, also=(judge.reads for judge in judges.values())),
+            drafters,
+            schedule,
+            slots=batch,
+            capacity=capacity,
+            allow_lossy=allow_lossy,
+            judges=judges,
+        )
+
+
+def names_of(setup: RoundSetup) -> list[str]:
+    """Return whom a setup needs of a family: what drafts, and what judges the drafts."""
+    return [name for name in (setup.drafter, setup.classifier) if name is not None]
 
 
 def room_for(requests: Sequence[Request], setups: Sequence[RoundSetup], batch: int | None = None) -> int:

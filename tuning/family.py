@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from ..profiler.identity import identify
 from ..profiler.records.device import Device
 from ..runtime.models.drafter import load_drafter, require_drafter_of
 from ..runtime.models.loading import load_model
+from ..runtime.models.pivots import load_pivots
 from .decoding import Family
 from .request import Identities, Models
 
@@ -25,14 +29,15 @@ def identify_all(models: Models) -> Identities:
     return Identities(target=target, drafters=drafters)
 
 
-def load_family(models: Models, *, dtype: str, device: str) -> Family:
-    """Return the models ready to run."""
+def load_family(models: Models, *, dtype: str, device: str, classifiers: Mapping[str, Path] | None = None) -> Family:
+    """Return the models ready to run, and pivot classifiers by name."""
     target = load_model(str(models.target), dtype=dtype, device=device)
     return Family(
         target=target,
         drafters={
             name: load_drafter(str(path), target, dtype=dtype, device=device) for name, path in models.drafters.items()
         },
+        judges={name: load_pivots(folder, target) for name, folder in (classifiers or {}).items()},
     )
 
 

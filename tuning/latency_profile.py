@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..db.store import Store
 from ..errors import RequestError
-from ..planner.inputs import BLOCK, DRAFT_ROLES, HEAD
+from ..planner.inputs import BLOCK, DRAFT_ROLES, HEAD, SELF
 from ..profiler.device import detect
 from ..profiler.domain import Domain
 from ..profiler.identity import identify, identify_config
@@ -67,7 +67,7 @@ class LatencyRequest:
             raise RequestError(f"need distinct roles, and tokens and devices of at least 1, got {self}")
         for role in self.roles:
             require_role(role)
-            if role in (BLOCK, HEAD):
+            if role in (BLOCK, HEAD, SELF):
                 raise RequestError(f"a {role} is timed as draft, and its surface says {role}; give the role draft")
         if self.ranks > 1 and (self.models.drafters or self.models.target.is_file()):
             raise RequestError("a target spread over several devices is timed alone, from its weights' folder")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,21 +12,24 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
-from ..planner.fly_policy import FlyPolicy
-from ..planner.lossy_run import NOBODY, LossyRun
+from ..planner.lossy_run import NOBODY, LossyRun, LossyWay
+from ..planner.pad_policy import classifiers_of
 from ..planner.policy import StackPolicy
-from ..planner.quality import Quality, accuracy_loss, mean_loss
+from ..planner.quality import Quality, accuracy_loss, ends_with, mean_loss
 from ..planner.stack_policy import stack_name
 from ..profiler.device import detect
+from ..profiler.identity import identify
 from ..profiler.prompts import Prompt
 from ..profiler.records.device import AUTO_DTYPE
 from ..runtime.layout import lay_out
+from ..runtime.loader import require_recorded
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_tokenizer
+from ..runtime.models.pivots import require_pivots_of
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always
 from .continuations import continuations
-from .decoding import Family, Run, decode_timed, room_for, steady_rounds
+from .decoding import Family, Run, decode_timed, names_of, room_for, steady_rounds
 from .family import identify_all, load_family, torch_device
 from .prompts import requests_of
 from .request import Identities, Models, ProfileRequest
@@ -44,13 +48,15 @@ class LossyRequest:
         answers: of each prompt, what its text has to end with; empty where there are none.
         drafter: name of the model that drafts a chain; of a stack its policy says who.
         policies: the ways.
+        classifiers: folders of the pivot classifiers that ways by PAD ask, by name.
         dtype: the number format the plan will decode in.
     """
 
     models: Models
     prompts: Sequence[Prompt]
-    policies: Sequence[FlyPolicy]
+    policies: Sequence[LossyWay]
     answers: Sequence[str] = ()
+    classifiers: Mapping[str, Path] = field(default_factory=dict)
     drafter: str = ""
     workload: str = "default"
     temperature: float = 0.0
@@ -69,6 +75,8 @@ class LossyRequest:
         named = {name for policy in self.policies for name in models_of(policy, self.drafter)}
         if missing := sorted(named - set(self.models.drafters)):
             raise RequestError(f"no drafter called {missing[0]!r} was given; pass it with --drafter NAME=PATH")
+        if missing := sorted({name for name, _ in classifiers_of(self.policies)} - set(self.classifiers)):
+            raise RequestError(f"no classifier called {missing[0]!r} was given; pass it with --drafter NAME=PATH")
 
     @property
     def as_profile(self) -> ProfileRequest:
@@ -87,12 +95,12 @@ class LossyRequest:
         )
 
 
-def models_of(policy: FlyPolicy, drafter: str) -> tuple[str, ...]:
+def models_of(policy: LossyWay, drafter: str) -> tuple[str, ...]:
     """Return the names of the models that a lossy way drafts with."""
     return policy.draft.models if isinstance(policy.draft, StackPolicy) else (drafter,)
 
 
-def setup_for(policy: FlyPolicy, drafter: str) -> RoundSetup:
+def setup_for(policy: LossyWay, drafter: str) -> RoundSetup:
     """Return how rounds of a lossy way are run."""
     name = stack_name(policy.draft) if isinstance(policy.draft, StackPolicy) else drafter
     return RoundSetup(policy=policy, drafter=name)
@@ -107,10 +115,13 @@ def measure_lossy(request: LossyRequest, *, progress: Progress = silent) -> tupl
     """
     profile, device = request.as_profile, detect(request.device)
     identities = identify_all(request.models)
+    for name, recorded in classifiers_of(request.policies):
+        require_recorded(name, identify(request.classifiers[name], name), recorded, kind="classifier")
+        require_pivots_of(request.classifiers[name], identities.target)
     dtype = device.dtype_for(request.dtype)
     tokenizer = load_tokenizer(str(request.models.target))
     requests = requests_of(profile, tokenizer)
-    family = load_family(request.models, dtype=dtype, device=torch_device(device))
+    family = load_family(request.models, dtype=dtype, device=torch_device(device), classifiers=request.classifiers)
     progress("decoding the target's own texts", 0.0)
     judge = Judge(family.target, tokenizer, requests, continuations(family.target, requests), request.answers)
     found: list[LossyRun] = []
@@ -125,7 +136,7 @@ def measure_lossy(request: LossyRequest, *, progress: Progress = silent) -> tupl
 def decode_lossy(family: Family, requests: Sequence[Request], setup: RoundSetup, batch: int) -> Run:
     """Return what decoding all requests by one setup did, lossily where the setup is lossy."""
     room = room_for(requests, [setup], batch)
-    names = [setup.drafter] if setup.drafter else []
+    names = names_of(setup)
     decoder = family.decoder(always(setup), names=names, batch=batch, capacity=room, allow_lossy=setup.is_lossy)
     return decode_timed(decoder, requests, batch)
 
@@ -178,12 +189,6 @@ class Judge:
         return [mean_log_prob(self._target, request.prompt, text) for request, text in pairs]
 
 
-def ends_with(text: str, answer: str) -> bool:
-    """Return whether the last words of a text are an answer's."""
-    wanted = answer.split()
-    return bool(wanted) and text.split()[-len(wanted) :] == wanted
-
-
 def mean_log_prob(target: CausalModel, prompt: Sequence[int], text: Sequence[int]) -> float:
     """Return the mean log-probability, in nats, that a target gives to each token of a text behind a prompt."""
     tokens = np.array([[*prompt, *text[:-1]]], dtype=np.int64)
@@ -206,7 +211,7 @@ def _kept(
     request: LossyRequest,
     identities: Identities,
     dtype: str,
-    policy: FlyPolicy,
+    policy: LossyWay,
     requests: Sequence[Request],
     run: Run,
     quality: Quality,
@@ -237,6 +242,7 @@ def _kept(
         matched=sum(gate.matched for gate in gates),
         mismatched=sum(gate.mismatched for gate in gates),
         entropies=np.array([value for gate in gates for value in gate.entropies], dtype=np.float32),
+        pivots=np.array([value for gate in gates for value in gate.pivots], dtype=np.float32),
     )
 
 

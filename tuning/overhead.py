@@ -36,7 +36,7 @@ from ..profiler.records.overhead import OverheadSample
 from ..runtime.decoder import Decoder, Round
 from ..runtime.models.block import BlockHead
 from ..runtime.models.forward import CausalModel
-from ..runtime.models.tapped import reads_of
+from ..runtime.models.tapped import is_beside_target
 from ..runtime.requests import Request
 from ..runtime.setup import PLAIN, RoundSetup
 from ..runtime.shapes import ForwardShapes
@@ -105,7 +105,7 @@ def measure_overhead(
         drafter: the one the probes draft with; None where the family has none.
         seed: of the order.
     """
-    is_stacked = drafter is not None and not reads_of(family.drafters[drafter])
+    is_stacked = drafter is not None and not is_beside_target(family.drafters[drafter])
     setups = [probe for probe in probes(drafter) if is_stacked or not isinstance(probe.policy, StackPolicy)]
     unending = [replace(r, stop=frozenset(), max_new_tokens=max(r.max_new_tokens, 2)) for r in requests]
     room = room_for(unending, setups, batch)
@@ -188,7 +188,8 @@ class _Running:
         self._unread: dict[str, int] = {}  # tokens committed since a drafter with a model last ran it
         names = [LOOKUP]
         if drafter is not None:
-            names += [drafter] if reads_of(family.drafters[drafter]) else [drafter, JOINT.join((drafter, LOOKUP))]
+            is_alone = is_beside_target(family.drafters[drafter])
+            names += [drafter] if is_alone else [drafter, JOINT.join((drafter, LOOKUP))]
         self._models = [name for name in names if name != LOOKUP]
         self._decoder: Decoder = family.decoder(lambda *_: self._setup, names=names, batch=batch, capacity=room)
 

@@ -22,7 +22,7 @@ from ..profiler.records.overhead import OverheadSample, RoundOverhead
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json, to_json
 from ..runtime.models.loading import load_tokenizer
-from ..runtime.models.tapped import reads_of
+from ..runtime.models.tapped import is_beside_target
 from ..runtime.requests import Request
 from .decoding import Family
 from .family import EXACT_DTYPE, identify_all, load_family, torch_device
@@ -142,8 +142,8 @@ def request_key(
 def _overhead(
     request: ProfileRequest, family: Family, requests: Sequence[Request], journal: Parts, progress: Progress
 ) -> tuple[OverheadSample, ...]:
-    models = [name for name, model in family.drafters.items() if not reads_of(model)]
-    drafter = next(iter([*models, *family.drafters]), None)  # a model where there is one: heads are in no stack
+    models = [name for name, model in family.drafters.items() if not is_beside_target(model)]
+    drafter = next(iter([*models, *family.drafters]), None)  # a model where there is one: others are in no stack
     samples: list[OverheadSample] = []
     for done, batch in enumerate(request.batches):
         progress("timing whole rounds", done / len(request.batches))

@@ -20,7 +20,7 @@ from ..runtime.loader import require_recorded
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, setup_of
-from .decoding import Family, room_for
+from .decoding import Family, names_of, room_for
 from .family import load_family, torch_device
 from .gauge import Gauge
 from .prompts import requests_of
@@ -73,8 +73,12 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
     requests = requests_of(_as_profile(request, batches), load_tokenizer(str(request.target)))
     for name, recorded in plan.drafters:
         require_recorded(name, identify(Path(recorded.location), name), recorded)
+    for name, recorded in plan.classifiers if request.allow_lossy else ():
+        require_recorded(name, identify(Path(recorded.location), name), recorded, kind="classifier")
     models = Models(target=request.target, drafters={n: Path(m.location) for n, m in plan.drafters})
-    family = load_family(models, dtype=request.dtype or plan.dtype, device=torch_device(device))
+    judging = {name: Path(found.location) for name, found in plan.classifiers} if request.allow_lossy else {}
+    dtype = request.dtype or plan.dtype
+    family = load_family(models, dtype=dtype, device=torch_device(device), classifiers=judging)
     rows = []
     for done, batch in enumerate(batches):
         progress(f"measuring batch {batch}", done / len(batches))
@@ -148,7 +152,7 @@ def _measured(cell: PlanCell, family: Family, requests: Sequence[Request], reque
 
 def entrant(name: str, setup: RoundSetup, family: Family, requests: Sequence[Request], batch: int) -> DecoderEntrant:
     """Return a fresh decoder that runs every round by one setup, ready to race."""
-    names = [setup.drafter] if setup.drafter else []
     room = room_for(requests, [setup], batch)
+    names = names_of(setup)
     decoder = family.decoder(always(setup), names=names, batch=batch, capacity=room, allow_lossy=setup.is_lossy)
     return DecoderEntrant(name, decoder, requests, batch)

@@ -5,6 +5,7 @@ Roles:   "verify"    the target reads a tree's tokens behind its context
          "prefill"   a model reads a prompt: context 0, many tokens
          "head"      a feature-level head reads the target's hidden states
          "block"     a block drafter reads what was committed and says a whole round's tokens in the same forward
+         "self"      a target's own first layers, behind an imitation network, read the tokens of one layer of a tree
          "exit:K"    the target's first K layers alone, for drafting by early exit
          "loop:D"    a whole drafting loop of D layers; tokens is the width of a layer
          "round:WHO" a whole round of another engine, with what it drafts and who drafts it; tokens counts the root
@@ -25,7 +26,8 @@ from ...errors import MeasurementError
 Origin = Literal["measured", "imported", "estimated", "bound"]
 
 BLOCK = "block"
-ROLE = re.compile(rf"verify|draft|prefill|head|{BLOCK}|exit:[1-9]\d*|loop:[1-9]\d*|round:\S+")
+SELF = "self"
+ROLE = re.compile(rf"verify|draft|prefill|head|{BLOCK}|{SELF}|exit:[1-9]\d*|loop:[1-9]\d*|round:\S+")
 LOCAL = "eager|eager-transformers|compiled|cuda-graph"
 REGIME = re.compile(rf"{LOCAL}|engine:\S+|imported:\S+|(estimated|bound):({LOCAL}|engine:\S+)")
 
@@ -34,7 +36,8 @@ def require_role(role: str) -> None:
     """Raise MeasurementError unless a role is one of the known ones."""
     if not ROLE.fullmatch(role):
         raise MeasurementError(
-            f"surface role is {role!r}; use verify, draft, prefill, head, block, exit:LAYERS, loop:DEPTH or round:WHO"
+            f"surface role is {role!r}; use verify, draft, prefill, head, block, self, exit:LAYERS, "
+            "loop:DEPTH or round:WHO"
         )
 
 

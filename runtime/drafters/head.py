@@ -6,8 +6,10 @@ import torch
 
 from ..models.block import BlockHead
 from ..models.eagle import EagleHead
+from ..models.exit import ExitModel
 from ..models.forward import CausalModel, ForwardInput
 from .block import BlockDrafter
+from .exit import ExitDrafter
 from .features import FeatureDrafter
 from .model import ModelDrafter
 
@@ -28,9 +30,11 @@ class HeadDrafter(FeatureDrafter):
 
 
 def model_drafter(model: CausalModel, *, slots: int, capacity: int) -> ModelDrafter:
-    """Return the drafter of a model, of a head, or of a block drafter."""
+    """Return the drafter of a model, of a head, of a block drafter, or of an exit."""
     if isinstance(model, EagleHead):
         return HeadDrafter(model, slots=slots, capacity=capacity)
     if isinstance(model, BlockHead):
         return BlockDrafter(model, slots=slots, capacity=capacity)
+    if isinstance(model, ExitModel):
+        return ExitDrafter(model, slots=slots, capacity=capacity)
     return ModelDrafter(model, slots=slots, capacity=capacity)

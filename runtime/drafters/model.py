@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...errors import ModelError
 from ...planner.growth import Children, DraftBatch, grow
 from ...planner.policy import TalonPolicy, TreePolicy
+from ..cache import KeyValueCache
 from ..growth.draft import DeviceDraft, children_of
 from ..growth.grow import grow_on_device
 from ..growth.layout import LayerLayout
@@ -47,11 +48,15 @@ class ModelDrafter:
         """
         self.forwards = 0
         self._model = model
-        self._cache = model.new_cache(slots, capacity)
+        self._cache = self.new_cache(slots, capacity)
         self._masks = Masks(model.dtype, model.device, slots=slots, capacity=capacity)
         self._seen_in = seen_by(model.regime, capacity)
         self._cached = [0] * slots
         self._on_device = model.device.type != "cpu" if on_device is None else on_device
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        """Return the cache to begin with."""
+        return self._model.new_cache(slots, capacity)
 
     def admit(self, slot: int, sequence: Sequence) -> None:
         """Read all but the newest committed token of a fresh sequence into the cache."""

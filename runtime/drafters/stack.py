@@ -14,7 +14,7 @@ from ...planner.lookup import find_continuation
 from ...planner.policy import TreePolicy
 from ...planner.stack_policy import JOINT, LOOKUP, StackPolicy, stack_name
 from ..models.forward import CausalModel
-from ..models.tapped import reads_of
+from ..models.tapped import is_beside_target
 from ..requests import Sequence
 from .level import Ahead, Pick, StackLevel
 
@@ -42,9 +42,12 @@ def named_stack(name: str, models: Mapping[str, CausalModel], *, slots: int, cap
     """
     wanted = [one for one in name.split(JOINT) if one != LOOKUP]
     missing = [one for one in wanted if one not in models]
-    heads = [one for one in wanted if one in models and reads_of(models[one])]
+    heads = [one for one in wanted if one in models and is_beside_target(models[one])]
     if heads:
-        raise ModelError(f"{', '.join(heads)} reads hidden states, which only committed text has: it is in no stack")
+        raise ModelError(
+            f"{', '.join(heads)} reads hidden states or keys of the target, which only committed text has: it is in "
+            "no stack"
+        )
     if missing:
         raise ModelError(f"a stack {name} needs {', '.join(missing)}; loaded are {', '.join(models) or 'none'}")
     return StackDrafter([models[one] for one in wanted], slots=slots, capacity=capacity)

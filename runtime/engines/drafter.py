@@ -11,6 +11,7 @@ from ...planner.plan import Plan
 from .setting import DrafterForm, EngineDrafter
 
 JOINS = "fc.weight"  # a tensor that heads of EAGLE's forms have and language models do not
+IMITATES = "imitation.up.weight"  # one that exits of the target's own layers have, which no engine runs
 FORMS: Mapping[str, DrafterForm] = {"midlayer.": "eagle3", "layers.0.": "eagle"}  # how their one layer begins
 MOST_HEADER_BYTES = 2**27
 
@@ -40,6 +41,8 @@ def drafter_form(path: Path, follows_text: bool) -> DrafterForm:
     names = set(_tensor_names(path))
     if JOINS in names:
         return next((form for start, form in FORMS.items() if any(n.startswith(start) for n in names)), "unknown")
+    if IMITATES in names:
+        return "unknown"
     return "model" if follows_text else "unknown"  # a block drafter is of no engine's form
 
 

@@ -23,6 +23,7 @@ METHODS = {"model": "draft_model", "eagle": "eagle", "eagle3": "eagle3"}
 LAST_BATCH = 4096  # end of the last row; vLLM's own schedules end there
 FIRST = "vLLM copies behind the first occurrence of the n-gram; the lookup that was priced behind the latest"
 PATH = "vLLM's suffix decoding follows one path, the tree that was priced several"
+ARCTIC = "vLLM refuses suffix decoding without Arctic Inference: pip install the release of arctic-inference it names"
 
 
 class VLLM:
@@ -68,7 +69,10 @@ class VLLM:
             values[ROWS] = _rows(schedule)
         flags = ("--speculative-config", json.dumps(values))
         return Written(
-            flags=flags, command=shlex.join(("vllm", "serve", target, *flags)), options=tuple(_options(values))
+            flags=flags,
+            command=shlex.join(("vllm", "serve", target, *flags)),
+            options=tuple(_options(values)),
+            notes=(ARCTIC,) if setting.method == "suffix" else (),
         )
 
     def _methods(self, version: str) -> list[str]:

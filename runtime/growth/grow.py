@@ -18,9 +18,9 @@ from ...planner.policy import (
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
-    FlyPolicy,
     HybridPolicy,
     LookupPolicy,
+    LossyPolicy,
     OptTreePolicy,
     PlainPolicy,
     StackPolicy,
@@ -74,7 +74,7 @@ def _grown(policy: TreePolicy, scorer: DeviceScorer, batch: int) -> DeviceDraft:
             return grow_opt_tree(policy, scorer)
         case CastPolicy():
             return grow_cast(policy, scorer)
-        case FlyPolicy():
+        case LossyPolicy():
             return _grown(policy.draft, scorer, batch)
         case LookupPolicy() | SuffixPolicy() | SuffixTreePolicy() | CachebackPolicy():
             raise PlanError(f"a {policy.label} has no drafter to grow with; ask a text_state.TextState")

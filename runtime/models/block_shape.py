@@ -10,8 +10,8 @@ from typing import Any, Literal
 from ...errors import ModelError
 from .eagle_shape import OWN
 
-Kind = Literal["medusa", "ctc"]
-KINDS: tuple[Kind, ...] = ("medusa", "ctc")
+Kind = Literal["medusa", "ctc", "specformer"]
+KINDS: tuple[Kind, ...] = ("medusa", "ctc", "specformer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +23,16 @@ class BlockShape:
     reads: tuple[int, ...]  # how many of the target's layers each hidden state it reads has passed
     target: str  # ModelIdentity.weights_hash of its target
     frames: int = 0  # of kind "ctc": places that say a token or nothing
-    intermediate: int = 0  # of kind "ctc": width of the layer's MLP
+    intermediate: int = 0  # of kinds "ctc" and "specformer": width of the MLP
+    width: int = 0  # of kind "specformer": of what stands for a committed token
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or self.depth < 1 or not self.reads:
             raise ModelError(f"a block drafter is one of {KINDS} of depth >= 1 that reads the target, got {self}")
         if self.kind == "ctc" and (self.frames < self.depth or self.intermediate < 1):
             raise ModelError(f"a CTC drafter needs frames >= depth and an MLP, got {self}; train it again")
+        if self.kind == "specformer" and min(self.width, self.intermediate) < 1:
+            raise ModelError(f"a SpecFormer needs a width and an MLP, got {self}; train it again")
 
 
 def is_block(folder: Path) -> bool:
@@ -61,4 +64,6 @@ def block_config(shape: BlockShape) -> dict[str, Any]:
     said["target"] = shape.target
     if shape.kind == "ctc":
         said |= {"frames": shape.frames, "intermediate": shape.intermediate}
+    if shape.kind == "specformer":
+        said |= {"width": shape.width, "intermediate": shape.intermediate}
     return {"architectures": [f"Spectune{shape.kind.capitalize()}Drafter"], OWN: said}

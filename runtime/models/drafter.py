@@ -1,4 +1,4 @@
-"""Load what a target's drafter folder holds: a language model, a head on its hidden states, or a block drafter."""
+"""Load what a target's drafter folder holds: a language model, a head, a block drafter, or an exit of the target's."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import Literal
 from ...errors import ModelError
 from ...profiler.records.model import ModelIdentity
 from .block import BlockHead
-from .block_shape import block_shape, is_block
+from .block_shape import Kind, block_shape, is_block
 from .ctc import CtcHead
 from .eagle import EagleHead
 from .eagle_shape import head_shape, is_head, read_tensors, require_head_of
+from .exit import ExitModel
+from .exit_shape import exit_shape, is_exit, require_exit_of
 from .forward import CausalModel
 from .loading import load_model, require_one_vocabulary
 from .medusa import MedusaHeads
+from .specformer import SpecFormer
 from .tapped import require_lean
 
-Role = Literal["draft", "head", "block"]
+Role = Literal["draft", "head", "block", "self"]
+BlockKind = type[MedusaHeads] | type[CtcHead] | type[SpecFormer]
+BLOCKS: dict[Kind, BlockKind] = {"medusa": MedusaHeads, "ctc": CtcHead, "specformer": SpecFormer}
 
 
 def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str = "cpu") -> CausalModel:
@@ -34,6 +39,8 @@ def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str 
     """
     if is_block(Path(location)):
         return load_block(Path(location), target)
+    if is_exit(Path(location)):
+        return load_exit(Path(location), target)
     if is_head(Path(location)):
         return load_head(Path(location), target)
     return load_model(location, dtype=dtype, device=device)
@@ -55,12 +62,22 @@ def load_block(folder: Path, target: CausalModel) -> BlockHead:
         ModelError: it cannot be read, or does not fit the target.
     """
     shape = block_shape(folder)
-    kind = MedusaHeads if shape.kind == "medusa" else CtcHead
-    return kind(read_tensors(folder), shape, require_lean(target))
+    return BLOCKS[shape.kind](read_tensors(folder), shape, require_lean(target))
+
+
+def load_exit(folder: Path, target: CausalModel) -> ExitModel:
+    """Return the first layers of a target and their imitation network; the target's weights are shared.
+
+    Raises:
+        ModelError: it cannot be read, or does not fit the target.
+    """
+    return ExitModel(read_tensors(folder), exit_shape(folder), require_lean(target))
 
 
 def draft_role(folder: Path) -> Role:
     """Return in which role the forwards of a folder's drafter are timed; see `profiler.records.role`."""
+    if is_exit(folder):
+        return "self"
     return "block" if is_block(folder) else "head" if is_head(folder) else "draft"
 
 
@@ -68,6 +85,8 @@ def role_of(model: CausalModel) -> Role:
     """Return in which role the forwards of a loaded drafter are timed."""
     if isinstance(model, BlockHead):
         return "block"
+    if isinstance(model, ExitModel):
+        return "self"
     return "head" if isinstance(model, EagleHead) else "draft"
 
 
@@ -86,6 +105,9 @@ def require_drafter_of(folder: Path, target: ModelIdentity) -> None:
                 f"{target.name} has {target.weights_hash[:12]}; give the one of this target, or train one: spectune "
                 f"train {shape.kind} --target {target.name}"
             )
+        return
+    if is_exit(folder):
+        require_exit_of(folder, target.name, target.weights_hash)
         return
     require_one_vocabulary(target.location, str(folder))
     if is_head(folder):

@@ -12,6 +12,7 @@ from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
 from .block import BlockHead
 from .eagle import EagleHead
+from .exit import ExitModel
 from .forward import CausalModel, ForwardInput
 from .lean import LeanModel, rows_of
 
@@ -57,19 +58,29 @@ class TappedModel:
         return self._model.answer(step, hidden)
 
 
-def tapped_for(target: CausalModel, drafters: Iterable[CausalModel]) -> CausalModel:
+def tapped_for(target: CausalModel, drafters: Iterable[CausalModel], also: Iterable[int] = ()) -> CausalModel:
     """Return the target as these drafters need it: itself where none of them is a head.
 
+    Args:
+        target: whose hidden states are wanted.
+        drafters: that are to draft beside it.
+        also: how many layers hidden states have passed that somebody else reads, as a pivot classifier does.
+
     Raises:
-        ModelError: a head drafts for another kind of model than the lean forward knows.
+        ModelError: hidden states are wanted of another kind of model than the lean forward knows.
     """
-    after = sorted({count for drafter in drafters for count in reads_of(drafter)})
+    after = sorted({count for drafter in drafters for count in reads_of(drafter)} | set(also))
     return TappedModel(require_lean(target), after) if after else target
 
 
 def reads_of(drafter: CausalModel) -> tuple[int, ...]:
     """Return how many of the target's layers each hidden state a drafter reads has passed; none of a model."""
     return drafter.reads if isinstance(drafter, EagleHead | BlockHead) else ()
+
+
+def is_beside_target(drafter: CausalModel) -> bool:
+    """Whether a drafter works on what its target keeps of committed text: then it is in no stack."""
+    return isinstance(drafter, ExitModel) or bool(reads_of(drafter))
 
 
 def require_lean(target: CausalModel) -> LeanModel:
@@ -80,7 +91,7 @@ def require_lean(target: CausalModel) -> LeanModel:
     """
     if not isinstance(target, LeanModel):
         raise ModelError(
-            "a head reads hidden states, which only the lean forward of the Llama kind shows, and this target runs as "
-            f"{target.regime}; leave the head out"
+            "heads and exits read hidden states, which only the lean forward of the Llama kind shows, and this target "
+            f"runs as {target.regime}; leave the drafter out"
         )
     return target

@@ -1,0 +1,188 @@
+"""`spectune train pad`: a classifier that says which drafted tokens decide the answer."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from . import options
+from .report import Table, print_json, print_table, progress, tell
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from ..training.pad_files import PadCard
+    from ..training.pad_request import Exercise
+
+POSITIVE = click.IntRange(1)
+CHANCE = click.FloatRange(0.0, 1.0)
+
+
+@click.command()
+@options.target
+@click.option("--drafter", required=True, metavar="PATH", type=click.Path(path_type=Path), help="Whose tokens.")
+@click.option(
+    "--data",
+    "files",
+    required=True,
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help='Problems: .jsonl, every line with "prompt" and "answer". Repeatable.',
+)
+@click.option("-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Its folder.")
+@click.option("--rollouts", default=8, show_default=True, type=POSITIVE, help="Texts with each token, and without.")
+@click.option(
+    "--rollout-temperature",
+    default=0.6,
+    show_default=True,
+    type=click.FloatRange(0.0),
+    help="Of these texts; at 0 take one rollout.",
+)
+@click.option(
+    "--least-share",
+    default=0.9,
+    show_default=True,
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    help="Of the right answers, that a token must keep not to be a pivot.",
+)
+@click.option("--floor", default=1e-4, show_default=True, type=CHANCE, help="Least probability by the target.")
+@click.option(
+    "--reads", default=0, metavar="LAYERS", type=click.IntRange(0), help="Layers behind the state it reads; 0 is usual."
+)
+@click.option("--width", default=256, show_default=True, type=POSITIVE, help="Of its two layers.")
+@click.option("--steps", default=300, show_default=True, type=POSITIVE, help="Updates of the weights.")
+@click.option("--batch", default=32, show_default=True, type=POSITIVE, help="Pairs of tokens per step.")
+@click.option(
+    "--held-out",
+    default=0.25,
+    show_default=True,
+    type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
+    help="Share of the problems it is judged on.",
+)
+@click.option(
+    "--recall",
+    default=0.95,
+    show_default=True,
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    help="Of pivots, for the threshold that the card recommends.",
+)
+@options.max_new_tokens
+@options.device
+@options.dtype
+@options.seed
+@click.option("--fresh", is_flag=True, help="Begin anew what an earlier run left unfinished.")
+@options.as_json
+@click.pass_obj
+def pad(
+    settings: Settings,
+    /,
+    target: Path,
+    drafter: Path,
+    files: tuple[Path, ...],
+    output: Path,
+    rollouts: int,
+    rollout_temperature: float,
+    least_share: float,
+    floor: float,
+    reads: int,
+    width: int,
+    steps: int,
+    batch: int,
+    held_out: float,
+    recall: float,
+    max_new_tokens: int,
+    device: str,
+    dtype: str,
+    seed: int,
+    fresh: bool,
+    as_json: bool,
+) -> None:
+    """Train a pivot classifier for lossy decoding by PAD.
+
+    The target decodes problems whose answers are known. Where it rejects a token of the drafter's, it goes on with and
+    without that token several times: a token that makes answers wrong is a pivot. A small network learns to tell from
+    the target's hidden state. The folder is for this target alone, with a card that says how good it is. A run that was
+    stopped goes on where it stopped.
+
+    \b
+        spectune train pad --target path/to/target --drafter path/to/small --data problems.jsonl -o my-pivots
+        spectune lossy --target path/to/target --drafter small=path/to/small --drafter pivots=my-pivots \\
+            --prompts prompts.jsonl -o lossy.json
+    """
+    from ..profiler.device import detect
+    from ..training.pad import train_pad
+    from ..training.pad_labels import RolloutSettings
+    from ..training.pad_request import PadRequest
+    from ..training.settings import TrainingSettings
+    from ..tuning.family import torch_device
+
+    here = detect(device)
+    request = PadRequest(
+        target=target,
+        drafter=drafter,
+        exercises=tuple(each for path in files for each in exercises_of(path, target)),
+        files=tuple(path.name for path in files),
+        rollouts=RolloutSettings(rollouts=rollouts, temperature=rollout_temperature, seed=seed),
+        settings=TrainingSettings(steps=steps, batch=batch, sequence_tokens=1, seed=seed),
+        max_new_tokens=max_new_tokens,
+        reads=reads,
+        width=width,
+        least_share=least_share,
+        floor=floor,
+        held_out=held_out,
+        recall=recall,
+        device=torch_device(here),
+        dtype=here.dtype_for(dtype),
+    )
+    with progress(settings) as report:
+        card = train_pad(request, output, fresh=fresh, progress=report)
+    if as_json:
+        print_json(asdict(card) | {"folder": str(output)})
+        return
+    print_table(_table(card))
+    tell(
+        settings,
+        f"kept in {output}; next: spectune lossy --target {target} --drafter small={drafter} "
+        f"--drafter pivots={output} --prompts FILE --setting 10,pad,{card.threshold:.3f} -o lossy.json",
+    )
+
+
+def exercises_of(path: Path, target: Path) -> list[Exercise]:
+    """Return the problems of a file in the target's tokens.
+
+    Raises:
+        RequestError: the file cannot be read as prompts, or a line has no answer.
+    """
+    from ..errors import RequestError
+    from ..profiler.prompts import read_answers, read_prompts
+    from ..runtime.models.loading import load_tokenizer
+    from ..training.pad_request import Exercise
+    from ..tuning.prompts import encode_prompt
+
+    prompts, answers = read_prompts(path), read_answers(path)
+    if not answers:
+        raise RequestError(
+            f"{path} does not tell every answer, and a token is judged by the answer it leads to; write a .jsonl file "
+            'whose every line has "prompt" and "answer"'
+        )
+    tokenizer = load_tokenizer(str(target))
+    pairs = zip(prompts, answers, strict=True)
+    return [Exercise(prompt=encode_prompt(prompt, tokenizer), answer=answer) for prompt, answer in pairs]
+
+
+def _table(card: PadCard) -> Table:
+    rows = [
+        (f"{each.threshold:.3f}", _shown(each.recall, each.recall_95), _shown(each.passed, each.passed_95))
+        for each in card.thresholds
+    ]
+    title = f"{card.parameters:,} parameters, {card.pivots:,} pivots of {card.candidates:,} tokens. {card.judgement}"
+    return Table(title=title, columns=("threshold", "pivots rejected, 95 %", "others let be, 95 %"), rows=rows)
+
+
+def _shown(share: float | None, interval: tuple[float, float] | None) -> str | None:
+    if share is None or interval is None:
+        return None
+    return f"{share:.1%} ({interval[0]:.1%} to {interval[1]:.1%})"

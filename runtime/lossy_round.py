@@ -1,0 +1,87 @@
+"""How the chains of one round are accepted by a lossy policy, whichever its rule is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from collections.abc import Sequence as Many
+
+from torch import Tensor
+
+from ..planner.policy import FlyPolicy, LossyPolicy, PadPolicy
+from .cache import KeyValueCache
+from .feature_cache import FeatureCache
+from .lossy import Gates, accept_loosely
+from .pad import PivotJudge, Verified, accept_by_pivots, states_of
+from .walk import Acceptance
+
+REFUSED = "lossy decoding was not allowed; allow it with allow_lossy or --allow-lossy"
+
+
+class LossyRound:
+    """The rule of one round, with what the target's forward said.
+
+    Invariant: `refusal` found nothing against the policy.
+    """
+
+    def __init__(
+        self,
+        policy: LossyPolicy,
+        judges: Mapping[str, PivotJudge],
+        *,
+        logits: Tensor,
+        scores: Tensor,
+        cache: KeyValueCache,
+        contexts: Many[int],
+    ) -> None:
+        """Take what a verify forward of a batch gave, before anything is committed.
+
+        Args:
+            policy: of the round.
+            judges: by name; those that the policy asks are among them.
+            logits: (batch, n, vocabulary), as they come.
+            scores: likewise, processed.
+            cache: the target's.
+            contexts: (batch,) tokens committed in it.
+        """
+        self._policy, self._judges = policy, judges
+        self._logits, self._scores = logits, scores
+        self._cache, self._contexts = cache, contexts
+
+    def accept(
+        self,
+        slot: int,
+        tokens: Many[int],
+        parents: Many[int],
+        size: int,
+        draws: Many[int],
+        stop: Collection[int],
+    ) -> tuple[Acceptance, Gates]:
+        """Return what stays of one sequence's chain, and what the rule met; see `accept_loosely`."""
+        policy, scores = self._policy, self._scores[slot]
+        if isinstance(policy, FlyPolicy):
+            return accept_loosely(tokens, parents, size, draws, rule=policy.rule, scores=scores, stop=stop)
+        assert isinstance(policy, PadPolicy), f"no rule is known for {policy}"
+        judge = self._judges[policy.classifier.name]
+        assert isinstance(self._cache, FeatureCache), "a policy without its hidden states was refused"
+        states = states_of(self._cache, judge.reads, slot, self._contexts[slot], len(scores))
+        verified = Verified(states=states, logits=self._logits[slot], scores=scores)
+        return accept_by_pivots(
+            tokens, parents, size, draws, rule=policy.rule, judge=judge, verified=verified, stop=stop
+        )
+
+
+def refusal(
+    policy: LossyPolicy, judges: Mapping[str, PivotJudge], cache: KeyValueCache, *, is_allowed: bool
+) -> str | None:
+    """Return why a lossy policy's rounds have to be verified without loss; None where nothing speaks against it."""
+    if not is_allowed:
+        return REFUSED
+    if not isinstance(policy, PadPolicy):
+        return None
+    judge = judges.get(policy.classifier.name)
+    if judge is None:
+        return f"there is no classifier called {policy.classifier.name} here"
+    kept = cache.after if isinstance(cache, FeatureCache) else ()
+    if judge.reads not in kept:
+        return f"the classifier reads hidden states after {judge.reads} layers, and the target keeps those after {kept}"
+    return None

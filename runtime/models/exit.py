@@ -1,0 +1,74 @@
+"""A target's own first layers as drafter: behind them a small network imitates what the deep layers would make of it.
+
+    drafted logits = lm_head(final_norm(h + U SiLU(W norm(h)))),     h = hidden state after the first E layers
+
+Embedding, layers, final norm and language-model head are the target's; only norm, W and U are the drafter's own.
+
+Source: Bajpai, Hanawal 2025, arXiv:2510.22641 (layers and an imitation network); Elhoushi et al. 2024, LayerSkip,
+arXiv:2404.16710 (layers alone); Liu et al. 2024, Kangaroo, arXiv:2404.18911 (layers and one of attention). What the
+first paper's network looks like is not public; this form is this package's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...errors import ModelError
+from .eagle_shape import as_numbers
+from .exit_shape import ExitShape
+from .forward import ForwardInput
+from .lean import LeanModel, taken
+from .norm import Norm
+from .projection import Projection
+
+NORM, UP, DOWN = (f"imitation.{name}.weight" for name in ("norm", "up", "down"))
+
+
+class ExitModel(LeanModel):
+    """The first layers of a target and an imitation network, as a causal language model; it shares all weights.
+
+    What it says behind a token is a function of the text up to there, as a model's answer is. By itself it keeps keys
+    and values of its layers in a cache of its own; `ExitDrafter` reads and writes the target's.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], shape: ExitShape, target: LeanModel) -> None:
+        """Take the imitation network's tensors: (hidden,), (width, hidden) and (hidden, width).
+
+        Raises:
+            ModelError: a tensor is missing, or does not fit, or the target ends before the exit.
+        """
+        known = len(target.anatomy.layers)
+        if shape.layers >= known:
+            raise ModelError(
+                f"the drafter leaves its target after layer {shape.layers} and this target has {known}; an exit lies "
+                f"before the last layer, give the drafter of this target"
+            )
+        super().__init__(replace(target.anatomy, layers=target.anatomy.layers[: shape.layers]))
+        sizes = {NORM: (self.hidden,), UP: (shape.width, self.hidden), DOWN: (self.hidden, shape.width)}
+        for name, size in sizes.items():
+            if name not in weights or tuple(weights[name].shape) != size:
+                seen = tuple(weights[name].shape) if name in weights else "missing"
+                raise ModelError(
+                    f"the exit's {name} is {seen} and this target needs {size}; give the drafter of this target"
+                )
+        own = {name: as_numbers(weights[name], self.anatomy.embedding) for name in sizes}
+        self._norm = Norm(weight=own[NORM], eps=target.anatomy.final_norm.eps)
+        self._up, self._down = Projection(own[UP]), Projection(own[DOWN])
+
+    @property
+    def exit_layer(self) -> int:
+        """How many layers of the target it runs."""
+        return len(self.anatomy.layers)
+
+    def answer(self, step: ForwardInput, hidden: Tensor) -> Tensor:
+        """Return the logits of a forward whose last layer left these hidden states, (batch * n, hidden)."""
+        left = self.imitated(taken(step, hidden))
+        return self.logits(self.final_norm(left)).view(len(step.tokens), -1, self.vocabulary)
+
+    def imitated(self, hidden: Tensor) -> Tensor:
+        """Return (rows, hidden): what stands for the target's last hidden states, before the final norm."""
+        return self._down.added_to(hidden, F.silu(self._up(self._norm(hidden))))

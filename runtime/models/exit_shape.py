@@ -1,0 +1,72 @@
+"""What the folder of an exit drafter says about it: where it leaves its target, and whose it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import ModelError
+from .eagle_shape import OWN
+
+KIND = "exit"  # what such a folder calls itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitShape:
+    """An exit drafter as its config.json describes it."""
+
+    layers: int  # of the target, that draft
+    width: int  # of the imitation network
+    target: str  # ModelIdentity.weights_hash of its target
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width) < 1:
+            raise ModelError(f"an exit drafter has layers and a width of 1 or more, got {self}; train it again")
+
+
+def is_exit(folder: Path) -> bool:
+    """Whether a folder holds an exit drafter and no language model."""
+    try:
+        written = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return False
+    said = written.get(OWN) if isinstance(written, dict) else None
+    return isinstance(said, dict) and said.get("kind") == KIND
+
+
+def exit_shape(folder: Path) -> ExitShape:
+    """Return what the folder of an exit drafter says.
+
+    Raises:
+        ModelError: it says nothing, or what cannot be.
+    """
+    try:
+        said: dict[str, Any] = json.loads((folder / "config.json").read_text())[OWN]
+        return ExitShape(layers=int(said["layers"]), width=int(said["width"]), target=str(said["target"]))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ModelError(f"{folder}/config.json is of no exit drafter: {error!r}; copy or train it again") from error
+
+
+def exit_config(shape: ExitShape) -> dict[str, Any]:
+    """Return config.json of an exit drafter."""
+    said = {"kind": KIND, "layers": shape.layers, "width": shape.width, "target": shape.target}
+    return {"architectures": ["SpectuneExitDrafter"], OWN: said}
+
+
+def require_exit_of(folder: Path, target: str, weights_hash: str) -> None:
+    """Raise ModelError where an exit drafter was trained for other weights than a target's.
+
+    Args:
+        folder: of the drafter.
+        target: what the target is called.
+        weights_hash: ModelIdentity.weights_hash of the target.
+    """
+    shape = exit_shape(folder)
+    if shape.target != weights_hash:
+        raise ModelError(
+            f"the drafter {folder} was trained for a target with the weights {shape.target[:12]}, and {target} has "
+            f"{weights_hash[:12]}; give the one of this target, or train one: spectune train exit --target {target} "
+            f"--exit-layer {shape.layers}"
+        )

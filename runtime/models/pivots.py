@@ -1,0 +1,174 @@
+"""A pivot classifier: how likely a drafted token is one that decides the answer, by the target's own hidden state.
+
+It reads, of each drafted token that strict verification would reject: the target's hidden state after some layers at
+that token, which the verify forward has read already; the target's probability of the token; and the entropy of the
+target's distribution in its place, in nats. Both are of the softmax of the logits as they come, whatever the request's
+sampling settings are, so that a decoder asks exactly what the classifier was trained on.
+
+Source: Ziashahabi et al. 2025, PAD, arXiv:2511.00351; the layers, the width and the norm are choices made here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...errors import ModelError
+from ...profiler.records.model import ModelIdentity
+from .eagle_shape import OWN, read_tensors
+from .forward import CausalModel
+from .lean import LeanModel
+
+KIND = "pad"
+BESIDE = 2  # features beside the hidden state: probability and entropy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PivotShape:
+    """A pivot classifier as its config.json describes it.
+
+    Attributes:
+        reads: layers of the target that the hidden state it reads has passed.
+        hidden: size of that state.
+        width: of its two layers.
+        target: ModelIdentity.weights_hash of its target.
+        threshold: pivot chance from which on a token is best taken for a pivot, by the labels kept from training.
+        floor: least probability of the tokens it was trained on.
+    """
+
+    reads: int
+    hidden: int
+    width: int
+    target: str
+    threshold: float
+    floor: float
+
+    def __post_init__(self) -> None:
+        if self.reads < 0 or self.hidden < 1 or self.width < 1 or not self.target:
+            raise ModelError(f"a pivot classifier reads a state of a target it names, got {self}; train it again")
+        if not 0.0 <= self.threshold <= 1.0 or not 0.0 <= self.floor <= 1.0:
+            raise ModelError(f"a pivot classifier's threshold and floor are chances, got {self}; train it again")
+
+
+class PivotNet(nn.Module):
+    """Two layers of SiLU over (rows, hidden + 2) features, the hidden state normed; gives a logit a row."""
+
+    def __init__(self, hidden: int, width: int) -> None:
+        """Draw all weights."""
+        super().__init__()
+        self.norm = nn.LayerNorm(hidden)
+        self.first = nn.Linear(hidden + BESIDE, width)
+        self.second = nn.Linear(width, width)
+        self.last = nn.Linear(width, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the logits (rows,) of being a pivot."""
+        states, beside = features[:, :-BESIDE], features[:, -BESIDE:]
+        read = torch.cat((self.norm(states), beside), dim=-1)
+        logits: Tensor = self.last(F.silu(self.second(F.silu(self.first(read)))))
+        return logits.squeeze(-1)
+
+
+class PivotClassifier:
+    """A trained classifier ready to be asked; it computes in float32."""
+
+    def __init__(self, net: PivotNet, shape: PivotShape, device: torch.device) -> None:
+        """Take a network, and move it to the target's device."""
+        self.shape, self.reads = shape, shape.reads
+        self._net = net.eval().float().to(device)
+
+    @torch.inference_mode()
+    def chances(self, features: Tensor) -> list[float]:
+        """Return the chance in [0, 1] that each token is a pivot, by features (rows, hidden + 2)."""
+        found: list[float] = self._net(features).sigmoid().tolist()
+        return found
+
+
+def features_of(states: Tensor, logits: Tensor, tokens: Tensor) -> Tensor:
+    """Return (rows, hidden + 2) float32: the state, the probability of the token, the entropy in its place in nats.
+
+    Args:
+        states: (rows, hidden), of the target at each token.
+        logits: (rows, vocabulary), the target's, that each token was drawn against.
+        tokens: (rows,) ids.
+    """
+    logs = logits.double().log_softmax(-1)
+    terms = torch.where(logs.isneginf(), 0.0, -logs.exp() * logs)
+    probability = logs.gather(-1, tokens.unsqueeze(-1)).exp()
+    return torch.cat((states.float(), probability.float(), terms.sum(-1, keepdim=True).float()), dim=-1)
+
+
+def is_pivots(folder: Path) -> bool:
+    """Whether a folder holds a pivot classifier."""
+    said = _said(folder)
+    return said is not None and said.get("kind") == KIND
+
+
+def pivot_shape(folder: Path) -> PivotShape:
+    """Return what a classifier's folder says.
+
+    Raises:
+        ModelError: it holds no classifier, or says what cannot be.
+    """
+    said = _said(folder)
+    if said is None or said.get("kind") != KIND:
+        raise ModelError(f"{folder} holds no pivot classifier; train one with: spectune train pad")
+    try:
+        return PivotShape(**{name: value for name, value in said.items() if name != "kind"})
+    except TypeError as error:
+        raise ModelError(f"{folder}/config.json describes no pivot classifier: {error}; train it again") from error
+
+
+def pivot_config(shape: PivotShape) -> dict[str, Any]:
+    """Return config.json of a classifier."""
+    return {"architectures": ["SpectunePivotClassifier"], OWN: {"kind": KIND, **asdict(shape)}}
+
+
+def load_pivots(folder: Path, target: CausalModel) -> PivotClassifier:
+    """Return a classifier on the device of its target.
+
+    Raises:
+        ModelError: it cannot be read, or the target does not show such hidden states.
+    """
+    shape = pivot_shape(folder)
+    if not isinstance(target, LeanModel):
+        raise ModelError(
+            "a pivot classifier reads hidden states, which only the lean forward of the Llama kind shows, and this "
+            f"target runs as {target.regime}; leave the classifier out"
+        )
+    target.require_layers((shape.reads,))
+    if target.hidden != shape.hidden:
+        raise ModelError(f"{folder} reads states of {shape.hidden} numbers, and the target's have {target.hidden}")
+    net = PivotNet(shape.hidden, shape.width)
+    try:
+        net.load_state_dict(read_tensors(folder))
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise ModelError(f"{folder} does not hold its classifier's weights: {reason} Train it again") from error
+    return PivotClassifier(net, shape, target.device)
+
+
+def require_pivots_of(folder: Path, target: ModelIdentity) -> None:
+    """Raise ModelError where a classifier was trained for other weights than a target's."""
+    own = pivot_shape(folder).target
+    if own != target.weights_hash:
+        raise ModelError(
+            f"the classifier {folder} was trained for a target with the weights {own[:12]}, and {target.name} has "
+            f"{target.weights_hash[:12]}; give the one of this target, or train one: spectune train pad --target "
+            f"{target.name}"
+        )
+
+
+def _said(folder: Path) -> dict[str, Any] | None:
+    try:
+        written = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return None
+    said = written.get(OWN) if isinstance(written, dict) else None
+    return said if isinstance(said, dict) else None

@@ -1,0 +1,206 @@
+"""SpecFormer: from the states that a verification left, all places of the next draft at once, which see each other.
+
+    r[t]    = join(norms(h_1[t - 1], h_2[t - 1], ..., embedding))      a committed token, beside the states before it
+    c[t]    = r[t] + attention(r[t]; sees r[1..t])                     causal, its keys and values in a cache
+    D[t, i] = W_i norm(c[t]) + b_i                                     place i behind it; nothing is added to
+    E[t, .] = D[t, .] + attention(D[t, .]; sees D[t, .])               both ways, no turns: b_i tells places apart
+    logits[t, i] = lm_head(final_norm(E[t, i] + mlp(norm(E[t, i]))))   says x[t + 1 + i]
+
+The published form joins the embedding of x[t - 1], to which the states belong: it runs before x[t] is known. Here x[t]
+is known, and its own embedding is joined; where 0 is among `reads`, as published. A state behind all layers has gone
+through the target's final norm, as the published code reads it. `join` may be narrower than the target: that is the
+width of r and c alone. The first token of a text has no state before it and is never seen.
+
+Source: Shi et al. 2026, SpecFormer, arXiv:2511.20340; as published the attention between places goes both ways,
+which one snapshot of the public code does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...errors import ModelError
+from ..cache import KeyValueCache
+from .anatomy import Anatomy, LayerWeights, Sight
+from .block import BlockHead, Levels, wanted_rows
+from .block_shape import BlockShape
+from .eagle_shape import as_numbers
+from .forward import ForwardInput
+from .lean import LayerStates, LeanModel, Place
+from .norm import Norm
+from .projection import Projection
+
+
+class SpecFormer(BlockHead):
+    """A SpecFormer beside its target, with keys and values of committed tokens in a cache of one layer."""
+
+    def __init__(self, weights: Mapping[str, Tensor], shape: BlockShape, target: LeanModel) -> None:
+        """Take tensors by the names in `tensor_shapes`.
+
+        Raises:
+            ModelError: a tensor is missing, or the drafter does not fit the target.
+        """
+        super().__init__(target, shape.reads, shape.depth)
+        for name, size in tensor_shapes(target.anatomy, shape).items():
+            seen = tuple(weights[name].shape) if name in weights else "missing"
+            if seen != size:
+                raise ModelError(f"SpecFormer's {name} is {seen} and this target needs {size}; give its own drafter")
+        tensors = {name: as_numbers(weight, target.anatomy.embedding) for name, weight in weights.items()}
+        eps = target.anatomy.final_norm.eps
+        self._norms = Norm(weight=tensors["norms.weight"], eps=eps)
+        self._joins = Projection(tensors["join.weight"])
+        self._place_norm = Norm(weight=tensors["place_norm.weight"], eps=eps)
+        self._places = Projection(tensors["places.weight"], tensors["places.bias"])
+        self._body = _Body(_anatomy(tensors, target))
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        """Return an empty cache for that many sequences of at most `capacity` tokens."""
+        return self._body.new_cache(slots, capacity)
+
+    @torch.inference_mode()
+    def keep(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> None:
+        """Write keys and values of committed tokens."""
+        joined = self._joined(step.tokens, features.flatten(0, 1))
+        self._body.remember(joined, cache, self._body.place(step, cache))
+
+    @torch.inference_mode()
+    def say(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return (rows, places, vocabulary): logits of every place behind the wanted tokens."""
+        batch = len(step.tokens)
+        tokens, columns, positions = (
+            wanted_rows(step, each.unsqueeze(2)).view(batch, -1) for each in (step.tokens, step.columns, step.positions)
+        )
+        asking = replace(
+            step, tokens=tokens, columns=columns, positions=positions, bias=self._bias(columns, step.seen), take=None
+        )
+        joined = self._joined(tokens, wanted_rows(step, features))
+        seen = self._body.through_text(joined, cache, self._body.place(asking, cache))
+        places = self._places(self._place_norm(seen)).view(len(seen), self.depth, -1)
+        normed = self._target.final_norm(self._body.through_places(places))
+        return self._target.logits(normed).view(len(seen), self.depth, -1)
+
+    def block(self, said: Tensor) -> Levels:
+        """Return the block of what was said: one level per place."""
+        return Levels(said)
+
+    def _joined(self, tokens: Tensor, features: Tensor) -> Tensor:
+        """Return (batch * n, width) for tokens (batch, n) and features (batch * n, len(reads) * hidden)."""
+        whole = len(self._target.anatomy.layers)
+        parts = [
+            self._target.final_norm(part) if count == whole else part
+            for count, part in zip(self.reads, features.chunk(len(self.reads), dim=-1), strict=True)
+        ]
+        if 0 not in self.reads:
+            parts.append(self._target.embed(tokens))
+        return self._joins(self._norms(torch.stack(parts, dim=1)).flatten(1))
+
+    def _bias(self, columns: Tensor, seen: int) -> Tensor:
+        """Return (batch, n, seen): a token at a column (batch, n) sees itself and what is before it, but the first."""
+        own = columns.unsqueeze(2)
+        places = torch.arange(seen, device=self.device)
+        is_open = (places <= own) & (places >= own.clamp(max=1))  # the first sees itself: nobody wants what it says
+        bias = torch.zeros(is_open.shape, dtype=self.dtype, device=self.device)
+        return bias.masked_fill_(~is_open, -torch.inf)
+
+
+class _Body(LeanModel):
+    """Both attentions, with the target's heads: that to the text, and that between the places of a draft."""
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        """Return an empty cache for what is kept of texts: one layer."""
+        return KeyValueCache(
+            layers=1, slots=slots, capacity=capacity, width=self._width, dtype=self.dtype, device=self.device
+        )
+
+    def remember(self, joined: Tensor, cache: LayerStates, place: Place) -> None:
+        """Write keys and values of tokens (batch * n, width)."""
+        (states,), layer = cache.states, self._layers[0]
+        _, pair = self._project(layer, layer.input_norm(joined), place.views[0])
+        states.view(-1, self._width).index_copy_(0, place.rows, pair)
+
+    def through_text(self, joined: Tensor, cache: LayerStates, place: Place) -> Tensor:
+        """Return tokens (batch * n, width) when they have looked at the text, themselves included."""
+        (states,), layer, view = cache.states, self._layers[0], place.views[0]
+        query, _ = self._project(layer, layer.input_norm(joined), view)
+        mixed = self._attend(query, states[place.slots, : place.seen], view.bias, layer.scale)
+        return layer.output.added_to(joined, mixed)
+
+    def through_places(self, places: Tensor) -> Tensor:
+        """Return (rows * places, hidden) for (rows, places, hidden): the places of a row have looked at each other."""
+        rows, count, _ = places.shape
+        layer, heads, size = self._layers[1], self.anatomy.heads, self.anatomy.size
+        hidden = places.flatten(0, 1)
+        qkv = layer.qkv(layer.input_norm(hidden)).view(rows, count, -1)
+        query, pair = qkv[..., : heads * size].reshape(rows, count, heads, size), qkv[..., heads * size :]
+        mixed = self._attend(query, pair, None, layer.scale)
+        hidden = layer.output.added_to(hidden, mixed)
+        gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, dim=-1)
+        return layer.down.added_to(hidden, layer.activation(gate).mul_(up))
+
+
+def tensor_shapes(target: Anatomy, shape: BlockShape) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of a SpecFormer, whose attentions have the target's heads."""
+    hidden, width, inner = target.embedding.shape[1], shape.width, shape.intermediate
+    inputs = len(shape.reads) + (0 not in shape.reads)
+    queries, pairs = target.heads * target.size, target.kv_heads * target.size
+    found: dict[str, tuple[int, ...]] = {"norms.weight": (inputs, hidden), "join.weight": (width, inputs * hidden)}
+    for name, size in (("context", width), ("draft", hidden)):
+        found |= {
+            f"{name}.input_layernorm.weight": (size,),
+            f"{name}.self_attn.q_proj.weight": (queries, size),
+            f"{name}.self_attn.k_proj.weight": (pairs, size),
+            f"{name}.self_attn.v_proj.weight": (pairs, size),
+            f"{name}.self_attn.o_proj.weight": (size, queries),
+        }
+    return found | {
+        "place_norm.weight": (width,),
+        "places.weight": (shape.depth * hidden, width),
+        "places.bias": (shape.depth * hidden,),
+        "draft.post_attention_layernorm.weight": (hidden,),
+        "draft.mlp.gate_proj.weight": (inner, hidden),
+        "draft.mlp.up_proj.weight": (inner, hidden),
+        "draft.mlp.down_proj.weight": (hidden, inner),
+    }
+
+
+def _anatomy(tensors: Mapping[str, Tensor], target: LeanModel) -> Anatomy:
+    """Return both attentions as a model's layers; that to the text is turned as the target's first layer turns."""
+    own = target.anatomy
+    sight = Sight(window=None, turns=own.sights[own.layers[0].sight].turns)
+    draft = LayerWeights(
+        sight=0,
+        input_norm=_norm(tensors, "draft.input_layernorm", own),
+        qkv=_fused(tensors, "draft.self_attn", "q", "k", "v"),
+        head_norm=None,
+        scale=own.size**-0.5,
+        output=_fused(tensors, "draft.self_attn", "o"),
+        output_norm=None,
+        mlp_norm=_norm(tensors, "draft.post_attention_layernorm", own),
+        gate_up=_fused(tensors, "draft.mlp", "gate", "up"),
+        activation=F.silu,
+        down=_fused(tensors, "draft.mlp", "down"),
+        down_norm=None,
+    )
+    context = replace(  # there is no MLP behind it, so that of the other is never run from here
+        draft,
+        input_norm=_norm(tensors, "context.input_layernorm", own),
+        qkv=_fused(tensors, "context.self_attn", "q", "k", "v"),
+        output=_fused(tensors, "context.self_attn", "o"),
+    )
+    return replace(
+        own, sights=(sight,), layers=(context, draft), embedding_scale=None, attention_cap=None, logit_cap=None
+    )
+
+
+def _norm(tensors: Mapping[str, Tensor], name: str, own: Anatomy) -> Norm:
+    return Norm(weight=tensors[f"{name}.weight"], eps=own.final_norm.eps)
+
+
+def _fused(tensors: Mapping[str, Tensor], block: str, *names: str) -> Projection:
+    """Return linear layers of one input as one."""
+    return Projection(torch.cat([tensors[f"{block}.{name}_proj.weight"] for name in names]))

@@ -1,0 +1,123 @@
+"""PAD's acceptance in the decoder: LOSSY, and never run unless the decoder was made with `allow_lossy`.
+
+The rule itself is `planner/pad.py`; here is what the classifier is asked. It reads the hidden states that the verify
+forward leaves in the target's cache, so it costs no forward of the target.
+
+Source: Ziashahabi et al. 2025, PAD, arXiv:2511.00351.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..planner.fly import accepted_length
+from ..planner.pad import PadRule
+from .feature_cache import FeatureCache
+from .lossy import Gates, gates_along
+from .models.pivots import BESIDE, features_of
+from .walk import Acceptance, accept
+
+
+class PivotJudge(Protocol):
+    """Says how likely drafted tokens are pivots."""
+
+    reads: int  # layers of the target that the hidden state it reads has passed
+
+    def chances(self, features: Tensor) -> list[float]:
+        """Return the chance in [0, 1] of each row of features (rows, hidden + 2), see `models.pivots.features_of`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What one verify forward says of one sequence's chain of n nodes.
+
+    Attributes:
+        states: (n, hidden), of the target at each node, after as many layers as the judge reads.
+        logits: (n, vocabulary), behind each node, as they come.
+        scores: (n, vocabulary), likewise, processed; -inf where a token is never drawn.
+    """
+
+    states: Tensor
+    logits: Tensor
+    scores: Tensor
+
+
+def states_of(cache: FeatureCache, reads: int, slot: int, context: int, nodes: int) -> Tensor:
+    """Return (nodes, hidden): the hidden states that a verify forward left behind a sequence's text."""
+    width = cache.features.shape[2] // len(cache.after)
+    first = cache.after.index(reads) * width
+    return cache.features[slot, context : context + nodes, first : first + width]
+
+
+def accept_by_pivots(
+    tokens: Many[int],
+    parents: Many[int],
+    size: int,
+    draws: Many[int],
+    *,
+    rule: PadRule,
+    judge: PivotJudge,
+    verified: Verified,
+    stop: Collection[int] = (),
+) -> tuple[Acceptance, Gates]:
+    """Return the part of a drafted chain that stays by the rule, and what the rule met.
+
+    A token that may never be drawn, and one that would end the text, stay only where the target says them itself. A
+    draft that is no chain is accepted without loss.
+
+    Args:
+        tokens: (n,) drafted ids; tokens[0] is the root's and is not read.
+        parents: (n,) parents before children.
+        size: real nodes, root included; the rest is padding.
+        draws: (n,) the target's draw behind each node.
+        rule: of acceptance.
+        judge: asked about mismatches that reach the floor.
+        verified: what the target says.
+        stop: token ids that end the text.
+    """
+    if list(parents[:size]) != list(range(-1, size - 1)):
+        return accept(tokens, parents, size, draws), Gates()
+    matches = [tokens[place + 1] == draws[place] for place in range(size - 1)]
+    foreign = [place for place, fits in enumerate(matches) if not fits and tokens[place + 1] not in stop]
+    features, asked = _asked(tokens, foreign, matches, rule, verified)
+    chances = judge.chances(features) if asked else []
+    passed = [place for place, chance in zip(asked, chances, strict=True) if chance < rule.threshold]
+    kept = accepted_length(matches, passed)
+    lossy = tuple(place for place in passed if place < kept)
+    met = [(place, chance) for place, chance in zip(asked, chances, strict=True) if place <= kept]
+    gates = gates_along(
+        matches,
+        kept,
+        pivots=tuple(chance for _, chance in met),
+        asked=tuple(tokens[place + 1] for place, _ in met),
+    )
+    drawn = [*tokens[1 : kept + 1], draws[kept]]
+    return Acceptance(nodes=list(range(kept + 1)), drawn=drawn, lossy=lossy), gates
+
+
+def _asked(
+    tokens: Many[int], foreign: Many[int], matches: Many[bool], rule: PadRule, verified: Verified
+) -> tuple[Tensor, list[int]]:
+    """Return the features of the mismatches that the judge is asked about, and their places.
+
+    These are the ones that reach the floor and may be drawn, up to the first that does not.
+    """
+    if not foreign:
+        return verified.states[:0], []
+    ids = [tokens[place + 1] for place in foreign]
+    found = features_of(
+        verified.states[[place + 1 for place in foreign]],
+        verified.logits[list(foreign)],
+        torch.tensor(ids, device=verified.logits.device),
+    )
+    likely = (found[:, -BESIDE] >= rule.floor) & verified.scores[list(foreign), ids].isfinite()
+    eligible = [place for place, may in zip(foreign, likely.tolist(), strict=True) if may]
+    reached = accepted_length(matches, eligible)  # were none of them a pivot
+    asked = [place for place in eligible if place < reached]
+    return found[[row for row, place in enumerate(foreign) if place in asked]], asked

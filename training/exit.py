@@ -1,0 +1,184 @@
+"""Train the imitation network behind an exit of a frozen target: the job behind `spectune train exit`."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ..errors import ModelError, TrainingError
+from ..profiler.identity import identify
+from ..profiler.records.model import ModelIdentity
+from ..runtime.models.configuration import declared
+from ..runtime.models.exit_shape import ExitShape
+from ..runtime.models.loading import load_config, load_pretrained, load_tokenizer
+from .acceptance import Acceptance
+from .checkpoint import Checkpoint
+from .exit_files import ExitCard, save_exit, save_exit_card
+from .exit_module import DEEP, ImitationModule, imitation_loss
+from .language_model import train
+from .own_text import OwnTextSettings, corpus_of
+from .run_folder import Progress, judged, own_texts_of, run_folder
+from .settings import TrainingSettings
+
+CHAIN = 6  # tokens of the greedy chains that are counted: LayerSkip's default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitRequest:
+    """Which exit is to be trained, and on what."""
+
+    target: Path
+    data: tuple[Path, ...]  # text files whose pieces the target continues
+    exit_layer: int  # layers of the target that draft
+    width: int = 0  # of the imitation network; 0: the target's hidden size
+    settings: TrainingSettings
+    own: OwnTextSettings
+    device: str = "cpu"
+    dtype: str = "bfloat16"  # in which the target writes
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise TrainingError("an exit needs text to learn from; give one file or more")
+        if self.exit_layer < 1 or self.width < 0:
+            raise TrainingError(f"an exit lies behind 1 layer or more, and 0 is the default width, got {self}")
+
+
+def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> ExitCard:
+    """Train an exit's imitation network, save it with its card in a folder, and return the card.
+
+    A run that was stopped goes on where it stopped when the same request comes again with the same folder.
+
+    Args:
+        request: what to train.
+        folder: where to; made if it is not there.
+        fresh: forget what an earlier run left unfinished.
+        progress: told each step.
+
+    Raises:
+        ModelError: the target cannot be loaded, is of a kind whose hidden states cannot be read, or ends before the
+            exit.
+        TrainingError: there is too little text, or the folder holds another run.
+    """
+    start = time.monotonic()
+    _require_exit(request)
+    identity = identify(request.target)
+    partial = run_folder(request, identity, folder, fresh=fresh)
+    corpus = corpus_of(request.data, load_tokenizer(str(request.target)))
+    texts = own_texts_of(request, corpus, partial, progress)
+    job = _Job(request)
+    torch.manual_seed(request.settings.seed)
+    network = job.new_network()
+    checkpoint = Checkpoint(partial / "run.pt")
+    for _ in train(network, lambda batch: job.loss(network, batch), texts.ravel(), request.settings, checkpoint):
+        progress("training the exit", len(checkpoint.losses) / request.settings.steps)
+    shape = ExitShape(layers=request.exit_layer, width=job.width, target=identity.weights_hash)
+    save_exit(folder, network.tensors(), shape)
+    accepted = judged(request, corpus, folder, CHAIN, progress)
+    card = _card(request, identity, job, network, checkpoint.losses, accepted, seconds=time.monotonic() - start)
+    save_exit_card(folder, card)
+    shutil.rmtree(partial)
+    return card
+
+
+class _Job:
+    """The frozen target beside an imitation network in training.
+
+    Attributes:
+        layers: of the target.
+        width: of the network.
+        deep: how many layers each hidden state that is imitated has passed; all lie behind the exit.
+    """
+
+    def __init__(self, request: ExitRequest) -> None:
+        self._exit, self._device = request.exit_layer, request.device
+        model: PreTrainedModel = load_pretrained(str(request.target), dtype="float32", device=request.device)
+        self._target = model.requires_grad_(False)
+        norm = model.base_model.norm
+        assert isinstance(norm, nn.Module), "of the Llama kind"
+        self._final_norm = norm
+        self.layers, self.width = int(model.config.num_hidden_layers), request.width or int(model.config.hidden_size)
+        self.deep = range(max(request.exit_layer, self.layers - DEEP) + 1, self.layers + 1)
+
+    def new_network(self) -> ImitationModule:
+        """Return a network that has learned nothing."""
+        config = self._target.config
+        eps = float(config.rms_norm_eps)
+        made = ImitationModule(int(config.hidden_size), self.width, deep=len(self.deep), eps=eps)
+        return made.to(self._device)
+
+    def loss(self, network: ImitationModule, batch: Tensor) -> Tensor:
+        """Return the loss of (batch, tokens + 1) ids."""
+        with torch.no_grad():
+            states, logits = self.read(batch[:, :-1])
+        own = network(states[self._exit])
+        deep = network.fused(torch.stack([states[count] for count in self.deep]))
+        return imitation_loss(own, deep, self.said(own), logits, batch[:, 1:])
+
+    def read(self, ids: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Return hidden states (batch, tokens, hidden), embedded and after every layer, and the target's logits.
+
+        transformers gives the last state behind the final norm; this one is from before it.
+        """
+        last: list[Tensor] = []
+        hook = self._final_norm.register_forward_pre_hook(lambda _, inputs: last.append(inputs[0]))
+        try:
+            said = self._target(input_ids=ids, output_hidden_states=True)
+        finally:
+            hook.remove()
+        return [*said.hidden_states[:-1], last[0]], said.logits
+
+    def said(self, own: Tensor) -> Tensor:
+        """Return (batch, tokens, vocabulary): the logits of states from before the final norm."""
+        logits: Tensor = self._target.get_output_embeddings()(self._final_norm(own))
+        cap = declared(self._target.config, "final_logit_softcapping")
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def _require_exit(request: ExitRequest) -> None:
+    """Raise ModelError unless the target goes on behind the exit."""
+    layers = int(load_config(str(request.target)).get_text_config().num_hidden_layers)
+    if request.exit_layer >= layers:
+        raise ModelError(
+            f"a target of {layers} layers has exits behind 1 to {layers - 1} of them, not {request.exit_layer}; name "
+            "another with --exit-layer"
+        )
+
+
+def _card(
+    request: ExitRequest,
+    identity: ModelIdentity,
+    job: _Job,
+    network: ImitationModule,
+    losses: Sequence[float],
+    accepted: Acceptance,
+    *,
+    seconds: float,
+) -> ExitCard:
+    return ExitCard(
+        target=identity.name,
+        target_hash=identity.weights_hash,
+        reads=(request.exit_layer,),
+        layers=request.exit_layer,
+        of_layers=job.layers,
+        width=job.width,
+        parameters=sum(tensor.numel() for tensor in network.tensors().values()),
+        files=tuple(path.name for path in request.data),
+        own_texts=request.own.texts,
+        own_tokens=request.own.texts * (request.own.prompt_tokens + request.own.new_tokens),
+        steps=request.settings.steps,
+        batch=request.settings.batch,
+        sequence_tokens=request.settings.sequence_tokens,
+        seed=request.settings.seed,
+        losses=tuple(losses),
+        acceptance=accepted.by_depth,
+        tokens_per_round=accepted.tokens_per_round,
+        rounds=accepted.rounds,
+        seconds=seconds,
+    )

@@ -1,0 +1,253 @@
+"""Train a pivot classifier for PAD on a frozen target: the job behind `spectune train pad`.
+
+Problems with known answers are decoded, the drafter's rejected tokens labelled by rollouts (see `pad_labels`), and a
+small network learns to tell which of them spoil the answer.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from ..errors import TrainingError
+from ..planner.quality import ends_with
+from ..profiler.identity import identify
+from ..profiler.records.model import ModelIdentity
+from ..runtime.models.drafter import load_drafter, require_drafter_of
+from ..runtime.models.forward import CausalModel
+from ..runtime.models.loading import load_config, load_model, load_tokenizer
+from ..runtime.models.pivots import BESIDE, PivotClassifier, PivotNet, PivotShape
+from ..runtime.models.tapped import require_lean
+from ..runtime.requests import Request
+from .checkpoint import Checkpoint
+from .language_model import train
+from .pad_files import PadCard, save_pad_card, save_pivots
+from .pad_labels import SLOTS, harvest, pivots_of, utilities
+from .pad_quality import at_threshold, auroc, auroc_interval, threshold_of_recall
+from .pad_request import PadRequest, usual_reads
+from .run_folder import Progress, run_folder
+
+PUBLISHED = (0.3, 0.5, 0.7)  # thresholds of the paper
+
+Floats32 = NDArray[np.float32]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """Candidates of all problems: features (n, hidden + 2), the problem of each (n,), and right shares (n, 2)."""
+
+    features: Floats32
+    problems: Ints
+    shares: Floats
+
+
+def train_pad(request: PadRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> PadCard:
+    """Train a classifier, save it with its card in a folder, and return the card.
+
+    A run that was stopped goes on where it stopped when the same request comes again with the same folder.
+
+    Args:
+        request: what to train.
+        folder: where to; made if it is not there.
+        fresh: forget what an earlier run left unfinished.
+        progress: told each step.
+
+    Raises:
+        ModelError: a model cannot be loaded, or the target is of a kind whose hidden states cannot be read.
+        TrainingError: there is nothing to learn from, or the folder holds another run.
+    """
+    start = time.monotonic()
+    identity, drafter = identify(request.target), identify(request.drafter)
+    require_drafter_of(request.drafter, identity)
+    partial = run_folder(request, identity, folder, fresh=fresh)
+    labels = _labels(request, partial, progress)
+    is_pivot = pivots_of(labels.shares, request.least_share)
+    is_held_out = _held_out(request)[labels.problems]
+    _require_both(is_pivot[~is_held_out], len(request.exercises))
+    checkpoint = Checkpoint(partial / "run.pt")
+    net = _trained(request, labels.features[~is_held_out], is_pivot[~is_held_out], checkpoint, progress)
+    shape = PivotShape(
+        reads=_reads(request),
+        hidden=labels.features.shape[1] - BESIDE,
+        width=request.width,
+        target=identity.weights_hash,
+        threshold=0.0,
+        floor=request.floor,
+    )
+    chances = _chances(net, shape, labels.features[is_held_out])
+    shape = replace(shape, threshold=threshold_of_recall(chances, is_pivot[is_held_out], request.recall))
+    kept = Labels(
+        features=labels.features[is_held_out], problems=labels.problems[is_held_out], shares=labels.shares[is_held_out]
+    )
+    card = replace(
+        _card(request, (identity, drafter), shape, kept, chances),
+        parameters=sum(parameter.numel() for parameter in net.parameters()),
+        candidates=len(is_pivot),
+        pivots=int(is_pivot.sum()),
+        losses=tuple(checkpoint.losses),
+        seconds=time.monotonic() - start,
+    )
+    save_pivots(folder, net, shape)
+    save_pad_card(folder, card)
+    shutil.rmtree(partial)
+    return card
+
+
+def _reads(request: PadRequest) -> int:
+    layers = int(load_config(str(request.target)).get_text_config().num_hidden_layers)
+    return request.reads or usual_reads(layers)
+
+
+def _held_out(request: PadRequest) -> Bools:
+    """Return (problems,): which are kept from training, one or more of them, and never all."""
+    count = len(request.exercises)
+    kept = min(max(round(request.held_out * count), 1), count - 1)
+    found = np.zeros(count, dtype=np.bool_)
+    found[np.random.default_rng(request.settings.seed).permutation(count)[:kept]] = True
+    return found
+
+
+def _labels(request: PadRequest, partial: Path, progress: Progress) -> Labels:
+    """Return the labelled candidates; those of so many problems are a file at once, and none is made twice."""
+    tokenizer = load_tokenizer(str(request.target))
+    stop = frozenset() if tokenizer.eos_token_id is None else frozenset([int(tokenizer.eos_token_id)])
+    asked = [
+        Request(prompt=each.prompt, max_new_tokens=request.max_new_tokens, stop=stop) for each in request.exercises
+    ]
+    models: tuple[CausalModel, CausalModel] | None = None
+    parts: list[Labels] = []
+    for first in range(0, len(asked), SLOTS):
+        path = partial / f"labels-{first}.npz"
+        progress("trying out the drafter's tokens", first / len(asked))
+        if not path.exists():
+            models = models or _models(request)
+            part = _labelled(request, models, asked[first : first + SLOTS], first, tokenizer)
+            np.savez(partial / "unfinished.npz", features=part.features, problems=part.problems, shares=part.shares)
+            (partial / "unfinished.npz").replace(path)
+        with np.load(path) as kept:
+            parts.append(Labels(features=kept["features"], problems=kept["problems"], shares=kept["shares"]))
+    some = [part for part in parts if len(part.problems)]
+    if not some:
+        raise TrainingError(
+            "the target rejected none of the drafter's tokens that reach the floor, so that there is nothing to learn; "
+            "give more problems or lower --floor"
+        )
+    return Labels(
+        features=np.concatenate([part.features for part in some]),
+        problems=np.concatenate([part.problems for part in some]),
+        shares=np.concatenate([part.shares for part in some]),
+    )
+
+
+def _models(request: PadRequest) -> tuple[CausalModel, CausalModel]:
+    target = require_lean(load_model(str(request.target), dtype=request.dtype, device=request.device))
+    return target, load_drafter(str(request.drafter), target, dtype=request.dtype, device=request.device)
+
+
+def _labelled(
+    request: PadRequest,
+    models: tuple[CausalModel, CausalModel],
+    asked: Sequence[Request],
+    first: int,
+    tokenizer: PreTrainedTokenizerBase,
+) -> Labels:
+    """Return the labelled candidates of some problems, the first of which is problem `first`."""
+
+    def is_right(problem: int, tokens: Sequence[int]) -> bool:
+        text = str(tokenizer.decode(list(tokens), skip_special_tokens=True))
+        return ends_with(text, request.exercises[first + problem].answer)
+
+    target, drafter = models
+    found, features = harvest(target, drafter, asked, reads=_reads(request), floor=request.floor)
+    return Labels(
+        features=features,
+        problems=np.array([first + each.problem for each in found], dtype=np.int64),
+        shares=utilities(target, asked, found, is_right, request.rollouts),
+    )
+
+
+def _require_both(is_pivot: Bools, problems: int) -> None:
+    if is_pivot.all() or not is_pivot.any():
+        raise TrainingError(
+            f"of {len(is_pivot)} tokens to learn from, {int(is_pivot.sum())} are pivots, so that there is nothing to "
+            f"tell apart; give more than {problems} problems, some of which the target gets right"
+        )
+
+
+def _trained(
+    request: PadRequest, features: Floats32, is_pivot: Bools, checkpoint: Checkpoint, progress: Progress
+) -> PivotNet:
+    """Return the network that has learned from labelled candidates; both classes weigh the same."""
+    torch.manual_seed(request.settings.seed)
+    net = PivotNet(features.shape[1] - BESIDE, request.width).to(request.device)
+    read = torch.from_numpy(features).to(request.device)
+    wanted = torch.from_numpy(is_pivot).to(request.device, torch.float32)
+    weight = (~is_pivot).sum() / is_pivot.sum()
+    weighing = torch.tensor(float(weight), device=request.device)
+
+    def loss(batch: Tensor) -> Tensor:
+        rows = batch.flatten()
+        return F.binary_cross_entropy_with_logits(net(read[rows]).float(), wanted[rows], pos_weight=weighing)
+
+    mixed = np.random.default_rng(request.settings.seed).permutation(len(features))
+    for _ in train(net, loss, np.resize(mixed, max(len(mixed), 3)), request.settings, checkpoint):
+        progress("training the classifier", len(checkpoint.losses) / request.settings.steps)
+    return net.eval()
+
+
+def _chances(net: PivotNet, shape: PivotShape, features: Floats32) -> Floats:
+    classifier = PivotClassifier(net, shape, next(net.parameters()).device)
+    return np.array(classifier.chances(torch.from_numpy(features).to(next(net.parameters()).device)), dtype=np.float64)
+
+
+def _card(
+    request: PadRequest,
+    models: tuple[ModelIdentity, ModelIdentity],
+    shape: PivotShape,
+    kept: Labels,
+    chances: Floats,
+) -> PadCard:
+    """Return what is known of a classifier from its request and the candidates kept from training."""
+    target, drafter = models
+    is_pivot, seed = pivots_of(kept.shares, request.least_share), request.settings.seed
+    return PadCard(
+        target=target.name,
+        target_hash=target.weights_hash,
+        drafter=drafter.name,
+        drafter_hash=drafter.weights_hash,
+        reads=shape.reads,
+        parameters=0,
+        files=request.files,
+        problems=len(request.exercises),
+        candidates=0,
+        pivots=0,
+        rollouts=request.rollouts.rollouts,
+        rollout_temperature=request.rollouts.temperature,
+        least_share=request.least_share,
+        floor=request.floor,
+        steps=request.settings.steps,
+        batch=request.settings.batch,
+        seed=seed,
+        losses=(),
+        held_out=len(is_pivot),
+        held_out_pivots=int(is_pivot.sum()),
+        auroc=auroc(chances, is_pivot),
+        auroc_95=auroc_interval(chances, is_pivot, kept.problems, seed),
+        recall=request.recall,
+        threshold=shape.threshold,
+        thresholds=tuple(at_threshold(chances, is_pivot, each) for each in (shape.threshold, *PUBLISHED)),
+        seconds=0.0,
+    )

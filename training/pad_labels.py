@@ -1,0 +1,203 @@
+"""What a pivot classifier learns from: tokens that strict verification rejects, and whether they spoil the answer.
+
+*Harvest.* Problems are decoded strictly with drafts of one token. Where the target would not have said the drafted
+token, that token is a candidate; what a classifier will see of it is kept, by the very code that decodes with PAD.
+
+*Label.* From every candidate's place the target goes on twice, several times each: behind the text so far and the
+candidate, and behind the text so far alone. With U the share of right answers of each,
+
+    a candidate is a pivot  iff  U(with the candidate) < alpha * U(without)
+
+Both sides draw with the same noise, place by place, so that chance alone does not set them apart. Where the target
+never gets the answer right anyway, nothing is a pivot.
+
+Source: Ziashahabi et al. 2025, PAD, arXiv:2511.00351. How many rollouts, their temperature and alpha are not published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import TrainingError
+from ..planner.pad import PadRule
+from ..planner.pad_policy import PadPolicy
+from ..planner.policy import ChainPolicy
+from ..profiler.records.model import ModelIdentity
+from ..runtime.decoder import Decoder, Round
+from ..runtime.drafters.head import model_drafter
+from ..runtime.feed import Feed
+from ..runtime.models.forward import CausalModel
+from ..runtime.models.tapped import tapped_for
+from ..runtime.requests import Request
+from ..runtime.setup import PLAIN, RoundSetup, always, draft_room
+
+SLOTS = 64  # sequences decoded at once
+NOBODY = ModelIdentity(
+    name="harvest", weights_hash="0" * 64, parameters=1, config_hash="", tokenizer_hash="", location=""
+)
+
+Floats32 = NDArray[np.float32]
+Floats = NDArray[np.float64]
+IsRight = Callable[[int, Sequence[int]], bool]  # (problem, tokens of a whole text behind its prompt) -> right
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSettings:
+    """How a candidate's worth is counted.
+
+    Attributes:
+        rollouts: on each side; one at temperature 0 says all.
+        temperature: of them.
+        seed: of rollout 0; rollout i draws with seed + i.
+    """
+
+    rollouts: int = 8
+    temperature: float = 0.6
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rollouts < 1 or not self.temperature >= 0.0:
+            raise TrainingError(f"rollouts must be at least 1 and their temperature at least 0, got {self}")
+        if self.temperature == 0.0 and self.rollouts > 1:
+            raise TrainingError(
+                f"{self.rollouts} rollouts at temperature 0 are one and the same; take 1, or a temperature above 0"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A drafted token that strict verification rejects: in a problem's text, behind what the target had said."""
+
+    problem: int
+    before: tuple[int, ...]  # emitted in front of it
+    token: int
+
+
+@dataclass(slots=True)
+class _Notes:
+    """A judge that lets nothing be and keeps what it was asked about."""
+
+    reads: int
+    features: list[Tensor] = field(default_factory=list)
+
+    def chances(self, features: Tensor) -> list[float]:
+        """Call everything a pivot."""
+        self.features.append(features.cpu())
+        return [1.0] * len(features)
+
+
+def harvest(
+    target: CausalModel, drafter: CausalModel, requests: Sequence[Request], *, reads: int, floor: float
+) -> tuple[list[Candidate], Floats32]:
+    """Return the candidates of some problems in the order they come up, and their features (candidates, hidden + 2).
+
+    Args:
+        target: whose texts and hidden states they are.
+        drafter: a model, a head or a block drafter.
+        requests: one per problem; the target decodes them as they say.
+        reads: layers of the target that the hidden states have passed.
+        floor: candidates that the target finds less likely are left out, and so are those that end a text.
+
+    Raises:
+        ModelError: the target does not show its hidden states.
+    """
+    notes = _Notes(reads)
+    policy = PadPolicy(draft=ChainPolicy(length=1), rule=PadRule(threshold=0.0, floor=floor), classifier=NOBODY)
+    setup, slots = RoundSetup(policy=policy, drafter="it"), min(SLOTS, len(requests))
+    capacity = max(len(request.prompt) + request.max_new_tokens for request in requests) + draft_room([setup], slots)
+    decoder = Decoder(
+        tapped_for(target, [drafter], also=(reads,)),
+        {"it": model_drafter(drafter, slots=slots, capacity=capacity)},
+        always(setup),
+        slots=slots,
+        capacity=capacity,
+        allow_lossy=True,
+        judges={NOBODY.name: notes},
+    )
+    feed, found = Feed(decoder, requests), list[Candidate]()
+    while feed.refill():
+        emitted = {sequence.index: tuple(sequence.emitted) for sequence in decoder.running}
+        done = decoder.step()
+        _require_faultless(done)
+        for index, gates in zip(done.sequences, done.gates, strict=True):
+            found += [Candidate(problem=index, before=emitted[index], token=token) for token in gates.asked]
+    features: Floats32 = torch.cat(notes.features).numpy() if notes.features else np.zeros((0, 0), dtype=np.float32)
+    return found, features
+
+
+def utilities(
+    target: CausalModel,
+    requests: Sequence[Request],
+    candidates: Sequence[Candidate],
+    is_right: IsRight,
+    settings: RolloutSettings,
+) -> Floats:
+    """Return (candidates, 2): the share of rollouts that are right with each candidate, and without.
+
+    Args:
+        target: that goes on.
+        requests: one per problem, whose limits and stop tokens count.
+        candidates: none of which ends a text.
+        is_right: whether a problem's whole text is.
+        settings: how many rollouts, and how they draw.
+    """
+    asked = list(_rollouts(requests, candidates, settings))
+    texts = iter(_continued(target, [request for _, request in asked if request is not None]))
+    right = []
+    for (problem, before), request in asked:
+        behind = () if request is None else next(texts)
+        right.append(is_right(problem, (*before, *behind)))
+    shares: Floats = np.array(right, dtype=np.float64).reshape(len(candidates), 2, settings.rollouts).mean(axis=2)
+    return shares
+
+
+def pivots_of(shares: Floats, least_share: float) -> NDArray[np.bool_]:
+    """Return (candidates,): which are pivots, by the shares of right rollouts with and without, and alpha."""
+    return np.asarray(shares[:, 0] < least_share * shares[:, 1], dtype=np.bool_)
+
+
+def _rollouts(
+    requests: Sequence[Request], candidates: Sequence[Candidate], settings: RolloutSettings
+) -> Iterator[tuple[tuple[int, tuple[int, ...]], Request | None]]:
+    """Yield every rollout, those with the candidate first: its problem and the text it goes on; None: no room is left.
+
+    The noise of a draw is keyed by the seed and the place in the text, so that equal seeds pair the two sides.
+    """
+    for candidate in candidates:
+        own = requests[candidate.problem]
+        for before in ((*candidate.before, candidate.token), candidate.before):
+            room = own.max_new_tokens - len(before)
+            for place in range(settings.rollouts):
+                request = None
+                if room > 0:
+                    request = Request(
+                        prompt=(*own.prompt, *before),
+                        max_new_tokens=room,
+                        temperature=settings.temperature,
+                        seed=settings.seed + place,
+                        stop=own.stop,
+                    )
+                yield (candidate.problem, before), request
+
+
+def _continued(target: CausalModel, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+    """Return what the target emits behind each prompt."""
+    if not requests:
+        return []
+    longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
+    decoder = Decoder(target, {}, always(PLAIN), slots=min(SLOTS, len(requests)), capacity=longest + 1)
+    feed = Feed(decoder, requests)
+    while feed.refill():
+        decoder.step()
+    return [tuple(sequence.emitted) for sequence in feed.sequences]
+
+
+def _require_faultless(done: Round) -> None:
+    if done.faults:
+        raise TrainingError(f"a round of the harvest went wrong: {done.faults[0].reason}")
