@@ -26,7 +26,7 @@ from spectune.runtime.engines.table import ENGINES
 from spectune.runtime.engines.vllm import paths_of
 
 from .engine_policies import POLICIES, cell_with, chains_by_batch, drafter_of, engine_drafter, plan_of_kind
-from .lossy_runs import WAY
+from .lossy_runs import LOSSY
 from .priced_cells import plan_with
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "engines.md").read_text()
@@ -366,14 +366,14 @@ class TestOpenVINO:
 
 def test_the_contract_knows_every_kind_of_policy() -> None:
     kinds = {field.default for one in get_args(TreePolicy) for field in fields(one) if field.name == "kind"}
-    assert kinds == {"plain", WAY.kind, *POLICIES}
+    assert kinds == {"plain", *LOSSY, *POLICIES}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_engine_is_told_to_be_lossy(engine: str) -> None:
     forms: tuple[DrafterForm, ...] = ("model", "eagle3")
-    for version, form in product(schema_of(engine).versions, forms):
-        assert isinstance(ENGINES[engine].setting(WAY, engine_drafter(form), version), str)
+    for version, form, way in product(schema_of(engine).versions, forms, LOSSY.values()):
+        assert isinstance(ENGINES[engine].setting(way, engine_drafter(form), version), str)
 
 
 def test_every_recorded_version_is_documented() -> None:
