@@ -10,7 +10,6 @@ import numpy as np
 from spectune.planner.fly import FlyRule
 from spectune.planner.fly_policy import FlyPolicy
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.lossy_policy import LossyPolicy
 from spectune.planner.lossy_run import NOBODY, LossyRun
 from spectune.planner.pad import PadRule
 from spectune.planner.pad_policy import PadPolicy
@@ -23,7 +22,7 @@ from .synthetic import TARGET, Language, SkilledDrafter, every_node, inputs, mod
 LENGTH = 4
 WAY = FlyPolicy(draft=ChainPolicy(length=LENGTH), rule=FlyRule(threshold=0.2, window=2))
 JUDGED = PadPolicy(draft=ChainPolicy(length=LENGTH), rule=PadRule(threshold=0.4), classifier=model("pivots"))
-LOSSY: dict[str, LossyPolicy] = {WAY.kind: WAY, JUDGED.kind: JUDGED}
+LOSSY: dict[str, FlyPolicy | PadPolicy] = {WAY.kind: WAY, JUDGED.kind: JUDGED}
 QUALITY = Quality(
     measure="accuracy",
     prompts=100,
