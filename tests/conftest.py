@@ -13,7 +13,7 @@ MOST_WORKERS = 8
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test reaches for a network, not even to find a file missing
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # every core has a worker of its own
 
-settings.register_profile("spectune", deadline=None, max_examples=50)  # a busy machine is no counterexample
+settings.register_profile("spectune", deadline=None, max_examples=25)  # a busy machine is no counterexample
 settings.register_profile("thorough", parent=settings.get_profile("spectune"), max_examples=500)
 settings.load_profile("spectune")  # another by --hypothesis-profile
 

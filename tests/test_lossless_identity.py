@@ -28,6 +28,7 @@ DRAFTERS: dict[str, CausalModel] = {
 }
 DRAFTER = DRAFTERS["llama"]
 VOCABULARY = 24
+ALWAYS = ("chain", "static", "cast", "lookup")  # decode 200 prompts in every run; `pytest -m lossless` takes all
 
 
 def generated(model: LlamaForCausalLM | GPTNeoXForCausalLM, prompts: np.ndarray, tokens: int) -> list[tuple[int, ...]]:
@@ -61,7 +62,9 @@ def plain(family: str, temperature: float, count: int = 11, tokens: int = 16) ->
     return run(TARGETS[family], random_requests(count, tokens=tokens, temperature=temperature), slots=1).outputs
 
 
-@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in ALWAYS else pytest.mark.slow) for kind in POLICIES]
+)
 def test_200_prompts_decode_to_what_transformers_generates(kind: str) -> None:
     requests, expected = many_prompts("llama", 64, 20)
     schedule, drafters = drafting(kind, drafter_for(kind, DRAFTER, 8))
