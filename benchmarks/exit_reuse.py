@@ -6,8 +6,7 @@ of a chain the last one. So what a chain of d runs twice is lower(d + 1) - lower
 the demo's target over n tokens, without a head. It is told as a share of the round: d forwards of the exit over one
 token and one verification of d + 1. All forwards take turns call by call after 100 tokens; medians count.
 
-`holds` is true where that share is below E / L in every row, L being all of the target's layers: those layers' share of
-a verification, of which a round is more. The last line is one JSON object.
+It measures and judges nothing: `holds` is null. The last line is one JSON object.
 
     python benchmarks/exit_reuse.py [--repeats 40]
 """
@@ -44,8 +43,8 @@ class Lower(ExitModel):
         return hidden
 
 
-def main() -> int:
-    """Time all of it; return 1 where something does not hold."""
+def main() -> None:
+    """Time all of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=40)
     asked = parser.parse_args()
@@ -61,16 +60,8 @@ def main() -> int:
                 rows.append({"exit": exit_layer, "batch": batch, "chain": length, "twice_ms": twice, "round_ms": whole})
                 told = f"{twice:6.2f} of {whole:7.2f} ms, {twice / whole:5.1%}"
                 print(f"exit {exit_layer}  batch {batch}  chain {length}  {told}", flush=True)
-    checks = {}
-    for exit_layer in EXITS:
-        worst = max(row["twice_ms"] / row["round_ms"] for row in rows if row["exit"] == exit_layer)
-        most = exit_layer / len(target.anatomy.layers)
-        checks[f"exit {exit_layer}: {worst:.1%} of a round at most is run twice, below {most:.0%}"] = worst < most
-    for name, holds in checks.items():
-        print(f"{'ok  ' if holds else 'MISS'} {name}")
     result = {"bench": "exit_reuse", "device": device.label, "dtype": device.native_dtype, "torch": torch.__version__}
-    print(json.dumps(result | {"rows": rows, "checks": checks, "holds": all(checks.values())}))
-    return 0 if all(checks.values()) else 1
+    print(json.dumps(result | {"rows": rows, "holds": None}))
 
 
 def timed(target: LeanModel, exit_layer: int, batch: int, repeats: int) -> dict[tuple[str, int], float]:
@@ -101,4 +92,4 @@ def timed(target: LeanModel, exit_layer: int, batch: int, repeats: int) -> dict[
 
 if __name__ == "__main__":
     torch.set_grad_enabled(False)
-    raise SystemExit(main())
+    main()

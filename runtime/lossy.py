@@ -62,13 +62,11 @@ def entropies_of(scores: Tensor, rule: FlyRule) -> list[float]:
     """
     if not len(scores):
         return []
-    logs = scores.double().log_softmax(-1)
-    terms = torch.where(logs.isneginf(), 0.0, -logs.exp() * logs)
+    chances = scores.double().softmax(-1)
     if rule.entropy == "normalised":
-        found = terms.sum(-1) / math.log(scores.shape[-1])
+        found = torch.special.entr(chances).sum(-1) / math.log(scores.shape[-1])
     else:
-        best = logs.topk(min(rule.top, scores.shape[-1]), dim=-1).indices
-        found = terms.gather(-1, best).sum(-1)
+        found = torch.special.entr(chances.topk(min(rule.top, scores.shape[-1]), dim=-1).values).sum(-1)
     values: list[float] = found.tolist()
     return values
 

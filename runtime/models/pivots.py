@@ -98,10 +98,9 @@ def features_of(states: Tensor, logits: Tensor, tokens: Tensor) -> Tensor:
         logits: (rows, vocabulary), the target's, that each token was drawn against.
         tokens: (rows,) ids.
     """
-    logs = logits.double().log_softmax(-1)
-    terms = torch.where(logs.isneginf(), 0.0, -logs.exp() * logs)
-    probability = logs.gather(-1, tokens.unsqueeze(-1)).exp()
-    return torch.cat((states.float(), probability.float(), terms.sum(-1, keepdim=True).float()), dim=-1)
+    chances = logits.double().softmax(-1)
+    probability, entropy = chances.gather(-1, tokens.unsqueeze(-1)), torch.special.entr(chances).sum(-1, keepdim=True)
+    return torch.cat((states.float(), probability.float(), entropy.float()), dim=-1)
 
 
 def is_pivots(folder: Path) -> bool:
