@@ -230,7 +230,7 @@ def synthetic(engine: MeasuredEngine) -> dict[str, bool]:
 
 
 def _prompts(engine: MeasuredEngine, prompts: Sequence[Any]) -> list[tuple[int, ...]]:  # Any: Prompt
-    return [engine.encode(prompt.text)[-64:] for prompt in prompts]
+    return [tokens[-64:] for tokens in engine.encode([prompt.text for prompt in prompts])]
 
 
 def _name(key: Key) -> str:

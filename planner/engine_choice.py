@@ -144,7 +144,7 @@ def offers_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int)
     costs = costs_at(inputs, walks, concurrency)
     able = [way for way in walks if _is_priced(way, costs)]
     return [
-        Offer(way=way, walk=walks[way], cost=costs.at(_shape(inputs, way, walks[way])), concurrency=concurrency)
+        Offer(way=way, walk=walks[way], cost=costs.at(shape_of(inputs, way, walks[way])), concurrency=concurrency)
         for way in able
     ]
 
@@ -159,7 +159,7 @@ def costs_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int) 
     for timed in inputs.timed[concurrency]:
         policy, drafter = timed.way
         if timed.way in walks:
-            shape = _shape(inputs, timed.way, walks[timed.way])
+            shape = shape_of(inputs, timed.way, walks[timed.way])
             samples.append(RoundSample(shape=shape, ms=timed.ms, error=timed.error))
         elif not isinstance(policy, LookupPolicy):
             raise PlanError(f"{policy.label} by {drafter} was timed and has no trace; record its drafter")
@@ -173,7 +173,8 @@ def best_of(offers: Sequence[Offer]) -> Offer:
     return min(near, key=lambda offer: (offer.simplicity, -offer.tokens_per_s))
 
 
-def _shape(inputs: EngineInputs, way: Way, found: Walk) -> RoundShape:
+def shape_of(inputs: EngineInputs, way: Way, found: Walk) -> RoundShape:
+    """Return what a way's rounds look like on average, given what it does on the texts."""
     policy, _ = way
     if inputs.pads_ngrams and isinstance(policy, LookupPolicy):
         length = policy.length

@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 
 from spectune.planner.lookup import find_continuation
+from spectune.planner.recorded import Text
 from spectune.runtime.engines.measured import EngineCounters, EngineFacts, EngineText, Load
 from spectune.runtime.engines.round_counts import RoundCounts
 from spectune.runtime.engines.setting import EngineDrafter, Setting
@@ -37,7 +38,6 @@ class SimulatedEngine:
     right: Mapping[str, float]
     curve: Curve = affine
     is_deaf: bool = False
-    tells_rounds: bool = True
     starts: list[Setting | None] = field(default_factory=list)
 
     @property
@@ -51,15 +51,21 @@ class SimulatedEngine:
             threads=1,
             most_concurrency=None,
             sets_acceptance=False,
-            tells_rounds=self.tells_rounds,
         )
 
     @property
     def drafters(self) -> tuple[EngineDrafter, ...]:
         return tuple(EngineDrafter(name=name, path=f"{name}.gguf", form="model") for name in self.right)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        return tuple(ord(letter) % VOCABULARY for letter in text)
+    def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        return [tuple(ord(letter) % VOCABULARY for letter in text) for text in texts]
+
+    def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
+        return [self._drafts(drafter.name, text.prompt, text.continuation) for text in texts]
+
+    def _drafts(self, name: str, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> tuple[int, ...]:
+        right = [is_right(name, self.right[name], prompt, at) for at in range(1, len(tokens))]
+        return tuple(token if known else -1 for token, known in zip(tokens[1:], right, strict=True))
 
     def ngrams(self) -> Sequence[Setting]:
         return [Setting(method="ngram-simple", drafter=None, knobs=(("size_n", 2),), length=n) for n in (4, 8)]
@@ -109,7 +115,7 @@ class RunningSimulation:
             ms=ms * len(kept),
             drafted=sum(drafted),
             accepted=sum(kept),
-            kept=tuple(kept) if self.load.with_rounds and self.engine.tells_rounds else (),
+            kept=tuple(kept),
         )
 
     def _draft(self, prompt: tuple[int, ...], tokens: tuple[int, ...], at: int, most: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from spectune.errors import MeasurementError, ModelError, RequestError
 from spectune.planner.lookup import find_continuation
 from spectune.planner.policy import ConfidentChainPolicy
+from spectune.planner.recorded import Text
 from spectune.runtime.engines.measured import EngineText, Load, MeasuredEngine
 from spectune.runtime.engines.round_counts import RoundCounts
 from spectune.runtime.engines.running import run_engine
@@ -61,7 +62,7 @@ def engine(name: str, drafter: str = "twin", target: str = "target") -> Measured
 
 @cache
 def prompt() -> tuple[int, ...]:
-    return engine("transformers").encode("def main(): return 1")
+    return engine("transformers").encode(["def main(): return 1"])[0]
 
 
 @cache
@@ -104,6 +105,16 @@ def test_a_drafter_that_is_the_target_has_every_draft_accepted(name: str, way: s
     text = decoded(name, way)
     assert text.accepted == text.drafted
     assert set(text.kept[:-1]) == {length} and text.rounds == -(-(TOKENS - 1) // (length + 1))
+
+
+@each
+def test_what_a_drafter_would_draft_along_a_text_is_told(name: str) -> None:
+    text = Text(prompt=prompt(), continuation=expected())
+    for drafter, is_twin in (("twin", True), ("other", False)):
+        found = engine(name, drafter)
+        ((*told,),) = found.next_tokens(found.drafters[0], [text])
+        assert len(told) == text.positions
+        assert (tuple(told) == expected()[1:]) == is_twin
 
 
 @each
@@ -158,7 +169,7 @@ def test_what_it_cannot_do_is_refused(name: str) -> None:
 def test_it_says_what_it_is(name: str) -> None:
     facts = engine(name).facts
     assert facts.name == name and facts.regime == f"engine:{name}-{facts.version}"
-    assert (facts.most_concurrency, facts.tells_rounds, facts.sets_acceptance) == (1, True, False)
+    assert (facts.most_concurrency, facts.sets_acceptance) == (1, False)
 
 
 def test_an_assistant_that_doubts_everything_drafts_one_token_a_round() -> None:
@@ -188,7 +199,7 @@ def test_a_folder_of_openvino_is_taken_as_it_is() -> None:
     path = Path(found.drafters[0].path)
     assert (path / "openvino_model.xml").is_file()
     again = run_engine("openvino", path, {}, dtype="float32", threads=1, folder=folder() / "elsewhere")
-    assert again.encode("def") == found.encode("def") == engine("transformers").encode("def")
+    assert again.encode(["def"]) == found.encode(["def"]) == engine("transformers").encode(["def"])
     assert not (folder() / "elsewhere").exists()
 
 

@@ -87,7 +87,7 @@ def validated(engine: SimulatedEngine, models: Models, store: Store) -> EngineVa
 
 def measured(engine: SimulatedEngine, setting: Setting | None, concurrency: int) -> float:
     """Return the tokens/s of a setting on all prompts."""
-    prompts = [engine.encode(prompt.text) for prompt in PROMPTS]
+    prompts = engine.encode([prompt.text for prompt in PROMPTS])
     with engine.started(setting, Load(concurrency=concurrency, capacity=512)) as running:
         groups = [prompts[at : at + concurrency] for at in range(0, len(prompts), concurrency)]
         texts = tuple(text for group in groups for text in running.decode(group, NEW_TOKENS))
@@ -187,11 +187,6 @@ def test_what_was_not_profiled_is_refused_with_what_to_do(models: Models, store:
     profiled(SimulatedEngine(right=DRAFTERS), models, store, 1)
     with pytest.raises(RequestError, match="2 sequences at once were not profiled, 1 were"):
         plan_engine(asked(models, 2), store)
-
-
-def test_an_engine_that_tells_no_rounds_needs_a_trace_of_the_same_weights(models: Models, store: Store) -> None:
-    with pytest.raises(RequestError, match="has no trace of small"):
-        profiled(SimulatedEngine(right={"small": 0.5}, tells_rounds=False), models, store)
 
 
 def test_a_newer_profile_counts_and_is_not_mixed_with_an_older_one(models: Models, store: Store) -> None:

@@ -1,19 +1,21 @@
 """The profile job for another engine: what its rounds cost in its own regime, and how good each drafter is there.
 
-Few settings are timed, in turns: plain decoding, every drafter at `lengths`, one search for n-grams. From them and the
-drafters' traces every other setting is priced (`planner/engine_choice.py`); the ones that come out ahead are then timed
-too, so that a plan's own choice rests on its own measurement. All of it lies in the store as surfaces whose role is
-"round:WHO" and whose regime is the engine's.
+Few settings are timed, in turns: plain decoding, every drafter at `lengths`, two searches for n-grams. From them and
+the drafters' traces every other setting is priced (`planner/engine_choice.py`). That needs no care, so it takes half
+the turns; the settings that come out ahead are then timed again with plain decoding, so that a plan's own choice rests
+on its own careful measurement. All of it lies in the store as surfaces whose role is "round:WHO" and whose regime is
+the engine's: milliseconds of a round that drafts as the recorded texts let it (`engine_mix.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from ..db.store import Store
 from ..errors import RequestError
@@ -28,6 +30,7 @@ from ..profiler.records.measurement import Measurement
 from ..profiler.records.surface import LatencySurface
 from ..runtime.engines.measured import EngineFacts, MeasuredEngine
 from .engine_inputs import inputs_of_surfaces, setting_of, way_of
+from .engine_mix import heavier_than_recorded
 from .engine_models import identify_engine_models
 from .engine_record import engine_traces
 from .engine_turns import Key, Stable, Turn, by_key, stable
@@ -36,9 +39,10 @@ from .request import Identities, Models
 from .steps import Progress
 
 LENGTHS = (2, 8)  # of every drafter
-CLOSE = 0.9  # of the best promise: settings this near are timed too
+CLOSE = 0.9  # of the best promise: settings this near are timed with care
 MOST_REFINED = 3  # of them, one of a source, per concurrency and pass
-REFINING_PASSES = 2
+NEW_TOKENS = 32  # of each prompt in a turn: many short turns tell more than few long ones
+REFINING_PASSES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,7 @@ class EngineRequest:
     lengths: tuple[int, ...] = LENGTHS
     max_new_tokens: int = 96  # recorded per prompt
     max_prompt_tokens: int = 64
-    turns: int = 8  # of every setting
+    turns: int = 8  # of every setting that comes out ahead, and half as many of the others
     threads: int = 1
     seed: int = 0
 
@@ -78,7 +82,7 @@ class EngineProfile:
     surfaces: tuple[LatencySurface, ...]
     traces: tuple[AcceptanceTrace, ...]
     seconds: float
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def profile_engine(
@@ -101,22 +105,23 @@ def profile_engine(
     most = facts.most_concurrency
     if most is not None and max(request.concurrencies) > most:
         raise RequestError(f"{facts.name} decodes {most} sequences at once; give --batch {most}")
-    prompts = [engine.encode(prompt.text)[-request.max_prompt_tokens :] for prompt in request.prompts]
+    encoded = engine.encode([prompt.text for prompt in request.prompts])
+    prompts = [tokens[-request.max_prompt_tokens :] for tokens in encoded]
     with held(device, identities, store, wait_s=0.0):
         progress("recording drafts in the engine", 0.0)
-        recorded = engine_traces(request, engine, identities, prompts, store)
-        surfaces = _timed(request, engine, identities, device, prompts, recorded.traces, progress)
+        traces = engine_traces(request, engine, identities, prompts)
+        surfaces = _timed(request, engine, identities, device, prompts, traces, progress)
         journal = store.open_profile(_key(request, device, identities, facts), fresh=True)
         journal.finish_surfaces(surfaces)
-        journal.finish(traces=recorded.fresh)
+        journal.finish(traces=traces)
     return EngineProfile(
         device=device,
         facts=facts,
         identities=identities,
         surfaces=surfaces,
-        traces=recorded.traces,
+        traces=traces,
         seconds=time.monotonic() - start,
-        notes=(*facts.notes, *recorded.notes),
+        notes=facts.notes,
     )
 
 
@@ -130,21 +135,23 @@ def _timed(
     progress: Progress,
 ) -> tuple[LatencySurface, ...]:
     """Return the surfaces of the settings that tell about all others, and of those that come out ahead."""
-    new_tokens = max(request.max_new_tokens // 2, 8)
+    new_tokens, turns = min(request.max_new_tokens, NEW_TOKENS), math.ceil(request.turns / 2)
     room = max(len(prompt) for prompt in prompts) + request.max_new_tokens + 2 * max(*request.lengths, 16)
     context = int(statistics.median(len(prompt) for prompt in prompts)) + new_tokens // 2
-    maker = _SurfaceMaker(request=request, engine=engine, identities=identities, device=device, context=context)
+    maker = _SurfaceMaker(
+        request=request, engine=engine, identities=identities, device=device, context=context, traces=traces
+    )
     with stable(engine, capacity=room, new_tokens=new_tokens) as stall:
         first = [(c, setting_of(engine, way)) for c in request.concurrencies for way in _first_ways(request, engine)]
         progress(f"timing {len(first)} settings in turns", 0.3)
-        stall.take(first, prompts, turns=request.turns, seed=request.seed)
+        stall.take(first, prompts, turns=turns, seed=request.seed)
         for number in range(REFINING_PASSES):
-            ahead = _ahead(stall, maker, traces)
+            ahead = _ahead(stall, maker, request.turns)
             if not ahead:
                 break
-            progress(f"timing {len(ahead)} settings that come out ahead", 0.6 + 0.2 * number)
+            progress(f"timing {len(ahead)} settings that come out ahead", 0.6 + 0.15 * number)
             plain: list[Key] = [(c, None) for c in sorted({key[0] for key in ahead})]
-            stall.take([*plain, *ahead], prompts, turns=request.turns, seed=request.seed + 1 + number)
+            stall.take([*plain, *ahead], prompts, turns=turns, seed=request.seed + 1 + number)
         return maker.surfaces(stall.turns)
 
 
@@ -160,10 +167,11 @@ def _first_ways(request: EngineRequest, engine: MeasuredEngine) -> list[Way]:
     return [(PlainPolicy(), None), *chains, *ends]
 
 
-def _ahead(stall: Stable, maker: _SurfaceMaker, traces: Sequence[AcceptanceTrace]) -> list[Key]:
-    """Return settings whose promise is near the best one of their concurrency, and that were not timed yet."""
-    inputs = inputs_of_surfaces(maker.surfaces(stall.turns), traces, maker.identities)
-    walks, done = walks_of(inputs), {turn.key for turn in stall.turns}
+def _ahead(stall: Stable, maker: _SurfaceMaker, enough: int) -> list[Key]:
+    """Return settings whose promise is near the best one of their concurrency, and that took fewer turns than that."""
+    turns = stall.turns
+    inputs = inputs_of_surfaces(maker.surfaces(turns), maker.traces, maker.identities)
+    walks, done = walks_of(inputs), {key for key, own in by_key(turns).items() if len(own) >= enough}
     found: list[Key] = []
     for concurrency in sorted(inputs.timed):
         offers = sorted(offers_at(inputs, walks, concurrency), key=lambda offer: -offer.tokens_per_s)
@@ -187,25 +195,38 @@ class _SurfaceMaker:
     identities: Identities
     device: Device
     context: int
+    traces: Sequence[AcceptanceTrace]
 
     def surfaces(self, turns: Sequence[Turn]) -> tuple[LatencySurface, ...]:
         """Return a surface of every source: a cell per concurrency and length."""
+        ways = {key: self._way(key) for key in by_key(turns)}
+        as_timed = self._surfaces(turns, ways, {})
+        inputs = inputs_of_surfaces(as_timed, self.traces, self.identities)
+        return self._surfaces(turns, ways, heavier_than_recorded(by_key(turns), ways, inputs))
+
+    def _surfaces(
+        self, turns: Sequence[Turn], ways: Mapping[Key, Way], heavier: Mapping[Key, float]
+    ) -> tuple[LatencySurface, ...]:
         cells: dict[str, list[Measurement]] = {}
-        for (concurrency, setting), own in by_key(turns).items():
-            way = (PlainPolicy(), None) if setting is None else way_of(self.engine, setting)
-            assert way is not None, "only settings of ways are timed"
-            cells.setdefault(self._role(way), []).append(
+        for key, own in by_key(turns).items():
+            concurrency, setting = key
+            cells.setdefault(self._role(ways[key]), []).append(
                 Measurement(
                     batch=concurrency,
                     context_tokens=self.context,
                     tokens=1 + (0 if setting is None else setting.length),
-                    repeats_ms=tuple(turn.sample.round_ms for turn in own),
+                    repeats_ms=tuple(turn.sample.round_ms / heavier.get(key, 1.0) for turn in own),
                     drift=tuple(turn.slowness for turn in own),
                 )
             )
         return tuple(
             LatencySurface(**asdict(self._key(role)), measurements=tuple(found)) for role, found in cells.items()
         )
+
+    def _way(self, key: Key) -> Way:
+        way = (PlainPolicy(), None) if key[1] is None else way_of(self.engine, key[1])
+        assert way is not None, "only settings of ways are timed"
+        return way
 
     def _role(self, way: Way) -> str:
         policy, drafter = way

@@ -1,18 +1,20 @@
-"""How good each drafter is in an engine: recorded from the engine's own rounds, or found in the store."""
+"""How good each drafter is in an engine, recorded there.
+
+The target's own texts are decoded once. Then every drafter, run alone in the same engine, says what it would draft at
+each of their places: a chain is as long as it is right, so that tells what chains of any length keep, in a fraction of
+the time that decoding with the drafter takes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..db.store import Store
-from ..errors import RequestError
+from ..planner.recorded import Text
 from ..profiler.records.acceptance import AcceptanceTrace, PromptTrace
-from ..runtime.engines.measured import EngineText, Load, MeasuredEngine
-from ..runtime.engines.setting import EngineDrafter, Setting
+from ..runtime.engines.measured import Load, MeasuredEngine
 from ..runtime.requests import Request
-from .engine_trace import told_prompt
+from .engine_trace import prompt_trace
 from .lookup_trace import lookup_trace
 from .request import Identities
 
@@ -20,22 +22,6 @@ if TYPE_CHECKING:
     from .engine_profile import EngineRequest
 
 NO_MODEL = "lookup"  # what the trace of a target without drafters is called
-OPEN = 0.05  # share of positions that may be open before a reader is told
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """The traces of all drafters.
-
-    Attributes:
-        traces: of each, or the texts alone where there is none.
-        fresh: those that were recorded just now; the others are the store's.
-        notes: what a reader must know of them.
-    """
-
-    traces: tuple[AcceptanceTrace, ...]
-    fresh: tuple[AcceptanceTrace, ...]
-    notes: tuple[str, ...]
 
 
 def workload_in(engine: str, workload: str) -> str:
@@ -44,73 +30,45 @@ def workload_in(engine: str, workload: str) -> str:
 
 
 def engine_traces(
-    request: EngineRequest,
-    engine: MeasuredEngine,
-    identities: Identities,
-    prompts: Sequence[tuple[int, ...]],
-    store: Store,
-) -> Recorded:
-    """Return a trace per drafter: recorded in the engine, else the store's of the same weights and workload.
-
-    Raises:
-        RequestError: the engine does not tell its rounds, and the store has no trace.
-    """
-    if not engine.facts.tells_rounds and engine.drafters:
-        return _of_store(request, engine, identities, store)
-    found, notes = [], []
-    for drafter in engine.drafters:
-        trace, open_share = _recorded(request, engine, drafter, identities, prompts)
-        found.append(trace)
-        if open_share > OPEN:
-            notes.append(
-                f"{drafter.name} was right so often that {open_share:.0%} of the positions behind whole drafts are "
-                f"open and count as hits; longer --lengths than {max(request.lengths)} close them"
-            )
-    if not found:
-        found.append(_texts_alone(request, engine, identities, prompts))
-    return Recorded(traces=tuple(found), fresh=tuple(found), notes=tuple(notes))
-
-
-def _recorded(
-    request: EngineRequest,
-    engine: MeasuredEngine,
-    drafter: EngineDrafter,
-    identities: Identities,
-    prompts: Sequence[tuple[int, ...]],
-) -> tuple[AcceptanceTrace, float]:
-    """Return a drafter's trace, and the share of its positions that are open."""
-    length = max(request.lengths)
-    texts = _decoded(request, engine, engine.chain(drafter, length), prompts)
-    told = [told_prompt(prompt, text, length) for prompt, text in zip(prompts, texts, strict=True)]
-    model = identities.drafters[drafter.name]
-    trace = _trace(request, identities, drafter.name, model.key, tuple(one.trace for one in told))
-    return trace, sum(one.open_positions for one in told) / trace.positions
-
-
-def _texts_alone(
     request: EngineRequest, engine: MeasuredEngine, identities: Identities, prompts: Sequence[tuple[int, ...]]
-) -> AcceptanceTrace:
-    """Return what keeps the texts of a target that has no drafter: prompt lookup along them."""
-    texts = _decoded(request, engine, None, prompts)
-    own = tuple(
-        lookup_trace(Request(prompt=prompt, max_new_tokens=len(text.tokens)), text.tokens)
-        for prompt, text in zip(prompts, texts, strict=True)
-    )
-    return _trace(request, identities, NO_MODEL, NO_MODEL, own)
+) -> tuple[AcceptanceTrace, ...]:
+    """Return a trace of every drafter; of a target without any, one that keeps its texts: prompt lookup along them.
+
+    Args:
+        request: of the profile.
+        engine: at work.
+        identities: of its models.
+        prompts: token ids.
+    """
+    texts = _texts(request, engine, prompts)
+    found = [
+        _trace(
+            request,
+            identities,
+            drafter.name,
+            identities.drafters[drafter.name].key,
+            tuple(prompt_trace(text, own) for text, own in zip(texts, engine.next_tokens(drafter, texts), strict=True)),
+        )
+        for drafter in engine.drafters
+    ]
+    if not found:
+        asked = [Request(prompt=text.prompt, max_new_tokens=len(text.continuation)) for text in texts]
+        looked_up = tuple(lookup_trace(one, text.continuation) for one, text in zip(asked, texts, strict=True))
+        found.append(_trace(request, identities, NO_MODEL, NO_MODEL, looked_up))
+    return tuple(found)
 
 
-def _decoded(
-    request: EngineRequest, engine: MeasuredEngine, setting: Setting | None, prompts: Sequence[tuple[int, ...]]
-) -> list[EngineText]:
-    """Return all prompts' texts with their rounds, as many at once as the request's largest concurrency."""
+def _texts(request: EngineRequest, engine: MeasuredEngine, prompts: Sequence[tuple[int, ...]]) -> list[Text]:
+    """Return the target's own texts, as many decoded at once as the request's largest concurrency."""
     slots = max(request.concurrencies)
-    room = max(len(prompt) for prompt in prompts) + request.max_new_tokens + 2 * max(*request.lengths, 16)
-    texts: list[EngineText] = []
-    with engine.started(setting, Load(concurrency=slots, capacity=room, with_rounds=setting is not None)) as running:
+    found: list[Text] = []
+    load = Load(concurrency=slots, capacity=max(len(prompt) for prompt in prompts) + request.max_new_tokens + 1)
+    with engine.started(None, load) as running:
         for at in range(0, len(prompts), slots):
             given = [prompts[(at + slot) % len(prompts)] for slot in range(slots)]
-            texts += running.decode(given, request.max_new_tokens)
-    return texts[: len(prompts)]
+            told = running.decode(given, request.max_new_tokens)
+            found += [Text(prompt=one, continuation=text.tokens) for one, text in zip(given, told, strict=True)]
+    return found[: len(prompts)]
 
 
 def _trace(
@@ -127,16 +85,3 @@ def _trace(
         prefix_exact=True,
         prompts=prompts,
     )
-
-
-def _of_store(request: EngineRequest, engine: MeasuredEngine, identities: Identities, store: Store) -> Recorded:
-    """Return the store's newest traces of the same weights."""
-    held = {t.drafter: t for t in store.traces(identities.target.key, request.workload, 0.0) if t.prefix_exact}
-    missing = [d.name for d in engine.drafters if identities.drafters[d.name].key not in held]
-    if missing:
-        raise RequestError(
-            f"{engine.facts.name} does not tell which drafts it kept, and the store has no trace of {missing[0]}; run: "
-            f"spectune profile --target {identities.target.location} --drafter NAME=PATH, on the same prompts"
-        )
-    own = tuple(held[identities.drafters[drafter.name].key] for drafter in engine.drafters)
-    return Recorded(traces=own, fresh=(), notes=("acceptance is that of traces recorded by spectune's own decoder",))

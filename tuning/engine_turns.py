@@ -91,11 +91,17 @@ class Stable:
             order.shuffle(field_)
             for key in field_:
                 given = [prompts[(self._turns * key[0] + place) % len(prompts)] for place in range(key[0])]
-                begun = time.monotonic()
-                texts = self._running[key].decode(given, self.new_tokens)
-                self._taken.append((key, Sample(texts=texts), time.monotonic() - begun))
+                self._taken.append((key, *self._decoded(key, given)))
                 time.sleep(SETTLE_S)
             self._turns += 1
+
+    def _decoded(self, key: Key, prompts: Prompts) -> tuple[Sample, float]:
+        running, drafts_text = self._running[key], key[1] is not None and key[1].drafter is None
+        before = running.counters() if drafts_text else None
+        begun = time.monotonic()
+        texts = running.decode(prompts, self.new_tokens)
+        seconds = time.monotonic() - begun
+        return Sample(texts=texts, drafts=None if before is None else running.counters().since(before).drafts), seconds
 
     @property
     def turns(self) -> list[Turn]:

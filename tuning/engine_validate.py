@@ -102,7 +102,8 @@ def validate_engine(
     """
     number, plan = newest_engine_plan(request.plan, store)
     cells = _cells(plan, request.concurrencies)
-    prompts = [engine.encode(prompt.text)[-request.max_prompt_tokens :] for prompt in request.prompts]
+    encoded = engine.encode([prompt.text for prompt in request.prompts])
+    prompts = [tokens[-request.max_prompt_tokens :] for tokens in encoded]
     longest = max(cell.policy.max_verify_tokens for cell in cells)
     room = max(len(prompt) for prompt in prompts) + request.max_new_tokens + 2 * longest + 32
     rows, checks = [], []

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ...errors import RequestError
+from ...planner.recorded import Text
 from .gguf_file import GGUF_DTYPES, write_gguf
 from .llama_server import LlamaServer
 from .measured import EngineFacts, Load
@@ -18,6 +19,8 @@ from .setting import EngineDrafter, Setting
 PACKAGES = ("xllamacpp", "gguf")
 NGRAM_SIZES = (2, 3)  # of the n-grams looked for
 NGRAM_LENGTHS = (4, 8, 16)  # tokens copied behind one
+SIDE_BY_SIDE = 8  # texts along which a draft model is asked at once
+PROBE = "def price(x: float) -> str:\n    return f'{x:.2f} €'  # naïve 東京"
 WARM_UP = (3, 5, 7, 3, 5, 7, 3, 5)  # any tokens: the first forwards of a server allocate
 
 
@@ -69,7 +72,6 @@ class RunningLlamaCpp:
             threads=self._threads,
             most_concurrency=None,
             sets_acceptance=True,
-            tells_rounds=True,
             notes=(f"built for {' '.join(wheel.get_system_info().split())}",),
         )
 
@@ -83,10 +85,31 @@ class RunningLlamaCpp:
         """The draft models, by their GGUF files."""
         return self._drafters
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Return a text's tokens, as the target's file says."""
+    def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Return texts' tokens, as the target's file says."""
         with self.started(None, Load(concurrency=1, capacity=64)) as server:
-            return server.encode(text)
+            return [server.encode(text) for text in texts]
+
+    def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
+        """Return a draft model's own next token at every place of texts, from a server that has it as its target.
+
+        Raises:
+            MeasurementError: it does not start.
+            RequestError: it reads texts as other tokens than the target; llama.cpp would translate its drafts.
+        """
+        room = max(len(text.prompt) + len(text.continuation) for text in texts) + 1
+        load = Load(concurrency=min(len(texts), SIDE_BY_SIDE), capacity=room)
+        found: list[tuple[int, ...]] = []
+        (probe,) = self.encode([PROBE])
+        with self._server(Path(drafter.path), None, load) as server:
+            if server.encode(PROBE) != probe:
+                raise RequestError(
+                    f"{drafter.name} reads texts as other tokens than the target does; llama.cpp would translate its "
+                    "drafts, and what that keeps and costs is not known here: leave it out"
+                )
+            for at in range(0, len(texts), load.concurrency):
+                found += server.next_tokens(texts[at : at + load.concurrency])
+        return found
 
     def ngrams(self) -> Sequence[Setting]:
         """Return llama.cpp's plain n-gram search at a few sizes."""
@@ -103,7 +126,12 @@ class RunningLlamaCpp:
     @contextmanager
     def started(self, setting: Setting | None, load: Load) -> Iterator[LlamaServer]:
         """Start a server, warmed up; it stops when the context is left."""
-        server = LlamaServer(self._target, setting, load, dtype=self._dtype, threads=self._threads)
+        with self._server(self._target, setting, load) as server:
+            yield server
+
+    @contextmanager
+    def _server(self, model: Path, setting: Setting | None, load: Load) -> Iterator[LlamaServer]:
+        server = LlamaServer(model, setting, load, dtype=self._dtype, threads=self._threads)
         try:
             server.decode([WARM_UP] * load.concurrency, min(16, load.capacity - len(WARM_UP)))
             yield server

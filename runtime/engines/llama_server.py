@@ -12,17 +12,18 @@ import importlib
 import json
 import re
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...errors import MeasurementError
+from ...planner.recorded import Text
 from .measured import EngineCounters, EngineText, Load
 from .setting import Setting
 
 COUNTER = re.compile(r'^llamacpp:spec_decode_num_(\w+?)_total(?:\{position="(\d+)"\})? (\S+)$', re.MULTILINE)
 GREEDY = {"temperature": 0.0, "top_k": 1, "samplers": ["top_k"]}  # the cheapest greedy chain it has
+NO_TOKEN = -1  # of a model that would end the text
 Json = dict[str, Any]  # JSON values
 
 
@@ -56,8 +57,6 @@ class LlamaServer:
             full = wheel.ggml_type.GGML_TYPE_F32
             params.cache_type_k = params.cache_type_v = draft.cache_type_k = draft.cache_type_v = full
         _speculate(wheel, params.speculative, setting, load.synthetic)
-        self._length = 0 if setting is None else setting.length
-        self._with_rounds = load.with_rounds  # texts are then decoded once more, every token told as it comes
         try:
             self._server: Any = wheel.Server(params)  # Any: the wheel is untyped
         except Exception as error:  # whatever the wheel raises
@@ -96,8 +95,24 @@ class LlamaServer:
             "return_tokens": True,
             **GREEDY,
         }
-        texts = tuple(_text(one) for one in sorted(self._ask(body), key=lambda one: int(one["index"])))
-        return _with_rounds(self._events(body), texts, self._length) if self._with_rounds else texts
+        return tuple(_text(one) for one in self._ask(body))
+
+    def next_tokens(self, texts: Sequence[Text]) -> list[tuple[int, ...]]:
+        """Return the model's own next token at every place behind the continuations' first, -1 for an end.
+
+        Args:
+            texts: as many as there are slots, or fewer.
+        """
+        found: list[list[int]] = [[] for _ in texts]
+        for slot, text in enumerate(texts):
+            self.read(text.prompt, slot)
+        for place in range(1, max(len(text.continuation) for text in texts)):
+            asked = [number for number, text in enumerate(texts) if place < len(text.continuation)]
+            given = [[*texts[number].prompt, *texts[number].continuation[:place]] for number in asked]
+            told = self._ask({"prompt": given, "n_predict": 1, "return_tokens": True, **GREEDY})
+            for number, one in zip(asked, told, strict=True):
+                found[number].append(int(one["tokens"][0]) if one["tokens"] else NO_TOKEN)
+        return [tuple(one) for one in found]
 
     def metrics(self) -> str:
         """Return what it tells Prometheus."""
@@ -117,27 +132,17 @@ class LlamaServer:
         )
 
     def _ask(self, body: Json) -> list[Json]:
+        """Return what became of a request's prompts, in their order."""
         told = self._post("/completion", {"cache_prompt": True, **body})
-        return told if isinstance(told, list) else [told]
+        return sorted(told, key=lambda one: int(one["index"])) if isinstance(told, list) else [told]
 
     def _post(self, path: str, body: Json) -> Any:  # Any: JSON
-        with self._open(self._request(path, body)) as response:
-            return json.load(response)
-
-    def _events(self, body: Json) -> Iterator[Json]:
-        """Yield what a streamed request tells, token by token."""
-        asked = {"cache_prompt": True, "stream": True, "timings_per_token": True, **body}
-        with self._open(self._request("/completion", asked)) as response:
-            for line in response:
-                told = line.decode().strip().removeprefix("data:").strip()
-                if told.startswith("{"):
-                    yield json.loads(told)
-
-    def _request(self, path: str, body: Json) -> urllib.request.Request:
         address = f"{self._server.listening_address}{path}"
-        return urllib.request.Request(
+        request = urllib.request.Request(
             address, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
         )
+        with self._open(request) as response:
+            return json.load(response)
 
 
 def _speculate(
@@ -171,38 +176,3 @@ def _text(told: Mapping[str, Any]) -> EngineText:  # Any: JSON
         drafted=timings.get("draft_n", 0),
         accepted=timings.get("draft_n_accepted", 0),
     )
-
-
-def _with_rounds(events: Iterator[Json], texts: Sequence[EngineText], length: int) -> tuple[EngineText, ...]:
-    """Return texts with their rounds, told apart by the counters that come with every token.
-
-    All tokens of a round come with the counters behind it: a round whose drafts were kept a times is a + 1 tokens long.
-    A token that ends within a character is not streamed; it is taken to be of the next token's round. Where it was a
-    round of its own, two neighbouring rounds change places.
-    """
-    accepted: list[dict[int, int]] = [{} for _ in texts]
-    for told in events:
-        if "error" in told:
-            raise MeasurementError(f"llama.cpp refused a request: {told['error']}")
-        timings = told.get("timings") or {}
-        if told.get("tokens"):
-            accepted[int(told.get("index", 0))][timings["predicted_n"] - 1] = timings.get("draft_n_accepted", 0)
-    return tuple(replace(text, kept=_kept(text, own, length)) for text, own in zip(texts, accepted, strict=True))
-
-
-def _kept(text: EngineText, accepted: Mapping[int, int], length: int) -> tuple[int, ...]:
-    """Return the accepted tokens of each round, given how many were accepted up to some places' rounds.
-
-    No round keeps more than its length.
-    """
-    upto, known = [0] * len(text.tokens), text.accepted
-    for place in reversed(range(len(text.tokens))):
-        known = accepted.get(place, known)
-        upto[place] = known
-    kept: list[int] = []
-    place, before = 1, 0
-    while place < len(text.tokens):
-        kept.append(min(upto[place] - before, length))
-        before += kept[-1]
-        place += kept[-1] + 1
-    return tuple(kept)

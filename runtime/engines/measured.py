@@ -22,6 +22,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from ...errors import MeasurementError
+from ...planner.recorded import Text
 from .setting import EngineDrafter, Setting
 
 
@@ -38,8 +39,6 @@ class EngineFacts:
         threads: that compute.
         most_concurrency: sequences at once; None for any.
         sets_acceptance: whether `Load.synthetic` is honoured.
-        tells_rounds: whether `EngineText.kept` is filled where `Load.with_rounds` asks for it; else acceptance must
-            come from a trace of the same weights.
         notes: what a reader must know of its speed, e.g. which instructions it was built for.
     """
 
@@ -51,7 +50,6 @@ class EngineFacts:
     threads: int
     most_concurrency: int | None
     sets_acceptance: bool
-    tells_rounds: bool
     notes: tuple[str, ...] = ()
 
 
@@ -64,14 +62,11 @@ class Load:
         capacity: most tokens of a sequence, prompt and drafts included.
         synthetic: acceptance by position set by hand, unconditional, falling; empty for the models' own. The texts are
             then nonsense, the cost of a round is not.
-        with_rounds: fill `EngineText.kept` where the engine can tell. That may take time, so such texts are not timed;
-            an engine that tells rounds for nothing always may.
     """
 
     concurrency: int
     capacity: int
     synthetic: tuple[float, ...] = ()
-    with_rounds: bool = False
 
     def __post_init__(self) -> None:
         if self.concurrency < 1 or self.capacity < 2:
@@ -89,8 +84,7 @@ class EngineText:
         ms: from the first token to the last one, by the engine's own clock where it has one. Prompt reading is not in
             it.
         drafted, accepted: over all rounds.
-        kept: accepted tokens of each round in order; empty where they were not asked for, or the engine does not tell.
-            Their number is `rounds`.
+        kept: accepted tokens of each round in order, `rounds` of them; empty where the engine does not tell.
     """
 
     tokens: tuple[int, ...]
@@ -183,8 +177,25 @@ class MeasuredEngine(Protocol):
         """The models that may draft, by the paths the engine reads; `settings` and `started` take these."""
         ...
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Return a text's token ids as the target reads it, without an end-of-text token behind it."""
+    def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Return texts' token ids as the target reads them, without an end-of-text token behind them."""
+        ...
+
+    def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
+        """Return what a draft model drafts at every place of texts: its own greedy token behind all that stands before.
+
+        Whatever a chain of its drafts begins with was accepted, so these tell every chain's fate.
+
+        Args:
+            drafter: one of `drafters`, run alone, in this engine.
+            texts: prompts and their continuations, by the target's token ids.
+
+        Returns:
+            for each text a token per place behind the continuation's first; -1 where it would end the text.
+
+        Raises:
+            MeasurementError: it does not start.
+        """
         ...
 
     def ngrams(self) -> Sequence[Setting]:
@@ -210,10 +221,12 @@ class Sample:
 
     Attributes:
         texts: of every sequence of the turn.
+        drafts: rounds of all sequences that drafted; None where nobody counted them.
         drafted, accepted, rounds: of all sequences, see `EngineText`.
     """
 
     texts: tuple[EngineText, ...] = field(repr=False)
+    drafts: int | None = None
 
     @property
     def rounds(self) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from ...errors import MeasurementError, RequestError
 from ...planner.lookup import find_continuation
 from ...planner.policy import ChainPolicy
+from ...planner.recorded import Text
 from .measured import EngineCounters, EngineFacts, EngineText, Load
 from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence
 from .openvino import THRESHOLD, OpenVINO
@@ -78,7 +79,6 @@ class RunningOpenVINO:
             threads=self._threads,
             most_concurrency=1,
             sets_acceptance=False,
-            tells_rounds=True,
             notes=("OpenVINO does not count what its prompt lookup drafts; it is what the same search finds",),
         )
 
@@ -92,9 +92,30 @@ class RunningOpenVINO:
         """The draft models, by their folders."""
         return self._drafters
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Return a text's tokens, by the tokenizer that lies with the target."""
-        return tuple(int(token) for token in self._tokenizer.encode(text).input_ids.data.ravel())
+    def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Return texts' tokens, by the tokenizer that lies with the target."""
+        told = [self._tokenizer.encode(text).input_ids.data.ravel() for text in texts]
+        return [tuple(int(token) for token in one) for one in told]
+
+    def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
+        """Return a draft model's own next token at every place of texts, in one inference each."""
+        path = Path(drafter.path) / MODEL_FILE
+        compiled = importlib.import_module("openvino").Core().compile_model(path, "CPU", self._properties())
+        asked = compiled.create_infer_request()
+        found: list[tuple[int, ...]] = []
+        for text in texts:
+            ids = np.array([[*text.prompt, *text.continuation[:-1]]], dtype=np.int64)
+            asked.reset_state()
+            told = asked.infer(
+                {
+                    "input_ids": ids,
+                    "attention_mask": np.ones_like(ids),
+                    "position_ids": np.arange(ids.shape[1], dtype=np.int64)[None],
+                    "beam_idx": np.zeros(1, dtype=np.int32),
+                }
+            )
+            found.append(tuple(told["logits"][0, -text.positions :].argmax(axis=-1).tolist()))
+        return found
 
     def ngrams(self) -> Sequence[Setting]:
         """Return a few lengths of prompt lookup, the simplest first."""

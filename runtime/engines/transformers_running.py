@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteri
 
 from ...errors import ModelError
 from ...planner.policy import ChainPolicy
+from ...planner.recorded import Text
 from ..models.loading import first_line, load_tokenizer
 from .measured import EngineCounters, EngineFacts, EngineText, Load
 from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence
@@ -57,13 +58,20 @@ class RunningTransformers:
             threads=threads,
             most_concurrency=1,
             sets_acceptance=False,
-            tells_rounds=True,
         )
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Return a text's token ids."""
-        ids: list[int] = self._tokenizer.encode(text)
-        return tuple(ids)
+    def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Return texts' token ids."""
+        return [tuple(self._tokenizer.encode(text)) for text in texts]
+
+    @torch.inference_mode()
+    def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
+        """Return an assistant's own next token at every place of texts, in one forward each."""
+        model, found = self._assistants[drafter.name], []
+        for text in texts:
+            ids = torch.tensor([[*text.prompt, *text.continuation[:-1]]])
+            found.append(tuple(model(ids).logits[0, -text.positions :].argmax(dim=-1).tolist()))
+        return found
 
     def ngrams(self) -> Sequence[Setting]:
         """Return a few lengths of prompt lookup, the simplest first."""
