@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import tempfile
 import time
@@ -156,7 +157,9 @@ def _one_concurrency(engine: MeasuredEngine, cell: PlanCell, asked: argparse.Nam
     _show(cell.batch, swept)
     best = sorted(swept, key=lambda key: -swept[key])[:FINALISTS]
     final = _speeds(engine, [own, plain, *best], fresh, room, FINAL_TURNS)
-    promised = _speeds(engine, [own, plain], _prompts(engine, calibration_prompts()), room, PROMISE_TURNS)
+    known = _prompts(engine, calibration_prompts())
+    each = math.ceil(len(known) / cell.batch)  # turns that decode every one of them once
+    promised = _speeds(engine, [own, plain], known, room, each * math.ceil(PROMISE_TURNS / each))
     pace = promised[plain] / cell.plain.tokens_per_s
     rate = cell.prediction.tokens_per_s
     return {

@@ -27,6 +27,7 @@ from .policy import ChainPolicy, LookupPolicy, PlainPolicy
 from .recorded import Text, recording_of, rows_of
 from .text_candidates import LOOKUP_LENGTHS
 from .text_results import lookup_results
+from .whole_ngrams import whole_ngram_results
 
 Floats = NDArray[np.float64]
 SDS_OF_90_PERCENT = 1.645
@@ -54,8 +55,7 @@ class EngineInputs:
         timed: by concurrency, the settings that were timed, plain decoding among them.
         context: middle of the texts, in tokens.
         drift: relative, of the machine between profile and use.
-        whole_ngrams: whether the engine copies nothing where fewer tokens than the n-gram has are there to copy, as
-            llama.cpp does: in a loop shorter than the n-gram it then drafts nothing.
+        whole_ngrams: whether the engine looks for n-grams as llama.cpp does (`whole_ngrams.py`).
         pads_ngrams: whether a round of n-grams costs its full length whatever was found to copy, as in OpenVINO GenAI.
     """
 
@@ -128,8 +128,11 @@ def walks_of(inputs: EngineInputs) -> dict[Way, Walk]:
     longest = max((p.length for p, _ in timed if isinstance(p, LookupPolicy)), default=0)
     lengths = sorted({p.length for p, _ in timed if isinstance(p, LookupPolicy)} | _grid(longest))
     for most, least, which in sorted(searches):
-        for policy, results in lookup_results(inputs.texts, most, least, lengths, which):
-            walked = walk(results, rows, shortest=most if inputs.whole_ngrams else 1)
+        looked_up = lookup_results(inputs.texts, most, least, lengths, which)
+        if inputs.whole_ngrams:
+            looked_up = whole_ngram_results(inputs.texts, most, lengths)
+        for policy, results in looked_up:
+            walked = walk(results, rows)
             if walked.drafted.any():  # else it is plain decoding by another name
                 found[policy, LOOKUP] = walked
     return found

@@ -53,13 +53,12 @@ class Walk:
         return RoundShape(source=source, is_model=is_model, length=length, share=share, drafted=drafted)
 
 
-def walk(results: PositionResults, rows: Rows, *, shortest: int = 1) -> Walk:
+def walk(results: PositionResults, rows: Rows) -> Walk:
     """Return what a policy does on each text.
 
     Args:
         results: of a policy that depends on the committed text alone.
         rows: the numbering of its texts.
-        shortest: drafts with fewer tokens than this are not made.
 
     Raises:
         PlanError: a position is censored: the recording leaves open what happens there.
@@ -70,8 +69,7 @@ def walk(results: PositionResults, rows: Rows, *, shortest: int = 1) -> Walk:
     for text, start in enumerate(rows.starts):
         row = int(start)
         while (left := int(rows.left[row])) > 0:
-            found_tokens = int(results.sizes[row]) - 1
-            drafted = min(found_tokens, left - 1) if found_tokens >= shortest else 0
+            drafted = min(int(results.sizes[row]) - 1, left - 1)
             kept = 1 + min(int(results.accepted[row]), drafted)
             found[:, text] += (kept, 1, drafted > 0, drafted)
             row += kept

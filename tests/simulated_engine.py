@@ -9,7 +9,6 @@ from functools import cache
 
 import numpy as np
 
-from spectune.planner.lookup import find_continuation
 from spectune.planner.recorded import Text
 from spectune.runtime.engines.measured import EngineCounters, EngineFacts, EngineText, Load
 from spectune.runtime.engines.round_counts import RoundCounts
@@ -125,12 +124,23 @@ class RunningSimulation:
         length = min(self.setting.length, most)
         if self.setting.drafter is None:
             size = int(self.setting.knob("size_n"))
-            found = find_continuation([*prompt, *tokens[:at]], self.setting.length, size, size)
-            found = found[:most] if len(found) >= size else []
+            found = whole_ngram_draft([*prompt, *tokens[:at]], size, self.setting.length)[:most]
             return len(found), _agreeing([one == two for one, two in zip(found, tokens[at:], strict=False)])
         name = self.setting.drafter.name
         right = [is_right(name, self.engine.right[name], prompt, at + place) for place in range(length)]
         return length, _agreeing(right)
+
+
+def whole_ngram_draft(text: Sequence[int], ngram: int, length: int) -> list[int]:
+    """Return what llama.cpp's ngram-simple copies, the newest token being not in its history yet."""
+    history, pattern = list(text[:-1]), list(text[len(text) - ngram :])
+    if len(history) <= ngram + length + 1:
+        return []
+    for begin in range(len(history) - ngram - 1, 0, -1):
+        if history[begin : begin + ngram] == pattern:
+            copied = history[begin + ngram : begin + ngram + length]
+            return copied if len(copied) >= ngram else []
+    return []
 
 
 @cache

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from spectune.errors import MeasurementError, ModelError, RequestError
 from spectune.planner.acceptance import rank_results
 from spectune.planner.engine_walk import walk
 from spectune.planner.policy import ChainPolicy, LookupPolicy
 from spectune.planner.recorded import Text, recording_of, rows_of
-from spectune.planner.text_results import lookup_results
+from spectune.planner.whole_ngrams import whole_ngram_results
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.runtime.engines.llama_running import RunningLlamaCpp, missing
 from spectune.runtime.engines.measured import EngineText, Load
@@ -121,12 +124,34 @@ def test_chains_of_any_length_follow_from_the_drafter_s_own_tokens(name: str, le
     assert found.drafted.tolist() == [text.drafted for text in ran]
 
 
-@pytest.mark.parametrize(("size", "length"), [(2, 4), (2, 8), (3, 8)])
-def test_its_search_for_n_grams_walks_as_ours_with_whole_n_grams(size: int, length: int) -> None:
-    setting = setting_of(engine(), (LookupPolicy(length=length, max_ngram=size, min_ngram=size), "lookup"))
-    ((_, results),) = lookup_results(texts(), size, size, [length])
-    rows = rows_of(texts())
-    assert walk(results, rows, shortest=size).rounds.tolist() == [text.rounds for text in decoded(setting)]
+@cache
+def circling() -> RunningLlamaCpp:
+    """Return an engine whose target decides each token by the one before: its texts are loops of several lengths."""
+    root = Path(mkdtemp())
+    save_model(root / "target", layers=1, seed=3)
+    model = AutoModelForCausalLM.from_pretrained(str(root / "target"), dtype=torch.float32)
+    torch.nn.init.zeros_(model.model.layers[0].self_attn.o_proj.weight)
+    model.save_pretrained(root / "target")
+    found = run_engine("llama.cpp", root / "target", {}, dtype="float32", threads=1, folder=root)
+    assert isinstance(found, RunningLlamaCpp)
+    return found
+
+
+@pytest.mark.parametrize(("size", "length"), [(2, 4), (2, 8), (3, 8), (2, 16)])
+@pytest.mark.parametrize("texts_of", [engine, circling])
+def test_its_search_for_n_grams_walks_as_ours_does(
+    texts_of: Callable[[], RunningLlamaCpp], size: int, length: int
+) -> None:
+    setting = setting_of(texts_of(), (LookupPolicy(length=length, max_ngram=size, min_ngram=size), "lookup"))
+    ran: list[list[EngineText]] = []
+    for one in (None, setting):
+        with texts_of().started(one, Load(concurrency=1, capacity=128)) as running:
+            ran.append([running.decode([prompt], TOKENS)[0] for prompt in PROMPTS])
+    own = [Text(prompt=prompt, continuation=text.tokens) for prompt, text in zip(PROMPTS, ran[0], strict=True)]
+    ((_, results),) = whole_ngram_results(own, size, [length])
+    found = walk(results, rows_of(own))
+    assert found.rounds.tolist() == [text.rounds for text in ran[1]]
+    assert found.drafted.tolist() == [text.drafted for text in ran[1]]
 
 
 def test_acceptance_set_by_hand_is_read_from_its_metrics() -> None:

@@ -16,6 +16,10 @@ from optuna.trial import TrialState
 from spectune.errors import StoreError
 from spectune.tuning.studies import StoredStudies
 
+from .postgres_server import PostgresServer, postgres
+
+__all__ = ["postgres"]
+
 
 @pytest.fixture(autouse=True)
 def _tests_are_found_by_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +107,18 @@ def test_trials_may_lie_in_the_file_of_a_store(tmp_path: Path) -> None:
         assert opened.plans() == []
     with open_store(str(tmp_path / "trials.db")):
         assert len(tried(StoredStudies(storage_url=place_of("sqlite", tmp_path))("a"), 1)) == 2
+
+
+def test_trials_and_a_store_share_one_postgresql_database(postgres: PostgresServer) -> None:
+    from spectune.db import open_store
+
+    url = postgres.new_database()
+    with open_store(url) as opened:
+        first = tried(StoredStudies(storage_url=url)("a"), 3)
+        assert opened.plans() == []
+    with open_store(url) as opened:
+        assert tried(StoredStudies(storage_url=url)("a"), 2)[:3] == first
+        opened.check()
 
 
 def test_optuna_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
