@@ -2,10 +2,10 @@
 
 For every engine that runs here, on the demo family: spectune profiles it and plans, which is timed; then a full sweep
 runs every setting, plain decoding, every drafter at lengths 1 to 8 and the engine's own n-gram sources, on prompts that
-nobody has seen. The plan's setting, plain decoding and the sweep's best few then race again in paired turns, which
-decides. On the profile's own prompts the plan and plain decoding race against what was promised, at the machine's pace
-of that race: plain decoding tells it, and the error as promised stands beside. All settings of a concurrency run at
-once, in turns of random order, and the drift of the moments is taken out.
+nobody has seen. The plan's setting, plain decoding and the sweep's best few then race again in paired turns on four
+times as many of them, which decides. On the profile's own prompts the plan and plain decoding race against what was
+promised, at the machine's pace of that race: plain decoding tells it, and the error as promised stands beside. All
+settings of a concurrency run at once, in turns of random order, and the drift of the moments is taken out.
 
 Where an engine lets acceptance be set by hand, what was set must come back from its counters.
 
@@ -49,7 +49,7 @@ from spectune.tuning.engine_turns import Key, by_key, speed, stable
 LENGTHS = range(1, 9)
 NEW_TOKENS = 96
 FINALISTS = 3  # of the sweep, beside the plan and plain decoding
-FINAL_TURNS, PROMISE_TURNS = 16, 12
+FINAL_TURNS, PROMISE_TURNS = 32, 12  # at least: every prompt is decoded as often as every other
 SYNTHETIC = (0.8, 0.6, 0.4, 0.2)
 SYNTHETIC_TOKENS = 40000  # emitted under acceptance set by hand; its sampling error is then well below the 2 %
 LEAST_OF_BEST, MOST_OFF, MOST_OF_SWEEP, MOST_SYNTHETIC_OFF = 0.97, 0.10, 0.10, 0.02
@@ -156,10 +156,9 @@ def _one_concurrency(engine: MeasuredEngine, cell: PlanCell, asked: argparse.Nam
     sweep_s = time.monotonic() - start
     _show(cell.batch, swept)
     best = sorted(swept, key=lambda key: -swept[key])[:FINALISTS]
-    final = _speeds(engine, [own, plain, *best], fresh, room, FINAL_TURNS)
-    known = _prompts(engine, calibration_prompts())
-    each = math.ceil(len(known) / cell.batch)  # turns that decode every one of them once
-    promised = _speeds(engine, [own, plain], known, room, each * math.ceil(PROMISE_TURNS / each))
+    unseen, known = _prompts(engine, evaluation_prompts()), _prompts(engine, calibration_prompts())
+    final = _speeds(engine, [own, plain, *best], unseen, FINAL_TURNS)
+    promised = _speeds(engine, [own, plain], known, PROMISE_TURNS)
     pace = promised[plain] / cell.plain.tokens_per_s
     rate = cell.prediction.tokens_per_s
     return {
@@ -184,9 +183,12 @@ def _one_concurrency(engine: MeasuredEngine, cell: PlanCell, asked: argparse.Nam
 
 
 def _speeds(
-    engine: MeasuredEngine, keys: Sequence[Key], prompts: Sequence[tuple[int, ...]], room: int, turns: int
+    engine: MeasuredEngine, keys: Sequence[Key], prompts: Sequence[tuple[int, ...]], turns: int
 ) -> dict[Key, float]:
     """Return the tokens/s of a few settings in one race of fresh engines."""
+    room = max(len(prompt) for prompt in prompts) + NEW_TOKENS + 64
+    each = math.ceil(len(prompts) / keys[0][0])  # turns that decode every prompt once
+    turns = each * math.ceil(turns / each)
     with stable(engine, capacity=room, new_tokens=NEW_TOKENS) as stall:
         stall.take(list(dict.fromkeys(keys)), prompts, turns=turns, seed=1)
         return {key: speed(own) for key, own in by_key(stall.turns).items()}
