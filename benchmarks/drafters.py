@@ -49,7 +49,7 @@ from spectune.tuning.request import Models
 from sweep import DTYPE, FINE_TURNS, PROMPTS, Raced, Way, learned, raced, requests, speed_of  # isort: skip
 
 BATCHES = (1, 8)
-HEADS = ("eagle3", "medusa", "ctc", "specformer", "exit")  # folders beside the target; those that are there take part
+HEADS = ("eagle3", "medusa", "ctc", "specformer", "recycling", "exit")  # folders beside the target; those that are there take part
 DISTILLED_S = {"small": 780.0, "medium": 780.0}  # both together, demo/models/README.md; heads have cards
 TABLE_TEXTS = 8  # every so many-th training text is counted into the frozen table
 TABLE = "cacheback with a frozen table"

@@ -37,8 +37,8 @@ from spectune.planner.stack_policy import stack_name
 from spectune.planner.tree import TokenTree
 from spectune.profiler.device import detect
 from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.lookup import LookupDrafter
-from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.loading import load_pretrained, load_tokenizer
@@ -157,7 +157,7 @@ def drafters_of(family: Family, setups: Iterable[RoundSetup], slots: int, capaci
         elif name == LOOKUP:
             drafters[name] = LookupDrafter()
         elif name in family.drafters and name not in drafters:
-            drafters[name] = ModelDrafter(family.drafters[name], slots=slots, capacity=capacity)
+            drafters[name] = model_drafter(family.drafters[name], slots=slots, capacity=capacity)
     return drafters
 
 

@@ -4,7 +4,8 @@
 
 The demo family decodes the longest texts of a cell with every slot busy, and the most bytes that torch's allocator had
 handed out at once, weights and caches included, stand beside `planner.memory`'s peak for that way, batch and context.
-A GPU's allocator counts by itself; a CPU's tells torch's profiler, and weights are copied out of the mapped file first.
+Heads that lie beside the target take part with a chain and a tree each. A GPU's allocator counts by itself; a CPU's
+tells torch's profiler, and models' weights are copied out of the mapped file first.
 `holds` is true where every peak is predicted within 5 %. The last line is one JSON object.
 """
 
@@ -23,14 +24,18 @@ import torch
 
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.cost import Cell
-from spectune.planner.memory import Footprint, load_of, peak_bytes
-from spectune.planner.policy import StackPolicy
+from spectune.planner.footprint import Footprint
+from spectune.planner.load import load_of
+from spectune.planner.memory import peak_bytes
+from spectune.planner.policy import ChainPolicy, StackPolicy
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.runtime.decoder import Decoder
+from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.loading import causal_model, load_pretrained
+from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.architectures import footprints_of
@@ -41,6 +46,7 @@ from identity import LOOKUP, PROMPT_TOKENS, WAYS, drafters_of, random_prompts  #
 BATCHES = (1, 8)
 CONTEXT, NEW_TOKENS = 128, 32
 TOLERANCE = 0.05
+HEADS = ("eagle3", "medusa", "ctc", "specformer", "exit")  # folders beside the target; those that are there take part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +81,7 @@ def main() -> int:
     parser.add_argument("--temperature", type=float, default=0.0)
     asked = parser.parse_args()
     here = detect(asked.device)
-    family = counted_family(here.dtype_for(asked.dtype), asked.device)
+    family = counted_family(here.dtype_for(asked.dtype), asked.device, HEADS)
     peaks = all_peaks(family, asked.device, asked.temperature)
     holds = worst(peaks) <= TOLERANCE
     print(f"{'ok  ' if holds else 'MISS'} every peak within 5 % of the planner's ({worst(peaks):.1%})")
@@ -91,29 +97,50 @@ def worst(peaks: Sequence[Peak]) -> float:
     return max(abs(peak.error) for peak in peaks)
 
 
-def counted_family(dtype: str, device: str) -> Counted:
-    """Return the family with all weights in memory of the allocator, counted model by model."""
+def counted_family(dtype: str, device: str, heads: Sequence[str] = ()) -> Counted:
+    """Return the family with all weights in memory of the allocator, counted model by model.
+
+    Args:
+        dtype: number format of weights and caches.
+        device: a torch device.
+        heads: names of folders beside the target; those that are there are loaded too.
+    """
     models = family_models(family_folder())
-    folders = {"target": models.target, **models.drafters}
+    beside = {name: models.target.parent / name for name in heads}
+    there = {name: folder for name, folder in beside.items() if (folder / "config.json").exists()}
+    folders = {"target": models.target, **models.drafters, **there}
     found: dict[str, CausalModel] = {}
     held = {name: count_bytes(_loading(found, name, folders[name], dtype, device), device) for name in folders}
     return Counted(
-        family=Family(target=found["target"], drafters={name: found[name] for name in models.drafters}),
+        family=Family(target=found["target"], drafters={name: found[name] for name in folders if name != "target"}),
         held_bytes={name: count.left_bytes for name, count in held.items()},
-        footprints={name: footprint_at(folder, dtype) for name, folder in folders.items()},
+        footprints=footprints_at(folders, dtype),
     )
 
 
-def footprint_at(folder: Path, dtype: str) -> Footprint:
-    """Return the planner's footprint of a model folder."""
-    (footprint,) = footprints_of([identify(folder)], dtype).values()
-    return footprint
+def footprints_at(folders: Mapping[str, Path], dtype: str) -> dict[str, Footprint]:
+    """Return the planner's footprints of the target's and its drafters' folders."""
+    known = {name: identify(folder) for name, folder in folders.items()}
+    found = footprints_of(known["target"], known.values(), dtype)
+    return {name: found[model.key] for name, model in known.items()}
+
+
+def ways_of(have: Counted) -> dict[str, RoundSetup]:
+    """Return every way of decoding: the models' own, and of each head a chain and a tree."""
+    trees = {"chain": ChainPolicy(length=4), "EAGLE-2": WAYS["EAGLE-2"].policy}
+    heads = [name for name in HEADS if name in have.family.drafters]
+    own = {f"{head}, {tree}": RoundSetup(policy=trees[tree], drafter=head) for head in heads for tree in trees}
+    return {**WAYS, **own}
 
 
 def _loading(found: dict[str, CausalModel], name: str, folder: Path, dtype: str, device: str) -> Callable[[], None]:
     """Return a call that puts a model among those found and leaves nothing else behind."""
 
     def load() -> None:
+        if name in HEADS:
+            found[name] = load_drafter(str(folder), found["target"], dtype=dtype, device=device)
+            gc.collect()
+            return
         pretrained = deepcopy(load_pretrained(str(folder), dtype=dtype, device=device))
         found[name] = causal_model(pretrained, str(folder))
         del pretrained
@@ -137,7 +164,7 @@ def all_peaks(have: Counted, device: str, temperature: float) -> list[Peak]:
     ]
     peaks = []
     for batch in BATCHES:
-        for way, setup in WAYS.items():
+        for way, setup in ways_of(have).items():
             peaks.append(peak_of(way, setup, have, requests[: 2 * batch], batch, device))
             _show(peaks[-1])
     return peaks
@@ -150,7 +177,8 @@ def peak_of(way: str, setup: RoundSetup, have: Counted, requests: Sequence[Reque
 
     def decode() -> None:
         drafters = drafters_of(have.family, [setup], batch, load.capacity)
-        decoder = Decoder(have.family.target, drafters, always(setup), slots=batch, capacity=load.capacity)
+        target = tapped_for(have.family.target, [have.family.drafters[name] for name in names])
+        decoder = Decoder(target, drafters, always(setup), slots=batch, capacity=load.capacity)
         decode_timed(decoder, requests, batch)
 
     return Peak(

@@ -37,7 +37,8 @@ import torch
 
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.cost import Cell
-from spectune.planner.memory import load_of, peak_bytes
+from spectune.planner.load import load_of
+from spectune.planner.memory import peak_bytes
 from spectune.planner.policy import ChainPolicy, StackPolicy
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.device import detect

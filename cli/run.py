@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 @click.command()
 @options.target
 @click.option("--prompt", required=True, metavar="TEXT", help="What to continue; - reads it from stdin.")
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="For a target that sees: .npy, .png or .jpg; repeatable.",
+)
 @options.drafters
 @click.option("--plan", default="auto", show_default=True, metavar="auto|FILE|none", help="Which plan to follow.")
 @options.device
@@ -63,6 +71,7 @@ def run(
     /,
     target: Path,
     prompt: str,
+    images: tuple[Path, ...],
     drafters: dict[str, Path],
     plan: str,
     device: str,
@@ -88,9 +97,11 @@ def run(
     if not text.strip():
         raise RequestError("the prompt is empty; write some text")
     from ..runtime.generation import GenerationSettings
+    from ..runtime.images import ImagePrompt, read_image
     from ..runtime.loader import load
 
     wanted = GenerationSettings(**generation)
+    asked = ImagePrompt(text=text, images=tuple(read_image(path) for path in images)) if images else text
     generator = load(
         target,
         device=device,
@@ -106,14 +117,14 @@ def run(
     _require_planned(drafters, choice)
     tell(settings, choice.reason)
     if as_json:
-        done = generator.generate(text, wanted)
+        done = generator.generate(asked, wanted)
         origin = {"source": choice.source, "reason": choice.reason}
         facts = {"text": done.text, "tokens": list(done.tokens), "rounds": done.rounds}
         facts |= {"lossy": list(done.lossy)} if _is_lossy(generator, allow_lossy) else {}
         seen = _seen(generator)
         print_json({**facts, "finish_reason": done.finish_reason, "plan": origin, "events": seen})
         return
-    for piece in generator.stream(text, wanted):
+    for piece in generator.stream(asked, wanted):
         click.echo(piece, nl=False)
     click.echo()
     if _is_lossy(generator, allow_lossy):

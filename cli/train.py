@@ -11,6 +11,7 @@ from .train_block import ctc, medusa, specformer
 from .train_cacheback import cacheback
 from .train_exit import exit_
 from .train_pad import pad
+from .train_recycling import recycling
 from .train_run import TrainingRun, show_card, training_run
 
 FORMS = {"1": "eagle", "2": "eagle", "3": "eagle3"}  # what --form says; 1 and 2 differ in their trees alone
@@ -98,4 +99,5 @@ train.add_command(medusa)
 train.add_command(ctc)
 train.add_command(specformer)
 train.add_command(exit_)
+train.add_command(recycling)
 train.add_command(pad)

@@ -12,8 +12,9 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.role import BLOCK, SELF
 from ..profiler.records.surface import LatencySurface
+from .footprint import Footprint
 from .lossy_run import LossyRun
-from .memory import LOOKUP, Footprint
+from .memory import LOOKUP
 from .recorded import Text, texts_of
 
 __all__ = ["BLOCK", "LOOKUP", "SELF", "TARGET", "DrafterInputs", "PlanInputs", "with_weights"]

@@ -1,4 +1,4 @@
-"""How many draft nodes a round feeds to a drafter: the room its cache needs behind the text."""
+"""How many draft nodes a round feeds to a drafter, in all and in one forward: the room that they need."""
 
 from __future__ import annotations
 
@@ -55,6 +55,50 @@ def most_drafted(policy: TreePolicy, batch: int | None = None) -> int:
             return sum(min(policy.nodes, policy.children**depth) for depth in range(1, policy.max_depth))
         case TalonPolicy():
             return _most_drafted_by_talon(policy, batch)
+
+
+def widest_layer(policy: TreePolicy) -> int:
+    """Return the most tokens per sequence that one forward of a drafter has logits for; 0 where no model drafts."""
+    match policy:
+        case PlainPolicy() | LookupPolicy() | SuffixPolicy() | SuffixTreePolicy() | CachebackPolicy():
+            return 0
+        case ChainPolicy() | ConfidentChainPolicy():
+            return 1
+        case HybridPolicy():
+            return widest_layer(policy.model)
+        case LossyPolicy():
+            return widest_layer(policy.draft)
+        case StackPolicy():
+            return 1 + 2 * policy.max_chain  # what was committed is read again before what is drafted below
+        case StaticPolicy():
+            return max(len(inner) for inner in policy.tree.inner_by_depth())
+        case Eagle2Policy():
+            return policy.top_k
+        case CastPolicy():
+            return policy.max_width
+        case OptTreePolicy():
+            return min(policy.nodes, int(policy.children ** (policy.max_depth - 1)))
+        case TalonPolicy():
+            return max(1, min(policy.top_k, policy.nodes - 2), policy.nodes - 2 - policy.top_k)
+
+
+def deepest(policy: TreePolicy) -> int:
+    """Return the most drafted tokens on one path of a tree."""
+    match policy:
+        case LookupPolicy() | SuffixPolicy():
+            return policy.length
+        case SuffixTreePolicy():
+            return policy.nodes - 1
+        case CachebackPolicy():
+            return min(policy.max_depth, policy.nodes - 1)
+        case HybridPolicy():
+            return max(deepest(policy.text), deepest(policy.model))
+        case LossyPolicy():
+            return deepest(policy.draft)
+        case StackPolicy():
+            return policy.max_chain
+        case _:
+            return min(policy.draft_forwards, policy.max_verify_tokens - 1)
 
 
 def _most_drafted_by_talon(policy: TalonPolicy, batch: int | None) -> int:

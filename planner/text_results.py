@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from .cacheback import chances_of, tables_of
 from .draft import Bools, Ints
+from .image_ids import said
 from .kernels.arrays import Small
 from .kernels.automaton import automaton_of
 from .kernels.cacheback import Grid as TableGrid
@@ -130,9 +131,11 @@ class _LaidOut:
 
 
 def _laid_out(texts: Sequence[Text]) -> _LaidOut:
-    lengths = [len(text.prompt) + len(text.continuation) for text in texts]
-    tokens = np.fromiter(chain.from_iterable(text.prompt + text.continuation for text in texts), np.int64, sum(lengths))
-    prompts = np.array([len(text.prompt) + 1 for text in texts])
+    begun = [tuple(said(text.prompt)) for text in texts]
+    lengths = [len(own) + len(text.continuation) for own, text in zip(begun, texts, strict=True)]
+    whole = chain.from_iterable(own + text.continuation for own, text in zip(begun, texts, strict=True))
+    tokens = np.fromiter(whole, np.int64, sum(lengths))
+    prompts = np.array([len(own) + 1 for own in begun])
     return _LaidOut(
         texts=Texts(tokens, np.cumsum([0, *lengths]), prompts),
         rows=sum(len(text.continuation) for text in texts),

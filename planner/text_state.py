@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from .cacheback import CachebackText, table_key
 from .frozen import FrozenTable
+from .image_ids import said
 from .lookup import find_continuation
 from .policy import CachebackPolicy, LookupPolicy, SuffixPolicy, SuffixTreePolicy, TextPolicy
 from .suffix import SuffixText
@@ -15,11 +16,14 @@ from .text_tree import TextTree, chain_tree
 class TextState:
     """One growing text, and what the policies that were asked about it keep of it, each from when it was first asked.
 
-    What it drafts is a function of the tokens and the policy alone.
+    What it drafts is a function of the tokens and the policy alone. Images in a text are passed over: what stands
+    behind one follows what stands before it.
     """
 
     def __init__(self) -> None:
         """Start with nothing kept."""
+        self._said: list[int] = []
+        self._read = 0  # tokens of the text so far, images included
         self._suffix: SuffixText | None = None
         self._tables: dict[tuple[int, int, int, int, FrozenTable | None], CachebackText] = {}
 
@@ -30,6 +34,9 @@ class TextState:
             tokens: the committed text; it begins with what it was before.
             policy: any.
         """
+        self._said += said(tokens[self._read :])
+        self._read = len(tokens)
+        tokens = self._said
         match policy:
             case LookupPolicy():
                 sizes = policy.length, policy.max_ngram, policy.min_ngram

@@ -3,7 +3,8 @@
 A .jsonl file has one object per line: {"prompt": text}, {"text": text} or {"messages": [{"role": text, "content":
 text}, ...]}. A message's content may also be a list of parts {"type": "text", "text": text}, which are joined.
 "workload": text says what kind of prompt a line is, where a file mixes several; "answer": text is what its text should
-end with (see `read_answers`). Other keys are left alone. Any other
+end with (see `read_answers`); "image": the name of a file beside this one, or a list of names, are images that the
+prompt speaks of. Other keys are left alone. Any other
 file is plain text, one prompt per block, blocks separated by blank lines.
 """
 
@@ -33,6 +34,7 @@ class Prompt:
     text: str  # of a conversation: its contents, joined by blank lines, for models without a template
     messages: tuple[Message, ...] = ()
     workload: str = ""  # what kind of prompt it is; "" is that of the whole file
+    images: tuple[Path, ...] = ()  # files of what it speaks of, for targets that see
 
     def __post_init__(self) -> None:
         if not self.text.strip():
@@ -98,7 +100,7 @@ def _from_lines(path: Path, text: str) -> tuple[Prompt, ...]:
     for number, line in enumerate(text.split("\n"), start=1):  # JSON may hold other separators that splitlines cuts at
         if line.strip():
             try:
-                prompts.append(_from_entry(json.loads(line)))
+                prompts.append(_from_entry(json.loads(line), path.parent))
             except json.JSONDecodeError as error:
                 raise RequestError(f"{path} line {number} is not JSON ({error.msg}); mend or remove it") from error
             except RequestError as error:
@@ -106,12 +108,15 @@ def _from_lines(path: Path, text: str) -> tuple[Prompt, ...]:
     return tuple(prompts)
 
 
-def _from_entry(entry: object) -> Prompt:
+def _from_entry(entry: object, folder: Path) -> Prompt:
     if not isinstance(entry, dict):
         raise RequestError(f"need a JSON object per line, got {str(entry)[:40]!r}")
     workload = entry.get("workload", "")
     if not isinstance(workload, str) or ("workload" in entry and not workload.strip()):
         raise RequestError(f"the workload must be a name, got {workload!r}; write one or leave it out")
+    images = _images(entry.get("image", []), folder)
+    if images and "messages" in entry:
+        raise RequestError('a conversation with images is not read; write its text as "prompt"')
     if "messages" in entry:
         messages = _messages(entry["messages"])
         joined = "\n\n".join(message.content for message in messages)
@@ -119,7 +124,14 @@ def _from_entry(entry: object) -> Prompt:
     text = entry.get("prompt", entry.get("text"))
     if not isinstance(text, str):
         raise RequestError('need {"prompt": text}, {"text": text} or {"messages": [...]}')
-    return Prompt(text=text, workload=workload)
+    return Prompt(text=text, workload=workload, images=images)
+
+
+def _images(named: object, folder: Path) -> tuple[Path, ...]:
+    names = [named] if isinstance(named, str) else named
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise RequestError(f"an image is the name of a file, or a list of names, got {str(named)[:40]!r}")
+    return tuple(folder / name for name in names)
 
 
 def _messages(entries: object) -> tuple[Message, ...]:

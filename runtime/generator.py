@@ -18,7 +18,9 @@ from .drafters.lookup import LookupDrafter
 from .drafters.protocol import Drafter
 from .drafters.stack import stack_drafter
 from .generation import Completion, GenerationOptions, GenerationSettings
+from .images import PromptLike
 from .models.forward import CausalModel
+from .models.lean import gallery_of
 from .models.tapped import tapped_for
 from .pad import PivotJudge
 from .requests import Request
@@ -30,7 +32,8 @@ from .watch.protocol import RoundObserver
 class Generator:
     """A target and its drafters, ready to decode by a schedule.
 
-    Everything that generates takes `GenerationSettings`, their fields as keywords, or both: keywords go first.
+    Everything that generates takes `GenerationSettings`, their fields as keywords, or both: keywords go first. A prompt
+    is text or, for a target that sees, an `ImagePrompt`.
 
     Attributes:
         choice: the plan it follows, or why there is none.
@@ -56,7 +59,7 @@ class Generator:
         self._drafters, self._schedule, self.observer = drafters, schedule, observer
 
     def generate(
-        self, prompt: str, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
+        self, prompt: PromptLike, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
     ) -> Completion:
         """Return the target's continuation of one prompt.
 
@@ -67,7 +70,7 @@ class Generator:
 
     def generate_batch(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[PromptLike],
         settings: GenerationSettings | Sequence[GenerationSettings] | None = None,
         *,
         slots: int = 8,
@@ -85,7 +88,7 @@ class Generator:
             RequestError: a prompt has no tokens or does not fit into the model, or a setting is out of range.
         """
         each = _one_per_prompt(settings, options, len(prompts))
-        requests = [request_of(self._tokenizer, *pair) for pair in zip(prompts, each, strict=True)]
+        requests = [self._request(*pair) for pair in zip(prompts, each, strict=True)]
         if not requests:
             return []
         session = self._session_for(requests, slots, piecewise=False)
@@ -95,14 +98,14 @@ class Generator:
         return [done[handle] for handle in range(len(requests))]
 
     def stream(
-        self, prompt: str, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
+        self, prompt: PromptLike, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
     ) -> Iterator[str]:
         """Yield the continuation of one prompt piece by piece, as rounds commit it.
 
         A piece never ends inside a character, nor with what may still become a stop string.
         """
         (own,) = _one_per_prompt(settings, options, 1)
-        request = request_of(self._tokenizer, prompt, own)
+        request = self._request(prompt, own)
         session = self._session_for([request], 1, piecewise=True)
         session.enqueue(request, own.stop)
         yield from (event.piece for event in session.events() if event.piece)
@@ -119,6 +122,10 @@ class Generator:
         """
         return self._session(slots, longest, piecewise=True)
 
+    def _request(self, prompt: PromptLike, settings: GenerationSettings) -> Request:
+        gallery = gallery_of(self._target)
+        return request_of(self._tokenizer, prompt, settings, None if gallery is None else gallery.tokens)
+
     def _session_for(self, requests: Sequence[Request], slots: int, *, piecewise: bool) -> Session:
         longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
         return self._session(min(slots, len(requests)), longest, piecewise=piecewise)
@@ -132,7 +139,14 @@ class Generator:
                 "shorten the prompt or lower --max-new-tokens"
             )
         decoder = self._decoder(slots, longest)
-        return Session(decoder, self._tokenizer, longest=longest, piecewise=piecewise, observer=self.observer)
+        return Session(
+            decoder,
+            self._tokenizer,
+            longest=longest,
+            piecewise=piecewise,
+            observer=self.observer,
+            gallery=gallery_of(self._target),
+        )
 
     def _decoder(self, slots: int, longest: int) -> Decoder:
         setups = self.choice.setups

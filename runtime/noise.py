@@ -23,7 +23,11 @@ _BELOW_ONE = 1.0 - 2.0**-53  # the largest number below 1
 
 def gumbel(seeds: Tensor, positions: Tensor, vocabulary: int) -> Tensor:
     """Return (..., vocabulary) standard Gumbel noise, the same on every device; the arguments are broadcast."""
-    tokens = torch.arange(vocabulary, device=seeds.device)
+    return gumbel_of(seeds, positions, torch.arange(vocabulary, device=seeds.device))
+
+
+def gumbel_of(seeds: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
+    """Return (..., any): the noise of some tokens (..., any) alone, as `gumbel` has it in their places."""
     key = _mix(_mix(seeds + _GOLDEN) + positions * _POSITION_STEP)
     bits = _mix(key.unsqueeze(-1) + (tokens + 1) * _GOLDEN)
     return -torch.log(-torch.log(open_unit(bits))).float()

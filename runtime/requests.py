@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from ..errors import RequestError
+from .images import Image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class Request(Sampling):
     max_new_tokens: int
     seed: int = 0  # keys the noise of every draw together with the position
     stop: frozenset[int] = frozenset()  # token ids that end the sequence
+    images: tuple[Image, ...] = ()  # that the prompt's ids beyond every vocabulary stand for; none once they are shown
 
     def __post_init__(self) -> None:
         Sampling.__post_init__(self)
@@ -76,6 +78,8 @@ class Sequence:
     _counted: int = field(default=0, init=False, repr=False, compare=False)  # tokens that _known holds
 
     def __post_init__(self) -> None:
+        if self.request.images:
+            raise RequestError("the request's images were not shown to its target; pass it through Gallery.shown")
         self.tokens = list(self.request.prompt)
 
     @property

@@ -12,6 +12,9 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import RequestError
 from .decoder import Decoder
 from .generation import Completion, Event, FinishReason, GenerationSettings
+from .images import ImagePrompt, ImageTokens, PromptLike
+from .models.gallery import Gallery
+from .prompt_ids import prompt_ids
 from .requests import Request, Sampling, Sequence
 from .transcript import Transcript
 from .watch.protocol import RoundObserver
@@ -24,7 +27,7 @@ class _Job:
     """One request that has not ended."""
 
     handle: int
-    request: Request
+    request: Request  # its images are shown once it has a sequence
     transcript: Transcript
     is_read: bool  # after every round, and not only at the end
     sequence: Sequence | None = None  # None while it waits
@@ -52,6 +55,7 @@ class Session:
         longest: int,
         piecewise: bool = True,
         observer: RoundObserver | None = None,
+        gallery: Gallery | None = None,
     ) -> None:
         """Take a decoder that nobody else uses.
 
@@ -61,9 +65,11 @@ class Session:
             longest: prompt and new tokens of any request.
             piecewise: whether events tell text after every round; otherwise one event per request tells all of it.
             observer: told of every round, faults included.
+            gallery: of a target that sees; a request's images are held there while it runs.
         """
         self._decoder, self._tokenizer = decoder, tokenizer
         self._longest, self._piecewise, self._observer = longest, piecewise, observer
+        self._gallery = gallery
         self._submitted = 0
         self._jobs: dict[int, _Job] = {}
         self._waiting: deque[_Job] = deque()
@@ -74,13 +80,14 @@ class Session:
         """Whether nothing waits, runs or is to be told."""
         return not self._jobs and not self._cancelled
 
-    def submit(self, prompt: str, settings: GenerationSettings = DEFAULTS) -> int:
+    def submit(self, prompt: PromptLike, settings: GenerationSettings = DEFAULTS) -> int:
         """Let a prompt wait for a slot; return its handle, counted from 0.
 
         Raises:
             RequestError: the prompt has no tokens or, with its new ones, more than fit.
         """
-        return self.enqueue(request_of(self._tokenizer, prompt, settings), settings.stop)
+        seen = None if self._gallery is None else self._gallery.tokens
+        return self.enqueue(request_of(self._tokenizer, prompt, settings, seen), settings.stop)
 
     def enqueue(self, request: Request, stop: Many[str] = ()) -> int:
         """Let a request in tokens wait for a slot; return its handle. `stop` are strings that end its text."""
@@ -117,8 +124,10 @@ class Session:
     def step(self) -> list[Event]:
         """Let waiting requests join, run one round, and return what became known since the last step."""
         events, self._cancelled = self._cancelled, []
-        while self._waiting and self._decoder.has_room:
+        while self._waiting and self._decoder.has_room and self._can_be_shown(self._waiting[0]):
             job = self._waiting[0]
+            if self._gallery is not None:
+                job.request = self._gallery.shown(job.request, self)
             job.sequence = self._decoder.admit(job.request, job.handle)
             self._waiting.popleft()
             events += self._news(job, job.sequence)
@@ -134,6 +143,10 @@ class Session:
         """Step until nothing is left to do, and yield what becomes known."""
         while not self.is_idle:
             yield from self.step()
+
+    def _can_be_shown(self, job: _Job) -> bool:
+        """Whether a request's images have room, or never will have more than now."""
+        return self._gallery is None or not self._decoder.running or self._gallery.has_room(job.request.images)
 
     def _run_round(self) -> None:
         done = self._decoder.step()
@@ -156,6 +169,8 @@ class Session:
 
     def _ended(self, job: _Job, reason: FinishReason) -> Event:
         del self._jobs[job.handle]
+        if self._gallery is not None and not job.request.images:
+            self._gallery.release(job.request.prompt, self)
         piece = job.untold + job.transcript.finish(job.tokens)
         end = job.transcript.end
         emitted = tuple(job.tokens[len(job.request.prompt) : end])
@@ -170,18 +185,31 @@ class Session:
         return Event(handle=job.handle, piece=piece, completion=completion)
 
 
-def request_of(tokenizer: PreTrainedTokenizerBase, prompt: str, settings: GenerationSettings) -> Request:
+def request_of(
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: PromptLike,
+    settings: GenerationSettings,
+    seen: ImageTokens | None = None,
+) -> Request:
     """Return a prompt in tokens, to be ended by the tokenizer's end of text.
 
+    Args:
+        tokenizer: the target's.
+        prompt: text, and perhaps images.
+        settings: of the request.
+        seen: how the target's texts hold images; None where it sees none.
+
     Raises:
-        RequestError: the prompt has no tokens.
+        RequestError: the prompt has no tokens, or images that do not fit its text or the target.
     """
-    ids = tuple(tokenizer(prompt)["input_ids"])
+    text, images = (prompt.text, prompt.images) if isinstance(prompt, ImagePrompt) else (prompt, ())
+    ids = prompt_ids(tokenizer, text, images, seen)
     if not ids:
         raise RequestError("the prompt is empty; write some text")
     end = tokenizer.eos_token_id
     return Request(
         prompt=ids,
+        images=images,
         max_new_tokens=settings.max_new_tokens,
         seed=settings.seed,
         stop=frozenset() if end is None else frozenset([int(end)]),

@@ -11,26 +11,27 @@ from transformers import LlamaForCausalLM
 
 from spectune.errors import PlanError
 from spectune.planner.cost import Cell
-from spectune.planner.inputs import PlanInputs
-from spectune.planner.memory import (
+from spectune.planner.drafter_peak import PIECE
+from spectune.planner.footprint import (
     BEYOND,
+    LEAN_FAMILIES,
     LEAST_HALVED,
-    PIECE,
+    MOST_ROWS,
+    MOST_WIDENED,
     Footprint,
-    Load,
     footprint_of,
-    load_of,
-    memory_bytes,
-    peak_bytes,
-    widest_layer,
 )
+from spectune.planner.inputs import PlanInputs
+from spectune.planner.load import Load, load_of
+from spectune.planner.memory import memory_bytes, peak_bytes
 from spectune.planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TalonPolicy, TreePolicy
+from spectune.planner.room import widest_layer
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.records.configuration import architecture_of
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.layout import PREFILL_TOKENS
-from spectune.runtime.models.anatomy import DRAFT_DEPTH
-from spectune.runtime.models.few_rows import LEAST_ELEMENTS
+from spectune.runtime.models import few_rows
+from spectune.runtime.models.anatomy import DRAFT_DEPTH, FAMILIES
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
@@ -103,7 +104,18 @@ def test_no_forward_of_a_drafter_is_wider_than_the_widest_layer(kind: str) -> No
 
 
 def test_prompts_are_read_and_positions_laid_out_as_the_runtime_does() -> None:
-    assert (PIECE, BEYOND, LEAST_HALVED) == (PREFILL_TOKENS, DRAFT_DEPTH, LEAST_ELEMENTS)
+    assert (PIECE, BEYOND, LEAST_HALVED) == (PREFILL_TOKENS, DRAFT_DEPTH, few_rows.LEAST_ELEMENTS)
+    assert (MOST_ROWS, MOST_WIDENED) == (few_rows.MOST_ROWS, few_rows.WIDENED_ELEMENTS)
+    assert set(FAMILIES) == LEAN_FAMILIES
+
+
+def test_a_model_that_transformers_runs_is_kept_whole() -> None:
+    llama = architecture_of({**wide_llama(2).config.to_dict(), "dtype": "bfloat16", "tie_word_embeddings": True})
+    other = replace(llama, family="gpt_neox")
+    assert footprint_of(llama, "float32").halved_bytes > 0 and footprint_of(llama, "float32").tied_head_bytes > 0
+    for dtype in ("float32", "bfloat16"):
+        told = footprint_of(other, dtype)
+        assert (told.halved_bytes, told.tied_head_bytes) == (0, 0)
 
 
 def wide_llama(layers: int) -> LlamaForCausalLM:
@@ -130,6 +142,24 @@ def test_weights_that_are_kept_in_halves_are_counted_so(is_tied: bool) -> None:
     assert told[0] == pytest.approx(held, rel=0.02)
     halves = 2 * 3000 * 128 if is_tied else 0
     assert told[1] - told[0] == pytest.approx(footprint.halved_bytes - halves, rel=0.02)
+
+
+def test_halves_that_many_rows_are_multiplied_by_are_counted_as_they_are_widened() -> None:
+    source, models, policy, run_tokens = wide_llama(2).bfloat16(), [], PlainPolicy(), (0, 80)
+    config = {**source.config.to_dict(), "dtype": "bfloat16"}
+
+    def build() -> None:
+        models.append(LeanModel(copy.deepcopy(source).float()))
+        gc.collect()
+
+    held, load = count_bytes(build).left_bytes, load_of(Cell(batch=1, context=48), policy, run_tokens)
+    requests = [Request(prompt=(7,) * 40, max_new_tokens=8, seed=seed) for seed in range(2)]
+    setup = always(RoundSetup(policy=policy, drafter=None, run_tokens=run_tokens))
+    peak = count_bytes(lambda: run(models[0], requests, setup, slots=1, capacity=load.capacity)).peak_bytes
+    footprint = footprint_of(architecture_of(config), "float32")
+    told = peak_bytes(footprint, [], load, device_kind="cpu", is_sampled=False)
+    assert told == pytest.approx(held + peak, rel=0.05)
+    assert footprint.widened_bytes > 0.1 * told
 
 
 def kept(layers: int) -> tuple[LeanModel, int, Footprint]:

@@ -13,8 +13,8 @@ import pytest
 
 from spectune.db import Store, open_store
 from spectune.errors import RequestError, StoreError
+from spectune.planner.footprint import Footprint
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.memory import Footprint
 from spectune.planner.plan import plan_from_json
 from spectune.profiler.identity import identify
 from spectune.profiler.protocols import SurfaceKey
@@ -173,7 +173,7 @@ def test_how_they_agree_along_other_texts_is_not_taken(store: Store, other: dict
 
 
 def test_a_model_whose_configuration_lies_where_it_was_has_a_footprint() -> None:
-    (footprint,) = footprints_of([identify(FAMILY / "small")], "bfloat16").values()
+    (footprint,) = footprints_of(identify(FAMILY / "small"), [], "bfloat16").values()
     config = json.loads((FAMILY / "small" / "config.json").read_text())
     heads = 2 * config["num_key_value_heads"] * config["hidden_size"] // config["num_attention_heads"]
     assert footprint.weight_bytes == 2 * identify(FAMILY / "small").parameters
@@ -183,7 +183,7 @@ def test_a_model_whose_configuration_lies_where_it_was_has_a_footprint() -> None
 @pytest.mark.parametrize("change", [{"location": ""}, {"location": "nowhere"}, {"config_hash": "0" * 64}])
 def test_a_model_whose_configuration_is_gone_or_another_has_none(change: dict[str, str]) -> None:
     moved = replace(identify(FAMILY / "small"), **change)  # type: ignore[arg-type]
-    assert footprints_of([moved], "bfloat16") == {}
+    assert footprints_of(moved, [moved], "bfloat16") == {}
 
 
 def test_a_limit_on_memory_that_is_not_known_is_refused(store: Store) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -60,13 +60,18 @@ class Card:
     @property
     def table(self) -> str:
         """The acceptance by depth, in Markdown."""
-        depths = " | ".join(str(depth) for depth in range(1, len(self.acceptance) + 1))
-        chances = " | ".join(f"{chance:.1%}" for chance in self.acceptance)
-        return f"""**Acceptance** of greedy chains, token by token, given the tokens before it; {self.rounds:,} rounds,
-{self.tokens_per_round:.2f} tokens a round:
+        return acceptance_table(self.acceptance, self.tokens_per_round, self.rounds)
+
+
+def acceptance_table(acceptance: Sequence[float], tokens_per_round: float, rounds: int) -> str:
+    """Return the acceptance of greedy chains by depth, in Markdown."""
+    depths = " | ".join(str(depth) for depth in range(1, len(acceptance) + 1))
+    chances = " | ".join(f"{chance:.1%}" for chance in acceptance)
+    return f"""**Acceptance** of greedy chains, token by token, given the tokens before it; {rounds:,} rounds,
+{tokens_per_round:.2f} tokens a round:
 
 | depth | {depths} |
-|---|{"--:|" * len(self.acceptance)}
+|---|{"--:|" * len(acceptance)}
 | accepted | {chances} |
 """
 

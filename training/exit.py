@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..errors import ModelError, TrainingError
 from ..profiler.identity import identify
+from ..profiler.prompts import Prompt
 from ..profiler.records.model import ModelIdentity
+from ..runtime.images import Image
+from ..runtime.models.anatomy import text_part
 from ..runtime.models.configuration import declared
 from ..runtime.models.exit_shape import ExitShape
 from ..runtime.models.loading import load_config, load_pretrained, load_tokenizer
@@ -22,7 +26,8 @@ from .acceptance import Acceptance
 from .checkpoint import Checkpoint
 from .exit_files import ExitCard, save_exit, save_exit_card
 from .exit_module import DEEP, ImitationModule, imitation_loss
-from .language_model import train
+from .image_texts import SeenStates, is_said, prompts_with_images, seen_acceptance, seen_prompts, seen_texts_of
+from .language_model import Loss, Tokens, train
 from .own_text import OwnTextSettings, corpus_of
 from .run_folder import Progress, judged, own_texts_of, run_folder
 from .settings import TrainingSettings
@@ -35,7 +40,7 @@ class ExitRequest:
     """Which exit is to be trained, and on what."""
 
     target: Path
-    data: tuple[Path, ...]  # text files whose pieces the target continues
+    data: tuple[Path, ...]  # text files whose pieces the target continues, or .jsonl prompts with images
     exit_layer: int  # layers of the target that draft
     width: int = 0  # of the imitation network; 0: the target's hidden size
     settings: TrainingSettings
@@ -70,21 +75,68 @@ def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progr
     _require_exit(request)
     identity = identify(request.target)
     partial = run_folder(request, identity, folder, fresh=fresh)
-    corpus = corpus_of(request.data, load_tokenizer(str(request.target)))
-    texts = own_texts_of(request, corpus, partial, progress)
+    seen = prompts_with_images(request.data)
+    lesson = _seen_lesson(request, seen, partial, progress) if seen else _lesson(request, partial, progress)
     job = _Job(request)
     torch.manual_seed(request.settings.seed)
     network = job.new_network()
     checkpoint = Checkpoint(partial / "run.pt")
-    for _ in train(network, lambda batch: job.loss(network, batch), texts.ravel(), request.settings, checkpoint):
+    for _ in train(network, lesson.loss(job, network), lesson.tokens, lesson.settings, checkpoint):
         progress("training the exit", len(checkpoint.losses) / request.settings.steps)
     shape = ExitShape(layers=request.exit_layer, width=job.width, target=identity.weights_hash)
     save_exit(folder, network.tensors(), shape)
-    accepted = judged(request, corpus, folder, CHAIN, progress)
-    card = _card(request, identity, job, network, checkpoint.losses, accepted, seconds=time.monotonic() - start)
+    accepted = lesson.judge(folder)
+    seconds = time.monotonic() - start
+    card = _card(request, identity, job, network, checkpoint.losses, accepted, tokens=lesson.written, seconds=seconds)
     save_exit_card(folder, card)
     shutil.rmtree(partial)
     return card
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lesson:
+    """What the network learns from, and what judges it."""
+
+    tokens: Tokens  # that batches are drawn from: texts one behind the other, or numbers of texts with images
+    settings: TrainingSettings  # of these batches
+    written: int  # tokens of all texts
+    loss: Callable[[_Job, ImitationModule], Loss]
+    judge: Callable[[Path], Acceptance]
+
+
+def _lesson(request: ExitRequest, partial: Path, progress: Progress) -> _Lesson:
+    """Return what the target wrote behind pieces of files of text."""
+    corpus = corpus_of(request.data, load_tokenizer(str(request.target)))
+    texts = own_texts_of(request, corpus, partial, progress)
+    return _Lesson(
+        tokens=texts.ravel(),
+        settings=request.settings,
+        written=texts.size,
+        loss=lambda job, network: lambda batch: job.loss(network, batch),
+        judge=lambda folder: judged(request, corpus, folder, CHAIN, progress),
+    )
+
+
+def _seen_lesson(request: ExitRequest, prompts: Sequence[Prompt], partial: Path, progress: Progress) -> _Lesson:
+    """Return what the target wrote behind images; a batch is whole texts, so that each begins with what it is about."""
+    asked = seen_prompts(prompts, request.target, request.own)
+    texts = seen_texts_of(request, asked.learned, partial, progress)
+
+    def loss(job: _Job, network: ImitationModule) -> Loss:
+        def of_batch(picked: Tensor) -> Tensor:  # (batch, 2): the first column's numbers count
+            rows = picked[:, 0].cpu().numpy()
+            ids = torch.from_numpy(texts[rows, : request.settings.sequence_tokens + 1]).to(picked.device)
+            return job.seen_loss(network, ids, [asked.learned[row].images for row in rows.tolist()])
+
+        return of_batch
+
+    return _Lesson(
+        tokens=np.arange(len(texts)),
+        settings=replace(request.settings, sequence_tokens=1),
+        written=int((texts >= 0).sum()),
+        loss=loss,
+        judge=lambda folder: seen_acceptance(request, asked.judged, folder, CHAIN, progress),
+    )
 
 
 class _Job:
@@ -99,16 +151,17 @@ class _Job:
     def __init__(self, request: ExitRequest) -> None:
         self._exit, self._device = request.exit_layer, request.device
         model: PreTrainedModel = load_pretrained(str(request.target), dtype="float32", device=request.device)
-        self._target = model.requires_grad_(False)
-        norm = model.base_model.norm
+        self._target, self._folder = model.requires_grad_(False), request.target
+        text = text_part(model)
+        self._config, norm = text.config, text.base.norm
         assert isinstance(norm, nn.Module), "of the Llama kind"
         self._final_norm = norm
-        self.layers, self.width = int(model.config.num_hidden_layers), request.width or int(model.config.hidden_size)
+        self.layers, self.width = int(text.config.num_hidden_layers), request.width or int(text.config.hidden_size)
         self.deep = range(max(request.exit_layer, self.layers - DEEP) + 1, self.layers + 1)
 
     def new_network(self) -> ImitationModule:
         """Return a network that has learned nothing."""
-        config = self._target.config
+        config = self._config
         eps = float(config.rms_norm_eps)
         made = ImitationModule(int(config.hidden_size), self.width, deep=len(self.deep), eps=eps)
         return made.to(self._device)
@@ -121,15 +174,35 @@ class _Job:
         deep = network.fused(torch.stack([states[count] for count in self.deep]))
         return imitation_loss(own, deep, self.said(own), logits, batch[:, 1:])
 
+    def seen_loss(self, network: ImitationModule, ids: Tensor, images: Sequence[Sequence[Image]]) -> Tensor:
+        """Return the loss of whole texts (batch, columns), each with its images: of places before a token that is said.
+
+        A text begins with its images, so what stands behind its end is seen by nothing that counts.
+        """
+        vectors = SeenStates(self._target, self._folder).vectors(ids[:, :-1], images)
+        with torch.no_grad():
+            states, logits = self.read_vectors(vectors)
+        counts = is_said(ids[:, 1:])
+        own = network(states[self._exit][counts][None])
+        deep = network.fused(torch.stack([states[count][counts][None] for count in self.deep]))
+        return imitation_loss(own, deep, self.said(own), logits[counts][None], ids[:, 1:][counts][None])
+
     def read(self, ids: Tensor) -> tuple[list[Tensor], Tensor]:
         """Return hidden states (batch, tokens, hidden), embedded and after every layer, and the target's logits.
 
         transformers gives the last state behind the final norm; this one is from before it.
         """
+        return self._answers(input_ids=ids)
+
+    def read_vectors(self, vectors: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Return what `read` does for (batch, tokens, hidden): what stands in a text's places."""
+        return self._answers(inputs_embeds=vectors)
+
+    def _answers(self, **given: Tensor) -> tuple[list[Tensor], Tensor]:
         last: list[Tensor] = []
         hook = self._final_norm.register_forward_pre_hook(lambda _, inputs: last.append(inputs[0]))
         try:
-            said = self._target(input_ids=ids, output_hidden_states=True)
+            said = self._target(**given, output_hidden_states=True)
         finally:
             hook.remove()
         return [*said.hidden_states[:-1], last[0]], said.logits
@@ -137,7 +210,7 @@ class _Job:
     def said(self, own: Tensor) -> Tensor:
         """Return (batch, tokens, vocabulary): the logits of states from before the final norm."""
         logits: Tensor = self._target.get_output_embeddings()(self._final_norm(own))
-        cap = declared(self._target.config, "final_logit_softcapping")
+        cap = declared(self._config, "final_logit_softcapping")
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
@@ -159,6 +232,7 @@ def _card(
     losses: Sequence[float],
     accepted: Acceptance,
     *,
+    tokens: int,
     seconds: float,
 ) -> ExitCard:
     return ExitCard(
@@ -171,7 +245,7 @@ def _card(
         parameters=sum(tensor.numel() for tensor in network.tensors().values()),
         files=tuple(path.name for path in request.data),
         own_texts=request.own.texts,
-        own_tokens=request.own.texts * (request.own.prompt_tokens + request.own.new_tokens),
+        own_tokens=tokens,
         steps=request.settings.steps,
         batch=request.settings.batch,
         sequence_tokens=request.settings.sequence_tokens,

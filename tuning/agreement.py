@@ -14,7 +14,7 @@ from ..profiler.protocols import Parts
 from ..profiler.records.acceptance import PairwiseAcceptance
 from ..runtime.cache import KeyValueCache
 from ..runtime.layout import lay_out
-from ..runtime.models.block import BlockHead
+from ..runtime.models.block import RoundHead
 from ..runtime.models.eagle import EagleHead
 from ..runtime.models.forward import CausalModel
 from .parts import kept_or_made
@@ -98,7 +98,7 @@ class _Reader:
 
     def __init__(self, model: CausalModel, longest: int, text: Sequence[int]) -> None:
         self._model, self._read = model, 0
-        self._features = model.along(text) if isinstance(model, EagleHead | BlockHead) else None
+        self._features = model.along(text) if isinstance(model, EagleHead | RoundHead) else None
         self._cache: KeyValueCache = model.new_cache(1, longest)
 
     def skip(self, tokens: Sequence[int]) -> None:
@@ -126,10 +126,8 @@ class _Reader:
         if self._features is None:
             return self._model.forward(step, self._cache)
         features = self._features[None, self._read - count : self._read]
-        if isinstance(self._model, BlockHead):
-            self._model.keep(features, step, self._cache)
-            said = self._model.say(features, step, self._cache)
-            return self._model.block(said).root()[None, :, : self._model.vocabulary]
+        if isinstance(self._model, RoundHead):
+            return self._model.next_logits(features, step, self._cache)[None]
         assert isinstance(self._model, EagleHead), "only these have features"
         return self._model.read(features, step, self._cache)
 

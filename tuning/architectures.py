@@ -6,39 +6,64 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..errors import ModelError
-from ..planner.memory import Footprint, footprint_of
+from ..errors import ModelError, PlanError
+from ..planner.footprint import Footprint, footprint_of
+from ..planner.head_footprint import footprint_beside
 from ..profiler.configuration import read_architecture
-from ..profiler.records.architecture import Architecture
+from ..profiler.records.architecture import Architecture, bytes_of
 from ..profiler.records.model import ModelIdentity
 from ..runtime.models.drafter import draft_role
+from .drafter_parts import drafter_parts
 
 
 def architecture_of(model: ModelIdentity) -> Architecture | None:
     """Return a model's architecture; None where its configuration is gone, was changed, or is of no known kind."""
-    if not model.location:
+    place = _place_of(model)
+    if place is None or draft_role(place) != "draft":  # its configuration is its own; the rest is its target's
         return None
-    place = Path(model.location)
-    if draft_role(place) != "draft":  # its configuration is its own; what else it needs is its target's
-        return None
-    file = place / "config.json" if place.is_dir() else place
     try:
-        if hashlib.sha256(file.read_bytes()).hexdigest() != model.config_hash:
-            return None
-        return read_architecture(file)
+        return read_architecture(place / "config.json" if place.is_dir() else place)
     except (OSError, ModelError):
         return None
 
 
-def footprints_of(models: Iterable[ModelIdentity], dtype: str) -> dict[str, Footprint]:
-    """Return the memory of every model whose architecture is known, by ModelIdentity.key.
+def footprints_of(target: ModelIdentity, drafters: Iterable[ModelIdentity], dtype: str) -> dict[str, Footprint]:
+    """Return the memory of every model whose files are known, by ModelIdentity.key.
 
     Args:
-        models: whose.
+        target: whose sizes drafters beside it share.
+        drafters: models, heads, block drafters and exits; the target may be among them.
         dtype: number format of weights and caches.
 
     Raises:
         ModelError: the format is unknown.
     """
-    known = ((model.key, architecture_of(model)) for model in models)
-    return {key: footprint_of(architecture, dtype) for key, architecture in known if architecture is not None}
+    bytes_of(dtype)
+    whole = architecture_of(target)
+    found = {model.key: _footprint(model, whole, dtype) for model in (target, *drafters)}
+    return {key: footprint for key, footprint in found.items() if footprint is not None}
+
+
+def _footprint(model: ModelIdentity, target: Architecture | None, dtype: str) -> Footprint | None:
+    architecture, place = architecture_of(model), _place_of(model)
+    if architecture is not None:
+        return footprint_of(architecture, dtype)
+    if target is None or place is None:
+        return None
+    try:
+        parts = drafter_parts(place, target)
+        return None if parts is None else footprint_beside(parts, dtype)
+    except (OSError, ModelError, PlanError):
+        return None
+
+
+def _place_of(model: ModelIdentity) -> Path | None:
+    """Return where a model lies; None where its configuration is not there as it was."""
+    if not model.location:
+        return None
+    place = Path(model.location)
+    try:
+        written = (place / "config.json" if place.is_dir() else place).read_bytes()
+    except OSError:
+        return None
+    return place if hashlib.sha256(written).hexdigest() == model.config_hash else None

@@ -72,7 +72,7 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
         texts=texts_of(traces[0]),
         workload=traces[0].workload,
         temperature=traces[0].temperature,
-        footprints=footprints_of(models.values(), found.surface.dtype),
+        footprints=footprints_of(models[target], models.values(), found.surface.dtype),
         notes=_notes(surfaces, found),
     )
 

@@ -60,7 +60,7 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
         workload=request.workload,
         temperature=together[-1].temperature,
         pairwise=agreement(drafted, request, store),
-        footprints=footprints_of((request.target, *models.values()), request.dtype),
+        footprints=footprints_of(request.target, models.values(), request.dtype),
         notes=(_origin(done), *done.reasons, told, *left_out),
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..planner.image_ids import said
 from ..planner.lookup import find_continuation
 from ..profiler.records.acceptance import MISS, PromptTrace
 from ..runtime.requests import Request
@@ -25,8 +26,9 @@ def lookup_trace(request: Request, continuation: Sequence[int]) -> PromptTrace:
         request: the prompt.
         continuation: the target's own tokens, at least 2.
     """
-    text = [*request.prompt, *continuation]
-    ends = range(len(request.prompt) + 1, len(text))  # committed tokens at each position
+    begun = said(request.prompt)
+    text = [*begun, *continuation]
+    ends = range(len(begun) + 1, len(text))  # committed tokens at each position
     found = [find_continuation(text[:end], 1, LONGEST_NGRAM) for end in ends]
     hits = [0 if proposed == [text[end]] else MISS for proposed, end in zip(found, ends, strict=True)]
     scores = [[0.0 if proposed else -math.inf] for proposed in found]

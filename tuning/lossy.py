@@ -31,7 +31,7 @@ from ..runtime.setup import RoundSetup, always
 from .continuations import continuations
 from .decoding import Family, Run, decode_timed, names_of, room_for, steady_rounds
 from .family import identify_all, load_family, torch_device
-from .prompts import requests_of
+from .prompts import requests_of, shown_to
 from .request import Identities, Models, ProfileRequest
 from .steps import Progress, silent
 
@@ -122,6 +122,7 @@ def measure_lossy(request: LossyRequest, *, progress: Progress = silent) -> tupl
     tokenizer = load_tokenizer(str(request.models.target))
     requests = requests_of(profile, tokenizer)
     family = load_family(request.models, dtype=dtype, device=torch_device(device), classifiers=request.classifiers)
+    requests = shown_to(family.target, requests)
     progress("decoding the target's own texts", 0.0)
     judge = Judge(family.target, tokenizer, requests, continuations(family.target, requests), request.answers)
     found: list[LossyRun] = []

@@ -34,7 +34,7 @@ from ..planner.stack_policy import JOINT, stack_name
 from ..planner.tree import TokenTree
 from ..profiler.records.overhead import OverheadSample
 from ..runtime.decoder import Decoder, Round
-from ..runtime.models.block import BlockHead
+from ..runtime.models.block import RoundHead
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.tapped import is_beside_target
 from ..runtime.requests import Request
@@ -137,7 +137,7 @@ class _Alone:
 
     def __init__(self, family: Family, drafter: str | None, batch: int, room: int) -> None:
         self._batch, self._room = batch, room
-        self._is_block = drafter is not None and isinstance(family.drafters[drafter], BlockHead)
+        self._is_block = drafter is not None and isinstance(family.drafters[drafter], RoundHead)
         self._shapes = {"verify": _shapes(family.target, "verify", batch, room)}
         if drafter is not None:
             self._shapes["draft"] = _shapes(family.drafters[drafter], "draft", batch, room)

@@ -191,7 +191,7 @@ def inputs_of(profile: Profile) -> PlanInputs:
         workload=first.workload,
         temperature=first.temperature,
         pairwise=profile.pairwise[0] if profile.pairwise else None,
-        footprints=footprints_of((models.target, *models.drafters.values()), profile.verify.dtype),
+        footprints=footprints_of(models.target, models.drafters.values(), profile.verify.dtype),
     )
 
 
@@ -224,7 +224,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         workload=request.workload,
         temperature=together[-1].temperature,
         pairwise=agreement(with_weights(together), request, store),
-        footprints=footprints_of((request.target, *(drafter.model for drafter in drafters)), request.dtype),
+        footprints=footprints_of(request.target, (drafter.model for drafter in drafters), request.dtype),
         notes=notes,
     )
 
@@ -291,8 +291,9 @@ def _require_footprints(inputs: PlanInputs, request: PlanRequest) -> None:
     for model in (inputs.target, *(drafter.model for drafter in inputs.drafters)):
         if model.key not in inputs.footprints:
             raise RequestError(
-                f"how much memory {model.name} takes is not known, because its config.json is not at "
-                f"{model.location or 'a known place'} as it was; put it there, or leave out --max-memory"
+                f"how much memory {model.name} takes is not known, because its files are not at "
+                f"{model.location or 'a known place'} as they were, or are of a kind that is not counted; put them "
+                "there, leave the drafter out, or leave out --max-memory"
             )
 
 

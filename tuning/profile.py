@@ -29,6 +29,7 @@ from .family import EXACT_DTYPE, identify_all, load_family, torch_device
 from .holding import held
 from .overhead import measure_overhead
 from .parts import finished_surfaces
+from .prompts import shown_to
 from .recipe import Recipe, recipe_of
 from .request import Identities, ProfileRequest
 from .steps import Progress
@@ -85,7 +86,8 @@ def profile(
     with held(device, identities, store, wait_s=lock_wait_s) as disturbed:
         journal = store.open_profile(request_key(request, device, identities, workloads, domains, kept), fresh)
         exact = load_family(request.models, dtype=EXACT_DTYPE, device=torch_device(device))
-        recorded = record_workloads(workloads, identities, exact, kept, journal, progress)
+        seen = [replace(each, requests=tuple(shown_to(exact.target, each.requests))) for each in workloads]
+        recorded = record_workloads(seen, identities, exact, kept, journal, progress)
         del exact
         family = load_family(request.models, dtype=request.dtype, device=torch_device(device))
         surfaces = finished_surfaces(journal) or time_surfaces(
@@ -98,7 +100,7 @@ def profile(
             traces=recorded.traces[: max(len(family.drafters), 1)],  # of the first workload
             progress=progress,
         )
-        samples = _overhead(request, family, workloads[0].requests, journal, progress)
+        samples = _overhead(request, family, shown_to(family.target, workloads[0].requests), journal, progress)
         overhead = RoundOverhead(
             device=device.fingerprint, target=identities.target.key, dtype=request.dtype, samples=samples
         )
@@ -132,11 +134,16 @@ def request_key(
         identities.target.key,
         sorted((name, model.key) for name, model in identities.drafters.items()),
         [request.dtype, request.regime, request.seed, request.held_out],
-        [(w.label, [(r.prompt, r.max_new_tokens, r.seed, sorted(r.stop)) for r in w.requests]) for w in workloads],
+        [(w.label, [_facts(r) for r in w.requests]) for w in workloads],
         [repr(domain) for domain in domains],
         repr(recipe),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _facts(request: Request) -> tuple[object, ...]:
+    facts = (request.prompt, request.max_new_tokens, request.seed, sorted(request.stop))
+    return (*facts, [image.digest for image in request.images]) if request.images else facts
 
 
 def _overhead(

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
 from ..profiler.prompts import Message, Prompt
+from ..runtime.images import ImageTokens, read_image
+from ..runtime.models.forward import CausalModel
+from ..runtime.models.lean import gallery_of
+from ..runtime.models.loading import load_config
+from ..runtime.models.vision import image_tokens, sees
+from ..runtime.prompt_ids import prompt_ids
 from ..runtime.requests import Request
 from .request import ProfileRequest
 
@@ -42,11 +49,21 @@ def _in_template(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase
 
 
 def requests_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> list[Request]:
-    """Return one request per prompt, its end kept where it is too long; request i draws with seed + i."""
+    """Return one request per prompt, its end kept where it is too long; request i draws with seed + i.
+
+    Prompts with images are as `shown_to` takes them.
+
+    Raises:
+        RequestError: a prompt has no tokens; or an image that cannot be read, or is too long with it, or the target
+            sees none.
+    """
     stop = frozenset() if tokenizer.eos_token_id is None else frozenset([int(tokenizer.eos_token_id)])
+    tokens = _image_tokens(request) if any(prompt.images for prompt in request.prompts) else None
     return [
-        Request(
-            prompt=encode_prompt(prompt, tokenizer)[-request.max_prompt_tokens :],
+        replace(
+            _with_images(prompt, tokenizer, tokens, request)
+            if prompt.images
+            else Request(prompt=encode_prompt(prompt, tokenizer)[-request.max_prompt_tokens :], max_new_tokens=1),
             max_new_tokens=request.max_new_tokens,
             temperature=request.temperature,
             seed=request.seed + place,
@@ -54,3 +71,31 @@ def requests_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> 
         )
         for place, prompt in enumerate(request.prompts)
     ]
+
+
+def shown_to(target: CausalModel, requests: Sequence[Request]) -> list[Request]:
+    """Return requests whose images a loaded target keeps as long as it lives: the same ids for the same requests.
+
+    Raises:
+        RequestError: there are more images than it has room for.
+    """
+    gallery = gallery_of(target)
+    return list(requests) if gallery is None else [gallery.shown(request, target) for request in requests]
+
+
+def _with_images(
+    prompt: Prompt, tokenizer: PreTrainedTokenizerBase, tokens: ImageTokens | None, request: ProfileRequest
+) -> Request:
+    images = tuple(read_image(path) for path in prompt.images)
+    ids = prompt_ids(tokenizer, prompt.text, images, tokens)
+    if len(ids) > request.max_prompt_tokens:
+        raise RequestError(
+            f"the prompt {prompt.text[:40]!r} has {len(ids)} tokens with its image, and an image is not cut; "
+            f"raise --max-prompt-tokens above {request.max_prompt_tokens}"
+        )
+    return Request(prompt=ids, images=images, max_new_tokens=1)
+
+
+def _image_tokens(request: ProfileRequest) -> ImageTokens | None:
+    config = load_config(str(request.models.target))
+    return image_tokens(config) if sees(config) else None

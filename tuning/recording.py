@@ -19,16 +19,18 @@ from ..profiler.protocols import Parts
 from ..profiler.records.acceptance import PromptTrace
 from ..runtime.models.block import BlockHead
 from ..runtime.models.forward import CausalModel
+from ..runtime.models.recycling import RecyclingHead
 from ..runtime.requests import Request
 from .block_pass import BlockTextPass
 from .forest import Forest
 from .parts import kept_or_made
 from .recipe import Recipe
+from .recycling_pass import RecyclingTextPass
 from .text_pass import SLOTS, TextPass
 from .union import Layer, grow_union
 
 ROWS = 64  # positions recorded at once
-AnyPass = TextPass | BlockTextPass
+AnyPass = TextPass | BlockTextPass | RecyclingTextPass
 
 
 def record_prompts(
@@ -76,11 +78,7 @@ class Recorder:
     ) -> None:
         """Allocate for texts of up to `longest` tokens, recorded `rows` positions at a time in `slots` of a cache."""
         self._recipe, self._rows = recipe, rows
-        self._pass: AnyPass = (
-            BlockTextPass(drafter, longest=longest, children=recipe.children)
-            if isinstance(drafter, BlockHead)
-            else TextPass(drafter, longest=longest, children=recipe.children, slots=slots)
-        )
+        self._pass = _pass_of(drafter, longest=longest, children=recipe.children, slots=slots)
 
     def record(
         self, request: Request, continuation: Sequence[int], positions: Sequence[int] | None = None
@@ -105,11 +103,19 @@ class Recorder:
         return _assembled(request.prompt, tuple(continuation), layers)
 
 
+def _pass_of(drafter: CausalModel, *, longest: int, children: int, slots: int) -> AnyPass:
+    if isinstance(drafter, BlockHead):
+        return BlockTextPass(drafter, longest=longest, children=children)
+    if isinstance(drafter, RecyclingHead):
+        return RecyclingTextPass(drafter, longest=longest, children=children)
+    return TextPass(drafter, longest=longest, children=children, slots=slots)
+
+
 def _forest(drafter: AnyPass, roots: Children, continuation: Ints, positions: Ints) -> Forest:
     """Return the roots at some positions, each joined to the next position's where that is among them.
 
     A head's are not joined: below the target's own token it still drafts on its own feature, not on the target's. Nor
-    are a block drafter's, which says there what it said a token earlier.
+    are a block drafter's, which says there what it said a token earlier, nor recycled ones, which know a row less.
     """
     tokens = roots.tokens[:, positions]
     is_next = tokens[0] == continuation[positions + 1][:, None]

@@ -23,7 +23,7 @@ from ..runtime.setup import RoundSetup, always, setup_of
 from .decoding import Family, names_of, room_for
 from .family import load_family, torch_device
 from .gauge import Gauge
-from .prompts import requests_of
+from .prompts import requests_of, shown_to
 from .race import DecoderEntrant, race
 from .request import Models, ProfileRequest
 from .steps import Progress
@@ -79,6 +79,7 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
     judging = {name: Path(found.location) for name, found in plan.classifiers} if request.allow_lossy else {}
     dtype = request.dtype or plan.dtype
     family = load_family(models, dtype=dtype, device=torch_device(device), classifiers=judging)
+    requests = shown_to(family.target, requests)
     rows = []
     for done, batch in enumerate(batches):
         progress(f"measuring batch {batch}", done / len(batches))

@@ -46,8 +46,7 @@ class BlockDrafter(FeatureDrafter):
         """Run one forward over committed text; return what is said behind the wanted tokens, none where none is."""
         features = self.features_of(step)
         self.forwards += 1
-        self._head.keep(features, step, self._cache)
-        return self._head.say(features, step, self._cache)
+        return self._head.round(features, step, self._cache)
 
 
 class BlockPass:

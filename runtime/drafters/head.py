@@ -8,10 +8,12 @@ from ..models.block import BlockHead
 from ..models.eagle import EagleHead
 from ..models.exit import ExitModel
 from ..models.forward import CausalModel, ForwardInput
+from ..models.recycling import RecyclingHead
 from .block import BlockDrafter
 from .exit import ExitDrafter
 from .features import FeatureDrafter
 from .model import ModelDrafter
+from .recycling import RecyclingDrafter
 
 
 class HeadDrafter(FeatureDrafter):
@@ -30,11 +32,13 @@ class HeadDrafter(FeatureDrafter):
 
 
 def model_drafter(model: CausalModel, *, slots: int, capacity: int) -> ModelDrafter:
-    """Return the drafter of a model, of a head, of a block drafter, or of an exit."""
+    """Return the drafter of a model, a head, a block drafter, an exit, or of recycled successors."""
     if isinstance(model, EagleHead):
         return HeadDrafter(model, slots=slots, capacity=capacity)
     if isinstance(model, BlockHead):
         return BlockDrafter(model, slots=slots, capacity=capacity)
+    if isinstance(model, RecyclingHead):
+        return RecyclingDrafter(model, slots=slots, capacity=capacity)
     if isinstance(model, ExitModel):
         return ExitDrafter(model, slots=slots, capacity=capacity)
     return ModelDrafter(model, slots=slots, capacity=capacity)

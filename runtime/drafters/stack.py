@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import ModelError
 from ...planner.draft import ROOT_TOKEN, DraftBatch
+from ...planner.image_ids import said
 from ...planner.lookup import find_continuation
 from ...planner.policy import TreePolicy
 from ...planner.stack_policy import JOINT, LOOKUP, StackPolicy, stack_name
@@ -149,7 +150,7 @@ def _looked_up(policy: StackPolicy, texts: Many[Ahead], rows: Many[int]) -> list
     """Return what followed the same n-gram earlier in each asking text; nothing where it did not occur."""
     found: list[list[Pick]] = [[] for _ in texts]
     for row in rows:
-        tokens = find_continuation(texts[row].since(0), policy.lengths[-1], policy.max_ngram, policy.min_ngram)
+        tokens = find_continuation(said(texts[row].since(0)), policy.lengths[-1], policy.max_ngram, policy.min_ngram)
         found[row] = [[token] for token in tokens]
     return found
 

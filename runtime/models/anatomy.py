@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from .configuration import declared, longest_context_of, windows_of
+from .gallery import IMAGES, Gallery
 from .norm import Norm
 from .projection import Projection
+from .vision import Eyes, lens_of, sees
 
 DRAFT_DEPTH = 64  # positions beyond the longest context that draft nodes may reach
 
@@ -72,7 +75,7 @@ class Anatomy:
     size: int  # of a head
     vocabulary: int
     longest_context: int
-    embedding: Tensor  # (vocabulary, hidden)
+    embedding: Tensor  # (vocabulary, hidden); of a model that sees, its gallery's rows lie behind
     embedding_scale: Tensor | None
     sights: tuple[Sight, ...]
     layers: tuple[LayerWeights, ...]
@@ -80,13 +83,37 @@ class Anatomy:
     head: Projection
     attention_cap: float | None  # scores are squashed into (-cap, cap)
     logit_cap: float | None
+    gallery: Gallery | None = None  # images shown to it; None of a model that sees none
 
 
-def anatomy_of(model: PreTrainedModel) -> Anatomy:
-    """Copy the weights of a model of `FAMILIES` into fused form; the original may be dropped."""
-    config, base, family = model.config, model.model, FAMILIES[model.config.model_type]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPart:
+    """What reads and writes text in a Hugging Face model: all of it, or the part of one that sees too."""
+
+    config: PreTrainedConfig
+    base: Any  # Any: transformers types no family's base
+    head: Any
+
+
+def text_part(model: PreTrainedModel) -> TextPart:
+    """Return the language model of a model."""
+    base = model.model.language_model if sees(model.config) else model.model
+    return TextPart(config=model.config.get_text_config(), base=base, head=model.get_output_embeddings())
+
+
+def anatomy_of(model: PreTrainedModel, folder: Path | None = None, images: int = IMAGES) -> Anatomy:
+    """Copy the weights of a model of `FAMILIES` into fused form; the original may be dropped.
+
+    Args:
+        model: as transformers loaded it.
+        folder: where what is said of a seeing model's pixels lies.
+        images: that a seeing model has room for at once.
+    """
+    text = text_part(model)
+    config, base, family = text.config, text.base, FAMILIES[text.config.model_type]
+    embedding, gallery = _seen(model, base.embed_tokens.weight.detach(), folder, images)
     reader = _Reader(family, float(config.rms_norm_eps))
-    sights, places = _sights(model)
+    sights, places = _sights(text, embedding)
     heads = int(config.num_attention_heads)
     scale = getattr(base.embed_tokens, "embed_scale", None)
     return Anatomy(
@@ -95,15 +122,25 @@ def anatomy_of(model: PreTrainedModel) -> Anatomy:
         size=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
         vocabulary=int(config.vocab_size),
         longest_context=longest_context_of(config),
-        embedding=base.embed_tokens.weight.detach(),
+        embedding=embedding,
         embedding_scale=None if scale is None else scale.detach().to(model.dtype),
         sights=sights,
         layers=tuple(reader.layer(layer, place) for layer, place in zip(base.layers, places, strict=True)),
         final_norm=reader.norm(base.norm),
-        head=Projection(model.lm_head.weight.detach()),
+        head=Projection(text.head.weight.detach()),
         attention_cap=config.attn_logit_softcapping if family.caps_attention else None,
         logit_cap=declared(config, "final_logit_softcapping"),
+        gallery=gallery,
     )
+
+
+def _seen(model: PreTrainedModel, embedding: Tensor, folder: Path | None, images: int) -> tuple[Tensor, Gallery | None]:
+    """Return the table of embeddings, with room for images behind it where the model sees, and who keeps them."""
+    if not sees(model.config):
+        return embedding, None
+    eyes = Eyes(model.model, lens_of(model.config, folder))
+    table = torch.cat((embedding, embedding.new_zeros(images * eyes.tokens.size, embedding.shape[1])))
+    return table, Gallery(table[len(embedding) :], eyes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,22 +193,17 @@ def _fused(*linears: Any) -> Projection:
     return Projection(torch.cat([one.detach() for one in weights]) if len(weights) > 1 else weights[0].detach(), bias)
 
 
-def _sights(model: PreTrainedModel) -> tuple[tuple[Sight, ...], list[int]]:
+def _sights(text: TextPart, like: Tensor) -> tuple[tuple[Sight, ...], list[int]]:
     """Return the ways in which layers look at the text, and the index of each layer's."""
-    config, rotary = model.config, model.model.rotary_emb
+    config, rotary = text.config, text.base.rotary_emb
     windows = windows_of(config)
     turned_by_kind = hasattr(rotary, "layer_types")  # Gemma 3 turns its kinds of layers by different angles
     kinds = config.layer_types if turned_by_kind else [None] * len(windows)
     ways = list(zip(windows, kinds, strict=True))
     distinct = list(dict.fromkeys(ways))
-    turns = {kind: _turns(model, kind) for kind in dict.fromkeys(kinds)}
+    turns = {kind: turns_of(rotary, longest_context_of(config), like[0, :1], kind) for kind in dict.fromkeys(kinds)}
     sights = tuple(Sight(window=window, turns=turns[kind]) for window, kind in distinct)
     return sights, [distinct.index(way) for way in ways]
-
-
-def _turns(model: PreTrainedModel, kind: str | None) -> Tensor:
-    like = torch.zeros(1, device=model.device, dtype=model.dtype)
-    return turns_of(model.model.rotary_emb, longest_context_of(model.config), like, kind)
 
 
 def turns_of(rotary: Any, longest: int, like: Tensor, kind: str | None = None) -> Tensor:  # Any: of any family

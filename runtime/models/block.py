@@ -1,7 +1,7 @@
-"""Drafters that say many tokens in one forward: behind a text they answer at once what any tree needs that grows there.
+"""Drafters that run one forward a round, and those among them whose forward says all that a tree needs: blocks.
 
-A round runs one forward, whatever is drafted. What it says is a `Block`: every node of a tree is answered from it, so
-every policy grows on it. A recording and a decoder ask the same block, so a replay draws the trees that decoding drew.
+What a block drafter's forward says is a `Block`: every node of a tree is answered from it, so every policy grows on it.
+A recording and a decoder ask the same block, so a replay draws the trees that decoding drew.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ class Block(Protocol):
         """
 
 
-class BlockHead(ABC):
-    """A block drafter beside its target, and a causal language model as far as surfaces and caches go.
+class RoundHead(ABC):
+    """A drafter beside its target that runs one forward a round: over what was committed since the last one.
+
+    It is a causal language model as far as surfaces and caches go.
 
     Attributes:
         reads: how many of the target's layers each hidden state it reads has passed.
-        depth: tokens it was trained to say.
     """
 
-    def __init__(self, target: LeanModel, reads: tuple[int, ...], depth: int) -> None:
+    def __init__(self, target: LeanModel, reads: tuple[int, ...]) -> None:
         """Stand beside a target, in its number format and on its device.
 
         Raises:
@@ -58,7 +59,7 @@ class BlockHead(ABC):
         self.regime, self.attention = "eager", "sdpa"
         self.dtype, self.device = target.dtype, target.device
         self.vocabulary, self.longest_context = target.vocabulary, target.longest_context
-        self.reads, self.depth = reads, depth
+        self.reads = reads
         self._target = target
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
@@ -76,15 +77,15 @@ class BlockHead(ABC):
         return
 
     @abstractmethod
-    def say(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Return (rows, places, scores): what is said behind kept tokens, those of `take` or all, row by row."""
+    def next_logits(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Take tokens in; return (rows, vocabulary), logits of the next token behind those of `take` or all."""
 
     @abstractmethod
-    def block(self, said: Tensor) -> Block:
-        """Return the block of what was said."""
+    def round(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Take tokens in and run what else a round runs of forwards behind those of `take`; return what it leaves."""
 
     def along(self, text: Sequence[int]) -> Tensor:
-        """Return (n, len(reads) * hidden): what `keep` and `say` take beside each token of a text."""
+        """Return (n, len(reads) * hidden): what `keep` takes beside each token of a text."""
         return features_along(self._target, self.reads, text)
 
     @torch.inference_mode()
@@ -93,8 +94,41 @@ class BlockHead(ABC):
         batch, count = step.tokens.shape
         features = torch.ones(batch, count, len(self.reads) * self._target.hidden, dtype=self.dtype, device=self.device)
         last = torch.full((batch,), count - 1, dtype=torch.int64, device=self.device)
+        return self.round(features, replace(step, take=last), cache)
+
+
+class BlockHead(RoundHead):
+    """A block drafter: its one forward says all that any tree of the round needs.
+
+    Attributes:
+        depth: tokens it was trained to say.
+    """
+
+    def __init__(self, target: LeanModel, reads: tuple[int, ...], depth: int) -> None:
+        """Stand beside a target, in its number format and on its device.
+
+        Raises:
+            ModelError: it has fewer layers than are read.
+        """
+        super().__init__(target, reads)
+        self.depth = depth
+
+    @abstractmethod
+    def say(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return (rows, places, scores): what is said behind kept tokens, those of `take` or all, row by row."""
+
+    @abstractmethod
+    def block(self, said: Tensor) -> Block:
+        """Return the block of what was said."""
+
+    def next_logits(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Take tokens in; return (rows, vocabulary), logits of the next token behind those of `take` or all."""
+        return self.block(self.round(features, step, cache)).root()[:, : self.vocabulary]
+
+    def round(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Take tokens in; return what is said behind those of `take`."""
         self.keep(features, step, cache)
-        return self.say(features, replace(step, take=last), cache)
+        return self.say(features, step, cache)
 
 
 class Levels:

@@ -1,4 +1,4 @@
-"""Load what a target's drafter folder holds: a language model, a head, a block drafter, or an exit of the target's."""
+"""Load what a target's drafter folder holds: a language model, a head, a block drafter, an exit, or successors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Literal
 
 from ...errors import ModelError
 from ...profiler.records.model import ModelIdentity
-from .block import BlockHead
+from .blind import BlindModel
+from .block import BlockHead, RoundHead
 from .block_shape import Kind, block_shape, is_block
 from .ctc import CtcHead
 from .eagle import EagleHead
@@ -15,8 +16,11 @@ from .eagle_shape import head_shape, is_head, read_tensors, require_head_of
 from .exit import ExitModel
 from .exit_shape import exit_shape, is_exit, require_exit_of
 from .forward import CausalModel
+from .lean import gallery_of
 from .loading import load_model, require_one_vocabulary
 from .medusa import MedusaHeads
+from .recycling import RecyclingHead
+from .recycling_shape import is_recycling, recycling_shape, require_recycling_of
 from .specformer import SpecFormer
 from .tapped import require_lean
 
@@ -41,9 +45,12 @@ def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str 
         return load_block(Path(location), target)
     if is_exit(Path(location)):
         return load_exit(Path(location), target)
+    if is_recycling(Path(location)):
+        return load_recycling(Path(location), target)
     if is_head(Path(location)):
         return load_head(Path(location), target)
-    return load_model(location, dtype=dtype, device=device)
+    model, gallery = load_model(location, dtype=dtype, device=device), gallery_of(target)
+    return model if gallery is None else BlindModel(model, gallery.tokens.placeholder)
 
 
 def load_head(folder: Path, target: CausalModel) -> EagleHead:
@@ -74,16 +81,27 @@ def load_exit(folder: Path, target: CausalModel) -> ExitModel:
     return ExitModel(read_tensors(folder), exit_shape(folder), require_lean(target))
 
 
+def load_recycling(folder: Path, target: CausalModel) -> RecyclingHead:
+    """Return what keeps a target's successors.
+
+    Raises:
+        ModelError: it cannot be read, or the target's hidden states cannot.
+    """
+    return RecyclingHead(require_lean(target), recycling_shape(folder).successors)
+
+
 def draft_role(folder: Path) -> Role:
     """Return in which role the forwards of a folder's drafter are timed; see `profiler.records.role`."""
     if is_exit(folder):
         return "self"
-    return "block" if is_block(folder) else "head" if is_head(folder) else "draft"
+    if is_block(folder) or is_recycling(folder):
+        return "block"
+    return "head" if is_head(folder) else "draft"
 
 
 def role_of(model: CausalModel) -> Role:
     """Return in which role the forwards of a loaded drafter are timed."""
-    if isinstance(model, BlockHead):
+    if isinstance(model, RoundHead):
         return "block"
     if isinstance(model, ExitModel):
         return "self"
@@ -108,6 +126,9 @@ def require_drafter_of(folder: Path, target: ModelIdentity) -> None:
         return
     if is_exit(folder):
         require_exit_of(folder, target.name, target.weights_hash)
+        return
+    if is_recycling(folder):
+        require_recycling_of(folder, target.name, target.weights_hash)
         return
     require_one_vocabulary(target.location, str(folder))
     if is_head(folder):

@@ -21,7 +21,8 @@ from ...errors import ModelError
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
 from .anatomy import Anatomy, LayerWeights, Sight, anatomy_of
-from .forward import ForwardInput
+from .forward import CausalModel, ForwardInput
+from .gallery import Gallery, table_rows
 from .norm import Norm
 from .projection import Projection
 from .window import windowed
@@ -195,8 +196,11 @@ class LeanModel:
         return _added(hidden, layer.activation(gate).mul_(up), layer.down, layer.down_norm)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Return (batch * n, hidden) for token ids (batch, n)."""
-        hidden = F.embedding(tokens.reshape(-1), self.anatomy.embedding)
+        """Return (batch * n, hidden) for ids (batch, n) of tokens, and of images shown to it."""
+        ids = tokens.reshape(-1)
+        if self.anatomy.gallery is not None:
+            ids = table_rows(ids, self.vocabulary)
+        hidden = F.embedding(ids, self.anatomy.embedding)
         return hidden if self.anatomy.embedding_scale is None else hidden * self.anatomy.embedding_scale
 
     def _views(self, step: ForwardInput, first: int) -> list[_View]:
@@ -246,6 +250,11 @@ class LeanModel:
             mixed = _capped_attention(folded, key, value, bias, scale, self.anatomy.attention_cap)
         mixed = mixed.view(batch, kv_heads, count, groups * size).transpose(1, 2)
         return mixed.reshape(batch * count, groups * kv_heads * size)
+
+
+def gallery_of(model: CausalModel) -> Gallery | None:
+    """Return the images that a model keeps; None where it sees none."""
+    return model.anatomy.gallery if isinstance(model, LeanModel) else None
 
 
 def rows_of(step: ForwardInput, cache: LayerStates) -> Tensor:

@@ -11,6 +11,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    LlavaForConditionalGeneration,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -18,37 +19,42 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from ...errors import DeviceError, ModelError
-from .anatomy import FAMILIES
+from .anatomy import FAMILIES, anatomy_of
 from .forward import CausalModel
+from .gallery import IMAGES
 from .generic import GenericModel
 from .lean import LeanModel
 from .support import require_supported
+from .vision import sees
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def load_model(location: str, *, dtype: str, device: str = "cpu") -> CausalModel:
+def load_model(location: str, *, dtype: str, device: str = "cpu", images: int = IMAGES) -> CausalModel:
     """Return the model in the fastest form known for its family.
 
     Args:
         location: a folder, or the id of a model that is in the local hub cache or can be fetched.
         dtype: one of `DTYPES`.
         device: a torch device.
+        images: that a model which sees has room for at once.
 
     Raises:
         ModelError: no such model, not safetensors, not a causal language model, an unknown dtype, or not exactly
             verifiable.
     """
-    return causal_model(load_pretrained(location, dtype=dtype, device=device), location)
+    return causal_model(load_pretrained(location, dtype=dtype, device=device), location, images)
 
 
-def causal_model(model: PreTrainedModel, location: str) -> CausalModel:
+def causal_model(model: PreTrainedModel, location: str, images: int = IMAGES) -> CausalModel:
     """Return a transformers model in the fastest form known for its family.
 
     Raises:
         ModelError: drafts could not be verified exactly with it, see `require_supported`.
     """
     require_supported(model, location)
+    if sees(model.config):
+        return LeanModel(anatomy_of(model, Path(location), images))
     return LeanModel(model) if model.config.model_type in FAMILIES else GenericModel(model)
 
 
@@ -68,7 +74,9 @@ def read_weights(location: str, dtype: str, **options: Any) -> PreTrainedModel: 
     """Return the transformers model where its weights were read to, in evaluation mode, with no weight made up."""
     disable_progress_bar()
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(  # Any: a pair, which its types do not tell
+        config = AutoConfig.from_pretrained(location, trust_remote_code=False)
+        kind: Any = LlavaForConditionalGeneration if sees(config) else AutoModelForCausalLM
+        loaded: Any = kind.from_pretrained(  # Any: a pair, which its types do not tell
             location,
             dtype=dtype_of(dtype),
             use_safetensors=True,

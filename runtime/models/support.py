@@ -9,7 +9,9 @@ from transformers import PreTrainedModel
 
 from ...errors import ModelError
 from .configuration import FULL, SLIDING, declared
+from .vision import sees
 
+SEEING = ("llama", "mistral", "qwen2", "qwen3")  # kinds of language models that images may be shown to
 ATTENTIONS = ("eager", "sdpa")  # those of transformers that obey a mask of any form
 
 
@@ -26,6 +28,8 @@ def require_supported(model: PreTrainedModel, location: str) -> None:
 def _obstacles(model: PreTrainedModel) -> Iterator[str]:
     """Yield what stands in the way, as the end of a sentence."""
     config = model.config.get_text_config()
+    if sees(model.config) and config.model_type not in SEEING:
+        yield f"shows images to a language model of kind {config.model_type}, which is not one of {', '.join(SEEING)}"
     others = sorted(set(declared(config, "layer_types") or ()) - {FULL, SLIDING})
     if others:
         yield f"has layers of kind {', '.join(others)}"

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...errors import ModelError
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
-from .block import BlockHead
+from .block import RoundHead
 from .eagle import EagleHead
 from .exit import ExitModel
 from .forward import CausalModel, ForwardInput
@@ -75,7 +75,7 @@ def tapped_for(target: CausalModel, drafters: Iterable[CausalModel], also: Itera
 
 def reads_of(drafter: CausalModel) -> tuple[int, ...]:
     """Return how many of the target's layers each hidden state a drafter reads has passed; none of a model."""
-    return drafter.reads if isinstance(drafter, EagleHead | BlockHead) else ()
+    return drafter.reads if isinstance(drafter, EagleHead | RoundHead) else ()
 
 
 def is_beside_target(drafter: CausalModel) -> bool:

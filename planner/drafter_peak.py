@@ -1,0 +1,108 @@
+"""The most that drafting has alive at once, beside weights, caches and masks: a model's forwards, or a head's."""
+
+from __future__ import annotations
+
+from .beside import Beside, Said
+from .footprint import MOST_ROWS, Footprint
+from .load import Load
+
+PIECE = 512  # most tokens of a prompt that are read at once
+DRAWN = 4  # bytes of a number that tokens are drawn or chosen by
+NOISE = 24  # bytes alive at once for each number of noise that is made: three of 64 bits
+
+
+def drafting_bytes(model: Footprint, load: Load, *, is_sampled: bool) -> int:
+    """Return what the largest forward of a drafter has alive at once, the choice among its scores included."""
+    beside = model.beside or Beside()
+    piece = min(PIECE, load.prompt_tokens) if beside.has_own_text else 0
+    unread = load.slots * unread_tokens(model, load)
+    read_bytes = beside.read_bytes or model.row_bytes
+    forwards = [
+        piece * read_bytes + piece * load.prompt_tokens * model.pair_bytes + widened(model, piece),
+        unread * read_bytes + unread * load.capacity * model.pair_bytes + widened(model, unread),
+        unread * load.capacity * beside.sight_bytes,
+    ]
+    if beside.said is None:
+        rows = load.slots * load.layer_tokens
+        pairs = rows * load.capacity
+        forwards += [inside(model, rows, pairs), pairs * beside.sight_bytes]
+        return max(*forwards, answering(model, rows), _scoring(model, load, is_sampled))
+    forwards += [
+        piece * beside.carried_bytes + _saying(model, beside.said, 1, load),
+        unread * beside.carried_bytes + _saying(model, beside.said, load.slots, load),
+        _asking(model, beside.said, load, is_sampled),
+    ]
+    return max(forwards)
+
+
+def inside(model: Footprint, rows: int, pairs: int) -> int:
+    """Return what is alive inside a layer.
+
+    Args:
+        model: whose layer.
+        rows: tokens fed.
+        pairs: of a token fed and a cache position in its sight.
+    """
+    return rows * model.row_bytes + pairs * model.pair_bytes + widened(model, rows)
+
+
+def answering(model: Footprint, rows: int, beside_bytes: int = 0) -> int:
+    """Return what is alive where logits come about, themselves included.
+
+    Args:
+        model: whose logits.
+        rows: tokens that have some.
+        beside_bytes: of each, alive for drafters.
+    """
+    each = model.vocabulary * model.number_bytes + model.left_bytes + beside_bytes
+    return rows * each + widened(model, rows)
+
+
+def widened(model: Footprint, rows: int) -> int:
+    """Return what a product of so many rows takes where weights are kept as halves."""
+    return model.widened_bytes if rows > MOST_ROWS else 0
+
+
+def fed_pairs(model: Footprint, load: Load) -> int:
+    """Return the most pairs that a drafter's masks have room for; they see the whole cache from the first."""
+    beside = model.beside or Beside()
+    piece = min(PIECE, load.prompt_tokens) if beside.has_own_text else 0
+    layer = load.layer_tokens if beside.said is None else 0
+    return max(piece, load.slots * max(layer, unread_tokens(model, load))) * load.capacity
+
+
+def unread_tokens(model: Footprint, load: Load) -> int:
+    """Return the most committed tokens per sequence that a drafter reads before it drafts: an exit reads the newest."""
+    has_own_text = model.beside is None or model.beside.has_own_text
+    return load.unread_tokens if has_own_text else min(1, load.unread_tokens)
+
+
+def _scoring(model: Footprint, load: Load, is_sampled: bool) -> int:
+    """Return what scoring a drafter's widest forward takes, its logits included."""
+    copied = DRAWN if model.number_bytes < DRAWN else 0
+    logits, scored = (load.slots * tokens * model.vocabulary for tokens in (load.layer_tokens, load.scored_tokens))
+    if not load.is_ranked:
+        return logits * (model.number_bytes + (DRAWN if is_sampled else copied) + DRAWN)
+    chosen = scored * (model.number_bytes + copied)  # taken out of the logits, and in float32
+    return logits * model.number_bytes + chosen + (max(NOISE * scored, 3 * DRAWN * scored) if is_sampled else 0)
+
+
+def _saying(model: Footprint, said: Said, slots: int, load: Load) -> int:
+    """Return what the forward of a block drafter has alive at once behind so many texts."""
+    places, seen = slots * said.places, load.capacity + said.places
+    masked = model.number_bytes * seen if said.pair_bytes else 0  # its own mask outlives its layer
+    return places * max(said.row_bytes + seen * said.pair_bytes, said.made_bytes + masked)
+
+
+def _asking(model: Footprint, said: Said, load: Load, is_sampled: bool) -> int:
+    """Return what growing a layer of a tree takes on what was said, which stays until the tree is complete."""
+    kept = load.slots * said.places * said.kept_bytes
+    rows = load.slots * (load.layer_tokens if said.asked_bytes else min(1, load.layer_tokens))
+    scores = rows * model.vocabulary
+    is_apart = said.asked_bytes or model.number_bytes < DRAWN or not is_sampled
+    copied = DRAWN if is_apart else 0  # the scores of one layer, in float32, taken out of what was said
+    chosen = scores * (copied + DRAWN)
+    if is_sampled:
+        made = load.slots * model.vocabulary
+        chosen = scores * (copied + DRAWN) + max(NOISE * made, DRAWN * scores)
+    return kept + max(rows * said.asked_bytes, chosen)

@@ -1,0 +1,182 @@
+"""Token Recycling at work: a round reads what was committed in one forward, and its trees grow by lookup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import ModelError
+from ...planner.draft import Scores
+from ...planner.growth import Children, DraftBatch, grow
+from ...planner.policy import TreePolicy
+from ..layout import Ints
+from ..models.block import APART
+from ..models.forward import ForwardInput
+from ..models.recycling import RecyclingHead, SuccessorCache, Successors, left_of
+from ..noise import gumbel_of
+from ..requests import Request, Sequence
+from ..sampling import on_rows, processed, seen_tokens
+from .features import FeatureDrafter
+
+
+class RecyclingDrafter(FeatureDrafter):
+    """Looks successors up beside a target that keeps features; see `tapped_for`.
+
+    Trees grow on the host on every device: there is no forward between their layers that could wait.
+    """
+
+    def __init__(self, head: RecyclingHead, *, slots: int, capacity: int) -> None:
+        """Allocate what is kept of texts; `attach` comes before the first text."""
+        super().__init__(head, head.reads, slots=slots, capacity=capacity, on_device=False)
+        self.vocabulary = head.vocabulary
+        self._head, self._device = head, head.device
+
+    def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
+        """Return the trees the policy draws from what was looked up.
+
+        The draft's `widths` are those of the layers that were asked for; none but the first cost a forward.
+        """
+        return grow(policy, RecyclingPass(self, sequences), len(sequences))
+
+    def read(self, step: ForwardInput) -> Tensor:
+        """Run one forward over committed text; nothing is said behind it before it is looked up."""
+        features = self.features_of(step)
+        self.forwards += 1
+        return self._head.round(features, step, self._cache)
+
+    def recall(self, tokens: Ints, lengths: Ints) -> Successors:
+        """Return the newest successors of nodes' tokens (batch, width), on the host; lengths are (batch, 1)."""
+        assert isinstance(self._cache, SuccessorCache)
+        asked = (torch.from_numpy(ids).to(self._device) for ids in (tokens, lengths))
+        found = self._cache.recall(*asked)
+        return Successors(ids=found.ids.cpu(), log_probs=found.log_probs.cpu())
+
+
+class RecyclingPass:
+    """One round's `LayerScorer`: every layer is looked up in what is known behind the committed text."""
+
+    def __init__(self, drafter: RecyclingDrafter, sequences: Many[Sequence]) -> None:
+        """Start a round behind the committed text of the sequences, one per slot."""
+        self._drafter, self._sequences = drafter, sequences
+        self._requests = [s.request for s in sequences]
+        self._lengths = np.array([[len(s.tokens)] for s in sequences], dtype=np.int64)
+        self._tokens: Ints = np.empty((0, 0, 0), dtype=np.int64)
+        self._paths: Ints = np.empty((len(sequences), 1, 0), dtype=np.int64)  # (batch, width, depth)
+
+    def root(self, children: int) -> Children:
+        """Return the first layer's candidates, one row per sequence."""
+        self._drafter.catch_up(self._sequences)
+        return self._answer(np.array([[s.tokens[-1]] for s in self._sequences], dtype=np.int64), children)
+
+    def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
+        """Return the children of the chosen nodes of the layer before; slots without a node are answered like any."""
+        rows, slots = np.arange(len(parents))[:, None], np.maximum(parents, 0)
+        tokens = self._tokens[rows, slots, ranks]
+        self._paths = np.concatenate((self._paths[rows, slots], tokens[:, :, None]), axis=2)
+        return self._answer(tokens, children)
+
+    def _answer(self, tokens: Ints, count: int) -> Children:
+        known = self._drafter.recall(tokens, self._lengths)
+        seen = seen_tokens(self._sequences, self._paths, torch.device("cpu"))
+        places = torch.from_numpy(self._lengths + self._paths.shape[2])
+        found = recycled_children(known, count, self._requests, places, self._drafter.vocabulary, seen)
+        self._tokens = found.tokens
+        return found
+
+
+def recycled_children(
+    known: Successors,
+    count: int,
+    requests: Many[Request],
+    places: Tensor,
+    vocabulary: int,
+    seen: Many[Tensor] = (),
+) -> Children:
+    """Return the `count` most likely next tokens behind every node, most likely first.
+
+    Behind the successors come the lowest other ids: they share what these leave of the probability, nearly evenly. So
+    they do where nothing is known. A sampled request's successors carry the noise of the target's own draws; the other
+    tokens together count as one that draws without noise.
+
+    Args:
+        known: (batch, width, successors), on the host.
+        count: children wanted; the vocabulary where that is smaller.
+        requests: (batch,).
+        places: (batch, 1 or width) int64, place in the text of the token behind each node.
+        vocabulary: tokens there are.
+        seen: tokens before each node, as `seen_tokens` gives them.
+
+    Raises:
+        ModelError: log-probabilities are not numbers.
+    """
+    if bool(known.log_probs.isnan().any()):
+        raise ModelError("the target's logits are not numbers; check its weights and its dtype")
+    ids, best, others = known.ids, known.log_probs, left_of(known.log_probs)
+    if any(r.penalises or r.temperature > 0 for r in requests):
+        shares = torch.cat(_scored(known, others, requests, places, vocabulary, seen), dim=-1).log_softmax(-1)
+        best, order = shares[..., :-1].sort(dim=-1, descending=True, stable=True)
+        ids, others = ids.gather(-1, order), shares[..., -1:]
+    return _filled(ids.numpy(), best.numpy(), others.numpy(), min(count, vocabulary), vocabulary)
+
+
+def _scored(
+    known: Successors,
+    others: Tensor,
+    requests: Many[Request],
+    places: Tensor,
+    vocabulary: int,
+    seen: Many[Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Return scores (batch, width, successors), and that of all other tokens together (batch, width, 1).
+
+    Sampling settings mean what they mean for the whole vocabulary, as far as the successors are all of it.
+    """
+    scores = known.log_probs
+    if any(r.penalises for r in requests):
+        is_seen = torch.zeros_like(known.ids, dtype=torch.bool)
+        for ids in seen:
+            is_seen |= (known.ids.unsqueeze(-1) == ids.unsqueeze(-2)).any(-1)
+        penalties = torch.tensor([r.repetition_penalty for r in requests]).view(-1, 1, 1)
+        scores = torch.where(is_seen, scores * penalties, scores)
+    rows = [row for row, r in enumerate(requests) if r.temperature > 0]
+    if not rows:
+        return scores, others
+    scores = processed(scores, [replace(r, repetition_penalty=1.0) for r in requests])
+    own, seeds = places[rows], torch.tensor([[requests[row].seed] for row in rows])
+    scores = on_rows(scores, rows, lambda some: some + gumbel_of(seeds, own, known.ids[rows]))
+    count = torch.tensor(float(max(vocabulary - known.ids.shape[-1], 1))).log()
+    heat = torch.tensor([requests[row].temperature for row in rows]).view(-1, 1, 1)
+    return scores, on_rows(others, rows, lambda some: count + (some - count) / heat)
+
+
+def _filled(tokens: Ints, log_probs: Scores, others: Scores, count: int, vocabulary: int) -> Children:
+    """Return the first `count` of what is said, most likely first, and the lowest other ids behind it.
+
+    Args:
+        tokens: (batch, width, any).
+        log_probs: (batch, width, any), descending; -inf where nothing is said.
+        others: (batch, width, 1), logarithm of the probability of all other tokens together.
+        count: children wanted.
+        vocabulary: tokens there are.
+    """
+    kept = tokens.shape[2]
+    if kept < count:
+        wider = ((0, 0), (0, 0), (0, count - kept))
+        tokens, log_probs = np.pad(tokens, wider), np.pad(log_probs, wider, constant_values=-np.inf)
+    is_said = np.isfinite(log_probs)
+    if is_said[..., :count].all():
+        return Children(tokens=tokens[..., :count], log_probs=log_probs[..., :count])
+    ids, said = np.arange(min(count + kept, vocabulary)), is_said.sum(-1, keepdims=True)
+    is_taken = ((ids[:, None] == tokens[..., None, :]) & is_said[..., None, :]).any(-1)
+    turn = np.arange(count) - said  # 0 for the first of the others
+    free = np.take_along_axis(np.argsort(is_taken, axis=-1, kind="stable"), np.maximum(turn, 0), axis=-1)
+    last = np.take_along_axis(np.pad(log_probs, ((0, 0), (0, 0), (1, 0))), said, axis=-1)  # of what is said; else 0
+    even = np.minimum(others - np.log(np.maximum(vocabulary - said, 1)), last) - APART * (turn + 1)
+    return Children(
+        tokens=np.where(turn < 0, tokens[..., :count], free),
+        log_probs=np.where(turn < 0, log_probs[..., :count], even).astype(np.float32),
+    )

@@ -1,0 +1,121 @@
+"""The images that a running target keeps: rows of its table of embeddings, behind those of its tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from ...errors import RequestError
+from ...planner.image_ids import IMAGE_IDS
+from ..images import Image, ImageTokens
+from ..requests import Request
+from .vision import Eyes
+
+IMAGES = 64  # that a target has room for at once
+
+
+class Gallery:
+    """Which images lie in the table, and who needs them.
+
+    An image is computed once and stays until another needs its place, which nobody may be holding then. Who holds
+    images and is gone holds none.
+
+    Invariant: image n of the gallery has the ids `tokens.ids(n)`.
+    """
+
+    def __init__(self, table: Tensor, eyes: Eyes) -> None:
+        """Take the rows (images * tokens of an image, hidden) to be written, and what sees."""
+        self._table, self._eyes = table, eyes
+        self._room = len(table) // eyes.tokens.size
+        self._places: dict[str, int] = {}  # by digest; who was asked for least recently comes first
+        self._holders: WeakKeyDictionary[object, Counter[int]] = WeakKeyDictionary()
+
+    @property
+    def tokens(self) -> ImageTokens:
+        """How texts hold its images."""
+        return self._eyes.tokens
+
+    @property
+    def eyes(self) -> Eyes:
+        """What sees."""
+        return self._eyes
+
+    def has_room(self, images: Iterable[Image]) -> bool:
+        """Whether these images can be shown now."""
+        wanted = {image.digest for image in images}
+        held = self._held | {place for digest, place in self._places.items() if digest in wanted}
+        return len(wanted - self._places.keys()) <= self._room - len(held)
+
+    def shown(self, request: Request, holder: object) -> Request:
+        """Return a request whose ids are those of the gallery; itself where it has no images.
+
+        Args:
+            request: with the ids of its own images, as `prompt_ids` gives them.
+            holder: who needs them until `release`, or until it is gone itself.
+
+        Raises:
+            RequestError: more images are held than there is room for.
+        """
+        if not request.images:
+            return request
+        places = self._placed(request.images)
+        self._holders.setdefault(holder, Counter()).update(set(places))
+        moved = [place * self.tokens.size for place in places]
+        ids = tuple(self._moved(token, moved) for token in request.prompt)
+        return replace(request, prompt=ids, images=())
+
+    def release(self, prompt: Iterable[int], holder: object) -> None:
+        """Let a holder need the images of a shown prompt no longer."""
+        own = self._holders.get(holder)
+        if own is not None:
+            own -= Counter({(token - IMAGE_IDS) // self.tokens.size for token in prompt if token >= IMAGE_IDS})
+
+    @property
+    def _held(self) -> set[int]:
+        return {place for counts in self._holders.values() for place in counts}
+
+    def _moved(self, token: int, moved: Sequence[int]) -> int:
+        if token < IMAGE_IDS:
+            return token
+        image, part = divmod(token - IMAGE_IDS, self.tokens.size)
+        return IMAGE_IDS + moved[image] + part
+
+    def _placed(self, images: Sequence[Image]) -> list[int]:
+        """Return where images lie, written where they did not."""
+        if not self.has_room(images):
+            raise RequestError(
+                f"{len(self._held)} images are in use and {len(set(images))} more are wanted, of {self._room} that the "
+                "target keeps at once; use fewer slots, or fewer images in a prompt"
+            )
+        new = [image for image in dict.fromkeys(images) if image.digest not in self._places]
+        for image in images:
+            if image.digest in self._places:
+                self._places[image.digest] = self._places.pop(image.digest)
+        wanted = {self._places[image.digest] for image in images if image.digest in self._places}
+        for image, place in zip(new, self._free(len(new), wanted), strict=True):
+            self._write(image, place)
+        return [self._places[image.digest] for image in images]
+
+    def _free(self, count: int, wanted: set[int]) -> list[int]:
+        """Return places for new images: the first empty ones, then of those that nobody needs the longest unasked."""
+        empty = sorted(set(range(self._room)) - set(self._places.values()))
+        taken = self._held | wanted
+        idle = [place for place in self._places.values() if place not in taken]
+        return [*empty, *idle][:count]
+
+    def _write(self, image: Image, place: int) -> None:
+        rows, size = self._eyes.rows([image])[0], self.tokens.size
+        self._places = {digest: at for digest, at in self._places.items() if at != place}
+        with torch.no_grad():
+            self._table[place * size : (place + 1) * size] = rows.to(self._table)
+        self._places[image.digest] = place
+
+
+def table_rows(ids: Tensor, vocabulary: int) -> Tensor:
+    """Return where ids (any,) of tokens and of parts of images lie in a table that has images behind the vocabulary."""
+    return torch.where(ids < IMAGE_IDS, ids, ids - (IMAGE_IDS - vocabulary))

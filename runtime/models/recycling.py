@@ -1,0 +1,158 @@
+"""Token Recycling: what the target held likeliest behind a token when that token last stood in the text.
+
+    best[j]    = the k likeliest next tokens behind the text up to x[j], by the target's final norm and head
+    row(x, t)  = best[j] of the newest place j < t with x[j] = x            what is known behind a text x[0..t]
+    children of a node = row(the node's own token, t)
+
+The newest token x[t] has no best[t] yet: the target has not read it. Nothing is trained; the source of a tree is a
+lookup, node by node, and its scores are the log-probabilities that were kept.
+
+Rows are learned from committed places alone. The published form also takes those of rejected nodes, which depend on
+the trees that were verified before: what it drafts is then no function of the text, and no replay could foretell it.
+
+Source: Luo et al. 2024, Token Recycling, arXiv:2408.08696.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..cache import KeyValueCache
+from .block import RoundHead
+from .forward import ForwardInput
+from .lean import LeanModel, rows_of
+
+UNKNOWN = -1
+PIECE = 64  # tokens whose logits over the whole vocabulary are held at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Successors:
+    """The likeliest next tokens behind nodes, likeliest first; of equal ones the lower id.
+
+    Attributes:
+        ids: (..., successors) int64, UNKNOWN throughout where the node's token was not seen before.
+        log_probs: (..., successors) float32 at temperature 1, over the whole vocabulary; -inf where unknown.
+    """
+
+    ids: Tensor
+    log_probs: Tensor
+
+
+class SuccessorCache(KeyValueCache):
+    """The tokens of every slot's text, and beside each token the successors of the token before it.
+
+    Invariant: what lies behind a slot's committed length may be anything; nobody looks there.
+    """
+
+    def __init__(self, *, slots: int, capacity: int, successors: int, device: torch.device) -> None:
+        """Allocate for `slots` texts of up to `capacity` tokens."""
+        super().__init__(layers=0, slots=slots, capacity=capacity, width=1, dtype=torch.float32, device=device)
+        self.tokens = torch.full((slots, capacity), UNKNOWN, dtype=torch.int64, device=device)
+        self.ids = torch.full((slots, capacity, successors), UNKNOWN, dtype=torch.int64, device=device)
+        self.log_probs = torch.full((slots, capacity, successors), -torch.inf, device=device)
+
+    def write(self, rows: Tensor, tokens: Tensor, best: Successors) -> None:
+        """Set rows (n,) of slots * capacity to tokens (n,) and the successors (n, any) of those before them."""
+        self.tokens.view(-1).index_copy_(0, rows, tokens)
+        self.ids.flatten(0, 1).index_copy_(0, rows, best.ids)
+        self.log_probs.flatten(0, 1).index_copy_(0, rows, best.log_probs)
+
+    def recall(self, tokens: Tensor, lengths: Tensor) -> Successors:
+        """Return the newest successors of nodes' tokens, (batch, width, successors).
+
+        Args:
+            tokens: (batch, width) int64, of nodes behind the texts in the first slots.
+            lengths: (batch, 1 or width) int64, tokens of the text that each node's tree hangs off.
+        """
+        seen = int(lengths.max())
+        behind = torch.arange(1, seen, device=tokens.device)  # a token's successors lie one place on
+        text = self.tokens[: len(tokens), : seen - 1].unsqueeze(1)
+        is_known = (text == tokens.unsqueeze(2)) & (behind < lengths.unsqueeze(2))
+        newest = torch.cat((torch.where(is_known, behind, 0), torch.zeros_like(tokens).unsqueeze(2)), dim=-1).amax(-1)
+        rows, is_none = torch.arange(len(tokens), device=tokens.device).unsqueeze(1), (newest == 0).unsqueeze(2)
+        return Successors(
+            ids=self.ids[rows, newest].masked_fill(is_none, UNKNOWN),
+            log_probs=self.log_probs[rows, newest].masked_fill(is_none, -torch.inf),
+        )
+
+    def move_slot(self, source: int, target: int, tokens: int) -> None:
+        """Copy the first `tokens` positions of one slot over another."""
+        for kept in (self.tokens, self.ids, self.log_probs):
+            kept[target, :tokens] = kept[source, :tokens]
+
+    def spread(self, slots: int, tokens: int) -> None:
+        """Copy the first `tokens` positions of slot 0 over the first `slots` slots."""
+        for kept in (self.tokens, self.ids, self.log_probs):
+            kept[1:slots, :tokens] = kept[:1, :tokens]
+
+
+class RecyclingHead(RoundHead):
+    """A target's own likeliest successors as drafter; it has no weights.
+
+    A round's one forward is the target's language-model head over the tokens that were committed.
+
+    Attributes:
+        successors: kept of every token.
+    """
+
+    def __init__(self, target: LeanModel, successors: int) -> None:
+        """Stand beside a target; as many successors are kept as it has tokens, where that is fewer."""
+        super().__init__(target, (len(target.anatomy.layers),))
+        self.successors = min(successors, target.vocabulary)
+
+    def new_cache(self, slots: int, capacity: int) -> SuccessorCache:
+        """Return an empty cache for that many texts of at most `capacity` tokens."""
+        return SuccessorCache(slots=slots, capacity=capacity, successors=self.successors, device=self.device)
+
+    @torch.inference_mode()
+    def keep(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> None:
+        """Take in tokens of committed text: their ids, and the successors of the token before each."""
+        assert isinstance(cache, SuccessorCache)
+        flat = features.flatten(0, 1)
+        pieces = [self.best(flat[start : start + PIECE]) for start in range(0, len(flat), PIECE)]
+        best = Successors(
+            ids=torch.cat([piece.ids for piece in pieces]), log_probs=torch.cat([piece.log_probs for piece in pieces])
+        )
+        cache.write(rows_of(step, cache), step.tokens.view(-1), best)
+
+    def best(self, states: Tensor) -> Successors:
+        """Return what the target holds likeliest behind its last hidden states (rows, hidden), (rows, successors)."""
+        logits = self._target.logits(self._target.final_norm(states)).float()
+        found, ids = logits.topk(self.successors, dim=-1)
+        ids, order = ids.sort(dim=-1)  # then by value, which keeps the order of equal ones
+        found, by_value = found.gather(-1, order).sort(dim=-1, descending=True, stable=True)
+        return Successors(ids=ids.gather(-1, by_value), log_probs=found - logits.logsumexp(-1, keepdim=True))
+
+    @torch.inference_mode()
+    def next_logits(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Take tokens in; return (rows, vocabulary), logits of the next token behind those of `take` or all.
+
+        What is left of the probability beside the successors is spread evenly over the other tokens.
+        """
+        self.keep(features, step, cache)
+        assert isinstance(cache, SuccessorCache)
+        tokens, lengths = step.tokens, step.columns + 1
+        if step.take is not None:
+            tokens, lengths = (each.gather(1, step.take.unsqueeze(1)) for each in (tokens, lengths))
+        known = cache.recall(tokens, lengths)
+        ids, log_probs = known.ids.flatten(0, 1), known.log_probs.flatten(0, 1)
+        others = max(self.vocabulary - self.successors, 1)
+        even = (left_of(log_probs) - math.log(others)).expand(-1, self.vocabulary)
+        is_known = ids[:, :1] != UNKNOWN
+        return torch.where(is_known, even.scatter(1, ids.clamp(min=0), log_probs), torch.zeros_like(even))
+
+    def round(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Take tokens in, which is all that a round runs; return the log-probabilities that are kept."""
+        self.keep(features, step, cache)
+        assert isinstance(cache, SuccessorCache)
+        return cache.log_probs
+
+
+def left_of(log_probs: Tensor) -> Tensor:
+    """Return (..., 1): the logarithm of the probability that some (..., any) leave over, at least 1e-9 of it."""
+    return torch.log((1.0 - log_probs.double().exp().sum(-1, keepdim=True)).clamp(min=1e-9)).to(log_probs.dtype)

@@ -1,0 +1,81 @@
+"""What the folder of a Token Recycling drafter says: whose successors are kept, and how many of each token."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import ModelError
+from .eagle_shape import OWN
+
+KIND = "recycling"  # what such a folder calls itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecyclingShape:
+    """A Token Recycling drafter as its config.json describes it."""
+
+    successors: int  # kept of every token
+    target: str  # ModelIdentity.weights_hash of its target
+
+    def __post_init__(self) -> None:
+        if self.successors < 1:
+            raise ModelError(f"1 successor or more is kept of every token, got {self}; make the folder again")
+
+
+def is_recycling(folder: Path) -> bool:
+    """Whether a folder holds a Token Recycling drafter and no language model."""
+    try:
+        written = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return False
+    said = written.get(OWN) if isinstance(written, dict) else None
+    return isinstance(said, dict) and said.get("kind") == KIND
+
+
+def recycling_shape(folder: Path) -> RecyclingShape:
+    """Return what the folder of a Token Recycling drafter says.
+
+    Raises:
+        ModelError: it says nothing, or what cannot be.
+    """
+    try:
+        said: dict[str, Any] = json.loads((folder / "config.json").read_text())[OWN]
+        return RecyclingShape(successors=int(said["successors"]), target=str(said["target"]))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ModelError(f"{folder}/config.json recycles no tokens: {error!r}; make the folder again") from error
+
+
+def recycling_config(shape: RecyclingShape) -> dict[str, Any]:
+    """Return config.json of a Token Recycling drafter."""
+    said = {"kind": KIND, "successors": shape.successors, "target": shape.target}
+    return {"architectures": ["SpectuneRecyclingDrafter"], OWN: said}
+
+
+def recycling_tensors(shape: RecyclingShape) -> dict[str, Tensor]:
+    """Return what stands in the place of weights: what sets one such drafter apart from another, as a model's do.
+
+    Surfaces and traces are found again by the bytes of a drafter's weights.
+    """
+    return {"successors": torch.tensor([shape.successors]), "target": torch.tensor([*bytes.fromhex(shape.target)])}
+
+
+def require_recycling_of(folder: Path, target: str, weights_hash: str) -> None:
+    """Raise ModelError where a Token Recycling drafter was made for other weights than a target's.
+
+    Args:
+        folder: of the drafter.
+        target: what the target is called.
+        weights_hash: ModelIdentity.weights_hash of the target.
+    """
+    shape = recycling_shape(folder)
+    if shape.target != weights_hash:
+        raise ModelError(
+            f"the drafter {folder} was made for a target with the weights {shape.target[:12]}, and {target} has "
+            f"{weights_hash[:12]}; give the one of this target, or make one: spectune train recycling --target {target}"
+        )

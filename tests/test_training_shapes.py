@@ -1,0 +1,191 @@
+"""The task that needs eyes: its parts are apart, its model learns to see, and an exit of it learns from images."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from spectune.errors import RequestError, TrainingError
+from spectune.planner.image_ids import IMAGE_IDS
+from spectune.planner.policy import ChainPolicy
+from spectune.profiler.prompts import read_answers, read_prompts
+from spectune.runtime.choice import plainly
+from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafters.exit import ExitDrafter
+from spectune.runtime.generator import Generator
+from spectune.runtime.images import ImagePrompt, read_image
+from spectune.runtime.models.drafter import load_drafter
+from spectune.runtime.models.exit import ExitModel
+from spectune.runtime.models.lean import LeanModel, gallery_of
+from spectune.runtime.models.loading import load_model, load_pretrained, load_tokenizer
+from spectune.runtime.setup import PLAIN, RoundSetup, always
+from spectune.training import shapes_models
+from spectune.training.exit import ExitRequest, _Job, train_exit
+from spectune.training.exit_files import ExitCard
+from spectune.training.image_texts import BLANK, SeenStates, is_said, prompts_with_images, seen_prompts
+from spectune.training.own_text import OwnTextSettings
+from spectune.training.settings import TrainingSettings
+from spectune.training.shapes import COLOURS, PLACES, SHAPES, Scene, scenes, shapes_tokenizer
+from spectune.training.shapes_models import IGNORED, captioned, prepare
+
+KEPT = tempfile.TemporaryDirectory()  # of what is trained once; gone with the process
+OWN = OwnTextSettings(texts=6, new_tokens=12)
+FEW = TrainingSettings(steps=3, batch=4, sequence_tokens=1, warmup_steps=1)
+
+
+@cache
+def place() -> Path:
+    """Return a folder with a model that has hardly learned anything, and prompts for it."""
+    folder = Path(KEPT.name)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, count in (("PICTURES", 20), ("PROMPTS", 8), ("EXAM", 3)):
+            patch.setattr(shapes_models, name, count)
+        shapes_models.train_model(folder / "target", FEW, pictures=20)
+        prepare(folder, FEW)
+    return folder
+
+
+def request(**changes: object) -> ExitRequest:
+    settings = TrainingSettings(steps=20, batch=4, sequence_tokens=64, warmup_steps=1)
+    asked = ExitRequest(
+        target=place() / "target", data=(place() / "prompts.jsonl",), exit_layer=2, settings=settings, own=OWN,
+        dtype="float32",
+    )  # fmt: skip
+    return replace(asked, **changes)  # type: ignore[arg-type]
+
+
+def test_every_scene_is_of_one_part_and_every_word_is_learned() -> None:
+    whole = [Scene(colour=c, shape=s, place=p) for c in COLOURS for s in SHAPES for p in PLACES]
+    held = [scene for scene in whole if scene.is_held_out]
+    assert 0 < len(held) < len(whole) / 4
+    learned = [scene for scene in whole if not scene.is_held_out]
+    assert {(s.colour, s.shape) for s in learned} == {(c, s) for c in COLOURS for s in SHAPES}
+    assert {s.place for s in learned} == set(PLACES)
+    assert all(scene.is_held_out for scene in islice(scenes(3, is_held_out=True), 30))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_picture_shows_its_colour_where_its_place_says(shape: str) -> None:
+    image = Scene(colour="red", shape=shape, place="bottom left").draw(np.random.default_rng(1))
+    red = np.array(image.pixels[:, :, 0] > 150)
+    assert np.sum(red[16:, :8]) > 20 and not red[:14].any() and not red[:, 10:].any()
+
+
+def test_what_is_to_be_said_is_the_caption_behind_the_picture() -> None:
+    data, words = captioned(3, seed=5), shapes_tokenizer()
+    told = [token for token in data.wanted[0].tolist() if token != IGNORED]
+    assert told[-1] == 0 and words.decode(told[:-1])[-1] == "."
+    assert data.ids[0].tolist().count(words.convert_tokens_to_ids("<image>")) == shapes_models.IMAGE_TOKENS
+
+
+def test_training_is_deterministic_and_its_losses_fall(tmp_path: Path) -> None:
+    settings = replace(FEW, steps=12, matrix_lr=1e-2, other_lr=1e-2)
+    one, other = (shapes_models.train_model(tmp_path / name, settings, pictures=20) for name in "ab")
+    assert one == other and one[-1] < 0.8 * one[0]
+
+
+def test_prompts_with_images_are_read_with_their_files() -> None:
+    prompts = prompts_with_images([place() / "prompts.jsonl"])
+    assert len(prompts) == 8 and all(read_image(prompt.images[0]).pixels.shape == (24, 24, 3) for prompt in prompts)
+    assert len(read_answers(place() / "exam.jsonl")) == 3
+
+
+@pytest.mark.parametrize("line", ['{"prompt": "a", "image": 3}', '{"messages": [], "image": "a.npy"}'])
+def test_lines_whose_image_is_none_are_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.jsonl").write_text(line)
+    with pytest.raises(RequestError, match="image"):
+        read_prompts(tmp_path / "a.jsonl")
+
+
+def test_the_states_learned_from_are_those_of_transformers_own_reading() -> None:
+    """Rows with images of their own, one of them padded: what counts is what Llava itself makes of the pixels."""
+    job = _Job(request())
+    asked = seen_prompts(prompts_with_images(request().data), request().target, OWN).learned[:2]
+    rows = [[*asked[0].prompt, 5, 6, 7, BLANK], [*asked[1].prompt, 8, 9, 10, 11]]
+    ids = torch.tensor(rows)
+    with torch.no_grad():
+        states, logits = job.read_vectors(
+            SeenStates(job._target, job._folder).vectors(ids, [one.images for one in asked])
+        )
+    mark = int(job._target.config.image_token_index)
+    for row, own in enumerate(asked):
+        length = int((ids[row] != BLANK).sum())
+        plain = torch.where(ids[row, :length] >= IMAGE_IDS, mark, ids[row, :length])
+        pixels = SeenStates(job._target, job._folder)._eyes.pixels(list(own.images))
+        with torch.no_grad():
+            known = job._target(input_ids=plain[None], pixel_values=pixels, output_hidden_states=True)
+        torch.testing.assert_close(logits[row, :length], known.logits[0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(states[2][row, :length], known.hidden_states[2][0], rtol=1e-4, atol=1e-4)
+    assert int(is_said(ids).sum()) == sum(len(row) for row in rows) - 2 * shapes_models.IMAGE_TOKENS - 1
+
+
+@cache
+def trained() -> tuple[Path, ExitCard]:
+    folder = place() / "exit"
+    return folder, train_exit(request(), folder, progress=lambda *_: None)
+
+
+def test_an_exit_learns_from_images_and_drafts_behind_them_without_changing_the_output() -> None:
+    folder, card = trained()
+    assert np.mean(card.losses[-5:]) < np.mean(card.losses[:5]) and card.rounds > 0
+    target = load_model(str(place() / "target"), dtype="float32")
+    drafter, gallery = load_drafter(str(folder), target, dtype="float32"), gallery_of(target)
+    assert isinstance(drafter, ExitModel) and gallery is not None
+    asked = seen_prompts(prompts_with_images(request().data), request().target, OWN).judged
+    texts = []
+    for setup in (PLAIN, RoundSetup(policy=ChainPolicy(length=3), drafter="it")):
+        drafters = {"it": ExitDrafter(drafter, slots=1, capacity=80)}
+        decoder = Decoder(target, drafters, always(setup), slots=1, capacity=80)
+        sequence = decoder.admit(gallery.shown(asked[0], decoder))
+        while decoder.running:
+            assert not decoder.step().faults
+        texts.append(sequence.emitted)
+    assert texts[0] == texts[1] and len(texts[0]) > 2
+
+
+def test_a_run_that_stopped_goes_on_with_the_texts_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, written = place() / "stopped", list[int]()
+    with monkeypatch.context() as patch:
+        patch.setattr("spectune.training.exit.save_exit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train_exit(request(), folder, progress=lambda *_: None)
+    monkeypatch.setattr("spectune.training.image_texts._written", lambda *_: written.append(1))
+    card = train_exit(request(), folder, progress=lambda *_: None)
+    assert not written and card.losses == trained()[1].losses
+
+
+def test_one_prompt_is_too_few(tmp_path: Path) -> None:
+    first = (place() / "prompts.jsonl").read_text().splitlines()[0]
+    (place() / "one.jsonl").write_text(first)
+    with pytest.raises(TrainingError, match="too few"):
+        train_exit(request(data=(place() / "one.jsonl",)), tmp_path / "exit", progress=lambda *_: None)
+
+
+@pytest.mark.slow
+def test_a_trained_model_names_colour_and_shape_of_scenes_it_never_saw(tmp_path: Path) -> None:
+    """Colours and shapes are 18 pairs, so chance is under 6 %."""
+    prepare(tmp_path)
+    model = load_model(str(tmp_path / "target"), dtype="float32")
+    generator = Generator(model, load_tokenizer(str(tmp_path / "target")), {}, always(PLAIN), plainly("a test"))
+    done = generator.generate_batch(list(exam_of(tmp_path)), max_new_tokens=60)
+    right = [answer in text.text for answer, text in zip(read_answers(tmp_path / "exam.jsonl"), done, strict=True)]
+    assert np.mean(right) > 0.5
+
+
+def exam_of(folder: Path) -> Iterator[ImagePrompt]:
+    for prompt in read_prompts(folder / "exam.jsonl"):
+        yield ImagePrompt(text=prompt.text, images=tuple(read_image(path) for path in prompt.images))
+
+
+def test_the_folder_loads_as_it_was_trained() -> None:
+    model = load_pretrained(str(place() / "target"), dtype="float32")
+    assert isinstance(load_model(str(place() / "target"), dtype="float32"), LeanModel)
+    assert model.config.model_type == "llava"

@@ -1,0 +1,112 @@
+"""Make the folder of a Token Recycling drafter: nothing is learned, and its first acceptance is counted."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ..errors import TrainingError
+from ..profiler.identity import identify
+from ..runtime.models.loading import load_tokenizer
+from ..runtime.models.recycling_shape import RecyclingShape, recycling_config, recycling_tensors
+from .cards import acceptance_table, save_weights
+from .own_text import OwnTextSettings, corpus_of
+from .run_folder import Progress, judged
+
+LENGTH = 6  # of the chains whose acceptance is counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecyclingRequest:
+    """Whose successors are to be kept, and on what drafts are counted."""
+
+    target: Path
+    data: tuple[Path, ...]  # text files whose pieces the target continues
+    successors: int = 8
+    own: OwnTextSettings = field(default_factory=OwnTextSettings)
+    device: str = "cpu"
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise TrainingError("drafts are counted behind pieces of text; give one file or more")
+        if self.successors < 1:
+            raise TrainingError(f"successors must be at least 1, got {self.successors}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecyclingCard:
+    """How good a Token Recycling drafter is.
+
+    Attributes:
+        successors: kept of every token.
+        files: whose pieces the target continued.
+        prompt_tokens: of each piece.
+        new_tokens: of each continuation; longer texts know more rows.
+        acceptance: chance that token k of a greedy chain is accepted, given that those before it were.
+        tokens_per_round: of chains of `LENGTH`.
+        rounds: counted.
+        seconds: all of it took.
+    """
+
+    target: str
+    target_hash: str
+    successors: int
+    files: tuple[str, ...]
+    prompt_tokens: int
+    new_tokens: int
+    acceptance: tuple[float, ...]
+    tokens_per_round: float
+    rounds: int
+    seconds: float
+
+
+def make_recycling(request: RecyclingRequest, folder: Path, *, progress: Progress) -> RecyclingCard:
+    """Write a Token Recycling drafter with its card into a folder, and return the card.
+
+    Args:
+        request: what is wanted.
+        folder: where to; made if it is not there.
+        progress: told what is being done.
+
+    Raises:
+        ModelError: the target cannot be loaded, or is of a kind whose hidden states cannot be read.
+        TrainingError: there is too little text.
+    """
+    start = time.monotonic()
+    identity = identify(request.target)
+    corpus = corpus_of(request.data, load_tokenizer(str(request.target)))
+    shape = RecyclingShape(successors=request.successors, target=identity.weights_hash)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_weights(folder, recycling_tensors(shape), recycling_config(shape))
+    accepted = judged(request, corpus, folder, LENGTH, progress)
+    card = RecyclingCard(
+        target=identity.name,
+        target_hash=identity.weights_hash,
+        successors=request.successors,
+        files=tuple(path.name for path in request.data),
+        prompt_tokens=request.own.prompt_tokens,
+        new_tokens=request.own.new_tokens,
+        acceptance=accepted.by_depth,
+        tokens_per_round=accepted.tokens_per_round,
+        rounds=accepted.rounds,
+        seconds=time.monotonic() - start,
+    )
+    (folder / "card.json").write_text(json.dumps(asdict(card), indent=1) + "\n")
+    (folder / "card.md").write_text(_page(card))
+    return card
+
+
+def _page(card: RecyclingCard) -> str:
+    table = acceptance_table(card.acceptance, card.tokens_per_round, card.rounds)
+    return f"""# Token Recycling for `{card.target}`
+
+The target's own {card.successors} likeliest successors of every token, as of when that token last stood in the text.
+No weights of its own. Target's weights: `{card.target_hash[:16]}`.
+
+Counted along greedy continuations of {card.new_tokens} tokens behind pieces of {card.prompt_tokens} tokens from
+{len(card.files)} files; nothing is known when a text begins.
+
+{table}"""

@@ -1,0 +1,75 @@
+"""What a drafter beside its target is made of, read from its folder: headers and config.json, no tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from ..errors import ModelError
+from ..planner.head_footprint import DrafterParts
+from ..profiler.records.architecture import Architecture
+from ..runtime.models.block_shape import block_shape, is_block
+from ..runtime.models.eagle_shape import HeadShape, head_shape, is_head
+from ..runtime.models.exit_shape import is_exit
+
+HALF = "BF16"  # as headers name bfloat16
+KEPT = {  # how the names of tensors begin that a head of EAGLE's forms keeps; folders may hold more
+    "eagle": ("fc.", "embed_tokens.", "layers.0."),
+    "eagle3": ("fc.", "embed_tokens.", "midlayer.", "norm.", "lm_head.", "d2t"),
+}
+
+
+def drafter_parts(folder: Path, target: Architecture) -> DrafterParts | None:
+    """Return what a folder's drafter is made of; None where it is of another kind than heads, blocks and exits are.
+
+    Args:
+        folder: of the drafter.
+        target: its target's.
+
+    Raises:
+        ModelError: the folder says what cannot be, or a file of it cannot be read.
+    """
+    if is_exit(folder):
+        sizes, stored = _tensors(folder)
+        return DrafterParts(form="exit", target=target, sizes=sizes, stored_dtype=stored)
+    if is_block(folder):
+        return _block(folder, target)
+    return _head(folder, head_shape(folder), target) if is_head(folder) else None
+
+
+def _block(folder: Path, target: Architecture) -> DrafterParts | None:
+    shape, (sizes, stored) = block_shape(folder), _tensors(folder)
+    if shape.kind not in ("medusa", "ctc", "specformer"):
+        return None
+    return DrafterParts(form=shape.kind, target=target, sizes=sizes, stored_dtype=stored, reads=shape.reads)
+
+
+def _head(folder: Path, shape: HeadShape, target: Architecture) -> DrafterParts:
+    sizes, stored = _tensors(folder, KEPT[shape.form])
+    config = shape.config
+    return DrafterParts(
+        form=shape.form,
+        target=target,
+        sizes=sizes,
+        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads),
+        stored_dtype=stored,
+        reads=shape.reads_of(target.layers),
+    )
+
+
+def _tensors(folder: Path, begins: Sequence[str] = ("",)) -> tuple[Mapping[str, tuple[int, ...]], str]:
+    """Return the sizes of a folder's tensors by name, and "bfloat16" where all its matrices are stored so."""
+    sizes: dict[str, tuple[int, ...]] = {}
+    formats: set[str] = set()
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="numpy") as file:
+                for name in filter(lambda name: name.startswith(tuple(begins)), file.keys()):
+                    seen = file.get_slice(name)
+                    sizes[name] = tuple(seen.get_shape())
+                    formats |= {seen.get_dtype()} if len(sizes[name]) == 2 else set()
+        except SafetensorError as error:
+            raise ModelError(f"{path} is not a safetensors file ({error}); copy or save it again") from error
+    return sizes, "bfloat16" if formats == {HALF} else ""
