@@ -49,7 +49,8 @@ from spectune.tuning.request import Models
 from sweep import DTYPE, FINE_TURNS, PROMPTS, Raced, Way, learned, raced, requests, speed_of  # isort: skip
 
 BATCHES = (1, 8)
-HEADS = ("eagle3", "medusa", "ctc", "specformer", "recycling", "exit")  # folders beside the target; those that are there take part
+LEARNED = ("eagle3", "medusa", "ctc", "specformer", "exit")
+HEADS = (*LEARNED, "recycling")  # folders beside the target; those that are there take part
 DISTILLED_S = {"small": 780.0, "medium": 780.0}  # both together, demo/models/README.md; heads have cards
 TABLE_TEXTS = 8  # every so many-th training text is counted into the frozen table
 TABLE = "cacheback with a frozen table"
@@ -176,7 +177,7 @@ def one_cell(
     planned = Way(policy=cell.policy, drafter=cell.drafter)
     first = raced(list(dict.fromkeys([planned, *(one.way for one in systems)])), padding, family, fresh, cell.batch)
     ranked = sorted(systems, key=lambda one: -speed_of(first, one.way))
-    models, learned_ones = (list(some) for some in (independent(ranked, inputs), heads_and_stacks(ranked, inputs)))
+    models, learned_ones = (list(some) for some in (independent(ranked, inputs), heads_and_stacks(ranked)))
     finalists = list(dict.fromkeys(one.name for one in [*ranked[:FINALISTS], *models[:1], *learned_ones[:1]]))
     ways = {one.name: one.way for one in systems if one.name in finalists}
     field = [*dict.fromkeys([*ways.values(), planned]), planned]
@@ -209,13 +210,9 @@ def independent(systems: list[System], inputs: PlanInputs) -> Iterator[System]:
     return (one for one in systems if one.drafter and is_model(one.drafter, inputs) and "hybrid" not in one.name)
 
 
-def heads_and_stacks(systems: list[System], inputs: PlanInputs) -> Iterator[System]:
+def heads_and_stacks(systems: list[System]) -> Iterator[System]:
     """Yield the chains and trees of trained heads, and stacks."""
-    return (
-        one
-        for one in systems
-        if one.name == "stack" or (one.drafter and not is_model(one.drafter, inputs) and "hybrid" not in one.name)
-    )
+    return (one for one in systems if one.name == "stack" or (one.drafter in LEARNED and "hybrid" not in one.name))
 
 
 def is_model(drafter: str, inputs: PlanInputs) -> bool:
