@@ -180,7 +180,7 @@ def test_the_command_line_profiles_plans_and_runs_it(place: Path, tmp_path: Path
     store, target = str(tmp_path / "store.db"), ("--target", str(place / "target"))
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"text": f"def f{n}(x):"}) + "\n" for n in range(3)))
     given = ("--drafter", f"recycling={place / 'recycling'}", "--prompts", str(tmp_path / "prompts.jsonl"))
-    small = ("--batch", "1", "--max-new-tokens", "10", "--dtype", "float32", "--record", "quick", "--budget", "4")
+    small = ("--batch", "1", "--max-new-tokens", "10", "--dtype", "float32", "--record", "quick", "--budget", "10")
     steps = (
         ("profile", *target, *given, *small, "--store", store),
         ("plan", *target, "--dtype", "float32", "--store", store, "--trials", "2"),

@@ -17,7 +17,6 @@ from spectune.planner.engine_walk import walk
 from spectune.planner.policy import ChainPolicy, LookupPolicy
 from spectune.planner.recorded import Text, recording_of, rows_of
 from spectune.planner.whole_ngrams import whole_ngram_results
-from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.runtime.engines.llama_running import RunningLlamaCpp, missing
 from spectune.runtime.engines.measured import EngineText, Load
 from spectune.runtime.engines.running import run_engine
@@ -25,8 +24,8 @@ from spectune.runtime.engines.setting import Setting
 from spectune.tuning.engine_counters import READERS
 from spectune.tuning.engine_inputs import setting_of, way_of
 from spectune.tuning.engine_models import identify_gguf
-from spectune.tuning.engine_trace import prompt_trace
 
+from .engine_traces import followed
 from .tiny_family import save_model
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -105,19 +104,7 @@ def test_the_target_itself_would_draft_its_own_text() -> None:
 @pytest.mark.parametrize("length", [1, 2, 4])
 def test_chains_of_any_length_follow_from_the_drafter_s_own_tokens(name: str, length: int) -> None:
     drafter = next(one for one in engine().drafters if one.name == name)
-    told = engine().next_tokens(drafter, texts())
-    trace = AcceptanceTrace(
-        target="target",
-        drafter=name,
-        drafter_name=name,
-        workload="w",
-        temperature=0.0,
-        seed=0,
-        children=1,
-        prefix_exact=True,
-        prompts=tuple(prompt_trace(text, own) for text, own in zip(texts(), told, strict=True)),
-    )
-    recording = recording_of(trace)
+    recording = recording_of(followed(engine(), drafter, texts()))
     found = walk(rank_results(ChainPolicy(length=length), recording), recording.rows)
     ran = decoded(chain(name, length))
     assert found.rounds.tolist() == [text.rounds for text in ran]

@@ -11,9 +11,9 @@ from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.runtime.engines.measured import Load
 from spectune.tuning.engine_inputs import way_of
 from spectune.tuning.engine_mix import heavier_than_recorded
-from spectune.tuning.engine_trace import prompt_trace
 from spectune.tuning.engine_turns import Key, by_key, stable
 
+from .engine_traces import followed
 from .simulated_engine import SimulatedEngine, affine
 
 PROMPTS = [tuple(range(start, start + 30)) for start in range(20)]
@@ -24,19 +24,7 @@ ENGINE = SimulatedEngine(right={"small": 0.6})
 def recorded() -> tuple[list[Text], AcceptanceTrace]:
     with ENGINE.started(None, Load(concurrency=1, capacity=300)) as running:
         texts = [Text(prompt=one, continuation=running.decode([one], NEW_TOKENS)[0].tokens) for one in PROMPTS]
-    told = ENGINE.next_tokens(ENGINE.drafters[0], texts)
-    trace = AcceptanceTrace(
-        target="target",
-        drafter="small",
-        drafter_name="small",
-        workload="w",
-        temperature=0.0,
-        seed=0,
-        children=1,
-        prefix_exact=True,
-        prompts=tuple(prompt_trace(text, own) for text, own in zip(texts, told, strict=True)),
-    )
-    return texts, trace
+    return texts, followed(ENGINE, ENGINE.drafters[0], texts)
 
 
 @pytest.mark.parametrize("pads", [False, True])

@@ -14,6 +14,7 @@ from spectune.profiler.records.acceptance import MISS, AcceptanceTrace
 from spectune.runtime.engines.measured import EngineText, Load
 from spectune.tuning.engine_trace import prompt_trace
 
+from .engine_traces import followed
 from .simulated_engine import SimulatedEngine
 
 PROMPTS = [tuple(range(start, start + 5)) for start in range(12)]
@@ -29,18 +30,7 @@ def ran(engine: SimulatedEngine, length: int) -> list[EngineText]:
 def trace_of(engine: SimulatedEngine) -> AcceptanceTrace:
     with engine.started(None, Load(concurrency=1, capacity=200)) as running:
         texts = [Text(prompt=one, continuation=running.decode([one], NEW_TOKENS)[0].tokens) for one in PROMPTS]
-    told = engine.next_tokens(engine.drafters[0], texts)
-    return AcceptanceTrace(
-        target="target",
-        drafter="small",
-        drafter_name="small",
-        workload="w",
-        temperature=0.0,
-        seed=0,
-        children=1,
-        prefix_exact=True,
-        prompts=tuple(prompt_trace(text, own) for text, own in zip(texts, told, strict=True)),
-    )
+    return followed(engine, engine.drafters[0], texts)
 
 
 @pytest.mark.parametrize("right", [0.0, 0.2, 0.6, 0.95, 1.0])

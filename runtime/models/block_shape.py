@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...errors import ModelError
-from .eagle_shape import OWN
+from .eagle_shape import OWN, own_kind
 
 Kind = Literal["medusa", "ctc", "specformer"]
 KINDS: tuple[Kind, ...] = ("medusa", "ctc", "specformer")
@@ -37,12 +37,7 @@ class BlockShape:
 
 def is_block(folder: Path) -> bool:
     """Whether a folder holds a block drafter and no language model."""
-    try:
-        written = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
-        return False
-    said = written.get(OWN) if isinstance(written, dict) else None
-    return isinstance(said, dict) and said.get("kind") in KINDS
+    return own_kind(folder) in KINDS
 
 
 def block_shape(folder: Path) -> BlockShape:

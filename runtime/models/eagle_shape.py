@@ -45,6 +45,17 @@ def is_head(folder: Path) -> bool:
     return folder.is_dir() and any(JOINS in tensors for tensors in _names(folder))
 
 
+def own_kind(folder: Path) -> str | None:
+    """Return what kind of drafter of ours a folder's config.json says it holds; None where it says none."""
+    try:
+        written = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return None
+    said = written.get(OWN) if isinstance(written, dict) else None
+    kind = said.get("kind") if isinstance(said, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
 def head_shape(folder: Path) -> HeadShape:
     """Return what a head's folder says.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
-from .eagle_shape import OWN
+from .eagle_shape import OWN, own_kind
 
 KIND = "exit"  # what such a folder calls itself
 
@@ -28,12 +28,7 @@ class ExitShape:
 
 def is_exit(folder: Path) -> bool:
     """Whether a folder holds an exit drafter and no language model."""
-    try:
-        written = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
-        return False
-    said = written.get(OWN) if isinstance(written, dict) else None
-    return isinstance(said, dict) and said.get("kind") == KIND
+    return own_kind(folder) == KIND
 
 
 def exit_shape(folder: Path) -> ExitShape:

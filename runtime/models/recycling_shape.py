@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ModelError
-from .eagle_shape import OWN
+from .eagle_shape import OWN, own_kind
 
 KIND = "recycling"  # what such a folder calls itself
 
@@ -30,12 +30,7 @@ class RecyclingShape:
 
 def is_recycling(folder: Path) -> bool:
     """Whether a folder holds a Token Recycling drafter and no language model."""
-    try:
-        written = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
-        return False
-    said = written.get(OWN) if isinstance(written, dict) else None
-    return isinstance(said, dict) and said.get("kind") == KIND
+    return own_kind(folder) == KIND
 
 
 def recycling_shape(folder: Path) -> RecyclingShape:

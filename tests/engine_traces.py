@@ -1,0 +1,27 @@
+"""Traces of what an engine's drafter would draft along the target's own texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spectune.planner.recorded import Text
+from spectune.profiler.records.acceptance import AcceptanceTrace
+from spectune.runtime.engines.measured import MeasuredEngine
+from spectune.runtime.engines.setting import EngineDrafter
+from spectune.tuning.engine_trace import prompt_trace
+
+
+def followed(engine: MeasuredEngine, drafter: EngineDrafter, texts: Sequence[Text]) -> AcceptanceTrace:
+    """Return a drafter's trace along texts."""
+    told = engine.next_tokens(drafter, texts)
+    return AcceptanceTrace(
+        target="target",
+        drafter=drafter.name,
+        drafter_name=drafter.name,
+        workload="w",
+        temperature=0.0,
+        seed=0,
+        children=1,
+        prefix_exact=True,
+        prompts=tuple(prompt_trace(text, own) for text, own in zip(texts, told, strict=True)),
+    )
