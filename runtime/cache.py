@@ -7,11 +7,16 @@ is not kept is simply written over next time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from copy import copy
 
+import numpy as np
 import torch
 
 from ..errors import RequestError
+from .transfer import sent
+
+Kept = tuple[int, int, Sequence[int]]  # (slot, position of node 0, nodes)
 
 
 class KeyValueCache:
@@ -35,21 +40,27 @@ class KeyValueCache:
                 "shorten the prompt or raise the capacity"
             )
 
-    def keep(self, slot: int, start: int, nodes: list[int]) -> None:
-        """Move the tokens written at start + nodes to start, start + 1, ... in every layer.
+    def keep(self, kept: Iterable[Kept]) -> None:
+        """Move tokens written at start + nodes to start, start + 1, ... of their slots, in every layer.
 
         Args:
-            slot: the sequence.
-            start: position of node 0.
-            nodes: increasing node indices, each at least its own place in the list.
+            kept: per sequence its slot, the position of node 0, and increasing node indices, each at least its own
+                place in the list.
         """
+        moves = [move for each in kept if (move := self._move(*each)) is not None]
+        if self.states.device.type == "cpu":  # there slices are far cheaper than indices
+            for source, start in moves:
+                self._gather(torch.tensor(source), slice(start, start + len(source)))
+        elif moves:
+            source = [place for places, _ in moves for place in places]
+            target = [place for places, start in moves for place in range(start, start + len(places))]
+            self._gather(*sent(np.array([source, target]), self.states.device))
+
+    def _move(self, slot: int, start: int, nodes: Sequence[int]) -> tuple[list[int], int] | None:
+        """Return the rows that move and the first they move to; None where all lie right."""
         first = next((place for place, node in enumerate(nodes) if node != place), len(nodes))
-        moved = nodes[first:]
-        if not moved:
-            return
         base = slot * self.capacity + start
-        source = torch.tensor([base + node for node in moved], device=self.states.device)
-        self._gather(source, base + first)
+        return ([base + node for node in nodes[first:]], base + first) if first < len(nodes) else None
 
     def first(self, layers: int) -> KeyValueCache:
         """Return the cache of the first layers alone; what is written in one is in the other."""
@@ -70,6 +81,14 @@ class KeyValueCache:
         """Copy everything from a cache with as many slots and less capacity."""
         self.states[:, :, : smaller.capacity] = smaller.states
 
-    def _gather(self, source: torch.Tensor, start: int) -> None:
-        """Copy rows (any,) of all slots' positions to the rows from `start` on."""
-        self._flat[:, start : start + len(source)] = self._flat.index_select(1, source)
+    def _gather(self, source: torch.Tensor, target: torch.Tensor | slice) -> None:
+        """Copy rows (any,) of all slots' positions to as many others."""
+        put_rows(self._flat, 1, target, self._flat.index_select(1, source))
+
+
+def put_rows(states: torch.Tensor, dim: int, target: torch.Tensor | slice, rows: torch.Tensor) -> None:
+    """Write rows over others of a tensor's dimension."""
+    if isinstance(target, slice):
+        states.narrow(dim, target.start, target.stop - target.start).copy_(rows)
+    else:
+        states.index_copy_(dim, target, rows)

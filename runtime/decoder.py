@@ -18,6 +18,7 @@ import torch
 from ..errors import RequestError
 from ..planner.growth import DraftBatch
 from ..planner.policy import LossyPolicy, drafting
+from .cache import Kept
 from .drafters.lookup import chains
 from .drafters.protocol import Drafter, ReadsTarget
 from .draws import draw, drawn_from, scored
@@ -88,7 +89,7 @@ class Decoder:
         self._slots, self._allow_lossy, self._judges = slots, allow_lossy, judges or {}
         self._cache = target.new_cache(slots, capacity)
         self._masks = Masks(target.dtype, target.device, slots=slots, capacity=capacity)
-        self._seen_in = seen_by(target.regime, capacity)
+        self._seen_in = seen_by(target, capacity)
         self._watch = stopwatch_of(target.device, DONE + 1)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
         self._failures = dict.fromkeys(drafters, 0)  # in a row, by drafter
@@ -260,7 +261,7 @@ class Decoder:
         contexts: Many[int],
         loosely: LossyRound | None,
     ) -> _Committed:
-        done = _Committed()
+        done, moves = _Committed(), list[Kept]()
         tokens, parents, sizes = draft.tokens.tolist(), draft.parents.tolist(), draft.sizes.tolist()
         for slot, sequence in enumerate(batch):
             drafted = (tokens[slot], parents[slot], sizes[slot], draws[slot])
@@ -269,11 +270,12 @@ class Decoder:
             else:
                 path, gates = loosely.accept(slot, *drafted, stop=sequence.request.stop)
                 done.gates.append(gates)
-            self._cache.keep(slot, contexts[slot], path.nodes)
+            moves.append((slot, contexts[slot], path.nodes))
             kept = sequence.commit(path.drawn, path.lossy)
             done.kept.append(kept)
             if loosely is not None:
                 done.lossy.append(sum(place < kept for place in path.lossy))
+        self._cache.keep(moves)
         return done
 
     def _leave(self, sequence: Sequence) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from .layout import Ints
 from .noise import gumbel
 from .requests import Sequence
 from .sampling import on_rows, processed, seen_tokens
+from .transfer import fetched, sent
 
 
 def draw(
@@ -58,16 +60,18 @@ def best_tokens(scores: Tensor) -> list[list[int]]:
         # numpy's float32 arg-max is several times faster than torch's in bf16 on a CPU
         host: list[list[int]] = scores.float().numpy().argmax(-1).tolist()
         return host
-    best: list[list[int]] = scores.argmax(-1).tolist()
+    best: list[list[int]] = fetched(scores.argmax(-1)).tolist()
     return best
 
 
 def noise(sequences: Many[Sequence], depths: Ints, like: Tensor) -> Tensor:
     """Return the noise (rows, n, vocabulary) of what is drawn behind nodes at those depths, shaped like the scores."""
     device = like.device
-    first = torch.tensor([[len(s.tokens)] for s in sequences])  # place in the text of the token behind the root
-    places = (first + torch.arange(int(depths.max()) + 1)).to(device)
-    seeds = torch.tensor([[s.request.seed] for s in sequences], device=device)
+    first = np.array(
+        [[len(s.tokens)] for s in sequences], dtype=np.int64
+    )  # place in the text of the token behind the root
+    places = sent(first + np.arange(int(depths.max()) + 1), device)
+    seeds = sent(np.array([[s.request.seed] for s in sequences], dtype=np.int64), device)
     lines = gumbel(seeds, places, like.shape[-1])  # one per depth: nodes of one depth share it
     rows = torch.arange(len(sequences), device=device).unsqueeze(1)
-    return lines[rows, torch.from_numpy(depths).to(device)]
+    return lines[rows, sent(np.ascontiguousarray(depths), device)]

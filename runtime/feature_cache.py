@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .cache import KeyValueCache
+from .cache import KeyValueCache, put_rows
 
 
 class FeatureCache(KeyValueCache):
@@ -54,6 +54,6 @@ class FeatureCache(KeyValueCache):
         super().take_over(smaller)
         self.features[:, : smaller.capacity] = smaller.features
 
-    def _gather(self, source: torch.Tensor, start: int) -> None:
-        super()._gather(source, start)
-        self._flat_features[start : start + len(source)] = self._flat_features.index_select(0, source)
+    def _gather(self, source: torch.Tensor, target: torch.Tensor | slice) -> None:
+        super()._gather(source, target)
+        put_rows(self._flat_features, 0, target, self._flat_features.index_select(0, source))

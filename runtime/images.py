@@ -84,11 +84,20 @@ def read_image(path: Path) -> Image:
         RequestError: the file cannot be read, or holds no image.
     """
     try:
-        if path.suffix == ".npy":
-            return Image(np.load(path, allow_pickle=False))
-        from PIL import Image as Picture  # by way of matplotlib; not needed for arrays
-
-        with Picture.open(path) as picture:
-            return Image(np.array(picture.convert("RGB")))
-    except (OSError, ValueError) as error:
+        pixels = _pixels(path)
+    except (OSError, ValueError, EOFError) as error:
         raise RequestError(f"cannot read an image from {path} ({error}); give a .npy, .png or .jpg file") from error
+    try:
+        return Image(pixels)
+    except RequestError as error:
+        raise RequestError(f"{path}: {error}") from error
+
+
+def _pixels(path: Path) -> Pixels:
+    if path.suffix == ".npy":
+        found: Pixels = np.load(path, allow_pickle=False)
+        return found
+    from PIL import Image as Picture  # by way of matplotlib; not needed for arrays
+
+    with Picture.open(path) as picture:
+        return np.array(picture.convert("RGB"))

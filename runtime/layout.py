@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from .models.arena import Arena
-from .models.forward import ForwardInput
+from .models.forward import TREE_ATTENTION, WORD, CausalModel, ForwardInput, packed_input
+from .transfer import sent
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 PREFILL_TOKENS = 512  # longest piece of a text read at once
 READ_TOGETHER = 32  # most tokens that every sequence of a batch reads in one forward; more are read one by one
-GRAPH_STEP = 128  # cache positions in sight of captured forwards are a multiple of this
+GRAPH_STEP = 128  # cache positions in sight of captured forwards that take a mask are a multiple of this
 
 
 class Masks:
@@ -57,13 +57,16 @@ class Masks:
         return placed.copy_(host)
 
 
-def seen_by(regime: str, capacity: int) -> Callable[[int], int] | None:
-    """Return how many cache positions a forward looks at where it needs so many; None: exactly those.
+def seen_by(model: CausalModel, capacity: int) -> Callable[[int], int] | None:
+    """Return how many cache positions a captured forward has in sight where it needs so many; None: none is captured.
 
-    Few different numbers where every one is captured as a graph.
+    Few different numbers, for every one is captured by itself. A model that reads trees looks no further than each
+    text whatever is in sight: so that is the whole cache, and one capture serves every context.
     """
-    if regime != "cuda-graph":
+    if model.regime != "cuda-graph":
         return None
+    if model.attention == TREE_ATTENTION:
+        return lambda positions: capacity
     return lambda positions: min(-(-positions // GRAPH_STEP) * GRAPH_STEP, capacity)
 
 
@@ -94,29 +97,49 @@ def lay_out(
         take: (batch,) the only token of each row whose output is wanted.
         first_slot: cache slot of row 0.
         masks: memory for the mask; fresh memory where None.
-        seen_in: the cache positions to put in sight where so many are needed; exactly those where None.
+        seen_in: of a captured forward, the cache positions in sight where so many are needed. Its input is packed, lies
+            on the host, pinned where there is a GPU, and has a tree instead of a mask.
     """
     count = tokens.shape[1]
     starts = np.asarray(contexts, dtype=np.int64)[:, None]
     ends = int(starts.max()) + written + count
-    seen = ends if seen_in is None else seen_in(ends)
     columns = starts + np.arange(written, written + count)
-    sees_all = seen == ends and len(set(contexts)) == 1 and bool(visible.all())
+    if seen_in is not None:
+        parts = (
+            tokens,
+            np.broadcast_to(starts + depths, tokens.shape),
+            columns,
+            starts,
+            _bits_of(visible, len(starts)),
+        )
+        return _packed(parts, take, seen=seen_in(ends), first_slot=first_slot, is_pinned=device.type == "cuda")
+    sees_all = len(set(contexts)) == 1 and bool(visible.all())
     return ForwardInput(
         tokens=sent(np.ascontiguousarray(tokens), device),
         positions=sent(starts + depths, device),
         columns=sent(columns, device),
-        bias=None if sees_all else (masks or Masks(dtype, device)).mask(contexts, visible, seen),
-        seen=seen,
+        bias=None if sees_all else (masks or Masks(dtype, device)).mask(contexts, visible, ends),
+        seen=ends,
         take=None if take is None else sent(take, device),
         first_slot=first_slot,
     )
 
 
-def sent(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Return an array on a device; through pinned memory to a GPU, so that the host does not wait."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+def _packed(parts: Sequence[Ints], take: Ints | None, *, seen: int, first_slot: int, is_pinned: bool) -> ForwardInput:
+    batch, count, words = parts[-1].shape
+    numbers = torch.from_numpy(np.concatenate([part.ravel() for part in (*parts, *(() if take is None else (take,)))]))
+    packed = numbers.pin_memory() if is_pinned else numbers
+    return packed_input(packed, batch, count, words, seen=seen, first_slot=first_slot, takes=take is not None)
+
+
+def _bits_of(visible: Bools, batch: int) -> Ints:
+    """Return (batch, n, words) int64: bit c % 64 of word c // 64 tells whether a node sees the c-th one."""
+    rows, count, columns = visible.shape
+    words = -(-columns // WORD)
+    whole = np.zeros((rows, count, words * WORD), dtype=np.bool_)
+    whole[:, :, :columns] = visible
+    bits = np.packbits(whole, axis=2, bitorder="little").view("<i8")
+    return bits if rows == batch else np.broadcast_to(bits, (batch, count, words))
 
 
 def ancestors(parents: Ints) -> Bools:

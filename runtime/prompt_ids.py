@@ -24,18 +24,18 @@ def prompt_ids(
     Raises:
         RequestError: the target sees no images, or the text has another number of placeholders.
     """
-    if not images:
-        return tuple(tokenizer(text)["input_ids"])
-    if tokens is None:
+    if images and tokens is None:
         raise RequestError(f"the prompt {text[:40]!r} has an image and the target sees none; leave it out")
     ids: list[int] = tokenizer(text)["input_ids"]
+    if tokens is None:
+        return tuple(ids)
     if tokens.placeholder not in ids:
         mark = str(tokenizer.convert_ids_to_tokens(tokens.placeholder))
         ids = tokenizer(mark * len(images) + text)["input_ids"]
     if ids.count(tokens.placeholder) != len(images):
         raise RequestError(
             f"the prompt {text[:40]!r} has {ids.count(tokens.placeholder)} placeholders and {len(images)} images; "
-            "write one for each, or none at all"
+            "give one image for each, or write none at all"
         )
     found: list[int] = []
     shown = 0

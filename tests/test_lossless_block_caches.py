@@ -122,9 +122,9 @@ def test_features_that_stay_where_a_tree_left_them_are_caught(kind: Kind, monkey
     """The control: keys and values of accepted nodes are moved together, their features are not."""
     gathered = FeatureCache._gather
 
-    def forgetful(self: FeatureCache, source: Tensor, start: int) -> None:
+    def forgetful(self: FeatureCache, source: Tensor, target: Tensor | slice) -> None:
         before = self.features.clone()
-        gathered(self, source, start)
+        gathered(self, source, target)
         self.features.copy_(before)
 
     monkeypatch.setattr(FeatureCache, "_gather", forgetful)

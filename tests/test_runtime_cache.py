@@ -34,14 +34,14 @@ def row(cache: KeyValueCache, layer: int, slot: int) -> list[float]:
 )
 def test_the_kept_nodes_stand_behind_the_context_in_order(nodes: list[int], kept: list[int]) -> None:
     cache = numbered()
-    cache.keep(1, 2, nodes)
+    cache.keep([(1, 2, nodes)])
     assert row(cache, 0, 1)[2:6] == kept
     assert row(cache, 1, 1)[2:6] == [100 + state for state in kept]
 
 
 def test_keeping_leaves_context_and_neighbours_alone() -> None:
     cache, before = numbered(), numbered()
-    cache.keep(1, 2, [0, 3, 5])
+    cache.keep([(1, 2, [0, 3, 5])])
     assert torch.equal(cache.states[:, [0, 2]], before.states[:, [0, 2]])
     assert torch.equal(cache.states[:, 1, :2], before.states[:, 1, :2])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -61,8 +63,10 @@ def test_what_is_no_candidate_never_survives(curve: SurvivalCurve) -> None:
     assert device_curve(curve, CPU).at(torch.tensor([-torch.inf])).tolist() == [0.0]
 
 
-def layout(contexts: list[int], *, compact: int | None = None, capacity: int = 64, step: int = 1) -> LayerLayout:
-    """Return a layout that puts multiples of `step` positions in sight."""
+def layout(
+    contexts: list[int], *, compact: int | None = None, capacity: int = 64, step: int | None = None
+) -> LayerLayout:
+    """Return a layout with masks, or with trees and multiples of `step` positions in sight."""
     cache = KeyValueCache(layers=1, slots=len(contexts), capacity=capacity, width=1, dtype=torch.float32, device=CPU)
     return LayerLayout(
         contexts,
@@ -70,8 +74,12 @@ def layout(contexts: list[int], *, compact: int | None = None, capacity: int = 6
         dtype=torch.float32,
         device=CPU,
         compact=compact,
-        seen_in=lambda positions: -(-positions // step) * step,
+        seen_in=multiples_of(step),
     )
+
+
+def multiples_of(step: int | None) -> Callable[[int], int] | None:
+    return None if step is None else lambda positions: -(-positions // step) * step
 
 
 def drawn_layers(seed: int, batch: int, widths: list[int]) -> list[np.ndarray]:
@@ -91,8 +99,10 @@ def ancestors_in(layers: list[np.ndarray], row: int, depth: int, slot: int) -> l
 
 @pytest.mark.parametrize("contexts", [[5], [4, 4, 4], [3, 9, 1]])
 @pytest.mark.parametrize("widths", [[1, 1, 1], [3, 1, 2], [2, 5, 5, 4]])
-@pytest.mark.parametrize("step", [1, 16])
-def test_layers_are_laid_out_as_the_host_lays_them_out(contexts: list[int], widths: list[int], step: int) -> None:
+@pytest.mark.parametrize("step", [None, 1, 16])
+def test_layers_are_laid_out_as_the_host_lays_them_out(
+    contexts: list[int], widths: list[int], step: int | None
+) -> None:
     mine, batch = layout(contexts, step=step), len(contexts)
     layers = drawn_layers(3, batch, widths)
     starts = np.cumsum([0, *widths])
@@ -110,7 +120,7 @@ def test_layers_are_laid_out_as_the_host_lays_them_out(contexts: list[int], widt
             written=int(starts[depth]),
             dtype=torch.float32,
             device=CPU,
-            seen_in=lambda positions: -(-positions // step) * step,
+            seen_in=multiples_of(step),
         )
         assert_same_input(mine.layer(torch.from_numpy(tokens), torch.from_numpy(parents)), theirs)
 
@@ -119,8 +129,10 @@ def assert_same_input(mine: ForwardInput, theirs: ForwardInput) -> None:
     assert mine.seen == theirs.seen and mine.signature == theirs.signature
     for field in ("tokens", "positions", "columns"):
         assert torch.equal(getattr(mine, field), getattr(theirs, field)), field
-    assert (mine.bias is None) == (theirs.bias is None)
+    assert (mine.bias is None, mine.tree is None) == (theirs.bias is None, theirs.tree is None)
     assert mine.bias is None or (theirs.bias is not None and torch.equal(mine.bias, theirs.bias))
+    if mine.tree is not None and theirs.tree is not None:
+        assert torch.equal(mine.tree.starts, theirs.tree.starts) and torch.equal(mine.tree.bits, theirs.tree.bits)
 
 
 def test_in_a_compact_layout_the_nodes_of_a_row_lie_side_by_side() -> None:
@@ -132,12 +144,14 @@ def test_in_a_compact_layout_the_nodes_of_a_row_lie_side_by_side() -> None:
     assert steps[1].seen == 6 + 5
 
 
-def test_in_a_compact_layout_a_node_sees_its_context_its_ancestors_and_itself() -> None:
-    mine = layout([4, 6], compact=5)
+@pytest.mark.parametrize("step", [None, 16])
+def test_in_a_compact_layout_a_node_sees_its_context_its_ancestors_and_itself(step: int | None) -> None:
+    mine = layout([4, 6], compact=5, step=step)
     for rows in ([[0, 0, -1], [0, -1, -1]], [[0, 1, 1], [0, -1, -1]]):
-        step = mine.layer(torch.zeros(2, 3, dtype=torch.int64), torch.tensor(rows))
-    assert step.bias is not None
-    seen = [[torch.nonzero(node == 0).flatten().tolist() for node in row] for row in step.bias]
+        last = mine.layer(torch.zeros(2, 3, dtype=torch.int64), torch.tensor(rows))
+    bias = last.bias if last.tree is None else last.tree.bias(last.seen, torch.float32)
+    assert bias is not None
+    seen = [[torch.nonzero(node == 0).flatten().tolist() for node in row] for row in bias]
     assert [nodes[4:] for nodes in seen[0]] == [[4, 6], [5, 7], [5, 8]]
     assert seen[1][0][6:] == [6, 7]
     assert {nodes[0] for row in seen for nodes in row} == {0}  # a slot without a node sees something, too

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -17,13 +19,16 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.models.static_input import StaticInput
 
+from .repeated import graphed as repeated
 from .tiny_models import tiny_lean, tiny_llama, tiny_neox
 
 CPU = torch.device("cpu")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-def step_of(model: CausalModel, context: int, count: int, seed: int, *, take: bool = False) -> ForwardInput:
+def step_of(
+    model: CausalModel, context: int, count: int, seed: int, *, take: bool = False, is_captured: bool = False
+) -> ForwardInput:
     """Return a forward of two rows with random tokens; rows of another seed stand at other contexts."""
     draw = np.random.default_rng(seed)
     return lay_out(
@@ -34,6 +39,7 @@ def step_of(model: CausalModel, context: int, count: int, seed: int, *, take: bo
         take=np.array([count - 1, seed % count]) if take else None,
         dtype=model.dtype,
         device=model.device,
+        seen_in=(lambda positions: 32) if is_captured else None,
     )
 
 
@@ -53,6 +59,10 @@ def on_gpu(kind: str) -> CausalModel:
     if kind == "lean":
         return LeanModel(tiny_llama(layers=2, seed=0).float().cuda())
     return GenericModel(tiny_neox(layers=2, seed=0).float().cuda())
+
+
+def on_cpu(kind: str) -> CausalModel:
+    return tiny_lean(layers=2, seed=0) if kind == "lean" else GenericModel(tiny_neox(layers=2, seed=0).float())
 
 
 def test_views_of_an_arena_share_their_memory() -> None:
@@ -76,22 +86,41 @@ def test_an_arena_that_grows_bit_by_bit_allocates_rarely() -> None:
 
 
 @pytest.mark.parametrize("take", [False, True])
-def test_a_static_input_computes_what_was_loaded_last(take: bool) -> None:
-    model, masks = tiny_lean(layers=2, seed=0), Arena(torch.float64, CPU)
-    static = StaticInput(step_of(model, 9, 3, seed=0, take=take), masks)
-    other = step_of(model, 9, 3, seed=1, take=take)
-    StaticInput(step_of(model, 12, 5, seed=2), masks)
-    static.load(other)
-    assert torch.equal(model.forward(static.step, noisy_cache(model)), model.forward(other, noisy_cache(model)))
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_static_input_computes_what_was_loaded_last(take: bool, is_packed: bool) -> None:
+    model = tiny_lean(layers=2, seed=0)
+    static = StaticInput(step_of(model, 9, 3, seed=0, take=take, is_captured=True), CPU)
+    static.load(packed_or_not(step_of(model, 9, 3, seed=1, take=take, is_captured=True), is_packed))
+    with_mask = step_of(model, 9, 3, seed=1, take=take)
+    torch.testing.assert_close(
+        model.forward(static.step, noisy_cache(model)), model.forward(with_mask, noisy_cache(model))
+    )
+
+
+def packed_or_not(step: ForwardInput, is_packed: bool) -> ForwardInput:
+    return step if is_packed else replace(step, packed=None)
 
 
 def test_a_static_input_never_moves() -> None:
-    model, masks = tiny_lean(layers=1, seed=0), Arena(torch.float64, CPU)
-    static = StaticInput(step_of(model, 9, 3, seed=0), masks)
-    assert static.step.bias is not None
-    before = [tensor.data_ptr() for tensor in (static.step.tokens, static.step.positions, static.step.bias)]
-    static.load(step_of(model, 9, 3, seed=1))
-    assert before == [tensor.data_ptr() for tensor in (static.step.tokens, static.step.positions, static.step.bias)]
+    model = tiny_lean(layers=1, seed=0)
+    static = StaticInput(step_of(model, 9, 3, seed=0, is_captured=True), CPU)
+    assert static.step.tree is not None
+    before = [tensor.data_ptr() for tensor in (static.step.tokens, static.step.columns, static.step.tree.bits)]
+    static.load(step_of(model, 9, 3, seed=1, is_captured=True))
+    assert before == [tensor.data_ptr() for tensor in (static.step.tokens, static.step.columns, static.step.tree.bits)]
+
+
+@pytest.mark.parametrize("columns", [3, 64, 65, 130])
+def test_a_tree_tells_the_same_as_a_mask(columns: int) -> None:
+    draw = np.random.default_rng(columns)
+    visible = draw.integers(0, 2, (3, 4, columns)).astype(np.bool_)
+    laid = {"written": columns - 4, "dtype": torch.float32, "device": CPU}
+    rows, contexts = draw.integers(0, 9, (3, 4)), [5, 0, 17]
+    by_mask = lay_out(rows, np.arange(4), contexts, visible, **laid)
+    by_tree = lay_out(rows, np.arange(4), contexts, visible, **laid, seen_in=lambda positions: positions + 7)
+    assert by_mask.bias is not None and by_tree.tree is not None and by_tree.bias is None
+    seen = by_tree.tree.bias(by_tree.seen, torch.float32)
+    assert torch.equal(seen[..., : by_mask.seen], by_mask.bias) and (seen[..., by_mask.seen :] < 0).all()
 
 
 @pytest.mark.parametrize("change", [{"context": 10}, {"count": 4}, {"take": True}])
@@ -127,25 +156,35 @@ def test_a_compiled_forward_computes_what_the_eager_one_does() -> None:
         torch.testing.assert_close(caches[0].states, caches[1].states)
 
 
-@needs_cuda
+@pytest.mark.parametrize("where", ["repeated", pytest.param("cuda", marks=needs_cuda)])
 @pytest.mark.parametrize("kind", ["lean", "generic"])
-def test_a_replayed_forward_computes_what_the_eager_one_does(kind: str) -> None:
-    model = on_gpu(kind)
-    graphed, mine, other = in_regime(model, "cuda-graph"), noisy_cache(model), noisy_cache(model)
+def test_a_replayed_forward_computes_what_the_eager_one_does(kind: str, where: str) -> None:
+    model = on_gpu(kind) if where == "cuda" else on_cpu(kind)
+    graphed = in_regime(model, "cuda-graph") if where == "cuda" else repeated(model)[0]
+    mine, other = noisy_cache(model), noisy_cache(model)
     for context, count, seed, take in ((9, 3, 0, False), (9, 3, 1, False), (12, 4, 2, True), (9, 3, 3, False)):
-        step = step_of(model, context, count, seed, take=take)
-        torch.testing.assert_close(run(graphed, step, mine), run(model, step, other))
+        replayed, eager = (step_of(model, context, count, seed, take=take, is_captured=way) for way in (True, False))
+        torch.testing.assert_close(run(graphed, replayed, mine), run(model, eager, other))
         torch.testing.assert_close(mine.states, other.states)
+
+
+def test_a_shape_is_captured_once_and_a_prompt_never() -> None:
+    model, recorder = repeated(on_cpu("lean"))
+    cache = noisy_cache(model)
+    for seed in range(3):
+        model.forward(step_of(model, 9, 3, seed, is_captured=True), cache)
+        model.forward(step_of(model, 9 + seed, 3, seed), cache)
+    assert [work.replays for work in recorder.recorded] == [3]
 
 
 @needs_cuda
 def test_a_replay_leaves_the_host_free() -> None:
     model = on_gpu("lean")
-    graphed, cache, step = in_regime(model, "cuda-graph"), noisy_cache(model), step_of(model, 9, 3, seed=1)
-    graphed.forward(step, cache)
+    graphed, cache = in_regime(model, "cuda-graph"), noisy_cache(model)
+    graphed.forward(step_of(model, 9, 3, seed=1, is_captured=True), cache)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        graphed.forward(step, cache)
+        graphed.forward(step_of(model, 9, 3, seed=1, is_captured=True), cache)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -154,6 +193,7 @@ def test_a_replay_leaves_the_host_free() -> None:
 def test_graphs_of_a_cache_go_with_it() -> None:
     model = on_gpu("lean")
     graphed, cache = in_regime(model, "cuda-graph"), noisy_cache(model)
-    graphed.forward(step_of(model, 9, 3, seed=0), cache)
+    graphed.forward(step_of(model, 9, 3, seed=0, is_captured=True), cache)
+    assert len(graphed._graphs) == 1  # type: ignore[attr-defined]
     del cache
     assert len(graphed._graphs) == 0  # type: ignore[attr-defined]

@@ -18,7 +18,9 @@ from ..runtime.images import Image
 
 END, PLACEHOLDER = "<end>", "<image>"
 ALPHABET = " .:abcdefghijklmnopqrstuvwxyz"
-SIDE = 24  # pixels of a picture
+SIDE = 48  # pixels of a picture
+HALF = (5.5, 7.2)  # pixels from the middle of a shape to its side, least and most; a place is 16 wide
+SHIFT = 1.0  # pixels, most, from the middle of a place to that of its shape
 COLOURS = {
     "red": (230, 40, 40),
     "green": (40, 200, 60),
@@ -52,11 +54,16 @@ class Scene:
         """Return one way of saying what is seen."""
         return BEGINNINGS[rng.integers(len(BEGINNINGS))].format(f"{self.colour} {self.shape}", self.place)
 
+    @property
+    def answer(self) -> str:
+        """What every caption of it ends with: all that is seen, whatever words it begins with."""
+        return f"{self.colour} {self.shape} at the {self.place}."
+
     def draw(self, rng: np.random.Generator) -> Image:
         """Return one picture of it: size, place and noise differ a little from picture to picture."""
         row, column = divmod(PLACES.index(self.place), 3)
-        half = rng.uniform(3.0, 4.0)
-        y, x = (SIDE * (2 * third + 1) / 6 + rng.uniform(-0.7, 0.7) for third in (row, column))
+        half = rng.uniform(*HALF)
+        y, x = (SIDE * (2 * third + 1) / 6 + rng.uniform(-SHIFT, SHIFT) for third in (row, column))
         below, right = (np.arange(SIDE) + 0.5)[:, None] - y, (np.arange(SIDE) + 0.5)[None, :] - x
         is_inside = {
             "square": (abs(below) <= half) & (abs(right) <= half),

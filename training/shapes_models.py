@@ -27,11 +27,11 @@ from .language_model import train
 from .settings import TrainingSettings
 from .shapes import ALPHABET, PROMPT, SIDE, Scene, scenes, shapes_tokenizer
 
-PATCH = 6
+PATCH = 8
 IMAGE_TOKENS = (SIDE // PATCH) ** 2
 LENS = Lens(side=SIDE, shortest=SIDE, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 PICTURES = 6000  # to train on
-PROMPTS, EXAM = 240, 60  # pictures saved to be captioned: of the training part and of the held-out one
+PROMPTS, PROFILE, EXAM = 240, 24, 60  # pictures to be captioned: for drafters, for plans, and of the held-out part
 SETTINGS = TrainingSettings(steps=1000, batch=16, sequence_tokens=1, matrix_lr=4e-3, other_lr=3e-3, seed=0)
 IGNORED = -100  # stands where no token is to be said
 
@@ -132,16 +132,20 @@ def save_prompts(path: Path, shown: Sequence[Scene], seed: int) -> None:
     for place, scene in enumerate(shown):
         picture = f"{path.stem}/{place:04d}.npy"
         np.save(path.parent / picture, scene.draw(rng).pixels)
-        lines.append({"prompt": PROMPT, "image": picture, "answer": f"{scene.colour} {scene.shape}"})
+        lines.append({"prompt": PROMPT, "image": picture, "answer": scene.answer})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def prepare(folder: Path, settings: TrainingSettings = SETTINGS) -> None:
-    """Train the model unless it is there, and write prompts.jsonl and exam.jsonl; no model saw what the exam shows."""
+    """Train the model unless it is there, and write prompts.
+
+    prompts.jsonl is what drafters learn from, profile.jsonl what plans are made on, and exam.jsonl shows what no model
+    saw.
+    """
     if not (folder / "target" / "model.safetensors").exists():
         train_model(folder / "target", settings)
-    for name, count, is_held_out in (("prompts", PROMPTS, False), ("exam", EXAM, True)):
-        seed = settings.seed + 1
+    parts = (("prompts", PROMPTS, False), ("profile", PROFILE, False), ("exam", EXAM, True))
+    for seed, (name, count, is_held_out) in enumerate(parts, start=settings.seed + 1):
         shown = [scene for _, scene in zip(range(count), scenes(seed, is_held_out=is_held_out), strict=False)]
         save_prompts(folder / f"{name}.jsonl", shown, seed)
 
@@ -155,7 +159,7 @@ def main() -> None:
     folder: Path = asked.output
     folder.mkdir(parents=True, exist_ok=True)
     prepare(folder, replace(SETTINGS, steps=asked.steps))
-    print(f"target, prompts.jsonl and exam.jsonl are in {folder}")
+    print(f"target, prompts.jsonl, profile.jsonl and exam.jsonl are in {folder}")
 
 
 def _expanded(ids: Sequence[int]) -> list[int]:

@@ -80,7 +80,14 @@ def shown_to(target: CausalModel, requests: Sequence[Request]) -> list[Request]:
         RequestError: there are more images than it has room for.
     """
     gallery = gallery_of(target)
-    return list(requests) if gallery is None else [gallery.shown(request, target) for request in requests]
+    if gallery is None:
+        return list(requests)
+    images = {image for request in requests for image in request.images}
+    if not gallery.has_room(images):
+        raise RequestError(
+            f"the prompts have {len(images)} images and the target keeps {gallery.room} at once; give fewer prompts"
+        )
+    return [gallery.shown(request, target) for request in requests]
 
 
 def _with_images(

@@ -14,6 +14,7 @@ from ..layout import PREFILL_TOKENS, READ_TOGETHER, Ints, Masks, lay_out, seen_b
 from ..models.forward import CausalModel
 from ..requests import Sequence
 from ..sampling import NOTHING, processed, seen_tokens, with_noise
+from ..transfer import fetched, sent
 
 NO_NUMBER = -1  # stands for a token where the logits are not numbers
 Pick = list[int]  # a token of a level's own chain, then its next-best ones at that place
@@ -61,7 +62,7 @@ class StackLevel:
         self._model, self._capacity = model, capacity
         self._cache = model.new_cache(slots, capacity)
         self._masks = Masks(model.dtype, model.device, slots=slots, capacity=capacity)
-        self._seen_in = seen_by(model.regime, capacity)
+        self._seen_in = seen_by(model, capacity)
         self._cached, self._committed = [0] * slots, [0] * slots
 
     def admit(self, slot: int, tokens: Many[int]) -> None:
@@ -103,10 +104,11 @@ class StackLevel:
             fed[row] += drafts[row]
         starts = self._cached[: len(fed)]
         asked = _asked(fed, drafts, rows)  # what was only read on the way has no say
-        every, behind = np.arange(len(fed))[:, None], torch.from_numpy(asked).to(self._model.device, non_blocking=True)
+        every, behind = np.arange(len(fed))[:, None], sent(asked, self._model.device)
         logits = self._forward(_padded(fed), starts)[torch.arange(len(fed), device=behind.device)[:, None], behind]
         places = np.array(starts)[:, None] + asked + 1
-        best = _best(logits, texts, places, lambda: _paths(texts, starts, fed)[every, asked], count).cpu()
+        own_best = _best(logits, texts, places, lambda: _paths(texts, starts, fed)[every, asked], count)
+        best = torch.from_numpy(fetched(own_best))
         _require_numbers(best[rows])
         kept: list[list[Pick]] = [[] for _ in texts]
         for row in rows:
@@ -144,7 +146,7 @@ class StackLevel:
             noted(self._forward(blank, self._cached[: len(fed)], drawn=newest))
             for row in rows:
                 self._cached[row] += 1
-        chosen = torch.cat(drawn, dim=1).cpu()  # read once, behind the last forward
+        chosen = torch.from_numpy(fetched(torch.cat(drawn, dim=1)))  # read once, behind the last forward
         _require_numbers(chosen[rows])
         picks: list[list[Pick]] = chosen.tolist()
         asking = set(rows)
@@ -175,7 +177,8 @@ class StackLevel:
         start = self._committed[slot]
         while start < len(tokens) - 1:
             piece = tokens[start : min(start + PREFILL_TOKENS, len(tokens) - 1)]
-            self._run(np.array([piece], dtype=np.int64), [start], take=np.array([len(piece) - 1]), first_slot=slot)
+            take = np.array([len(piece) - 1])
+            self._run(np.array([piece], dtype=np.int64), [start], take=take, first_slot=slot, is_prompt=True)
             start += len(piece)
         self._committed[slot] = start
         self._cached[slot] = min(start, len(tokens) - 1)
@@ -195,6 +198,7 @@ class StackLevel:
         take: Ints | None,
         first_slot: int = 0,
         drawn: torch.Tensor | None = None,
+        is_prompt: bool = False,
     ) -> torch.Tensor:
         """Feed tokens behind what their rows hold; `drawn` is on the device already and stands for them."""
         count = tokens.shape[1]
@@ -209,13 +213,13 @@ class StackLevel:
             dtype=self._model.dtype,
             device=self._model.device,
             masks=self._masks,
-            seen_in=self._seen_in,
+            seen_in=None if is_prompt else self._seen_in,
         )
         last = self._model.longest_context - 1
         if max(starts) + count > last:  # no text is longer, but a draft may be
-            step = replace(step, positions=step.positions.clamp(max=last))
+            step = replace(step, positions=step.positions.clamp(max=last), packed=None)
         self.forwards += 1
-        return self._model.forward(step if drawn is None else replace(step, tokens=drawn), self._cache)
+        return self._model.forward(step if drawn is None else replace(step, tokens=drawn, packed=None), self._cache)
 
 
 def _asked(fed: Many[Many[int]], drafts: Many[Many[int]], rows: Many[int]) -> Ints:

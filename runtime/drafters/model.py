@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 
 import numpy as np
@@ -12,12 +13,14 @@ from ...errors import ModelError
 from ...planner.growth import Children, DraftBatch, grow
 from ...planner.policy import TalonPolicy, TreePolicy
 from ..cache import KeyValueCache
+from ..growth.captured import CapturedGrowth
 from ..growth.draft import DeviceDraft, children_of
 from ..growth.grow import grow_on_device
 from ..growth.layout import LayerLayout
 from ..growth.scorer import DevicePass
 from ..layout import PREFILL_TOKENS, READ_TOGETHER, Bools, Masks, lay_out, seen_by
 from ..models.forward import CausalModel, ForwardInput
+from ..models.graphed import GraphedModel
 from ..requests import Request, Sequence
 from ..sampling import draft_scores, processed, with_noise
 
@@ -50,7 +53,10 @@ class ModelDrafter:
         self._model = model
         self._cache = self.new_cache(slots, capacity)
         self._masks = Masks(model.dtype, model.device, slots=slots, capacity=capacity)
-        self._seen_in = seen_by(model.regime, capacity)
+        self._seen_in = seen_by(model, capacity)
+        self._captured: CapturedGrowth | None = None
+        if isinstance(model, GraphedModel) and self._seen_in is not None:
+            self._captured = CapturedGrowth(model, self._cache, self._seen_in)
         self._cached = [0] * slots
         self._on_device = model.device.type != "cpu" if on_device is None else on_device
 
@@ -79,6 +85,8 @@ class ModelDrafter:
 
     def draft_on_device(self, sequences: Many[Sequence], policy: TreePolicy) -> DeviceDraft:
         """Return the same trees, grown on the model's device; nothing is read from it."""
+        if self._captured is not None and self._captured.serves(policy, [s.request for s in sequences]):
+            return self._draft_captured(self._captured, sequences, policy)
         layout = LayerLayout(
             [len(s.tokens) for s in sequences],
             self._cache,
@@ -96,6 +104,12 @@ class ModelDrafter:
         )
         return grow_on_device(policy, scorer, len(sequences))
 
+    def _draft_captured(self, captured: CapturedGrowth, sequences: Many[Sequence], policy: TreePolicy) -> DeviceDraft:
+        draft = captured.draft(self._catching_up(sequences), max(len(s.tokens) for s in sequences), policy)
+        self._note_read(sequences)
+        self.forwards += len(draft.widths)
+        return draft
+
     def read_prefixes(self, tokens: Many[int], lengths: Many[int]) -> None:
         """Let slot i hold the first lengths[i] of the tokens: many positions of one text at once."""
         for start in range(0, len(tokens), PREFILL_TOKENS):
@@ -110,17 +124,32 @@ class ModelDrafter:
 
     def catch_up(self, sequences: Many[Sequence]) -> torch.Tensor:
         """Feed what was committed since the last round; return logits (batch, 1, vocabulary) behind it."""
+        logits = self.read(self._catching_up(sequences))
+        self._note_read(sequences)
+        return logits
+
+    def _catching_up(self, sequences: Many[Sequence]) -> ForwardInput:
+        """Return the forward that reads what was committed since the last round."""
         if not self._can_read_together(sequences):
             self._catch_up_alone(sequences)
         fresh = [s.tokens[self._cached[slot] :] for slot, s in enumerate(sequences)]
         counts = np.array([len(f) for f in fresh], dtype=np.int64)
-        tokens = np.zeros((len(fresh), int(counts.max())), dtype=np.int64)
+        tokens = np.zeros((len(fresh), self._room_for(int(counts.max()), sequences)), dtype=np.int64)
         for row, new in enumerate(fresh):
             tokens[row, : len(new)] = new
-        logits = self._feed_text(tokens, self._cached[: len(fresh)], take=counts - 1)
+        return self._text_step(tokens, self._cached[: len(fresh)], take=counts - 1, seen_in=self._seen_in)
+
+    def _room_for(self, count: int, sequences: Many[Sequence]) -> int:
+        """Return how many tokens per row to feed where so many are fresh; few numbers where each is captured."""
+        if self._seen_in is None:
+            return count
+        padded = 1 << (count - 1).bit_length()
+        room = min(self._cache.capacity, self._model.longest_context) - max(self._cached[: len(sequences)])
+        return padded if padded <= room else count
+
+    def _note_read(self, sequences: Many[Sequence]) -> None:
         for slot, sequence in enumerate(sequences):
             self._cached[slot] = len(sequence.tokens)
-        return logits
 
     def feed(self, step: ForwardInput) -> torch.Tensor:
         """Run one forward; return its logits."""
@@ -169,9 +198,21 @@ class ModelDrafter:
         self._cached[slot] = len(tokens)
 
     def _feed_text(self, tokens: Ints, contexts: Many[int], *, take: Ints, first_slot: int = 0) -> torch.Tensor:
-        """Feed pieces of text behind what is cached; return the logits (batch, 1, vocabulary) behind `take`."""
+        """Feed pieces of a prompt behind what is cached; return the logits (batch, 1, vocabulary) behind `take`."""
+        return self.read(self._text_step(tokens, contexts, take=take, first_slot=first_slot))
+
+    def _text_step(
+        self,
+        tokens: Ints,
+        contexts: Many[int],
+        *,
+        take: Ints,
+        first_slot: int = 0,
+        seen_in: Callable[[int], int] | None = None,
+    ) -> ForwardInput:
+        """Return the forward of pieces of text behind what is cached, of which the tokens `take` are answered."""
         count = tokens.shape[1]
-        step = lay_out(
+        return lay_out(
             tokens,
             np.arange(count),
             contexts,
@@ -181,9 +222,8 @@ class ModelDrafter:
             dtype=self._model.dtype,
             device=self._model.device,
             masks=self._masks,
-            seen_in=self._seen_in,
+            seen_in=seen_in,
         )
-        return self.read(step)
 
 
 class DraftPass:

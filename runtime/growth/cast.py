@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...planner.cast import breadth_origin
 from ...planner.policy import CastPolicy
-from ..layout import sent
+from ..transfer import sent
 from .candidates import CandidateLayer, all_scores, first_layer, marked, next_layer, tree_of
 from .draft import DeviceDraft, DeviceScorer
 from .secant import last_valid_index

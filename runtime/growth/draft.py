@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...planner.draft import ROOT_TOKEN, DraftBatch
+from ..transfer import fetched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,7 @@ class DeviceDraft:
         depths: (batch, nodes), 1 for padding.
         sizes: (batch,), nodes of each row that are no padding, root included.
         widths: nodes per sequence of every drafter forward that ran.
+        packed: (batch, 3 * nodes + 1) the first four side by side, where they lie so.
     """
 
     tokens: Tensor
@@ -85,10 +87,12 @@ class DeviceDraft:
     depths: Tensor
     sizes: Tensor
     widths: tuple[int, ...]
+    packed: Tensor | None = None
 
     def host(self) -> DraftBatch:
         """Return the draft on the host, cut to its largest tree: one transfer, which waits for the device."""
-        packed = torch.cat((self.tokens, self.parents, self.depths, self.sizes.unsqueeze(1)), dim=1).cpu().numpy()
+        parts = (self.tokens, self.parents, self.depths, self.sizes.unsqueeze(1))
+        packed = fetched(torch.cat(parts, dim=1) if self.packed is None else self.packed)
         sizes = packed[:, -1].copy()
         tokens, parents, depths = (part[:, : int(sizes.max())].copy() for part in np.split(packed[:, :-1], 3, axis=1))
         return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=self.widths)

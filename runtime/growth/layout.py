@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache import KeyValueCache
-from ..layout import sent
-from ..models.forward import ForwardInput
+from ..models.forward import WORD, ForwardInput, TreeMask
+from ..transfer import sent
 
 
 class LayerLayout:
@@ -32,6 +32,7 @@ class LayerLayout:
         device: torch.device,
         compact: int | None = None,
         seen_in: Callable[[int], int] | None = None,
+        placed: Tensor | None = None,
     ) -> None:
         """Stand behind `contexts` (batch,) committed tokens in the cache.
 
@@ -41,9 +42,11 @@ class LayerLayout:
             dtype: of the mask, the model's.
             device: the model's.
             compact: most nodes of any row that are fed, for a compact layout.
-            seen_in: the cache positions to put in sight where so many are needed; exactly those where None.
+            seen_in: of captured forwards, the cache positions to put in sight where so many are needed: what their
+                tokens see is told by a tree then. None: exactly those, and a mask.
+            placed: the contexts (batch, 1) where the device knows them already.
         """
-        self._contexts = sent(np.array(contexts, dtype=np.int64)[:, None], device)
+        self._contexts = sent(np.array(contexts, dtype=np.int64)[:, None], device) if placed is None else placed
         self._rows = torch.arange(len(contexts), device=device).unsqueeze(1)
         self._longest, self._are_level = max(contexts), len(set(contexts)) == 1
         self._cache, self._dtype, self._compact = cache, dtype, compact
@@ -72,13 +75,13 @@ class LayerLayout:
         above = self._visible[self._rows, parents.clamp(min=0)]
         self._visible = F.pad(above, (0, self._columns - before)) | own
         ends = self._longest + self._columns
-        seen = ends if self._seen_in is None else self._seen_in(ends)
         step = ForwardInput(
             tokens=tokens,
             positions=(self._contexts + self._depth).expand(-1, width),
             columns=self._contexts + offsets,
-            bias=None if seen == ends and self._sees_all() else self._bias(seen),
-            seen=seen,
+            bias=None if self._seen_in is not None or self._sees_all() else self._bias(ends),
+            seen=ends if self._seen_in is None else self._seen_in(ends),
+            tree=None if self._seen_in is None else TreeMask(starts=self._contexts.squeeze(1), bits=self._bits()),
         )
         self._depth += 1
         return step
@@ -95,6 +98,13 @@ class LayerLayout:
     def _sees_all(self) -> bool:
         """Whether every node sees all that lies before it: rows of one length, and layers of one node so far."""
         return self._are_level and self._compact is None and self._columns == self._depth + 1
+
+    def _bits(self) -> Tensor:
+        """Return (batch, width, words): which nodes behind the context each sees, as a `TreeMask` has it."""
+        words = -(-self._columns // WORD)
+        spread = F.pad(self._visible, (0, words * WORD - self._columns)).view(*self._visible.shape[:2], words, WORD)
+        bits: Tensor = spread.long() << torch.arange(WORD, device=spread.device)
+        return bits.sum(dim=-1)
 
     def _bias(self, seen: int) -> Tensor:
         """Return (batch, width, seen): 0 on the context and the visible nodes, -inf elsewhere."""

@@ -28,6 +28,7 @@ class DevicePass:
         scores: Scores,
         layout: LayerLayout,
         device: torch.device,
+        is_captured: bool = False,
     ) -> None:
         """Start a round.
 
@@ -37,10 +38,11 @@ class DevicePass:
             scores: turns logits into those of the distribution that is sampled from behind nodes with such paths.
             layout: stands behind the committed text.
             device: the model's.
+            is_captured: whether this is recorded to be replayed later, so that no news of it can be heard.
         """
         self.device = device
         self._catch_up, self._feed, self._scores = catch_up, feed, scores
-        self._layout, self._news = layout, News(device)
+        self._layout, self._news = layout, None if is_captured else News(device)
         self._tokens = self._paths = torch.empty(0, dtype=torch.int64, device=device)
 
     def root(self, children: int) -> DeviceChildren:
@@ -59,7 +61,7 @@ class DevicePass:
 
     def none_open(self, is_open: Tensor) -> bool:
         """Say whether it is known already that nothing is drafted any more; see `DeviceScorer`."""
-        return self._news.none_open(is_open)
+        return self._news is not None and self._news.none_open(is_open)
 
     def _answer(self, logits: Tensor, count: int) -> DeviceChildren:
         answer = children_of(self._scores(logits, self._paths), count)

@@ -14,7 +14,7 @@ from ...planner.draft import Ints
 from ...planner.policy import StaticPolicy
 from ...planner.static import levels_of
 from ...planner.tree import TokenTree
-from ..layout import sent
+from ..transfer import sent
 from .draft import DeviceChildren, DeviceDraft, DeviceScorer, rooted
 
 

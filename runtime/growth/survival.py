@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...profiler.records.calibration import SurvivalCurve
-from ..layout import sent
+from ..transfer import sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

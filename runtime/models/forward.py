@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import torch
@@ -10,13 +11,38 @@ from torch import Tensor
 
 from ..cache import KeyValueCache
 
+WORD = 64  # bits of a tree mask's words
+TREE_ATTENTION = "tree"  # the attention kernel that reads a `TreeMask`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeMask:
+    """What new tokens see, told by the tree they stand in: the whole text before it, and their ancestors.
+
+    Token j of row b sees the cache positions before `starts[b]`, and position starts[b] + c where bit c % 64 of
+    bits[b, j, c // 64] is set. So the mask is as small as the tree, however long the text is.
+    """
+
+    starts: Tensor  # (batch,) int64, committed tokens of each row
+    bits: Tensor  # (batch, n, words) int64
+
+    def bias(self, seen: int, dtype: torch.dtype) -> Tensor:
+        """Return the same as a mask over cache positions, (batch, n, seen): 0 where a token sees, -inf elsewhere."""
+        count, words = self.bits.shape[1:]
+        places = torch.arange(seen, device=self.starts.device) - self.starts.unsqueeze(1)  # (batch, seen)
+        among = places.clamp(min=0, max=words * WORD - 1)
+        word = self.bits.gather(2, (among // WORD).unsqueeze(1).expand(-1, count, -1))
+        is_ancestor = ((word >> (among % WORD).unsqueeze(1)) & 1).bool() & (places < words * WORD).unsqueeze(1)
+        is_open = (places < 0).unsqueeze(1) | is_ancestor
+        return torch.zeros(is_open.shape, dtype=dtype, device=is_open.device).masked_fill_(~is_open, -torch.inf)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardInput:
     """New tokens for `batch` neighbouring slots, starting at slot `first_slot`.
 
     Token j of row b is written at cache position `columns[b, j]` and sees the positions that
-    `bias` leaves open.
+    `bias` leaves open, or those that `tree` tells.
 
     Invariant: what a token sees is its own text, one cached token for every place in it up to its own; further right
     in the cache is further on in the text. So a token that sees everything is the only new one of its row. Padding,
@@ -26,16 +52,54 @@ class ForwardInput:
     tokens: Tensor  # (batch, n) int64
     positions: Tensor  # (batch, n) int64, place in the text: context + depth
     columns: Tensor  # (batch, n) int64, place in the cache
-    bias: Tensor | None  # (batch, n, seen) 0 or -inf, model dtype; None: every token sees everything
-    seen: int  # cache positions in sight, new tokens included
+    bias: Tensor | None  # (batch, n, seen) 0 or -inf, model dtype; None: every token sees everything, or what tree says
+    seen: int  # cache positions in sight, new tokens included; with a tree perhaps more than anybody sees
     take: Tensor | None = None  # (batch,) the only token of each row whose output is wanted
     first_slot: int = 0
+    tree: TreeMask | None = None  # a captured forward's: its tensors may still lie on the host
+    packed: Tensor | None = None  # (any,) int64 that all other tensors are views of, in the order of `packed_input`
 
     @property
     def signature(self) -> tuple[int, ...]:
         """What must be equal for a forward captured or compiled once to serve another input too."""
         batch, count = self.tokens.shape
-        return batch, count, self.seen, self.first_slot, self.bias is None, self.take is None
+        words = 0 if self.tree is None else self.tree.bits.shape[2]
+        return batch, count, self.seen, self.first_slot, self.bias is None, self.take is None, words
+
+
+def packed_input(
+    packed: Tensor, batch: int, count: int, words: int, *, seen: int, first_slot: int, takes: bool
+) -> ForwardInput:
+    """Return the input whose tensors lie one behind the other: tokens, positions, columns, starts, bits, take.
+
+    Args:
+        packed: (`packed_size` of the same numbers,) int64.
+        batch: rows.
+        count: tokens per row.
+        words: of the tree's mask, per token.
+        seen: cache positions in sight.
+        first_slot: cache slot of row 0.
+        takes: whether the output of one token per row alone is wanted.
+    """
+    cells, shape = batch * count, (batch, count)
+    ends = [0, *accumulate([cells, cells, cells, batch, cells * words, batch if takes else 0])]
+    tokens, positions, columns, starts, bits, take = (packed[start:end] for start, end in pairwise(ends))
+    return ForwardInput(
+        tokens=tokens.view(shape),
+        positions=positions.view(shape),
+        columns=columns.view(shape),
+        bias=None,
+        seen=seen,
+        take=take if takes else None,
+        first_slot=first_slot,
+        tree=TreeMask(starts=starts, bits=bits.view(batch, count, words)),
+        packed=packed,
+    )
+
+
+def packed_size(batch: int, count: int, words: int, *, takes: bool) -> int:
+    """Return how many numbers a packed input has."""
+    return batch * count * (3 + words) + batch * (2 if takes else 1)
 
 
 class CausalModel(Protocol):

@@ -45,6 +45,11 @@ class Gallery:
         """What sees."""
         return self._eyes
 
+    @property
+    def room(self) -> int:
+        """Images that it keeps at once."""
+        return self._room
+
     def has_room(self, images: Iterable[Image]) -> bool:
         """Whether these images can be shown now."""
         wanted = {image.digest for image in images}

@@ -71,7 +71,7 @@ class GenericModel:
 
     def _masks(self, step: ForwardInput) -> Tensor | dict[str, Tensor]:
         """Return the mask (batch, 1, n, seen) of all layers, or one for each kind of layer."""
-        bias = step.bias
+        bias = step.bias if step.tree is None else step.tree.bias(step.seen, self.dtype)
         if bias is None:
             bias = torch.zeros(*step.tokens.shape, step.seen, dtype=self.dtype, device=self.device)
         whole = bias.unsqueeze(1)

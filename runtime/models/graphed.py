@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -12,10 +13,25 @@ from torch import Tensor
 from ...errors import DeviceError
 from ..cache import KeyValueCache
 from .arena import Arena
-from .forward import CausalModel, ForwardInput
+from .forward import TREE_ATTENTION, CausalModel, ForwardInput
+from .lean import LeanModel
 from .static_input import StaticInput
 
 WARM_UPS = 2  # forwards before a capture: libraries set themselves up in the first
+
+
+class Replayed(Protocol):
+    """Captured work."""
+
+    def replay(self) -> None:
+        """Do it again, in the same memory."""
+
+
+class Recorder(Protocol):
+    """Captures work."""
+
+    def record(self, run: Callable[[], Tensor]) -> tuple[Replayed, Tensor]:
+        """Return the work of a run and the tensor it returned, which every replay writes anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,45 +39,48 @@ class _Captured:
     """One forward of one shape over one cache, ready to be replayed."""
 
     input: StaticInput
-    graph: Any  # torch.cuda.CUDAGraph, which torch leaves untyped
+    graph: Replayed
     logits: Tensor
 
 
 class GraphedModel:
     """A model whose forwards are replayed from CUDA graphs.
 
-    A shape is captured when it is first met, which takes a few forwards; afterwards a forward copies
-    its input into place and launches one graph. All graphs share one memory pool, one memory for
-    masks and one for logits: logits are valid until the next forward.
+    A shape whose input tells by a tree what its tokens see is captured when it is first met, which takes a few
+    forwards; afterwards a forward copies its input into place and launches one graph. Others, prompts above all, run
+    as they come: hardly any two are of one shape. All graphs share one memory pool and one memory for logits, which
+    are valid until the next forward.
 
     Source: NVIDIA CUDA programming guide, "CUDA graphs"; torch.cuda.graph.
     """
 
     regime = "cuda-graph"
 
-    def __init__(self, model: CausalModel) -> None:
-        """Wrap a model on a GPU.
+    def __init__(self, model: CausalModel, recorder: Recorder | None = None) -> None:
+        """Wrap a model on a GPU; `recorder` captures its work, CUDA where None.
 
         Raises:
             DeviceError: the model is elsewhere.
         """
-        if model.device.type != "cuda":
+        if recorder is None and model.device.type != "cuda":
             raise DeviceError(f"CUDA graphs need a model on a GPU and this one is on {model.device}; use regime eager")
-        self.dtype, self.device, self.attention = model.dtype, model.device, model.attention
+        self.dtype, self.device = model.dtype, model.device
+        self.attention = TREE_ATTENTION if isinstance(model, LeanModel) and model.reads_trees else model.attention
         self.vocabulary, self.longest_context = model.vocabulary, model.longest_context
-        self._model = model
+        self.model = model  # whose forwards these are, run as they come
         self._graphs: WeakKeyDictionary[KeyValueCache, dict[tuple[int, ...], _Captured]] = WeakKeyDictionary()
-        self._masks, self._logits = Arena(self.dtype, self.device), Arena(self.dtype, self.device)
-        cuda: Any = torch.cuda  # Any: torch leaves these untyped
-        self._stream, self._pool = cuda.Stream(self.device), cuda.graph_pool_handle()
+        self._logits = Arena(self.dtype, self.device)
+        self._recorder = recorder or CudaRecorder(self.device)
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""
-        return self._model.new_cache(slots, capacity)
+        return self.model.new_cache(slots, capacity)
 
     @torch.inference_mode()
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Return logits like any model's, valid until the next forward; writes the cache."""
+        if step.tree is None:
+            return self.model.forward(step, cache)
         graphs = self._graphs.setdefault(cache, {})
         captured = graphs.get(step.signature)
         if captured is None:
@@ -70,21 +89,40 @@ class GraphedModel:
         captured.graph.replay()
         return captured.logits
 
+    def record(self, run: Callable[[], Tensor]) -> tuple[Replayed, Tensor]:
+        """Return the graph of some work of this model's and what it returned, which every replay writes anew."""
+        return self._recorder.record(run)
+
     def _capture(self, step: ForwardInput, cache: KeyValueCache) -> _Captured:
-        """Warm up and capture on a stream of our own; the forward writes the same keys every time."""
-        with torch.cuda.device(self.device):
-            placed = StaticInput(step, self._masks)
-            logits = self._warm_up(placed.step, cache)
-            graph: Any = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                logits.copy_(self._model.forward(placed.step, cache))
+        """Capture a forward, which writes the same keys every time."""
+        placed = StaticInput(step, self.device)
+
+        def run() -> Tensor:
+            logits = self.model.forward(placed.step, cache)
+            return self._logits.view(logits.shape).copy_(logits)
+
+        graph, logits = self._recorder.record(run)
         return _Captured(input=placed, graph=graph, logits=logits)
 
-    def _warm_up(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Run the forward a few times; return the place for its logits."""
-        current = torch.cuda.current_stream(self.device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            shapes = [self._model.forward(step, cache).shape for _ in range(WARM_UPS)]
-        current.wait_stream(self._stream)
-        return self._logits.view(shapes[0])
+
+class CudaRecorder:
+    """Captures work as CUDA graphs that share one pool of memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Hold nothing yet."""
+        cuda: Any = torch.cuda  # Any: torch leaves these untyped
+        self._device, self._stream, self._pool = device, cuda.Stream(device), cuda.graph_pool_handle()
+
+    def record(self, run: Callable[[], Tensor]) -> tuple[Replayed, Tensor]:
+        """Warm up and capture on a stream of our own; return the graph and what the run returned while captured."""
+        with torch.cuda.device(self._device):
+            current = torch.cuda.current_stream(self._device)
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                for _ in range(WARM_UPS):
+                    run()
+            current.wait_stream(self._stream)
+            graph: Any = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                found = run()
+        return graph, found

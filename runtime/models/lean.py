@@ -77,6 +77,11 @@ class LeanModel:
         self.hidden = anatomy.embedding.shape[1]  # size of a hidden state
         self.attention = "sdpa" if anatomy.attention_cap is None else "eager"
 
+    @property
+    def reads_trees(self) -> bool:
+        """Whether its attention reads a `TreeMask` itself: see kernels.tree_attention."""
+        return False
+
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""
         return KeyValueCache(
@@ -207,6 +212,8 @@ class LeanModel:
         """Return one view per way of looking at the text."""
         batch, count = step.tokens.shape
         bias, groups = step.bias, self.anatomy.heads // self.anatomy.kv_heads
+        if step.tree is not None:
+            bias = step.tree.bias(step.seen, self.dtype)
         if bias is not None:  # every token's line once per query head that is folded into its rows
             bias = bias.unsqueeze(2).expand(-1, -1, groups, -1).reshape(batch, 1, count * groups, step.seen)
         return [self._view(sight, step, bias, first) for sight in self.anatomy.sights]
@@ -248,7 +255,7 @@ class LeanModel:
             mixed = F.scaled_dot_product_attention(folded, key, value, attn_mask=bias, scale=scale)
         else:
             mixed = _capped_attention(folded, key, value, bias, scale, self.anatomy.attention_cap)
-        mixed = mixed.view(batch, kv_heads, count, groups * size).transpose(1, 2)
+        mixed = mixed.view(batch, kv_heads, count, groups, size).transpose(1, 2)  # a GPU's kernel may leave gaps in it
         return mixed.reshape(batch * count, groups * kv_heads * size)
 
 

@@ -3,43 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
+import torch
 from torch import Tensor
 
-from .arena import Arena
-from .forward import ForwardInput
+from .forward import ForwardInput, packed_input, packed_size
 
 
 class StaticInput:
-    """A forward's input in memory that never moves.
+    """A forward's input in memory that never moves: one piece, so that a packed input comes in one copy."""
 
-    The mask, by far its largest part, shares its memory with the masks of other static inputs, so
-    `load` comes before every use.
-    """
-
-    def __init__(self, step: ForwardInput, masks: Arena) -> None:
-        """Take a copy of a forward's input; `masks` is the memory that all masks share."""
-        self.step = replace(
-            step,
-            tokens=step.tokens.clone(),
-            positions=step.positions.clone(),
-            columns=step.columns.clone(),
-            bias=None if step.bias is None else masks.view(step.bias.shape),
-            take=None if step.take is None else step.take.clone(),
-        )
+    def __init__(self, step: ForwardInput, device: torch.device) -> None:
+        """Take a copy of a forward's input, which tells what it sees by a tree, to a device."""
+        assert step.tree is not None
+        batch, count = step.tokens.shape
+        words, takes = step.tree.bits.shape[2], step.take is not None
+        packed = torch.empty(packed_size(batch, count, words, takes=takes), dtype=torch.int64, device=device)
+        self._packed = packed
+        self.step = packed_input(packed, batch, count, words, seen=step.seen, first_slot=step.first_slot, takes=takes)
         self.load(step)
 
     def load(self, step: ForwardInput) -> None:
-        """Copy in another input of the same signature."""
+        """Copy in another input of the same signature, from wherever it lies; the host waits for nothing."""
         assert step.signature == self.step.signature
+        if step.packed is not None:
+            self._packed.copy_(step.packed, non_blocking=True)
+            return
         for mine, other in zip(_tensors(self.step), _tensors(step), strict=True):
-            mine.copy_(other)
+            mine.copy_(other, non_blocking=True)
 
 
 def _tensors(step: ForwardInput) -> Iterator[Tensor]:
-    yield from (step.tokens, step.positions, step.columns)
-    if step.bias is not None:
-        yield step.bias
+    assert step.tree is not None
+    yield from (step.tokens, step.positions, step.columns, step.tree.starts, step.tree.bits)
     if step.take is not None:
         yield step.take

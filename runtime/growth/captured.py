@@ -1,0 +1,119 @@
+"""Whole drafts as CUDA graphs: reading what was committed and growing the tree cost the host one launch.
+
+Growing reads nothing from the device, so all of it can be captured: the host's part of a draft, dozens of small calls
+per layer, is done once per shape and policy. What a draft hangs on besides its input must be in its key: that is why
+only greedy drafts are captured, whose scores are the logits, and only policies that never ask for news.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...planner.policy import ChainPolicy, Eagle2Policy, StaticPolicy, TreePolicy
+from ...planner.room import most_drafted
+from ..cache import KeyValueCache
+from ..models.forward import ForwardInput
+from ..models.graphed import GraphedModel, Replayed
+from ..models.static_input import StaticInput
+from ..requests import Request
+from .draft import DeviceDraft
+from .grow import grow_on_device
+from .layout import LayerLayout
+from .scorer import DevicePass
+
+FIXED = (ChainPolicy, StaticPolicy, Eagle2Policy)  # as many forwards, as wide, whatever the scores are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Captured:
+    """One draft of one shape, ready to be replayed."""
+
+    input: StaticInput
+    graph: Replayed
+    numbers: Tensor  # (batch, 3 * nodes + 1): tokens, parents, depths and sizes, written by every replay
+    widths: tuple[int, ...]
+
+
+class CapturedGrowth:
+    """The drafts of one model over one cache."""
+
+    def __init__(self, model: GraphedModel, cache: KeyValueCache, seen_in: Callable[[int], int]) -> None:
+        """Hold no graph yet.
+
+        Args:
+            model: the drafter.
+            cache: its own.
+            seen_in: the cache positions in sight where so many are needed.
+        """
+        self._model, self._cache, self._seen_in = model, cache, seen_in
+        self._captured: dict[tuple[object, ...], _Captured] = {}
+
+    def serves(self, policy: TreePolicy, requests: Many[Request]) -> bool:
+        """Whether drafts of a policy for such requests can be captured."""
+        return isinstance(policy, FIXED) and not any(r.temperature > 0 or r.penalises for r in requests)
+
+    @torch.inference_mode()
+    def draft(self, step: ForwardInput, longest: int, policy: TreePolicy) -> DeviceDraft:
+        """Return the trees behind the committed text, valid until the next draft.
+
+        Args:
+            step: the forward that reads what was committed, as `lay_out` gives it for captured forwards, with `take`.
+            longest: most tokens of any row when that is read.
+            policy: one that is served.
+        """
+        ends = longest + most_drafted(policy)
+        self._cache.require(ends)
+        seen = self._seen_in(ends)
+        key = (policy, step.signature, seen)
+        captured = self._captured.get(key)
+        if captured is None:
+            captured = self._captured[key] = self._capture(step, longest, policy, seen)
+        captured.input.load(step)
+        captured.graph.replay()
+        return _unpacked(captured.numbers, captured.widths)
+
+    def _capture(self, step: ForwardInput, longest: int, policy: TreePolicy, seen: int) -> _Captured:
+        placed, model = StaticInput(step, self._model.device), self._model.model
+        widths: list[tuple[int, ...]] = []
+
+        def run() -> Tensor:
+            logits = model.forward(placed.step, self._cache)
+            scorer = DevicePass(
+                catch_up=lambda: logits,
+                feed=lambda layer: model.forward(layer, self._cache),
+                scores=lambda found, _: found.float(),
+                layout=self._layout(placed.step, longest, seen),
+                device=model.device,
+                is_captured=True,
+            )
+            draft = grow_on_device(policy, scorer, len(step.tokens))
+            widths.append(draft.widths)
+            return torch.cat((draft.tokens, draft.parents, draft.depths, draft.sizes.unsqueeze(1)), dim=1)
+
+        graph, numbers = self._model.record(run)
+        return _Captured(input=placed, graph=graph, numbers=numbers, widths=widths[-1])
+
+    def _layout(self, step: ForwardInput, longest: int, seen: int) -> LayerLayout:
+        """Return a layout behind what a forward reads, wherever that ends."""
+        assert step.tree is not None and step.take is not None
+        lengths = (step.tree.starts + step.take + 1).unsqueeze(1)
+        return LayerLayout(
+            [longest] * len(step.tokens),
+            self._cache,
+            dtype=self._model.dtype,
+            device=self._model.device,
+            seen_in=lambda _: seen,
+            placed=lengths,
+        )
+
+
+def _unpacked(numbers: Tensor, widths: tuple[int, ...]) -> DeviceDraft:
+    tokens, parents, depths = numbers[:, :-1].chunk(3, dim=1)
+    return DeviceDraft(
+        tokens=tokens, parents=parents, depths=depths, sizes=numbers[:, -1], widths=widths, packed=numbers
+    )

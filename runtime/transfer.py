@@ -1,0 +1,30 @@
+"""Numbers on their way between the host and a device: a GPU's host waits only where it has to know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+
+def sent(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Return an array on a device; through pinned memory to a GPU, so that the host does not wait."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def fetched(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a tensor's numbers on the host: what a round has to wait for, and waits for by an event of its own.
+
+    So torch's own check for waits nobody meant, `torch.cuda.set_sync_debug_mode`, can stand at "error" all the time.
+    """
+    if tensor.device.type != "cuda":
+        found: NDArray[Any] = tensor.cpu().numpy()
+        return found
+    here = tensor.to("cpu", non_blocking=True)  # pinned by torch
+    event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(tensor.device))
+    event.synchronize()
+    arrived: NDArray[Any] = here.numpy()
+    return arrived

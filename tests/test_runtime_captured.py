@@ -1,0 +1,88 @@
+"""Decoding in the regime of CUDA graphs emits the same text in the same rounds, whole drafts captured or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+import pytest
+
+from spectune.planner.policy import StackPolicy
+from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.drafters.stack import stack_drafter
+from spectune.runtime.growth.captured import FIXED
+from spectune.runtime.models.forward import CausalModel
+from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import RoundSetup, always
+
+from .decoded_runs import CAPACITY, POLICIES, Run, drafting, random_requests, run
+from .repeated import Repeating, graphed
+from .tiny_models import perturbed, tiny_llama, tiny_neox
+
+pytestmark = pytest.mark.lossless
+
+LLAMA, NEOX = tiny_llama(layers=2, seed=0), tiny_neox(layers=2, seed=0)
+PAIRS: dict[str, tuple[CausalModel, CausalModel]] = {
+    "llama": (LeanModel(LLAMA), LeanModel(perturbed(LLAMA, 0.06))),
+    "neox": (GenericModel(NEOX), GenericModel(perturbed(NEOX, 0.1))),
+}
+KINDS = [kind for kind in POLICIES if kind != "lookup"]
+
+
+def decoded(
+    kind: str, requests: Many[Request], *, is_captured: bool, slots: int = 3, family: str = "llama"
+) -> tuple[Run, Repeating]:
+    """Decode requests, in both cases with trees that grow as tensors; return what the drafter recorded, too."""
+    (target, model), recorder = PAIRS[family], Repeating()
+    if is_captured:
+        target, _ = graphed(target)
+        model, recorder = graphed(model)
+    drafter = ModelDrafter(model, slots=slots, capacity=CAPACITY, on_device=True)
+    schedule, drafters = drafting(kind, drafter)
+    return run(target, requests, schedule, drafters, slots=slots), recorder
+
+
+def assert_same(kind: str, requests: Many[Request], *, slots: int = 3, family: str = "llama") -> Repeating:
+    (eager, _), (captured, recorder) = (
+        decoded(kind, requests, is_captured=way, slots=slots, family=family) for way in (False, True)
+    )
+    assert captured.outputs == eager.outputs == run(PAIRS[family][0], requests).outputs
+    told = [[(one.kept, one.verify_tokens, one.widths) for one in done.rounds] for done in (captured, eager)]
+    assert told[0] == told[1]
+    return recorder
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_text_and_the_rounds_are_those_of_eager_forwards(kind: str, slots: int, temperature: float) -> None:
+    assert_same(kind, random_requests(5, tokens=16, temperature=temperature), slots=slots)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_that_takes_masks_is_captured_alike(kind: str) -> None:
+    assert_same(kind, random_requests(4, tokens=16), family="neox")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if isinstance(POLICIES[kind], FIXED)])
+def test_a_whole_draft_is_one_replay(kind: str) -> None:
+    requests = random_requests(5, tokens=16)
+    recorder = assert_same(kind, requests)
+    drafts = len(decoded(kind, requests, is_captured=True)[0].rounds)
+    assert sum(work.replays for work in recorder.recorded) == drafts
+    assert len(recorder.recorded) < drafts / 2
+
+
+def test_a_stack_decodes_captured_as_it_does_eagerly() -> None:
+    policy, requests = StackPolicy(drafters=("large", "small"), lengths=(4, 2)), random_requests(4, tokens=16)
+    outputs = []
+    for is_captured in (False, True):
+        target, large = PAIRS["llama"]
+        models = {"large": large, "small": LeanModel(perturbed(LLAMA, 0.1))}
+        if is_captured:
+            target, models = graphed(target)[0], {name: graphed(model)[0] for name, model in models.items()}
+        drafter = stack_drafter(policy, models, slots=2, capacity=CAPACITY)
+        setup = RoundSetup(policy=policy, drafter="stack")
+        outputs.append(run(target, requests, always(setup), {"stack": drafter}, slots=2).outputs)
+    assert outputs[0] == outputs[1] == run(PAIRS["llama"][0], requests).outputs
