@@ -89,10 +89,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--regime",
-    default="eager",
+    default="auto",
     show_default=True,
-    type=click.Choice(["eager", "cuda-graph", "compiled"]),
-    help="How forwards are run while they are timed.",
+    type=click.Choice(["auto", "eager", "cuda-graph", "compiled"]),
+    help="How forwards are run while they are timed; auto: from CUDA graphs on a GPU, where they can be.",
 )
 @click.option(
     "--config-only",

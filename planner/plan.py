@@ -244,6 +244,11 @@ class Plan:
             raise PlanError(f"a drafter and a classifier are both called {min(shared)!r}; rename one")
 
     @property
+    def regime(self) -> str:
+        """How the target's forwards ran that priced it; "eager" where nobody says."""
+        return next((each.regime for each in self.provenance.surfaces if each.role == "verify"), "eager")
+
+    @property
     def is_lossy(self) -> bool:
         """Whether any cell decodes to another text than the target's own."""
         return any(cell.is_lossy for cell in self.cells)

@@ -20,6 +20,7 @@ from .models.drafter import load_drafter, require_drafter_of
 from .models.forward import CausalModel
 from .models.loading import DTYPES, load_model, load_tokenizer
 from .models.pivots import PivotClassifier, load_pivots, require_pivots_of
+from .models.regime import decoding_regime, in_regime
 from .substitutes import with_substitutes
 from .watch.ledger import Subject
 from .watch.observations import ObservationWriter, keeper
@@ -70,6 +71,9 @@ def load(
     number_format = dtype or (choice.plan.dtype if choice.plan else here.native_dtype)
     place = "cpu" if here.kind == "cpu" else f"cuda:{here.index}"
     model = load_model(str(target), dtype=number_format, device=place)
+    is_lossy = allow_lossy and choice.plan is not None and bool(choice.plan.classifiers)
+    regime = "eager" if choice.plan is None or is_lossy else decoding_regime(choice.plan.regime, model.device)
+    model = in_regime(model, regime)
     shelf = _Shelf(choice.plan, identity, model, drafters or {}, dtype=number_format, device=place)
     choice = with_substitutes(choice, shelf.has, model.longest_context, allow_lossy=allow_lossy)
     choice = _explained(choice, shelf.missing, shelf.classifying)
@@ -132,7 +136,8 @@ class _Shelf:
         folder = Path(self._given.get(name, recorded.location))
         require_recorded(name, identify(folder, name), recorded)
         require_drafter_of(folder, self._identity)
-        return load_drafter(str(folder), self._target, dtype=self._dtype, device=self._device)
+        drafter = load_drafter(str(folder), self._target, dtype=self._dtype, device=self._device)
+        return in_regime(drafter, "cuda-graph") if self._target.regime == "cuda-graph" else drafter
 
     def _load_classifier(self, name: str, recorded: ModelIdentity) -> PivotClassifier:
         folder = Path(self._given.get(name, recorded.location))

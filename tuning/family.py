@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from ..errors import MeasurementError
 from ..profiler.identity import identify
 from ..profiler.records.device import Device
-from ..runtime.models.drafter import load_drafter, require_drafter_of
+from ..runtime.models.drafter import draft_role, load_drafter, require_drafter_of
 from ..runtime.models.loading import load_model
 from ..runtime.models.pivots import load_pivots
+from ..runtime.models.regime import in_regime
+from ..runtime.models.tapped import is_beside_target
 from .decoding import Family
 from .request import Identities, Models
 
+AUTO_REGIME = "auto"  # "cuda-graph" on a GPU where it can be, else "eager"
 EXACT_DTYPE = "float32"  # traces are recorded in it, so that ties are as rare as they can be
 
 
@@ -39,6 +44,37 @@ def load_family(models: Models, *, dtype: str, device: str, classifiers: Mapping
         },
         judges={name: load_pivots(folder, target) for name, folder in (classifiers or {}).items()},
     )
+
+
+def settled_regime(asked: str, device: Device, models: Models) -> str:
+    """Return how forwards run: as asked, or for "auto" from CUDA graphs wherever they can.
+
+    Heads, exits and block drafters read what their target computes on the way, which a captured forward does not show:
+    with one of them everything runs eagerly.
+    """
+    if asked != AUTO_REGIME:
+        return asked
+    can_be_captured = device.kind == "cuda" and all(draft_role(path) == "draft" for path in models.drafters.values())
+    return "cuda-graph" if can_be_captured else "eager"
+
+
+def family_in(family: Family, regime: str) -> Family:
+    """Return the family with its forwards run in a regime.
+
+    Raises:
+        MeasurementError: a model cannot run so.
+        DeviceError: CUDA graphs are asked of models that are not on a GPU.
+    """
+    if regime == "eager":
+        return family
+    beside = [name for name, model in family.drafters.items() if is_beside_target(model)]
+    if beside:
+        raise MeasurementError(
+            f"{', '.join(beside)} read what the target computes on the way, which regime {regime} does not show; use "
+            "regime eager, or leave them out"
+        )
+    drafters = {name: in_regime(model, regime) for name, model in family.drafters.items()}
+    return replace(family, target=in_regime(family.target, regime), drafters=drafters)
 
 
 def torch_device(device: Device) -> str:

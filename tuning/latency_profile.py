@@ -29,7 +29,7 @@ from ..runtime.models.random import count_parameters, load_random
 from ..runtime.models.regime import in_regime
 from ..runtime.shapes import ForwardShapes, room_of
 from ..runtime.shapes.lockstep import LockstepShapes, follow
-from .family import torch_device
+from .family import settled_regime, torch_device
 from .holding import held
 from .parts import finished_surfaces
 from .request import Identities, Models
@@ -49,7 +49,7 @@ class LatencyRequest:
     roles: tuple[str, ...] = ("verify", "draft")
     device: str = "auto"
     dtype: str = AUTO_DTYPE  # or a name of PyTorch's
-    regime: str = "eager"
+    regime: str = "auto"  # see `family.settled_regime`
     batches: tuple[int, ...] = (1, 8)
     most_tokens: int = 64  # per sequence, of the target's forwards
     budget_s: float = 30.0
@@ -98,7 +98,8 @@ def profile_latency(
     """
     start = time.monotonic()
     device = detect(request.device)
-    request = replace(request, dtype=device.dtype_for(request.dtype))
+    regime = settled_regime(request.regime, device, request.models)
+    request = replace(request, dtype=device.dtype_for(request.dtype), regime=regime)
     identities = _identities(request.models)
     with held(device, identities, store, wait_s=lock_wait_s) as disturbed:
         journal = store.open_profile(_key(request, device, identities), fresh)

@@ -41,7 +41,11 @@ from .studies import StoredStudies
 if TYPE_CHECKING:  # a plan from files loads no model, and no library that does
     from .profile import Profile
 
-RUNTIME_REGIMES = ("eager", "eager-transformers")  # how the decoder runs; preferred where several were measured
+RUNTIME_REGIMES = (
+    "eager",
+    "eager-transformers",
+    "cuda-graph",
+)  # how the decoder runs; preferred where several were measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ class ProfileRequest:
     more_temperatures: tuple[float, ...] = ()  # recorded besides
     device: str = "auto"
     dtype: str = AUTO_DTYPE  # or a name of PyTorch's
-    regime: str = "eager"  # how forwards are timed; the decoder runs eager
+    regime: str = "auto"  # how forwards are timed, and decoding runs by the plan; see `family.settled_regime`
     batches: tuple[int, ...] = (1, 8)
     contexts: tuple[int, ...] = ()  # empty: where the prompts begin and end
     max_new_tokens: int = 128  # recorded per prompt

@@ -18,10 +18,11 @@ from ..profiler.prompts import Prompt
 from ..profiler.records.wire import to_json
 from ..runtime.loader import require_recorded
 from ..runtime.models.loading import load_tokenizer
+from ..runtime.models.regime import decoding_regime
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, setup_of
 from .decoding import Family, names_of, room_for
-from .family import load_family, torch_device
+from .family import family_in, load_family, torch_device
 from .gauge import Gauge
 from .prompts import requests_of, shown_to
 from .race import DecoderEntrant, race
@@ -78,7 +79,8 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
     models = Models(target=request.target, drafters={n: Path(m.location) for n, m in plan.drafters})
     judging = {name: Path(found.location) for name, found in plan.classifiers} if request.allow_lossy else {}
     dtype = request.dtype or plan.dtype
-    family = load_family(models, dtype=dtype, device=torch_device(device), classifiers=judging)
+    loaded = load_family(models, dtype=dtype, device=torch_device(device), classifiers=judging)
+    family = family_in(loaded, "eager" if judging else decoding_regime(plan.regime, loaded.target.device))
     requests = shown_to(family.target, requests)
     rows = []
     for done, batch in enumerate(batches):

@@ -260,8 +260,9 @@ class LeanModel:
 
 
 def gallery_of(model: CausalModel) -> Gallery | None:
-    """Return the images that a model keeps; None where it sees none."""
-    return model.anatomy.gallery if isinstance(model, LeanModel) else None
+    """Return the images that a model keeps, in whatever regime it runs; None where it sees none."""
+    inner = getattr(model, "model", model)
+    return inner.anatomy.gallery if isinstance(inner, LeanModel) else None
 
 
 def rows_of(step: ForwardInput, cache: LayerStates) -> Tensor:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import torch
+
 from ...errors import MeasurementError
 from .compiled import CompiledModel
 from .forward import CausalModel
 from .graphed import GraphedModel
 from .lean import LeanModel
+
+
+def decoding_regime(priced: str, device: torch.device) -> str:
+    """Return how a plan decodes that was priced in a regime: from CUDA graphs where it was and they can be."""
+    return priced if priced == "cuda-graph" and device.type == "cuda" else "eager"
 
 
 def in_regime(model: CausalModel, regime: str) -> CausalModel:

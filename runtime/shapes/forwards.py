@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from ..layout import lay_out
+from ..layout import Ints, lay_out, seen_by
 from ..models.forward import CausalModel, ForwardInput
 from .piece import Piece, tree_layer, whole_tree
 from .room import Room
@@ -27,6 +27,7 @@ class ForwardShapes:
         self._model = model
         self._cache = model.new_cache(slots, capacity)
         self._cache.states.normal_()
+        self._seen_in = seen_by(model, capacity)
         self._room = Room(slots=slots, capacity=capacity, longest_context=model.longest_context)
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
@@ -56,19 +57,25 @@ class ForwardShapes:
     def _step(self, batch: int, context_tokens: int, piece: Piece) -> ForwardInput:
         """Return the input of all rows: laid out for one, and repeated."""
         drawn = np.random.default_rng(0).integers(0, self._model.vocabulary, (batch, piece.tokens))
-        row = lay_out(
-            drawn[:1],
-            piece.depths,
-            [context_tokens],
-            piece.visible,
-            written=piece.written,
-            dtype=self._model.dtype,
-            device=self._model.device,
-        )
+        if self._seen_in is not None:  # no mask to keep once
+            return self._laid_out(drawn, [context_tokens] * batch, piece)
+        row = self._laid_out(drawn[:1], [context_tokens], piece)
         return replace(
             row,
             tokens=torch.from_numpy(drawn).to(self._model.device),
             positions=row.positions.repeat(batch, 1),
             columns=row.columns.repeat(batch, 1),
             bias=None if row.bias is None else row.bias.expand(batch, -1, -1),
+        )
+
+    def _laid_out(self, tokens: Ints, contexts: list[int], piece: Piece) -> ForwardInput:
+        return lay_out(
+            tokens,
+            piece.depths,
+            contexts,
+            piece.visible,
+            written=piece.written,
+            dtype=self._model.dtype,
+            device=self._model.device,
+            seen_in=self._seen_in,
         )

@@ -76,35 +76,41 @@ def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 @on_device()
 def _turn_and_store(
-    qkv: tl.tensor, cosine: tl.tensor, sine: tl.tensor, states: tl.tensor, rows: tl.tensor, cosine_stride: tl.tensor, sine_stride: tl.tensor,
+    qkv: tl.tensor, cosine: tl.tensor, sine: tl.tensor, states: tl.tensor, rows: tl.tensor, cosine_stride: tl.tensor,
+    sine_stride: tl.tensor,
     heads: tl.constexpr, kv_heads: tl.constexpr, half: tl.constexpr, padded: tl.constexpr, at_once: tl.constexpr,
 ) -> None:  # fmt: skip
     """Turn some heads of one row, both halves in the same threads, and store those that are keys or values."""
     row = tl.program_id(0).to(tl.int64)
+    target = tl.load(rows + row)
     lane, part = tl.program_id(1) * at_once + tl.arange(0, at_once), tl.arange(0, padded)
     is_part = (part < half)[None, :]
     is_there = (lane < heads + 2 * kv_heads)[:, None] & is_part
     is_turned, is_stored = (lane < heads + kv_heads)[:, None] & is_part, (lane >= heads)[:, None] & is_there
     at = qkv + row * ((heads + 2 * kv_heads) * 2 * half) + lane[:, None] * (2 * half) + part[None, :]
     left, right = tl.load(at, mask=is_there, other=0.0), tl.load(at + half, mask=is_there, other=0.0)
-    cosine_at, sine_at = cosine + row * cosine_stride + part, sine + row * sine_stride + part
-    left_cosine = tl.load(cosine_at, mask=part < half, other=0.0).to(tl.float32)[None, :]
-    right_cosine = tl.load(cosine_at + half, mask=part < half, other=0.0).to(tl.float32)[None, :]
-    left_sine = tl.load(sine_at, mask=part < half, other=0.0).to(tl.float32)[None, :]
-    right_sine = tl.load(sine_at + half, mask=part < half, other=0.0).to(tl.float32)[None, :]
+    turn = part[None, :] + lane[:, None] * 0  # read once per head, where its numbers are
+    cosine_at, sine_at = cosine + row * cosine_stride + turn, sine + row * sine_stride + turn
+    left_cosine = tl.load(cosine_at, mask=is_there, other=0.0).to(tl.float32)
+    right_cosine = tl.load(cosine_at + half, mask=is_there, other=0.0).to(tl.float32)
+    left_sine = tl.load(sine_at, mask=is_there, other=0.0).to(tl.float32)
+    right_sine = tl.load(sine_at + half, mask=is_there, other=0.0).to(tl.float32)
     wide_left, wide_right = left.to(tl.float32), right.to(tl.float32)
     turned_left = (wide_left * left_cosine + wide_right * left_sine).to(left.dtype)
     turned_right = (wide_right * right_cosine + wide_left * right_sine).to(left.dtype)
     left, right = tl.where(is_turned, turned_left, left), tl.where(is_turned, turned_right, right)
     tl.store(at, left, mask=is_turned)
     tl.store(at + half, right, mask=is_turned)
-    state_at = states + tl.load(rows + row) * (2 * kv_heads * 2 * half) + (lane - heads)[:, None] * (2 * half)
+    state_at = states + target * (2 * kv_heads * 2 * half) + (lane - heads)[:, None] * (2 * half)
     tl.store(state_at + part[None, :], left, mask=is_stored)
     tl.store(state_at + half + part[None, :], right, mask=is_stored)
 
 
 @on_device()
-def _gated(gate_up: tl.tensor, out: tl.tensor, width: tl.tensor, at_once: tl.constexpr) -> None:
+def _gated(
+    gate_up: tl.tensor, out: tl.tensor, width: tl.tensor,
+    at_once: tl.constexpr,
+) -> None:  # fmt: skip
     """Write some columns of one row."""
     row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * at_once + tl.arange(0, at_once)
     at = gate_up + row * 2 * width + column
@@ -116,8 +122,9 @@ def _gated(gate_up: tl.tensor, out: tl.tensor, width: tl.tensor, at_once: tl.con
 
 @on_device()
 def _normed(
-    x: tl.tensor, weight: tl.tensor, out: tl.tensor, eps: tl.tensor, width: tl.constexpr, padded: tl.constexpr
-) -> None:
+    x: tl.tensor, weight: tl.tensor, out: tl.tensor, eps: tl.tensor,
+    width: tl.constexpr, padded: tl.constexpr,
+) -> None:  # fmt: skip
     """Write one row."""
     row, column = tl.program_id(0).to(tl.int64), tl.arange(0, padded)
     scale = tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)

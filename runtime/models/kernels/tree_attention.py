@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 WORD = 64  # nodes per word of `bits`
 MOST_SIZE = 256  # of a head
 MOST_SPLITS = 64
-TILE_BYTES = 16384  # of keys in a program's loop, as of values: three turns of both fit a multiprocessor twice
-LEAST_COLUMNS, MOST_COLUMNS = 16, 64  # of such a tile
+LEAST_COLUMNS, MOST_COLUMNS = 16, 64  # of keys that a program takes at once
+MOST_NUMBERS, MOST_WIDE_NUMBERS = 8192, 2048  # in those keys; wide ones are multiplied in registers, which are few
 LEAST_LINES, MOST_LINES = 16, 64  # of queries in a program; the matrix unit takes no fewer
+MOST_MIXED = 8192  # numbers in a program's sums, which are registers, too
 WARPS = 4
 
 
@@ -68,8 +69,8 @@ def attend_tree(
     assert query.stride(-1) == states.stride(-1) == 1, "rows that lie together"
     assert states.shape == (batch, capacity, 2 * kv_heads * size) and heads == groups * kv_heads, "one shape of heads"
     assert bits.is_contiguous() and bits.shape[:2] == (batch, count) and starts.shape == (batch,), "a line per node"
-    padded, columns = power_of_two(size), columns_of(power_of_two(size), query.dtype)
-    lines = lines_of(count * groups, query.dtype)
+    padded = power_of_two(size)
+    columns, lines = columns_of(padded, query.dtype), lines_of(count * groups, padded, query.dtype)
     tiles = -(-count * groups // lines)
     if splits is None:
         splits = splits_of(batch * kv_heads * tiles, -(-capacity // columns), processors_of(query.device))
@@ -82,7 +83,7 @@ def attend_tree(
         query.stride(0), query.stride(1), query.stride(2), states.stride(0), states.stride(1),
         count, words, capacity, splits, scale * math.log2(math.e),
         groups=groups, kv_heads=kv_heads, size=size, padded=padded, lines=lines, columns=columns, alone=alone,
-        num_warps=WARPS, num_stages=2 if query.dtype == torch.float32 else 3,
+        num_warps=WARPS, num_stages=stages_of(lines, query.dtype),
     )  # fmt: skip
     if not alone:
         _combine[batch * count * heads,](
@@ -94,13 +95,19 @@ def attend_tree(
 
 def columns_of(padded: int, dtype: torch.dtype) -> int:
     """Return how many keys a program takes at once, the size of a head being padded to a power of two."""
-    return min(MOST_COLUMNS, max(LEAST_COLUMNS, TILE_BYTES // (padded * dtype.itemsize)))
+    most = MOST_WIDE_NUMBERS if dtype == torch.float32 else MOST_NUMBERS
+    return min(MOST_COLUMNS, max(LEAST_COLUMNS, most // padded))
 
 
-def lines_of(rows: int, dtype: torch.dtype) -> int:
+def lines_of(rows: int, padded: int, dtype: torch.dtype) -> int:
     """Return how many queries of one key-value head a program takes; float32 has no matrix unit to fill."""
-    most = LEAST_LINES if dtype == torch.float32 else MOST_LINES
+    most = LEAST_LINES if dtype == torch.float32 else min(MOST_LINES, MOST_MIXED // padded)
     return min(most, max(LEAST_LINES, power_of_two(rows)))
+
+
+def stages_of(lines: int, dtype: torch.dtype) -> int:
+    """Return how many tiles of keys are on their way at once: what two programs can hold on a multiprocessor."""
+    return 2 if dtype == torch.float32 or lines == MOST_LINES else 3
 
 
 def splits_of(programs: int, tiles: int, processors: int) -> int:
@@ -116,8 +123,9 @@ def splits_of(programs: int, tiles: int, processors: int) -> int:
 
 @on_device()
 def _reach(
-    start: tl.tensor, words: tl.tensor, capacity: tl.tensor, splits: tl.tensor, columns: tl.constexpr
-) -> tuple[tl.tensor, ...]:
+    start: tl.tensor, words: tl.tensor, capacity: tl.tensor, splits: tl.tensor,
+    columns: tl.constexpr,
+) -> tuple[tl.tensor, ...]:  # fmt: skip
     """Return the columns in sight of a row's nodes, and how many of them one split takes, whole tiles."""
     reach = tl.minimum(start + 64 * words, capacity).to(tl.int32)
     return reach, tl.cdiv(tl.cdiv(reach, columns), splits) * columns
@@ -125,8 +133,9 @@ def _reach(
 
 @on_device()
 def _taken_in(
-    best: tl.tensor, total: tl.tensor, mixed: tl.tensor, asked: tl.tensor, keys: tl.tensor, values: tl.tensor, first: tl.tensor, stride: tl.tensor, factor: tl.tensor,
-    start: tl.tensor, reach: tl.tensor, bits: tl.tensor, is_line: tl.tensor, words: tl.tensor,
+    best: tl.tensor, total: tl.tensor, mixed: tl.tensor, asked: tl.tensor, keys: tl.tensor, values: tl.tensor,
+    first: tl.tensor, stride: tl.tensor, factor: tl.tensor, start: tl.tensor, reach: tl.tensor, bits: tl.tensor,
+    is_line: tl.tensor, words: tl.tensor,
     size: tl.constexpr, padded: tl.constexpr, columns: tl.constexpr, masked: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:  # fmt: skip
     """Return the greatest score, the weights' sum and the weighted values of the lines, one tile of columns later.
@@ -183,8 +192,8 @@ def _attend(
     query: tl.tensor, states: tl.tensor, starts: tl.tensor, bits: tl.tensor, parts: tl.tensor, weights: tl.tensor,
     query_batch: tl.tensor, query_node: tl.tensor, query_head: tl.tensor, states_batch: tl.tensor, stride: tl.tensor,
     count: tl.tensor, words: tl.tensor, capacity: tl.tensor, splits: tl.tensor, factor: tl.tensor,
-    groups: tl.constexpr, kv_heads: tl.constexpr, size: tl.constexpr, padded: tl.constexpr, lines: tl.constexpr, columns: tl.constexpr,
-    alone: tl.constexpr,
+    groups: tl.constexpr, kv_heads: tl.constexpr, size: tl.constexpr, padded: tl.constexpr, lines: tl.constexpr,
+    columns: tl.constexpr, alone: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write one split's part of the mix of some lines; a line is a node and one of the `groups` heads it has here.
 
@@ -234,7 +243,8 @@ def _attend(
 
 @on_device("lines", "words", "capacity", "splits")
 def _combine(
-    parts: tl.tensor, weights: tl.tensor, starts: tl.tensor, out: tl.tensor, lines: tl.tensor, words: tl.tensor, capacity: tl.tensor, splits: tl.tensor,
+    parts: tl.tensor, weights: tl.tensor, starts: tl.tensor, out: tl.tensor, lines: tl.tensor, words: tl.tensor,
+    capacity: tl.tensor, splits: tl.tensor,
     size: tl.constexpr, padded: tl.constexpr, parts_padded: tl.constexpr, columns: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write (size,) of one head of one node: its splits' parts put together.
