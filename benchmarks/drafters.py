@@ -4,8 +4,14 @@ Profiles the demo family with all trained heads that lie beside it, at batch 1 a
 with one way of using it: chains, trees and the hybrid rule of each model and head, stacks of models, and what drafts
 from the text itself, Cacheback's table of a corpus included. Each system runs the policy that is predicted to be its
 fastest. All decode the same unseen prompts in interleaved turns; then the fastest ones, the best independent model, the
-best head or stack and the plan, entered twice, race again. What counts is the median over races of the ratio within a
-race. All may run padded to the same cheaper shapes. The last line is one JSON object; `holds` is true where
+best head or stack and the plan, entered twice, race again over more prompts. What counts is the median over races of
+the ratio within a race. All may run padded to the same cheaper shapes.
+
+At batch 8 what drafts from the text lies within a few percent of each other, and a few texts that repeat themselves
+more or less than others decide between them. So the profile reads more calibration prompts than the demo ships, and the
+last races decode all the evaluation prompts, of which the planner has seen none.
+
+The last line is one JSON object; `holds` is true where
 
     - at batch 1 a trained head or a stack is at least as fast as the best independent drafter model, and
     - the plan is at least 0.98 times as fast as the best single system, in every cell.
@@ -28,7 +34,7 @@ import numpy as np
 from safetensors import safe_open
 
 from spectune.demo.corpus import shipped_prompts, texts_without
-from spectune.demo.prompts import evaluation_prompts
+from spectune.demo.prompts import calibration_prompts, evaluation_prompts, further_calibration_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.candidate import Candidate
 from spectune.planner.cost import Cell, cell_costs
@@ -46,7 +52,7 @@ from spectune.tuning.decoding import Family
 from spectune.tuning.family import load_family, torch_device
 from spectune.tuning.request import Models
 
-from sweep import DTYPE, FINE_TURNS, PROMPTS, Raced, Way, learned, raced, requests, speed_of  # isort: skip
+from sweep import DTYPE, FINE_TURNS, Raced, Way, learned, raced, requests, speed_of  # isort: skip
 
 BATCHES = (1, 8)
 LEARNED = ("eagle3", "medusa", "ctc", "specformer", "exit")
@@ -54,7 +60,10 @@ HEADS = (*LEARNED, "recycling")  # folders beside the target; those that are the
 DISTILLED_S = {"small": 780.0, "medium": 780.0}  # both together, demo/models/README.md; heads have cards
 TABLE_TEXTS = 8  # every so many-th training text is counted into the frozen table
 TABLE = "cacheback with a frozen table"
-FINALISTS = 3  # the fastest systems, raced again whatever they are
+FINALISTS = 4  # the fastest systems, raced again whatever they are
+FURTHER_PROMPTS = 24  # to profile on, beside the demo's calibration prompts
+FIRST_PROMPTS = {1: 16, 8: 32}  # decoded by all systems, by batch; rounds of many sequences are fewer
+LAST_PROMPTS = {1: 32, 8: 64}  # decoded by the finalists
 LEAST_RATIO = 0.98  # plan over the best single system
 CHAINS, TREES = ("chain", "confident-chain"), ("static", "eagle2", "talon", "opt-tree", "cast")
 
@@ -82,9 +91,10 @@ def main() -> None:
     asked = parser.parse_args()
     models = with_heads(family_models(family_folder()))
     table, counted_s = counted_table(models.target)
-    chapter = learned(asked.temperature, asked.budget, models=models, batches=BATCHES, tables=(table,))
+    read = (*calibration_prompts(), *further_calibration_prompts(FURTHER_PROMPTS, load_tokenizer(str(models.target))))
+    chapter = learned(asked.temperature, asked.budget, models=models, batches=BATCHES, tables=(table,), prompts=read)
     family = load_family(models, dtype=DTYPE, device=torch_device(chapter.inputs.device))
-    fresh = requests(evaluation_prompts()[:PROMPTS], asked.temperature, seed=1000)
+    fresh = requests(evaluation_prompts(), asked.temperature, seed=1000)
     owned = {name: facts_of(folder, DISTILLED_S.get(name)) for name, folder in models.drafters.items()}
     owned[TABLE] = {"parameters": None, "training_s": counted_s}
     priced = {cell.batch: systems_of(cell, chapter.inputs, table) for cell in chapter.cells}
@@ -98,6 +108,7 @@ def main() -> None:
         "bench": "drafters",
         "device": chapter.inputs.device.label,
         "temperature": asked.temperature,
+        "profile_prompts": len(read),
         "profile_s": chapter.profile_s,
         "plan_s": chapter.plan_s,
         "drafters": owned,
@@ -175,13 +186,14 @@ def one_cell(
     place = Cell(batch=cell.batch, context=cell.context)
     padding = cell_costs(place, inputs.verify, {}, inputs.overhead).run_tokens
     planned = Way(policy=cell.policy, drafter=cell.drafter)
-    first = raced(list(dict.fromkeys([planned, *(one.way for one in systems)])), padding, family, fresh, cell.batch)
+    some, all_of_them = fresh[: FIRST_PROMPTS[cell.batch]], fresh[: LAST_PROMPTS[cell.batch]]
+    first = raced(list(dict.fromkeys([planned, *(one.way for one in systems)])), padding, family, some, cell.batch)
     ranked = sorted(systems, key=lambda one: -speed_of(first, one.way))
-    models, learned_ones = (list(some) for some in (independent(ranked, inputs), heads_and_stacks(ranked)))
+    models, learned_ones = list(independent(ranked, inputs)), list(heads_and_stacks(ranked))
     finalists = list(dict.fromkeys(one.name for one in [*ranked[:FINALISTS], *models[:1], *learned_ones[:1]]))
     ways = {one.name: one.way for one in systems if one.name in finalists}
     field = [*dict.fromkeys([*ways.values(), planned]), planned]
-    again = [raced(field, padding, family, fresh, cell.batch, turns=FINE_TURNS, seed=1 + n) for n in range(races)]
+    again = [raced(field, padding, family, all_of_them, cell.batch, turns=FINE_TURNS, seed=1 + n) for n in range(races)]
     over = {name: ratio(again, planned, way) for name, way in ways.items()}
     rows = [row_of(one, first, planned) for one in ranked]
     best = min(over, key=lambda name: over[name])
@@ -192,6 +204,7 @@ def one_cell(
     return {
         "batch": cell.batch,
         "context": cell.context,
+        "prompts": len(all_of_them),
         "plan": planned.name,
         "predicted_tokens_per_s": cell.prediction.tokens_per_s,
         "measured_tokens_per_s": speed_of(first, planned),

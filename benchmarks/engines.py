@@ -53,6 +53,11 @@ FINAL_TURNS, PROMISE_TURNS = 32, 12  # at least: every prompt is decoded as ofte
 SYNTHETIC = (0.8, 0.6, 0.4, 0.2)
 SYNTHETIC_TOKENS = 40000  # emitted under acceptance set by hand; its sampling error is then well below the 2 %
 LEAST_OF_BEST, MOST_OFF, MOST_OF_SWEEP, MOST_SYNTHETIC_OFF = 0.97, 0.10, 0.10, 0.02
+LLAMAS_OWN = (  # its other n-gram sources, which no policy of a plan drafts like
+    Setting(method="ngram-cache", drafter=None, knobs=(), length=1),
+    Setting(method="ngram-map-k", drafter=None, knobs=(("size_n", 2),), length=8),
+    Setting(method="ngram-map-k4v", drafter=None, knobs=(("size_n", 2),), length=8),
+)
 Json = dict[str, Any]  # JSON values
 
 
@@ -197,8 +202,7 @@ def _speeds(
 def _every(engine: MeasuredEngine) -> list[Setting | None]:
     """Return every setting of a sweep."""
     chains = [engine.chain(drafter, length) for drafter in engine.drafters for length in LENGTHS]
-    more = [Setting(method="ngram-cache", drafter=None, knobs=(), length=1)] if engine.facts.name == "llama.cpp" else []
-    return [None, *chains, *engine.ngrams(), *more]
+    return [None, *chains, *engine.ngrams(), *(LLAMAS_OWN if engine.facts.name == "llama.cpp" else ())]
 
 
 def _verdicts(row: Json) -> dict[str, bool]:

@@ -138,6 +138,7 @@ def learned(
     models: Models | None = None,
     batches: tuple[int, ...] = BATCHES,
     tables: tuple[FrozenTable, ...] = (),
+    prompts: Sequence[Prompt] = (),
 ) -> Chapter:
     """Profile the demo family on the calibration prompts and plan, one context per batch: the texts' middle.
 
@@ -148,10 +149,11 @@ def learned(
         models: the family; target, small and medium drafter where None.
         batches: to plan for.
         tables: frozen ones that Cacheback may draft from.
+        prompts: to profile on; some of the calibration prompts where there are none.
     """
     request = ProfileRequest(
         models=models or family_models(family_folder()),
-        prompts=calibration_prompts()[:PROFILE_PROMPTS],
+        prompts=prompts or calibration_prompts()[:PROFILE_PROMPTS],
         workload=WORKLOAD,
         temperature=temperature,
         dtype=DTYPE,

@@ -43,7 +43,7 @@ def profile_command(
     from ..tuning.request import Models
 
     _require_only(PROFILE | TOLD)
-    models, dtype = Models(target=target, drafters=dict(drafters)), _dtype(asked["dtype"])
+    models, dtype = Models(target=target, drafters=dict(drafters)), _dtype(engine, asked["dtype"])
     request = EngineRequest(
         engine=engine,
         models=models,
@@ -97,7 +97,7 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
                 click.echo(f"note: {note}")
             click.echo(export(made, ExportRequest(engine=engine), None).command)
         written = "" if output is None else f", written to {output}"
-        tell(settings, f"plan {number}, kept in {store.url}{written}; next: spectune validate --engine {engine}")
+        tell(settings, f"plan {number}, kept in {store.url}{written}; next: spectune validate --engine {engine} --target {target}")
 
 
 def validate_command(
@@ -154,10 +154,14 @@ def _running(engine: str, target: Path, drafters: Mapping[str, Path], dtype: str
     return run_engine(engine, target, drafters, dtype=dtype, threads=torch.get_num_threads(), folder=folder)
 
 
-def _dtype(asked: str) -> str:
+def _dtype(engine: str, asked: str) -> str:
+    """Return the number format that was asked for; for "auto" the device's native one where the engine runs it."""
     from ..profiler.device import detect
+    from ..profiler.records.device import AUTO_DTYPE
+    from ..runtime.engines.running import own_dtype
 
-    return detect("cpu").dtype_for(asked)
+    device = detect("cpu")
+    return own_dtype(engine, device.native_dtype) if asked == AUTO_DTYPE else asked
 
 
 def _concurrencies(engine: str, asked: tuple[int, ...]) -> tuple[int, ...]:

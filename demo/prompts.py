@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from ..profiler.prompts import Prompt, read_prompts
-from .corpus import held_out_texts
+from .corpus import held_out_texts, training_texts
 
 CALIBRATION, EVALUATION = 24, 64  # prompts of each kind
 PROMPT_TOKENS = (40, 64)  # shortest and longest
@@ -31,16 +32,33 @@ def evaluation_prompts() -> tuple[Prompt, ...]:
     return _shipped("evaluation.jsonl")
 
 
+def further_calibration_prompts(count: int, tokenizer: PreTrainedTokenizerFast, seed: int = 8) -> tuple[Prompt, ...]:
+    """Return more prompts that a plan may be chosen on, none of which stands in a training text.
+
+    They are cut out of this Python's own held-out sources, of those in which no evaluation prompt stands.
+    """
+    judged, training = [prompt.text for prompt in evaluation_prompts()], training_texts()
+    pool = cycle([text for text in _long_enough() if not any(one in text for one in judged)])
+    rng = np.random.default_rng(seed)
+    pieces = (_piece(text, tokenizer, rng) for text in pool)
+    unread = (piece for piece in pieces if not any(piece in text for text in training))
+    return tuple(Prompt(text=piece) for piece in islice(unread, count))
+
+
 def write_prompts(folder: Path, tokenizer: PreTrainedTokenizerFast, seed: int = 7) -> None:
     """Cut both sets out of the held-out sources; every other file belongs to the evaluation."""
     rng = np.random.default_rng(seed)
-    texts = [text for text in held_out_texts() if text.count("\n") > 40]
+    texts = _long_enough()
     for name, count, pool in (
         ("calibration.jsonl", CALIBRATION, texts[0::2]),
         ("evaluation.jsonl", EVALUATION, texts[1::2]),
     ):
         lines = [json.dumps({"prompt": _piece(pool[place % len(pool)], tokenizer, rng)}) for place in range(count)]
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _long_enough() -> list[str]:
+    return [text for text in held_out_texts() if text.count("\n") > 40]
 
 
 def _piece(text: str, tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator) -> str:

@@ -49,13 +49,14 @@ def hierarchy_inputs(inputs: PlanInputs, costs: CellCosts) -> HierarchyInputs:
     """
     assert inputs.pairwise is not None, "without agreement there is no hierarchy"
     context = float(costs.cell.context)
-    base, per_forward, _ = costs.host[HOST_OF]
+    base, per_forward, per_node = costs.host[HOST_OF]
     curves = {
         name: table.row(context) for name, table in costs.drafts.items() if not inputs.drafter(name).reads_features
     }
     order = sorted(curves, key=lambda name: float(curves[name][1]))
     models = [ModelCosts(name=name, forward_ms=tuple(curves[name].tolist()), host_ms=per_forward) for name in order]
-    target = ModelCosts(name=TARGET, forward_ms=tuple(costs.verify.row(context).tolist()), host_ms=base)
+    root_ms = base + per_node  # of a round that drafts nothing
+    target = ModelCosts(name=TARGET, forward_ms=tuple(costs.verify.row(context).tolist()), host_ms=root_ms)
     return HierarchyInputs(models=(*models, target), acceptance=_acceptance(inputs, order))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -90,7 +91,7 @@ class Decoder:
         self._cache = target.new_cache(slots, capacity)
         self._masks = Masks(target.dtype, target.device, slots=slots, capacity=capacity)
         self._seen_in = seen_by(target, capacity)
-        self._watch = stopwatch_of(target.device, DONE + 1)
+        self._watch = stopwatch_of(target.device, DONE + 1, queued=(LAID_OUT, VERIFIED))
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
         self._failures = dict.fromkeys(drafters, 0)  # in a row, by drafter
         for drafter in drafters.values():
@@ -322,7 +323,12 @@ class _Committed:
 
 def _roots(batch: Many[Sequence]) -> DraftBatch:
     """Return trees without drafts."""
-    return chains([[] for _ in batch])
+    return _roots_of(len(batch))
+
+
+@lru_cache(maxsize=256)
+def _roots_of(batch: int) -> DraftBatch:
+    return chains([[]] * batch)
 
 
 def _widen(array: Ints, nodes: int, fed: int) -> Ints:

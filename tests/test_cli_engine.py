@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from spectune.cli import main
 from spectune.cli.engine import NAMES
-from spectune.runtime.engines.running import RUNNING
+from spectune.runtime.engines.running import RUNNING, own_dtype
 
 
 def refused(*words: str) -> str:
@@ -53,3 +53,11 @@ def test_a_plan_without_a_profile_says_how_to_make_one(tmp_path: Path) -> None:
     store = str(tmp_path / "store.db")
     told = refused("plan", "--engine", "llama.cpp", "--target", str(family_folder() / "target"), "--store", store)
     assert "spectune profile --engine llama.cpp" in told
+
+
+@pytest.mark.parametrize(
+    ("engine", "native", "runs"),
+    [("openvino", "bfloat16", "float32"), ("openvino", "float16", "float16"), ("llama.cpp", "bfloat16", "bfloat16")],
+)
+def test_an_engine_runs_in_the_device_s_own_format_where_it_can(engine: str, native: str, runs: str) -> None:
+    assert own_dtype(engine, native) == runs

@@ -18,8 +18,17 @@ from spectune.demo.corpus import (
     training_texts,
     write_texts,
 )
-from spectune.demo.prompts import CALIBRATION, EVALUATION, calibration_prompts, evaluation_prompts
+from spectune.demo.prompts import (
+    CALIBRATION,
+    EVALUATION,
+    PROMPT_TOKENS,
+    calibration_prompts,
+    evaluation_prompts,
+    further_calibration_prompts,
+)
+from spectune.demo.story import family_folder, family_models
 from spectune.profiler.prompts import read_prompts
+from spectune.runtime.models.loading import load_tokenizer
 
 TRAINED_ON = (3, 11)  # whose library the shipped models have read
 
@@ -108,3 +117,15 @@ def test_written_texts_are_read_as_they_were(tmp_path: Path) -> None:
     texts = ["one\n\ntwo\n", "caf\u00e9 \u2028 x", '{"text": 1}']
     write_texts(tmp_path / "texts.jsonl", texts)
     assert [one.text for one in read_prompts(tmp_path / "texts.jsonl")] == texts
+
+
+def test_further_prompts_are_cut_from_sources_that_nobody_was_trained_on_nor_is_judged_by() -> None:
+    tokenizer = load_tokenizer(str(family_models(family_folder()).target))
+    found = [prompt.text for prompt in further_calibration_prompts(12, tokenizer)]
+    training, held_out = split()
+    assert found == [prompt.text for prompt in further_calibration_prompts(12, tokenizer)] and len(set(found)) == 12
+    judged = {text for text in held_out if any(prompt in text for prompt in shipped()["evaluation"])}
+    for prompt in found:
+        assert any(prompt in text for text in held_out if text not in judged)
+        assert not any(prompt in text for text in (*training, *judged))
+        assert PROMPT_TOKENS[0] <= len(tokenizer(prompt)["input_ids"]) <= PROMPT_TOKENS[1]

@@ -41,7 +41,7 @@ def overhead() -> RoundOverhead:
         OverheadSample(kind="chain", batch=2, draft_forwards=f, nodes=nodes, host_ms=(0.5 + 0.25 * f + 0.125 * nodes,))
         for f, nodes in chains
     ]
-    samples.append(OverheadSample(kind="plain", batch=2, draft_forwards=0, nodes=1, host_ms=(0.5,)))
+    samples.append(OverheadSample(kind="plain", batch=2, draft_forwards=0, nodes=1, host_ms=(0.5 + 0.125,)))
     return RoundOverhead(device=DEVICE.fingerprint, target=TARGET.key, dtype="float32", samples=tuple(samples))
 
 

@@ -132,14 +132,14 @@ def test_one_repeat_says_nothing_about_its_spread() -> None:
     assert measured(1.0).spread_ms == math.inf
 
 
-def test_rounds_that_draft_nothing_have_a_constant_of_their_own() -> None:
-    host = overhead(
-        replace(sample(0, 1, 0.3), kind="plain"),
-        replace(sample(0, 3, 0.5), kind="lookup"),
-        replace(sample(0, 9, 0.5), kind="lookup"),
-    )
-    assert host.host_ms("plain", 1, 0, 1) == pytest.approx(0.3)
-    assert host.host_ms("lookup", 1, 0, 40) == pytest.approx(0.5)
+def test_what_drafts_without_a_model_has_a_constant_of_its_own_and_pays_for_its_nodes() -> None:
+    def drawn(kind: str, nodes: int) -> float:
+        return 0.3 + {"plain": 0.0, "lookup": 0.2, "cacheback": 0.6}[kind] + 0.05 * nodes
+
+    shapes = [("plain", 1), ("lookup", 3), ("lookup", 9), ("cacheback", 6), ("cacheback", 24)]
+    host = overhead(*(replace(sample(0, nodes, drawn(kind, nodes)), kind=kind) for kind, nodes in shapes))
+    for kind, nodes in (("plain", 1), ("lookup", 21), ("cacheback", 8), ("cacheback", 48)):
+        assert host.host_ms(kind, 1, 0, nodes) == pytest.approx(drawn(kind, nodes))
 
 
 def test_host_time_recovers_the_lines_it_was_drawn_from() -> None:

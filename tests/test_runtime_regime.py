@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -114,10 +115,9 @@ def test_a_static_input_never_moves() -> None:
 def test_a_tree_tells_the_same_as_a_mask(columns: int) -> None:
     draw = np.random.default_rng(columns)
     visible = draw.integers(0, 2, (3, 4, columns)).astype(np.bool_)
-    laid = {"written": columns - 4, "dtype": torch.float32, "device": CPU}
-    rows, contexts = draw.integers(0, 9, (3, 4)), [5, 0, 17]
-    by_mask = lay_out(rows, np.arange(4), contexts, visible, **laid)
-    by_tree = lay_out(rows, np.arange(4), contexts, visible, **laid, seen_in=lambda positions: positions + 7)
+    laid = partial(lay_out, draw.integers(0, 9, (3, 4)), np.arange(4), [5, 0, 17], visible, written=columns - 4)
+    by_mask = laid(dtype=torch.float32, device=CPU)
+    by_tree = laid(dtype=torch.float32, device=CPU, seen_in=lambda positions: positions + 7)
     assert by_mask.bias is not None and by_tree.tree is not None and by_tree.bias is None
     seen = by_tree.tree.bias(by_tree.seen, torch.float32)
     assert torch.equal(seen[..., : by_mask.seen], by_mask.bias) and (seen[..., by_mask.seen :] < 0).all()

@@ -54,7 +54,7 @@ def test_rounds_of_few_short_texts_are_brought_to_the_mix_of_all(pads: bool) -> 
         whole_ngrams=True,
         pads_ngrams=pads,
     )
-    found = heavier_than_recorded(turns, ways, inputs)
+    found = heavier_than_recorded(turns, ways, inputs, walks_of(inputs))
     if pads:
         assert not found
         return

@@ -18,7 +18,7 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.tuning import overhead
 from spectune.tuning.decoding import Family
-from spectune.tuning.overhead import ROUNDS, measure_overhead, probes
+from spectune.tuning.overhead import ROUNDS, TEXT_ROUNDS, measure_overhead, probes
 
 from .tiny_models import tiny_lean, tiny_llama
 
@@ -55,6 +55,10 @@ def samples(batch: int = 2) -> tuple[OverheadSample, ...]:
     return tuple(measure_overhead(FAMILY, REQUESTS, batch=batch, drafter="small"))
 
 
+def rounds_of(sample: OverheadSample) -> int:
+    return TEXT_ROUNDS if sample.kind in {"plain", *TEXTUAL} else ROUNDS
+
+
 def shapes(kind: str) -> list[tuple[int, int]]:
     """Return draft forwards and nodes of a kind's samples, the smallest first."""
     return sorted((sample.draft_forwards, sample.nodes) for sample in samples() if sample.kind == kind)
@@ -62,7 +66,7 @@ def shapes(kind: str) -> list[tuple[int, int]]:
 
 def test_every_kind_of_policy_has_samples_and_every_sample_its_rounds() -> None:
     assert {sample.kind for sample in samples()} == {"plain", "stack", "hybrid", *TEXTUAL, *DRAFTED}
-    assert all(sample.batch == 2 and len(sample.host_ms) == ROUNDS for sample in samples())
+    assert all(sample.batch == 2 and len(sample.host_ms) == rounds_of(sample) for sample in samples())
 
 
 def test_a_family_without_drafters_is_sampled_with_what_needs_none() -> None:
@@ -98,7 +102,7 @@ def test_the_probes_of_a_kind_differ_in_shape(kind: str) -> None:
 def test_every_round_meets_a_full_batch_however_short_the_texts_are() -> None:
     short = [Request(prompt=(place,), max_new_tokens=1 + place) for place in range(3)]
     found = measure_overhead(FAMILY, short, batch=2, drafter="small")
-    assert all(len(sample.host_ms) == ROUNDS for sample in found)
+    assert all(len(sample.host_ms) == rounds_of(sample) for sample in found)
 
 
 def test_what_forwards_take_alone_is_no_host_time_and_the_rest_of_a_round_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,10 +118,10 @@ def test_what_forwards_take_alone_is_no_host_time_and_the_rest_of_a_round_is(mon
     target, drafter = SlowModel(tiny_llama(layers=1, seed=1)), SlowModel(tiny_llama(layers=1, seed=2))
     slow = Family(target=target, drafters={"small": drafter})
     for sample in measure_overhead(slow, REQUESTS, batch=2, drafter="small"):
-        assert sample.host_ms == pytest.approx([7.0] * ROUNDS)
+        assert sample.host_ms == pytest.approx([7.0] * rounds_of(sample))
 
 
 def test_texts_that_end_at_once_are_sampled_all_the_same() -> None:
     ending = [Request(prompt=(place,), max_new_tokens=40, stop=frozenset(range(24))) for place in range(2)]
     found = measure_overhead(FAMILY, ending, batch=2, drafter="small")
-    assert all(sample.batch == 2 and len(sample.host_ms) == ROUNDS for sample in found)
+    assert all(sample.batch == 2 and len(sample.host_ms) == rounds_of(sample) for sample in found)

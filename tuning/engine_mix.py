@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..planner.engine_choice import EngineInputs, Way, shape_of, source_of, walks_of
+from ..planner.engine_choice import EngineInputs, Way, shape_of, source_of
 from ..planner.engine_costs import RoundSample, RoundShape, fit_costs
+from ..planner.engine_walk import Walk
 from ..planner.policy import LookupPolicy
 from .engine_turns import Key, Turn
 
 
 def heavier_than_recorded(
-    turns: Mapping[Key, Sequence[Turn]], ways: Mapping[Key, Way], inputs: EngineInputs
+    turns: Mapping[Key, Sequence[Turn]], ways: Mapping[Key, Way], inputs: EngineInputs, walks: Mapping[Way, Walk]
 ) -> dict[Key, float]:
     """Return what the mix of rounds in turns costs, over what that of the recorded texts does.
 
@@ -25,13 +26,13 @@ def heavier_than_recorded(
         turns: of every setting.
         ways: what each setting decodes.
         inputs: with what was timed in these very turns.
+        walks: of every candidate, as `walks_of` returns them.
 
     Returns:
         a factor for every setting whose text drafts in both; the others are no mix.
     """
     if inputs.pads_ngrams:  # such an engine's rounds cost the same whatever was found
         return {}
-    walks = walks_of(inputs)
     factors: dict[Key, float] = {}
     for concurrency, timed in inputs.timed.items():
         own = [key for key in turns if key[0] == concurrency and ways[key] in walks]

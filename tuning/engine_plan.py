@@ -12,7 +12,7 @@ from ..db.sources import surface_source as stored_surface
 from ..db.sources import trace_source as stored_trace
 from ..db.store import Store
 from ..errors import RequestError, StoreError
-from ..planner.engine_choice import plan_cells
+from ..planner.engine_choice import plan_cells, walks_of
 from ..planner.plan import Plan, plan_to_json
 from ..planner.provenance import Provenance, surface_source, trace_source
 from ..profiler.records.acceptance import AcceptanceTrace
@@ -21,6 +21,7 @@ from ..profiler.records.measurement import Measurement
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.surface import LatencySurface
 from .engine_inputs import PLAIN_ROLE, ROLE, inputs_of_surfaces
+from .engine_pooling import pooled
 from .engine_record import workload_in
 from .request import Identities
 
@@ -74,7 +75,8 @@ def plan_engine(request: EnginePlanRequest, store: Store) -> tuple[int, Plan]:
 def solve_engine(request: EnginePlanRequest, records: EngineRecords) -> Plan:
     """Return the plan of an engine's records."""
     surfaces = _of_concurrencies(request, records.surfaces)
-    inputs = inputs_of_surfaces(surfaces, records.traces, records.identities)
+    as_timed = inputs_of_surfaces(surfaces, records.traces, records.identities)
+    inputs = pooled(as_timed, walks_of(as_timed))
     cells = plan_cells(inputs, seed=request.seed)
     return Plan(
         device=request.device,

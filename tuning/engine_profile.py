@@ -1,10 +1,11 @@
 """The profile job for another engine: what its rounds cost in its own regime, and how good each drafter is there.
 
-Few settings are timed, in turns: plain decoding, every drafter at `lengths`, two searches for n-grams. From them and
-the drafters' traces every other setting is priced (`planner/engine_choice.py`). That needs no care, so it takes half
-the turns; the settings that come out ahead are then timed again with plain decoding, so that a plan's own choice rests
-on its own careful measurement. All of it lies in the store as surfaces whose role is "round:WHO" and whose regime is
-the engine's: milliseconds of a round that drafts as the recorded texts let it (`engine_mix.py`).
+Few settings are timed, in turns: plain decoding, every drafter at `lengths`, every search for n-grams at one. From them
+and the drafters' traces every other setting is priced (`planner/engine_choice.py`). That needs no care, so it takes
+half the turns; the settings that come out ahead are then timed again with plain decoding, so that a plan's own choice
+rests on its own careful measurement. All of it lies in the store as surfaces whose role is "round:WHO" and whose regime
+is the engine's: milliseconds of a round that drafts as the recorded texts let it (`engine_mix.py`). A plan reads what
+searches for n-grams took as one curve (`engine_pooling.py`).
 """
 
 from __future__ import annotations
@@ -14,26 +15,25 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..db.store import Store
 from ..errors import RequestError
-from ..planner.engine_choice import Way, offers_at, source_of, walks_of
-from ..planner.policy import LookupPolicy, PlainPolicy
+from ..planner.engine_choice import Way, offers_at, source_of
+from ..planner.policy import ChainPolicy, PlainPolicy
 from ..profiler.device import detect
 from ..profiler.prompts import Prompt
-from ..profiler.protocols import SurfaceKey
 from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.device import Device
-from ..profiler.records.measurement import Measurement
 from ..profiler.records.surface import LatencySurface
 from ..runtime.engines.measured import EngineFacts, MeasuredEngine
 from .engine_inputs import inputs_of_surfaces, setting_of, way_of
-from .engine_mix import heavier_than_recorded
 from .engine_models import identify_engine_models
+from .engine_pooling import pooled
 from .engine_record import engine_traces
-from .engine_turns import Key, Stable, Turn, by_key, stable
+from .engine_surfaces import SurfaceMaker
+from .engine_turns import Key, Stable, by_key, stable
 from .holding import held
 from .request import Identities, Models
 from .steps import Progress
@@ -138,9 +138,7 @@ def _timed(
     new_tokens, turns = min(request.max_new_tokens, NEW_TOKENS), math.ceil(request.turns / 2)
     room = max(len(prompt) for prompt in prompts) + request.max_new_tokens + 2 * max(*request.lengths, 16)
     context = int(statistics.median(len(prompt) for prompt in prompts)) + new_tokens // 2
-    maker = _SurfaceMaker(
-        request=request, engine=engine, identities=identities, device=device, context=context, traces=traces
-    )
+    maker = SurfaceMaker(engine=engine, identities=identities, device=device, context=context, traces=traces)
     with stable(engine, capacity=room, new_tokens=new_tokens) as stall:
         first = [(c, setting_of(engine, way)) for c in request.concurrencies for way in _first_ways(request, engine)]
         progress(f"timing {len(first)} settings in turns", 0.3)
@@ -156,22 +154,35 @@ def _timed(
 
 
 def _first_ways(request: EngineRequest, engine: MeasuredEngine) -> list[Way]:
-    """Return the ways that are timed first: plain, every drafter at the lengths, the first two searches for n-grams."""
-    from ..planner.policy import ChainPolicy
-
+    """Return the ways that are timed first: plain, every drafter at the lengths, every search for n-grams at one."""
     chains: list[Way] = [
         (ChainPolicy(length=length), drafter.name) for drafter in engine.drafters for length in request.lengths
     ]
     searches = [way for way in (way_of(engine, setting) for setting in engine.ngrams()) if way is not None]
-    ends = searches[:: max(1, len(searches) - 1)]
-    return [(PlainPolicy(), None), *chains, *ends]
+    return [(PlainPolicy(), None), *chains, *_spread(searches)]
 
 
-def _ahead(stall: Stable, maker: _SurfaceMaker, enough: int) -> list[Key]:
+def _spread(searches: Sequence[Way]) -> list[Way]:
+    """Return one way of each search, from the first one's shortest draft to the last one's longest; both of a lone one.
+
+    Copies cost the same whoever finds them (`engine_pooling.py`), so that these tell the costs of all.
+    """
+    by_search: dict[str, list[Way]] = {}
+    for way in searches:
+        by_search.setdefault(source_of(way), []).append(way)
+    groups = [sorted(own, key=lambda way: way[0].max_verify_tokens) for own in by_search.values()]
+    if len(groups) == 1:
+        return list(dict.fromkeys([groups[0][0], groups[0][-1]]))
+    last = max(1, len(groups) - 1)
+    return [own[round(place * (len(own) - 1) / last)] for place, own in enumerate(groups)]
+
+
+def _ahead(stall: Stable, maker: SurfaceMaker, enough: int) -> list[Key]:
     """Return settings whose promise is near the best one of their concurrency, and that took fewer turns than that."""
     turns = stall.turns
-    inputs = inputs_of_surfaces(maker.surfaces(turns), maker.traces, maker.identities)
-    walks, done = walks_of(inputs), {key for key, own in by_key(turns).items() if len(own) >= enough}
+    as_timed = inputs_of_surfaces(maker.surfaces(turns), maker.traces, maker.identities)
+    walks, done = maker.walks(as_timed), {key for key, own in by_key(turns).items() if len(own) >= enough}
+    inputs = pooled(as_timed, walks)
     found: list[Key] = []
     for concurrency in sorted(inputs.timed):
         offers = sorted(offers_at(inputs, walks, concurrency), key=lambda offer: -offer.tokens_per_s)
@@ -184,64 +195,6 @@ def _ahead(stall: Stable, maker: _SurfaceMaker, enough: int) -> list[Key]:
 def _best_of_sources(ways: Sequence[Way]) -> list[Way]:
     """Return the first way of every source."""
     return list({source_of(way): way for way in reversed(ways)}.values())[::-1]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SurfaceMaker:
-    """Turns turns into surfaces, one per source."""
-
-    request: EngineRequest
-    engine: MeasuredEngine
-    identities: Identities
-    device: Device
-    context: int
-    traces: Sequence[AcceptanceTrace]
-
-    def surfaces(self, turns: Sequence[Turn]) -> tuple[LatencySurface, ...]:
-        """Return a surface of every source: a cell per concurrency and length."""
-        ways = {key: self._way(key) for key in by_key(turns)}
-        as_timed = self._surfaces(turns, ways, {})
-        inputs = inputs_of_surfaces(as_timed, self.traces, self.identities)
-        return self._surfaces(turns, ways, heavier_than_recorded(by_key(turns), ways, inputs))
-
-    def _surfaces(
-        self, turns: Sequence[Turn], ways: Mapping[Key, Way], heavier: Mapping[Key, float]
-    ) -> tuple[LatencySurface, ...]:
-        cells: dict[str, list[Measurement]] = {}
-        for key, own in by_key(turns).items():
-            concurrency, setting = key
-            cells.setdefault(self._role(ways[key]), []).append(
-                Measurement(
-                    batch=concurrency,
-                    context_tokens=self.context,
-                    tokens=1 + (0 if setting is None else setting.length),
-                    repeats_ms=tuple(turn.sample.round_ms / heavier.get(key, 1.0) for turn in own),
-                    drift=tuple(turn.slowness for turn in own),
-                )
-            )
-        return tuple(
-            LatencySurface(**asdict(self._key(role)), measurements=tuple(found)) for role, found in cells.items()
-        )
-
-    def _way(self, key: Key) -> Way:
-        way = (PlainPolicy(), None) if key[1] is None else way_of(self.engine, key[1])
-        assert way is not None, "only settings of ways are timed"
-        return way
-
-    def _role(self, way: Way) -> str:
-        policy, drafter = way
-        if isinstance(policy, LookupPolicy) or drafter is None:
-            return f"round:{source_of(way)}"
-        return f"round:{self.identities.drafters[drafter].key}"
-
-    def _key(self, role: str) -> SurfaceKey:
-        return SurfaceKey(
-            device=self.device.fingerprint,
-            model=self.identities.target.key,
-            role=role,
-            regime=self.engine.facts.regime,
-            dtype=self.engine.facts.dtype,
-        )
 
 
 def _key(request: EngineRequest, device: Device, identities: Identities, facts: EngineFacts) -> str:

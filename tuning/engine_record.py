@@ -21,6 +21,7 @@ from .request import Identities
 if TYPE_CHECKING:
     from .engine_profile import EngineRequest
 
+SIDE_BY_SIDE = 8  # texts at once, where the engine takes so many: the target's texts do not hang on that
 NO_MODEL = "lookup"  # what the trace of a target without drafters is called
 
 
@@ -59,8 +60,8 @@ def engine_traces(
 
 
 def _texts(request: EngineRequest, engine: MeasuredEngine, prompts: Sequence[tuple[int, ...]]) -> list[Text]:
-    """Return the target's own texts, as many decoded at once as the request's largest concurrency."""
-    slots = max(request.concurrencies)
+    """Return the target's own texts, several decoded at once."""
+    slots = min(engine.facts.most_concurrency or SIDE_BY_SIDE, SIDE_BY_SIDE, len(prompts))
     found: list[Text] = []
     load = Load(concurrency=slots, capacity=max(len(prompt) for prompt in prompts) + request.max_new_tokens + 1)
     with engine.started(None, load) as running:

@@ -1,11 +1,12 @@
 """What the host adds to one round of speculation, per kind of policy.
 
-    host = a + b_kind * draft_forwards + c * nodes     where a drafter runs
-    host = a + e_kind                                  where none does; e of plain decoding is 0
+    host = a + b_kind * draft_forwards + c * (nodes - 1)     where a drafter runs
+    host = a + e_kind + c * (nodes - 1)                      where none does; e of plain decoding is 0
 
-`a`, what every round costs, and `c`, what a node of a drafted tree does, are the same for all kinds of a batch size.
-Few noisy rounds of each kind then tell about all of them; a line through two points of one kind alone would follow
-their noise, and be far off for trees smaller than both. Samples count by their relative error.
+`a`, what every round costs, and `c`, what a drafted token does, are the same for all kinds of a batch size: a tree is
+laid out, walked and taken over by the same code whoever drafted it. Few noisy rounds of each kind then tell about all
+of them; a line through two points of one kind alone would follow their noise, and be far off for trees smaller than
+both. Samples count by their relative error.
 
 The lines go through medians, but many rounds take their mean: `a` therefore has the mean distance of all repeats from
 their sample's median added, the outermost ones pulled in.
@@ -29,7 +30,10 @@ PLAIN = "plain"  # the kind whose rounds are the common part of all others
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLine:
-    """Milliseconds of a round of one kind: of itself, per drafter forward, per node; none negative."""
+    """Milliseconds of a round of one kind: of itself, per drafter forward, per node, the root being one.
+
+    No round is below 0; `round_ms`, which is one without a root, may be by what a node costs.
+    """
 
     round_ms: float
     forward_ms: float
@@ -109,9 +113,9 @@ class RoundOverhead:
         shared_ms, node_ms, own = float(found[0]) + _excess_ms(samples), float(found[1]), found[2:].tolist()
         return {
             kind: HostLine(
-                round_ms=shared_ms if drafts[kind] else shared_ms + own_ms,
+                round_ms=shared_ms - node_ms + (0.0 if drafts[kind] else own_ms),
                 forward_ms=own_ms if drafts[kind] else 0.0,
-                node_ms=node_ms if drafts[kind] else 0.0,
+                node_ms=node_ms,
             )
             for kind, own_ms in zip(kinds, own, strict=True)
         }
@@ -119,9 +123,8 @@ class RoundOverhead:
 
 def _row(sample: OverheadSample, kinds: list[str], drafts: dict[str, bool]) -> list[float]:
     """Return what a sample holds of each coefficient: the round's, the node's, then one per kind."""
-    is_drafted = drafts[sample.kind]
-    own = float(sample.draft_forwards) if is_drafted else float(sample.kind != PLAIN)
-    return [1.0, float(sample.nodes if is_drafted else 0), *(own if kind == sample.kind else 0.0 for kind in kinds)]
+    own = float(sample.draft_forwards) if drafts[sample.kind] else float(sample.kind != PLAIN)
+    return [1.0, float(max(sample.nodes - 1, 0)), *(own if kind == sample.kind else 0.0 for kind in kinds)]
 
 
 def _excess_ms(samples: list[OverheadSample]) -> float:

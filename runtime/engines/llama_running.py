@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from .measured import EngineFacts, Load
 from .setting import EngineDrafter, Setting
 
 PACKAGES = ("xllamacpp", "gguf")
-NGRAM_SIZES = (2, 3)  # of the n-grams looked for
+NGRAM_SIZES = (1, 2, 3)  # of the n-grams looked for
 NGRAM_LENGTHS = (4, 8, 16)  # tokens copied behind one
 SIDE_BY_SIDE = 8  # texts along which a draft model is asked at once
 PROBE = "def price(x: float) -> str:\n    return f'{x:.2f} €'  # naïve 東京"
@@ -58,7 +59,7 @@ class RunningLlamaCpp:
             for name, path in drafters.items()
         )
 
-    @property
+    @cached_property
     def facts(self) -> EngineFacts:
         """What runs here."""
         wheel = importlib.import_module("xllamacpp")

@@ -8,7 +8,8 @@ from .engine import Engine
 from .measured import Load
 from .setting import EngineDrafter, Setting
 
-NGRAMS = ((2, 2), (2, 4), (2, 8), (3, 4))  # longest n-gram, tokens copied
+NGRAM_SIZES = (2, 3, 4)  # of the longest n-gram looked for
+NGRAM_LENGTHS = (2, 4, 8)  # tokens copied behind one
 WARM_UP_TOKENS = 8
 
 
@@ -34,7 +35,8 @@ def lookups(engine: Engine, version: str) -> list[Setting]:
     """Return a few lengths of prompt lookup, the simplest first."""
     return [
         measurable(engine, version, LookupPolicy(length=length, max_ngram=ngram, occurrence="first"))
-        for ngram, length in NGRAMS
+        for ngram in NGRAM_SIZES
+        for length in NGRAM_LENGTHS
     ]
 
 

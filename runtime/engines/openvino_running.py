@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ class RunningOpenVINO:
         self._tokenizer = importlib.import_module("openvino_genai").Tokenizer(str(self._target))
         self._pipelines: WeakValueDictionary[str, _Pipeline] = WeakValueDictionary()  # by how they draft
 
-    @property
+    @cached_property
     def facts(self) -> EngineFacts:
         """What runs here."""
         found = ".".join(version("openvino-genai").split(".")[:3])

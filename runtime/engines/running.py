@@ -32,6 +32,18 @@ def run_engine(
     return RUNNING[name](target, drafters, dtype, threads, folder)
 
 
+def own_dtype(name: str, native: str) -> str:
+    """Return the number format an engine runs in unless another is asked for.
+
+    Args:
+        name: one of `RUNNING`.
+        native: of the device; float32 where the engine does not run it.
+    """
+    from .openvino_running import DTYPES
+
+    return "float32" if name == "openvino" and native not in DTYPES else native
+
+
 def _llama_cpp(target: Path, drafters: Mapping[str, Path], dtype: str, threads: int, folder: Path) -> MeasuredEngine:
     from .llama_running import RunningLlamaCpp
 

@@ -26,6 +26,7 @@ from .grow import grow_on_device
 from .layout import LayerLayout
 from .scorer import DevicePass
 
+RIGID = (ChainPolicy, StaticPolicy)  # whose nodes' parents do not even hang on scores
 FIXED = (ChainPolicy, StaticPolicy, Eagle2Policy)  # as many forwards, as wide, whatever the scores are
 
 
@@ -80,6 +81,7 @@ class CapturedGrowth:
     def _capture(self, step: ForwardInput, longest: int, policy: TreePolicy, seen: int) -> _Captured:
         placed, model = StaticInput(step, self._model.device), self._model.model
         widths: list[tuple[int, ...]] = []
+        known: dict[int, tuple[Tensor, Tensor]] | None = {} if isinstance(policy, RIGID) else None
 
         def run() -> Tensor:
             logits = model.forward(placed.step, self._cache)
@@ -87,7 +89,7 @@ class CapturedGrowth:
                 catch_up=lambda: logits,
                 feed=lambda layer: model.forward(layer, self._cache),
                 scores=lambda found, _: found.float(),
-                layout=self._layout(placed.step, longest, seen),
+                layout=self._layout(placed.step, longest, seen, known),
                 device=model.device,
                 is_captured=True,
             )
@@ -98,8 +100,10 @@ class CapturedGrowth:
         graph, numbers = self._model.record(run)
         return _Captured(input=placed, graph=graph, numbers=numbers, widths=widths[-1])
 
-    def _layout(self, step: ForwardInput, longest: int, seen: int) -> LayerLayout:
-        """Return a layout behind what a forward reads, wherever that ends."""
+    def _layout(
+        self, step: ForwardInput, longest: int, seen: int, known: dict[int, tuple[Tensor, Tensor]] | None
+    ) -> LayerLayout:
+        """Return a layout behind what a forward reads, wherever that ends; a rigid tree's is laid out once."""
         assert step.tree is not None and step.take is not None
         lengths = (step.tree.starts + step.take + 1).unsqueeze(1)
         return LayerLayout(
@@ -109,6 +113,7 @@ class CapturedGrowth:
             device=self._model.device,
             seen_in=lambda _: seen,
             placed=lengths,
+            known=known,
         )
 
 

@@ -33,6 +33,7 @@ class LayerLayout:
         compact: int | None = None,
         seen_in: Callable[[int], int] | None = None,
         placed: Tensor | None = None,
+        known: dict[int, tuple[Tensor, Tensor]] | None = None,
     ) -> None:
         """Stand behind `contexts` (batch,) committed tokens in the cache.
 
@@ -45,12 +46,14 @@ class LayerLayout:
             seen_in: of captured forwards, the cache positions to put in sight where so many are needed: what their
                 tokens see is told by a tree then. None: exactly those, and a mask.
             placed: the contexts (batch, 1) where the device knows them already.
+            known: places behind the context and tree masks by layer, kept from trees of the same shape: where parents
+                hang on no score. What is not known yet is put there.
         """
         self._contexts = sent(np.array(contexts, dtype=np.int64)[:, None], device) if placed is None else placed
         self._rows = torch.arange(len(contexts), device=device).unsqueeze(1)
         self._longest, self._are_level = max(contexts), len(set(contexts)) == 1
         self._cache, self._dtype, self._compact = cache, dtype, compact
-        self._seen_in = seen_in
+        self._seen_in, self._known = seen_in, known
         self._depth = self._columns = 0
         self._fed = torch.zeros_like(self._contexts)  # nodes of each row in the cache
         self._visible = torch.zeros(len(contexts), 1, 0, dtype=torch.bool, device=device)
@@ -70,21 +73,34 @@ class LayerLayout:
         self._columns = before + width if self._compact is None else min(before + width, self._compact)
         spare = 0 if self._compact is None else 1
         self._cache.require(self._longest + self._columns + spare)
-        offsets = self._offsets(parents, before)
-        own = offsets.unsqueeze(2) == torch.arange(self._columns, device=tokens.device)
-        above = self._visible[self._rows, parents.clamp(min=0)]
-        self._visible = F.pad(above, (0, self._columns - before)) | own
         ends = self._longest + self._columns
+        offsets, mask = self._sight(parents, before, ends)
+        is_tree = self._seen_in is not None
         step = ForwardInput(
             tokens=tokens,
             positions=(self._contexts + self._depth).expand(-1, width),
             columns=self._contexts + offsets,
-            bias=None if self._seen_in is not None or self._sees_all() else self._bias(ends),
+            bias=None if is_tree else mask,
             seen=ends if self._seen_in is None else self._seen_in(ends),
-            tree=None if self._seen_in is None else TreeMask(starts=self._contexts.squeeze(1), bits=self._bits()),
+            tree=TreeMask(starts=self._contexts.squeeze(1), bits=mask) if is_tree and mask is not None else None,
         )
         self._depth += 1
         return step
+
+    def _sight(self, parents: Tensor, before: int, ends: int) -> tuple[Tensor, Tensor | None]:
+        """Return where each node goes behind its row's context, and what it sees: a tree's bits or a bias."""
+        if self._known is not None and self._depth in self._known:
+            return self._known[self._depth]
+        offsets = self._offsets(parents, before)
+        own = offsets.unsqueeze(2) == torch.arange(self._columns, device=parents.device)
+        above = self._visible[self._rows, parents.clamp(min=0)]
+        self._visible = F.pad(above, (0, self._columns - before)) | own
+        if self._seen_in is None:
+            return offsets, None if self._sees_all() else self._bias(ends)
+        bits = self._bits()
+        if self._known is not None:
+            self._known[self._depth] = offsets, bits
+        return offsets, bits
 
     def _offsets(self, parents: Tensor, before: int) -> Tensor:
         """Return (batch, width): place of each node behind its row's context."""

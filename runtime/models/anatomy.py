@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.activations import ACT2FN
 
 from .configuration import declared, longest_context_of, windows_of
 from .gallery import IMAGES, Gallery
@@ -56,6 +57,7 @@ class LayerWeights:
     activation: Callable[[Tensor], Tensor]
     down: Projection
     down_norm: Norm | None
+    is_silu: bool = False  # whether that is the activation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +168,7 @@ class _Reader:
             activation=mlp.act_fn.forward,
             down=_fused(mlp.down_proj),
             down_norm=self.norm(layer.post_feedforward_layernorm) if has_result_norms else None,
+            is_silu=isinstance(mlp.act_fn, type(ACT2FN["silu"])),
         )
 
     def norm(self, module: Any) -> Norm:

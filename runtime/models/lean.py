@@ -21,8 +21,10 @@ from ...errors import ModelError
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
 from .anatomy import Anatomy, LayerWeights, Sight, anatomy_of
-from .forward import CausalModel, ForwardInput
+from .forward import CausalModel, ForwardInput, TreeMask
 from .gallery import Gallery, table_rows
+from .kernels.fused_rows import gated, normed, turn_and_store
+from .kernels.tree_attention import attend_tree, is_supported
 from .norm import Norm
 from .projection import Projection
 from .window import windowed
@@ -48,6 +50,7 @@ class _View:
 
     start: int  # first cache position in sight
     bias: Tensor | None  # (batch, 1, n * groups, seen - start)
+    tree: TreeMask | None  # what tells it instead, and to a kernel that reads it
     cosine: Tensor  # (batch, n, 1, size)
     sine: Tensor
 
@@ -60,6 +63,7 @@ class Place:
     rows: Tensor  # (batch * n,), of the cache's slots * capacity
     seen: int  # cache positions in sight, new tokens included
     views: list[_View]  # one per way of looking at the text
+    is_fused: bool = False  # whether a layer's small steps run as kernels of ours: in captured forwards on a GPU
 
 
 class LeanModel:
@@ -76,11 +80,7 @@ class LeanModel:
         self.vocabulary, self.longest_context = anatomy.vocabulary, anatomy.longest_context
         self.hidden = anatomy.embedding.shape[1]  # size of a hidden state
         self.attention = "sdpa" if anatomy.attention_cap is None else "eager"
-
-    @property
-    def reads_trees(self) -> bool:
-        """Whether its attention reads a `TreeMask` itself: see kernels.tree_attention."""
-        return False
+        self.reads_trees = anatomy.attention_cap is None and is_supported(self.device, anatomy.size)
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""
@@ -174,13 +174,15 @@ class LeanModel:
         hidden = self.embed(step.tokens)
         yield hidden
         for layer, states in zip(self._layers, cache.states, strict=True):
-            hidden = self.through(layer, hidden, layer.input_norm(hidden), states, place)
+            hidden = self.through(layer, hidden, _normed(layer.input_norm, hidden, place), states, place)
             yield hidden
 
     def place(self, step: ForwardInput, cache: LayerStates, first: int = 0) -> Place:
         """Return where the new tokens of a forward stand; without a bias they see the cache from column `first` on."""
         slots = slice(step.first_slot, step.first_slot + len(step.tokens))
-        return Place(slots=slots, rows=rows_of(step, cache), seen=step.seen, views=self._views(step, first))
+        is_fused = step.tree is not None and self.reads_trees
+        views = self._views(step, first)
+        return Place(slots=slots, rows=rows_of(step, cache), seen=step.seen, views=views, is_fused=is_fused)
 
     def through(self, layer: LayerWeights, hidden: Tensor, attending: Tensor, states: Tensor, place: Place) -> Tensor:
         """Return hidden states (rows, hidden) after one layer; writes the layer's states (slots, capacity, width).
@@ -193,12 +195,15 @@ class LeanModel:
             place: of the tokens.
         """
         view = place.views[layer.sight]
-        query, pair = self._project(layer, attending, view)
-        states.view(-1, self._width).index_copy_(0, place.rows, pair)
-        mixed = self._attend(query, states[place.slots, view.start : place.seen], view.bias, layer.scale)
+        if view.tree is not None:
+            mixed = self._attend_tree(layer, attending, states, place, view, view.tree)
+        else:
+            query, pair = self._project(layer, attending, view)
+            states.view(-1, self._width).index_copy_(0, place.rows, pair)
+            mixed = self._attend(query, states[place.slots, view.start : place.seen], view.bias, layer.scale)
         hidden = _added(hidden, mixed, layer.output, layer.output_norm)
-        gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, dim=-1)
-        return _added(hidden, layer.activation(gate).mul_(up), layer.down, layer.down_norm)
+        opened = layer.gate_up(_normed(layer.mlp_norm, hidden, place))
+        return _added(hidden, _gated(layer, opened, place), layer.down, layer.down_norm)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return (batch * n, hidden) for ids (batch, n) of tokens, and of images shown to it."""
@@ -212,22 +217,24 @@ class LeanModel:
         """Return one view per way of looking at the text."""
         batch, count = step.tokens.shape
         bias, groups = step.bias, self.anatomy.heads // self.anatomy.kv_heads
-        if step.tree is not None:
+        is_windowed = any(sight.window is not None and sight.window < step.seen for sight in self.anatomy.sights)
+        if step.tree is not None and (is_windowed or not self.reads_trees):
             bias = step.tree.bias(step.seen, self.dtype)
         if bias is not None:  # every token's line once per query head that is folded into its rows
             bias = bias.unsqueeze(2).expand(-1, -1, groups, -1).reshape(batch, 1, count * groups, step.seen)
         return [self._view(sight, step, bias, first) for sight in self.anatomy.sights]
 
     def _view(self, sight: Sight, step: ForwardInput, bias: Tensor | None, first: int) -> _View:
-        start = first if bias is None else 0
+        start, tree = first if bias is None else 0, step.tree if self.reads_trees else None
         if sight.window is not None and sight.window < step.seen:
+            tree = None
             if bias is None:
                 start = max(first, step.seen - sight.window)
             else:
                 bias = windowed(bias, sight.window)
         turns = F.embedding(step.positions, sight.turns).unsqueeze(2)
         cosine, sine = turns.chunk(2, dim=-1)
-        return _View(start=start, bias=bias, cosine=cosine, sine=sine)
+        return _View(start=start, bias=bias, tree=tree, cosine=cosine, sine=sine)
 
     def _project(self, layer: LayerWeights, attending: Tensor, view: _View) -> tuple[Tensor, Tensor]:
         """Return queries (batch, n, heads, size), and keys and values (batch * n, width) as the cache holds them.
@@ -242,6 +249,20 @@ class LeanModel:
         rolled = turned.roll(size // 2, dims=-1)
         turned.mul_(view.cosine).addcmul_(rolled, view.sine)
         return turned[:, :, :heads], qkv[:, heads * size :]
+
+    def _attend_tree(
+        self, layer: LayerWeights, attending: Tensor, states: Tensor, place: Place, view: _View, tree: TreeMask
+    ) -> Tensor:
+        """Do what `_project`, a write and `_attend` do, by kernels that read the tree: few launches, and no mask."""
+        heads, kv_heads, size = self.anatomy.heads, self.anatomy.kv_heads, self.anatomy.size
+        qkv = layer.qkv(attending)
+        lanes = qkv.view(*view.cosine.shape[:2], -1, size)
+        if layer.head_norm is not None:
+            turned = lanes[:, :, : heads + kv_heads]
+            turned.copy_(layer.head_norm(turned))
+        turn_and_store(qkv, view.cosine, view.sine, states, place.rows, heads=heads, kv_heads=kv_heads)
+        query, own = lanes[:, :, :heads], states[place.slots]
+        return attend_tree(query, own, tree.starts, tree.bits, scale=layer.scale, kv_heads=kv_heads)
 
     def _attend(self, query: Tensor, states: Tensor, bias: Tensor | None, scale: float) -> Tensor:
         """Mix values for (batch, n, heads, size) queries; rows of one key-value head lie together."""
@@ -278,6 +299,19 @@ def taken(step: ForwardInput, hidden: Tensor) -> Tensor:
         return hidden
     batch, count = step.tokens.shape
     return hidden.index_select(0, step.take + torch.arange(0, batch * count, count, device=hidden.device))
+
+
+def _normed(norm: Norm, hidden: Tensor, place: Place) -> Tensor:
+    """Return hidden states (rows, hidden) through a norm over all of each."""
+    return normed(hidden, norm.weight, norm.eps) if place.is_fused else norm(hidden)
+
+
+def _gated(layer: LayerWeights, opened: Tensor, place: Place) -> Tensor:
+    """Return activation(gate) * up, (rows, any), for both side by side."""
+    if place.is_fused and layer.is_silu:
+        return gated(opened)
+    gate, up = opened.chunk(2, dim=-1)
+    return layer.activation(gate).mul_(up)
 
 
 def _added(residual: Tensor, x: Tensor, projection: Projection, norm: Norm | None) -> Tensor:

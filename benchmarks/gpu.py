@@ -1,0 +1,391 @@
+"""Decoding on a GPU: how near plain decoding comes to the memory's limit, and does a plan hold what it promises?
+
+    python benchmarks/gpu.py [--device cuda:0] [--budget 40] [--large 8b-even] [--parts plain,planned]
+
+    plain    Llama shapes of 1 B and 8 B with random weights, batch 1 and 8: tokens/s against what the memory's
+             bandwidth, measured in the same run, allows; and what a round takes beyond the target's forward, which is
+             timed alone, many replays in a row.
+    planned  the demo's target grown into a large shape without changing what it computes, and the demo's drafters, one
+             of them grown as well: so forwards cost what they do at that size, and acceptance is real. Traces are
+             recorded on the small target, which is the same function. The family is profiled from CUDA graphs and
+             planned for at batch 1 and 8, and the plan races plain decoding and settings that people take by hand.
+
+No round may wait for the device but where it reads a result: rounds run while torch refuses every other wait. `holds`
+is true where plain decoding reaches 70 % of the limit at batch 1, a round takes at most 3 % beyond its forwards, a
+planned round is within 5 % of its prediction, and the plan is the fastest of all. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spectune.demo.grown import grown, grown_shape
+from spectune.demo.prompts import calibration_prompts, evaluation_prompts
+from spectune.demo.story import WORKLOAD, family_folder, family_models
+from spectune.planner.inputs import DrafterInputs, PlanInputs
+from spectune.planner.plan import PlanCell
+from spectune.planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, StaticPolicy
+from spectune.planner.tree import TokenTree
+from spectune.profiler.bandwidth import memory_bandwidth
+from spectune.profiler.configuration import read_architecture
+from spectune.profiler.device import detect
+from spectune.profiler.memory import MemoryJournal
+from spectune.profiler.records.device import Device
+from spectune.profiler.records.overhead import RoundOverhead
+from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.models.forward import CausalModel
+from spectune.runtime.models.loading import causal_model, load_pretrained, load_tokenizer
+from spectune.runtime.models.random import load_random
+from spectune.runtime.models.regime import in_regime
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import PLAIN, RoundSetup, always, setup_of
+from spectune.runtime.shapes import ForwardShapes
+from spectune.tuning.decoding import LOOKUP, Family
+from spectune.tuning.family import EXACT_DTYPE, family_in, identify_all, load_family
+from spectune.tuning.overhead import measure_overhead
+from spectune.tuning.plan import PlanRequest, solve_plan
+from spectune.tuning.race import race
+from spectune.tuning.recipe import recipe_of
+from spectune.tuning.request import ProfileRequest
+from spectune.tuning.timing import domains_of, time_surfaces
+from spectune.tuning.traces import record_workloads, workloads_of
+from spectune.tuning.validate import entrant, plain_setup
+
+DTYPE, REGIME = "bfloat16", "cuda-graph"
+SHAPES = {  # Llama 3.2 1B, Llama 3.1 8B
+    "1B": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "head_dim": 64},
+    "8B": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "head_dim": 128},
+}
+COMMON = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "hidden_act": "silu",
+}
+BATCHES, CONTEXT, ROUNDS, WARM_UP, ALONE = (1, 8), 512, 100, 10, 20
+PROFILE_PROMPTS, PROFILE_TOKENS, NEW_TOKENS, TURNS, RACES = 24, 64, 64, 8, 2
+PROMPTS = {1: 12, 8: 24}  # of a race, by batch
+GROWN_DRAFTERS = {"medium": "0.3b-even"}  # the others stay as small as they are
+LEAST_OF_LIMIT, MOST_BEYOND, MOST_ERROR, BEST = 0.70, 0.03, 0.05, 0.98
+BUSH = TokenTree(parents=(-1, 0, 0, 0, 1, 1, 2, 4, 7), ranks=(0, 0, 1, 2, 0, 1, 0, 0, 0))
+Json = dict[str, Any]  # JSON values
+
+
+def main() -> int:
+    """Run the parts; return 1 where something does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--budget", type=float, default=40.0, help="seconds for latency cells")
+    parser.add_argument("--large", default="8b-even", help="the shape the target is grown into")
+    parser.add_argument("--parts", default="plain,planned")
+    asked = parser.parse_args()
+    here, parts, started = detect(asked.device), asked.parts.split(","), time.monotonic()
+    limit = memory_bandwidth(here)
+    result: Json = {"bench": "gpu", "device": here.label, "torch": torch.__version__}
+    result["memory_gb_per_s"] = limit.bytes_per_s / 1e9
+    rows: list[Json] = []
+    if "plain" in parts:
+        rows += [row for name in SHAPES for row in plain_rows(name, asked.device, limit.bytes_per_s)]
+    if "planned" in parts:
+        told, planned = planned_rows(here, asked.device, asked.budget, asked.large)
+        result |= told
+        rows += planned
+    checks = verdicts(rows)
+    for name, holds in checks.items():
+        print(f"{'ok  ' if holds else 'MISS'} {name}")
+    missing = [part for part in ("plain", "planned") if part not in parts]
+    result |= {"seconds": time.monotonic() - started, "rows": rows, "checks": checks, "not_run": missing}
+    print(json.dumps({**result, "holds": all(checks.values()) and not missing}))
+    return 0 if all(checks.values()) else 1
+
+
+def plain_rows(name: str, device: str, bytes_per_s: float) -> Iterator[Json]:
+    """Yield plain decoding of a shape with random weights, at every batch."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config.json"
+        config.write_text(json.dumps({**COMMON, **SHAPES[name], "tie_word_embeddings": name == "1B"}))
+        model = in_regime(load_random(config, dtype=DTYPE, device=device), REGIME)
+        architecture = read_architecture(config)
+    for batch in BATCHES:
+        decoder = Decoder(model, {}, always(PLAIN), slots=batch, capacity=CONTEXT + 4 * ROUNDS)
+        for index in range(batch):
+            decoder.admit(Request(prompt=tuple(range(1, CONTEXT + 1)), max_new_tokens=3 * ROUNDS), index)
+        rounds, round_ms = watched(decoder)
+        forward_ms = alone_ms(model, "verify", batch, rounds[0].context, 1)
+        least = architecture.work(DTYPE, batch, rounds[0].context, 1).least_read_bytes
+        row = {
+            "part": "plain",
+            "model": name,
+            "batch": batch,
+            "decoder": "plain",
+            "tokens_per_s": 1000.0 * batch / round_ms,
+            "round_ms": round_ms,
+            "forwards_ms": forward_ms,
+            "host_overhead": 1.0 - forward_ms / round_ms,
+            "limit_ms": 1000.0 * least / bytes_per_s,
+            "of_the_limit": 1000.0 * least / bytes_per_s / round_ms,
+        }
+        print(f"{name} batch {batch}: {round_ms:.3f} ms a round, {forward_ms:.3f} in its forward", end="")
+        print(f", {row['of_the_limit']:.1%} of the limit", flush=True)
+        yield row
+
+
+def watched(decoder: Decoder) -> tuple[list[Round], float]:
+    """Run rounds while torch refuses to wait for the device; return them and their median milliseconds."""
+    for _ in range(WARM_UP):
+        decoder.step()
+    rounds, times = [], []
+    with no_waits():
+        for _ in range(ROUNDS):
+            start = time.perf_counter()
+            rounds.append(decoder.step())
+            times.append(1000.0 * (time.perf_counter() - start))
+    return rounds, statistics.median(times)
+
+
+@contextmanager
+def no_waits() -> Iterator[None]:
+    """Let torch raise where the host would wait for the device, but for events."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def alone_ms(model: CausalModel, role: str, batch: int, context: int, tokens: int) -> float:
+    """Return what a forward takes on the device alone: many in a row, so that no launch is waited for."""
+    shapes = ForwardShapes(
+        model, identity="alone", dtype=DTYPE, role=role, slots=batch, capacity=context + 3 * tokens + 1
+    )
+    return queued_ms(shapes.prepare(batch, context, tokens))
+
+
+def queued_ms(call: Callable[[], None]) -> float:
+    """Return the milliseconds of one of many calls in a row; the median of a few such rows."""
+    call()
+    found = []
+    for _ in range(3):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(ALONE):
+            call()
+        torch.cuda.synchronize()
+        found.append(1000.0 * (time.perf_counter() - start) / ALONE)
+    return statistics.median(found)
+
+
+def planned_rows(here: Device, device: str, budget_s: float, large: str) -> tuple[Json, list[Json]]:
+    """Profile, plan and race the grown family; return what it took, and a row per decoder and batch."""
+    models = family_models(family_folder())
+    request = ProfileRequest(
+        models=models,
+        prompts=calibration_prompts()[:PROFILE_PROMPTS],
+        workload=WORKLOAD,
+        device=device,
+        dtype=DTYPE,
+        regime=REGIME,
+        batches=BATCHES,
+        max_new_tokens=PROFILE_TOKENS,
+        budget_s=budget_s,
+    )
+    family = grown_family(device, large)
+    started = time.monotonic()
+    inputs = profiled(request, family, here, device)
+    profiled_s, started = time.monotonic() - started, time.monotonic()
+    middle = statistics.median(len(text.prompt) + len(text.continuation) // 2 for text in inputs.texts)
+    wanted = PlanRequest(
+        target=inputs.target,
+        device=here,
+        dtype=DTYPE,
+        workload=WORKLOAD,
+        batches=BATCHES,
+        contexts=(int(middle),),
+        regime=REGIME,
+    )
+    plan = solve_plan(inputs, wanted)
+    planned_s = time.monotonic() - started
+    print(f"profiled in {profiled_s:.1f} s, planned in {planned_s:.1f} s", flush=True)
+    fresh = evaluation(models.target)
+    rows = [row for cell in plan.cells for row in raced_rows(cell, family, fresh[: PROMPTS[cell.batch]])]
+    return {"large": large, "profile_s": profiled_s, "plan_s": planned_s}, rows
+
+
+def grown_family(device: str, large: str) -> Family:
+    """Return the demo's target in a large shape, and its drafters, from CUDA graphs."""
+    models = family_models(family_folder())
+    small = load_family(models, dtype=DTYPE, device=device)
+    target = grown_model(models.target, large, device)
+    drafters = {
+        name: grown_model(folder, GROWN_DRAFTERS[name], device) if name in GROWN_DRAFTERS else small.drafters[name]
+        for name, folder in models.drafters.items()
+    }
+    return family_in(Family(target=target, drafters=drafters), REGIME)
+
+
+def grown_model(folder: Path, shape: str, device: str) -> CausalModel:
+    """Return a model that computes the same in another shape."""
+    return causal_model(grown(load_pretrained(str(folder), dtype=DTYPE), grown_shape(shape), device=device), shape)
+
+
+def profiled(request: ProfileRequest, family: Family, here: Device, device: str) -> PlanInputs:
+    """Return what a profile of the family records; traces are the small one's, which is the same function."""
+    identities, journal = identify_all(request.models), MemoryJournal()
+    workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
+    asked = workloads[0].requests
+    domains = domains_of(request, asked)
+    exact = load_family(request.models, dtype=EXACT_DTYPE, device=device)
+    recorded = record_workloads(workloads, identities, exact, recipe_of(request.record), journal, quiet)
+    del exact
+    surfaces = time_surfaces(
+        request, family, identities, domains, device=here, sink=journal, traces=recorded.traces, progress=quiet
+    )
+    samples = [
+        sample
+        for batch in request.batches
+        for sample in measure_overhead(family, asked, batch=batch, drafter=next(iter(family.drafters)))
+    ]
+    overhead = RoundOverhead(
+        device=here.fingerprint, target=identities.target.key, dtype=request.dtype, samples=tuple(samples)
+    )
+    return PlanInputs(
+        device=here,
+        target=identities.target,
+        dtype=request.dtype,
+        verify=surfaces[0],
+        overhead=overhead,
+        drafters=tuple(
+            DrafterInputs(name=name, model=model, surface=surface, trace=trace)
+            for (name, model), surface, trace in zip(
+                identities.drafters.items(), surfaces[1:], recorded.traces, strict=True
+            )
+        ),
+        pairwise=recorded.pairwise[0],
+    )
+
+
+def evaluation(target: Path) -> list[Request]:
+    """Return prompts that nothing was learned on."""
+    tokenizer = load_tokenizer(str(target))
+    request = ProfileRequest(
+        models=family_models(family_folder()),
+        prompts=evaluation_prompts()[: max(PROMPTS.values())],
+        max_new_tokens=NEW_TOKENS,
+        seed=1000,
+    )
+    return list(workloads_of(request, tokenizer)[0].requests)
+
+
+def by_hand(small: str, grown_one: str) -> dict[str, RoundSetup]:
+    """Return settings that people take."""
+    chains = {f"{small}, chain of {n}": RoundSetup(policy=ChainPolicy(length=n), drafter=small) for n in (2, 4, 6)}
+    wide = Eagle2Policy(verify_tokens=24, depth=3, top_k=6)
+    return {
+        **chains,
+        f"{small}, bush of 9": RoundSetup(policy=StaticPolicy(tree=BUSH), drafter=small),
+        f"{small}, EAGLE-2 of 24": RoundSetup(policy=wide, drafter=small),
+        f"{grown_one}, chain of 4": RoundSetup(policy=ChainPolicy(length=4), drafter=grown_one),
+        f"{grown_one}, EAGLE-2 of 24": RoundSetup(policy=wide, drafter=grown_one),
+        "lookup of 10": RoundSetup(policy=LookupPolicy(length=10), drafter=LOOKUP),
+    }
+
+
+def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request]) -> list[Json]:
+    """Race a cell's plan, plain decoding and settings by hand."""
+    setups = {"plain": plain_setup(cell), "plan": setup_of(cell), **by_hand(*family.drafters)}
+    promised = {"plain": cell.plain, "plan": cell.prediction}
+    speeds: dict[str, list[float]] = {name: [] for name in setups}
+    times: dict[str, list[float]] = {name: [] for name in setups}
+    beyond: dict[str, float] = {}
+    for seed in range(RACES):
+        field = [entrant(name, setup, family, asked, cell.batch) for name, setup in setups.items()]
+        for one in field:
+            one.advance(2.0 / len(asked))  # graphs are captured before anything counts
+        race(field, turns=TURNS, seed=seed)
+        for one in field:
+            speeds[one.name].append(one.tokens_per_s)
+            steady = [r for r in one.run.rounds if len(r.round.kept) == cell.batch]
+            times[one.name].append(statistics.median(r.ms for r in steady))
+            if one.name not in beyond:
+                beyond[one.name] = beyond_forwards(
+                    setups[one.name], [r.round for r in steady], times[one.name][0], family
+                )
+    rows = []
+    for name in setups:
+        prediction = promised.get(name)
+        row = {
+            "part": "planned",
+            "batch": cell.batch,
+            "decoder": name,
+            "policy": cell.policy.label if name == "plan" else name,
+            "drafter": setups[name].drafter,
+            "tokens_per_s": statistics.median(speeds[name]),
+            "round_ms": statistics.median(times[name]),
+            "host_overhead": beyond[name],
+            "predicted_tokens_per_s": None if prediction is None else prediction.tokens_per_s,
+            "predicted_round_ms": None if prediction is None else prediction.round_ms,
+            "predicted_interval": None if prediction is None else [prediction.low, prediction.high],
+        }
+        print(f"batch {cell.batch}  {row['policy']:40} {row['tokens_per_s']:8.0f} tokens/s", end="")
+        print(f"  {row['round_ms']:.3f} ms a round, {beyond[name]:.1%} beyond its forwards", end="")
+        print("" if prediction is None else f", predicted {prediction.round_ms:.3f}", flush=True)
+        rows.append(row)
+    return rows
+
+
+def beyond_forwards(setup: RoundSetup, rounds: Sequence[Round], round_ms: float, family: Family) -> float:
+    """Return the share of a median round in which no forward runs: each is timed alone, many in a row."""
+    typical = rounds[len(rounds) // 2]
+    batch = len(typical.kept)
+    forwards_ms = alone_ms(family.target, "verify", batch, typical.context, typical.verify_tokens)
+    if typical.widths and setup.drafter in family.drafters:
+        model, fed = family.drafters[setup.drafter], [typical.fresh, *typical.widths[1:]]
+        forwards_ms += sum(alone_ms(model, "draft", batch, typical.context, width) for width in fed)
+    return 1.0 - forwards_ms / round_ms
+
+
+def verdicts(rows: Sequence[Json]) -> dict[str, bool]:
+    """Return what must hold, by name."""
+    checks: dict[str, bool] = {}
+    for row in rows:
+        who = f"{row.get('model', 'grown')}, batch {row['batch']}, {row['decoder']}"
+        if row["part"] == "plain" and row["batch"] == 1:
+            share = row["of_the_limit"]
+            told = f"{who}: at least {LEAST_OF_LIMIT:.0%} of the bandwidth limit ({share:.1%})"
+            checks[told] = share >= LEAST_OF_LIMIT
+        if row["decoder"] in ("plain", "plan"):
+            beyond = row["host_overhead"]
+            told = f"{who}: at most {MOST_BEYOND:.0%} of a round beyond its forwards ({beyond:.1%})"
+            checks[told] = beyond <= MOST_BEYOND
+        if row.get("predicted_round_ms"):
+            error = row["round_ms"] / row["predicted_round_ms"] - 1.0
+            checks[f"{who}: a round within {MOST_ERROR:.0%} of its prediction ({error:+.1%})"] = (
+                abs(error) <= MOST_ERROR
+            )
+    planned = [row for row in rows if row["part"] == "planned"]
+    for batch in sorted({row["batch"] for row in planned}):
+        speeds = {row["decoder"]: row["tokens_per_s"] for row in planned if row["batch"] == batch}
+        share = speeds["plan"] / max(speeds.values())
+        checks[f"batch {batch}: the plan is the fastest ({share:.3f} of the best)"] = share >= BEST
+    return checks
+
+
+def quiet(step: str, share: float) -> None:
+    """Tell nobody."""
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
