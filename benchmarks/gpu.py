@@ -22,6 +22,7 @@ import json
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +55,7 @@ from spectune.tuning.decoding import LOOKUP, Family
 from spectune.tuning.family import EXACT_DTYPE, family_in, identify_all, load_family
 from spectune.tuning.overhead import measure_overhead
 from spectune.tuning.plan import PlanRequest, solve_plan
-from spectune.tuning.race import race
+from spectune.tuning.race import race, without_stalls
 from spectune.tuning.recipe import recipe_of
 from spectune.tuning.request import ProfileRequest
 from spectune.tuning.timing import domains_of, time_surfaces
@@ -318,7 +319,7 @@ def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request]) -> list
         for one in field:
             speeds[one.name].append(one.tokens_per_s)
             steady = [r for r in one.run.rounds if len(r.round.kept) == cell.batch]
-            times[one.name].append(statistics.median(r.ms for r in steady))
+            times[one.name].append(statistics.fmean(without_stalls(steady)))
             if one.name not in beyond:
                 beyond[one.name] = beyond_forwards(
                     setups[one.name], [r.round for r in steady], times[one.name][0], family
@@ -347,14 +348,20 @@ def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request]) -> list
 
 
 def beyond_forwards(setup: RoundSetup, rounds: Sequence[Round], round_ms: float, family: Family) -> float:
-    """Return the share of a median round in which no forward runs: each is timed alone, many in a row."""
-    typical = rounds[len(rounds) // 2]
-    batch = len(typical.kept)
-    forwards_ms = alone_ms(family.target, "verify", batch, typical.context, typical.verify_tokens)
-    if typical.widths and setup.drafter in family.drafters:
-        model, fed = family.drafters[setup.drafter], [typical.fresh, *typical.widths[1:]]
-        forwards_ms += sum(alone_ms(model, "draft", batch, typical.context, width) for width in fed)
-    return 1.0 - forwards_ms / round_ms
+    """Return the share of rounds in which no forward runs: each shape of theirs is timed alone, many in a row."""
+    drafter = family.drafters.get(setup.drafter or "")
+    fed: Counter[tuple[str, int]] = Counter()
+    for done in rounds:
+        fed["verify", done.verify_tokens] += 1
+        if done.widths and drafter is not None:
+            fed.update(("draft", width) for width in (done.fresh, *done.widths[1:]))
+    batch, context = len(rounds[0].kept), rounds[len(rounds) // 2].context
+    whole_ms = sum(
+        times
+        * alone_ms(family.target if role == "verify" or drafter is None else drafter, role, batch, context, tokens)
+        for (role, tokens), times in fed.items()
+    )
+    return 1.0 - whole_ms / (len(rounds) * round_ms)
 
 
 def verdicts(rows: Sequence[Json]) -> dict[str, bool]:

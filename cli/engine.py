@@ -95,9 +95,13 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
             print_table(plan_table(made))
             for note in made.provenance.notes:
                 click.echo(f"note: {note}")
-            click.echo(export(made, ExportRequest(engine=engine), None).command)
+            exported = export(made, ExportRequest(engine=engine), None)
+            click.echo(exported.command)
+            if exported.files:
+                click.echo(f"files it reads: spectune export --engine {engine} --plan {number} -o FOLDER")
         written = "" if output is None else f", written to {output}"
-        tell(settings, f"plan {number}, kept in {store.url}{written}; next: spectune validate --engine {engine} --target {target}")
+        following = f"spectune validate --engine {engine} --target {target}"
+        tell(settings, f"plan {number}, kept in {store.url}{written}; next: {following}")
 
 
 def validate_command(
