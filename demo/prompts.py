@@ -13,7 +13,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from ..profiler.prompts import Prompt, read_prompts
 from .corpus import held_out_texts, training_texts
@@ -32,7 +32,7 @@ def evaluation_prompts() -> tuple[Prompt, ...]:
     return _shipped("evaluation.jsonl")
 
 
-def further_calibration_prompts(count: int, tokenizer: PreTrainedTokenizerFast, seed: int = 8) -> tuple[Prompt, ...]:
+def further_calibration_prompts(count: int, tokenizer: PreTrainedTokenizerBase, seed: int = 8) -> tuple[Prompt, ...]:
     """Return more prompts that a plan may be chosen on, none of which stands in a training text.
 
     They are cut out of this Python's own held-out sources, of those in which no evaluation prompt stands.
@@ -45,7 +45,7 @@ def further_calibration_prompts(count: int, tokenizer: PreTrainedTokenizerFast, 
     return tuple(Prompt(text=piece) for piece in islice(unread, count))
 
 
-def write_prompts(folder: Path, tokenizer: PreTrainedTokenizerFast, seed: int = 7) -> None:
+def write_prompts(folder: Path, tokenizer: PreTrainedTokenizerBase, seed: int = 7) -> None:
     """Cut both sets out of the held-out sources; every other file belongs to the evaluation."""
     rng = np.random.default_rng(seed)
     texts = _long_enough()
@@ -61,7 +61,7 @@ def _long_enough() -> list[str]:
     return [text for text in held_out_texts() if text.count("\n") > 40]
 
 
-def _piece(text: str, tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator) -> str:
+def _piece(text: str, tokenizer: PreTrainedTokenizerBase, rng: np.random.Generator) -> str:
     """Return PROMPT_TOKENS tokens of a source from the start of a random line."""
     lines = text.splitlines(keepends=True)
     start = int(rng.integers(0, len(lines) - 30))

@@ -28,11 +28,12 @@ from .layout import PREFILL_TOKENS, Ints, Masks, ancestors, lay_out, seen_by
 from .lossy import Gates
 from .lossy_round import LossyRound, refusal
 from .models.forward import CausalModel
+from .models.graphed import GraphedModel
 from .pad import PivotJudge
-from .requests import Request, Sequence
+from .requests import Request, Sequence, are_greedy
 from .sampling import tree_paths
 from .setup import RoundSetup, Schedule
-from .stopwatch import stopwatch_of
+from .stopwatch import Stopwatch
 from .walk import accept
 
 BEGUN, DRAFTED, LAID_OUT, VERIFIED, DONE = range(5)  # moments of a round
@@ -55,7 +56,7 @@ class Round:
     lossy: tuple[int, ...] = ()  # of a lossy round, tokens per sequence among the kept that are not the target's own
     gates: tuple[Gates, ...] = ()  # of a lossy round, what its rule met along each sequence's chain
     draft_ms: float = 0.0  # drafting, the growing of trees included
-    verify_ms: float = 0.0  # the target's forward
+    verify_ms: float = 0.0  # the target's forward, on a GPU with the drawing behind it
     round_ms: float = 0.0  # everything
 
 
@@ -91,7 +92,7 @@ class Decoder:
         self._cache = target.new_cache(slots, capacity)
         self._masks = Masks(target.dtype, target.device, slots=slots, capacity=capacity)
         self._seen_in = seen_by(target, capacity)
-        self._watch = stopwatch_of(target.device, DONE + 1, queued=(LAID_OUT, VERIFIED))
+        self._watch = Stopwatch(DONE + 1)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
         self._failures = dict.fromkeys(drafters, 0)  # in a row, by drafter
         for drafter in drafters.values():
@@ -243,11 +244,18 @@ class Decoder:
             seen_in=self._seen_in,
         )
         self._watch.mark(LAID_OUT)
-        logits = self._target.forward(step, self._cache)
-        self._watch.mark(VERIFIED)
         self.forwards += 1
+        if lossy is None and isinstance(self._target, GraphedModel) and are_greedy([s.request for s in batch]):
+            draws = self._target.best(step, self._cache)
+            self._watch.mark(VERIFIED)
+            return self._commit(batch, draft, draws, contexts, None), fed
+        logits = self._target.forward(step, self._cache)
+        if logits.device.type == "cpu":
+            self._watch.mark(VERIFIED)
         scores = scored(logits, batch, tree_paths(batch, tokens, sees))
         draws = drawn_from(scores, batch, depths)
+        if logits.device.type != "cpu":  # a GPU's forward ends behind its call; the draws tell that it has
+            self._watch.mark(VERIFIED)
         loosely = None
         if lossy is not None:
             found = {"logits": logits, "scores": scores}

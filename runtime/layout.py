@@ -98,7 +98,7 @@ def lay_out(
         first_slot: cache slot of row 0.
         masks: memory for the mask; fresh memory where None.
         seen_in: of a captured forward, the cache positions in sight where so many are needed. Its input is packed, lies
-            on the host, pinned where there is a GPU, and has a tree instead of a mask.
+            on the host, and has a tree instead of a mask.
     """
     count = tokens.shape[1]
     starts = np.asarray(contexts, dtype=np.int64)[:, None]
@@ -112,7 +112,7 @@ def lay_out(
             starts,
             _bits_of(visible, len(starts)),
         )
-        return _packed(parts, take, seen=seen_in(ends), first_slot=first_slot, is_pinned=device.type == "cuda")
+        return _packed(parts, take, seen=seen_in(ends), first_slot=first_slot)
     sees_all = len(set(contexts)) == 1 and bool(visible.all())
     return ForwardInput(
         tokens=sent(np.ascontiguousarray(tokens), device),
@@ -125,10 +125,9 @@ def lay_out(
     )
 
 
-def _packed(parts: Sequence[Ints], take: Ints | None, *, seen: int, first_slot: int, is_pinned: bool) -> ForwardInput:
+def _packed(parts: Sequence[Ints], take: Ints | None, *, seen: int, first_slot: int) -> ForwardInput:
     batch, count, words = parts[-1].shape
-    numbers = torch.from_numpy(np.concatenate([part.ravel() for part in (*parts, *(() if take is None else (take,)))]))
-    packed = numbers.pin_memory() if is_pinned else numbers
+    packed = torch.from_numpy(np.concatenate([part.ravel() for part in (*parts, *(() if take is None else (take,)))]))
     return packed_input(packed, batch, count, words, seen=seen, first_slot=first_slot, takes=take is not None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from ..errors import RequestError
@@ -64,6 +64,11 @@ class Request(Sampling):
             raise RequestError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
         if not -(2**63) <= self.seed < 2**63:
             raise RequestError(f"the seed must fit into 64 bits, got {self.seed}; take a smaller one")
+
+
+def are_greedy(samplings: Iterable[Sampling]) -> bool:
+    """Whether the best token of the model's own scores is drawn for all of them."""
+    return all(s.temperature == 0.0 and not s.penalises for s in samplings)
 
 
 @dataclass(slots=True)

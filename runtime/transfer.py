@@ -23,8 +23,19 @@ def fetched(tensor: torch.Tensor) -> NDArray[Any]:
         found: NDArray[Any] = tensor.cpu().numpy()
         return found
     here = tensor.to("cpu", non_blocking=True)  # pinned by torch
-    event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record(torch.cuda.current_stream(tensor.device))
-    event.synchronize()
+    wait_for(tensor.device)
     arrived: NDArray[Any] = here.numpy()
     return arrived
+
+
+def wait_for(device: torch.device) -> None:
+    """Return when a device has done what it was given until now."""
+    if device.type == "cuda":
+        event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(device))
+        event.synchronize()
+
+
+def host_memory(like: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same shape and kind on the host, pinned where a GPU reads or writes it."""
+    return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.device.type == "cuda")

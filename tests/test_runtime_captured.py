@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
 
 import pytest
+import torch
 
 from spectune.planner.policy import StackPolicy
+from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
+from spectune.runtime.feed import Feed
 from spectune.runtime.growth.captured import FIXED
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.models.regime import in_regime
 from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
+from spectune.runtime.setup import RoundSetup, Schedule, always
 
 from .decoded_runs import CAPACITY, POLICIES, Run, drafting, random_requests, run
 from .repeated import Repeating, graphed
@@ -86,3 +92,38 @@ def test_a_stack_decodes_captured_as_it_does_eagerly() -> None:
         setup = RoundSetup(policy=policy, drafter="stack")
         outputs.append(run(target, requests, always(setup), {"stack": drafter}, slots=2).outputs)
     assert outputs[0] == outputs[1] == run(PAIRS["llama"][0], requests).outputs
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_gpu_graphs_and_kernels_decode_the_same_and_wait_for_results_alone(kind: str, slots: int) -> None:
+    requests = random_requests(6, tokens=24)
+    target, model = (in_regime(on_gpu(scale), "cuda-graph") for scale in (0.0, 0.06))
+    assert target.attention == "tree"
+    schedule, drafters = drafting(kind, ModelDrafter(model, slots=slots, capacity=CAPACITY))
+    run(target, requests, schedule, drafters, slots=slots)  # every shape is captured
+    try:
+        again = run_rounds(target, requests, schedule, drafters, slots=slots)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert again == run(on_gpu(0.0), requests).outputs
+
+
+def on_gpu(scale: float) -> LeanModel:
+    llama = tiny_llama(layers=2, seed=0, hidden=64)  # with heads that the kernels take
+    return LeanModel((perturbed(llama, scale) if scale else llama).float().cuda())
+
+
+def run_rounds(
+    target: CausalModel, requests: Many[Request], schedule: Schedule, drafters: Mapping[str, Drafter], *, slots: int
+) -> list[tuple[int, ...]]:
+    """Decode, but let prompts wait for the device as they like."""
+    decoder = Decoder(target, drafters, schedule, slots=slots, capacity=CAPACITY)
+    feed = Feed(decoder, requests)
+    while True:
+        torch.cuda.set_sync_debug_mode("default")
+        if not feed.refill():
+            return [tuple(s.emitted) for s in feed.sequences]
+        torch.cuda.set_sync_debug_mode("error")
+        decoder.step()

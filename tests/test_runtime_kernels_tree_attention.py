@@ -213,11 +213,11 @@ def test_tiles_are_what_the_matrix_unit_takes(padded: int, dtype: torch.dtype) -
 
 
 def test_a_cpu_is_not_supported() -> None:
-    assert not is_supported(torch.device("cpu"), 64)
+    assert not is_supported(torch.device("cpu"), torch.float32, 64)
 
 
 def test_a_head_too_large_is_not_supported() -> None:
-    assert not is_supported(torch.device("cuda"), 512)
+    assert not is_supported(torch.device("cuda"), torch.float32, 512)
 
 
 def test_the_modules_are_imported_without_triton() -> None:

@@ -90,8 +90,10 @@ def test_an_arena_that_grows_bit_by_bit_allocates_rarely() -> None:
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_a_static_input_computes_what_was_loaded_last(take: bool, is_packed: bool) -> None:
     model = tiny_lean(layers=2, seed=0)
-    static = StaticInput(step_of(model, 9, 3, seed=0, take=take, is_captured=True), CPU)
-    static.load(packed_or_not(step_of(model, 9, 3, seed=1, take=take, is_captured=True), is_packed))
+    first, second = (step_of(model, 9, 3, seed, take=take, is_captured=True) for seed in (0, 1))
+    static = StaticInput(packed_or_not(first, is_packed), CPU)
+    static.load(packed_or_not(second, is_packed))
+    static.arrive()
     with_mask = step_of(model, 9, 3, seed=1, take=take)
     torch.testing.assert_close(
         model.forward(static.step, noisy_cache(model)), model.forward(with_mask, noisy_cache(model))

@@ -40,7 +40,7 @@ from .steps import Progress
 
 LENGTHS = (2, 8)  # of every drafter
 CLOSE = 0.9  # of the best promise: settings this near are timed with care
-MOST_REFINED = 3  # of them, one of a source, per concurrency and pass
+MOST_REFINED = 3  # of them, one of everybody who drafts, per concurrency and pass
 NEW_TOKENS = 32  # of each prompt in a turn: many short turns tell more than few long ones
 REFINING_PASSES = 3
 
@@ -193,8 +193,8 @@ def _ahead(stall: Stable, maker: SurfaceMaker, enough: int) -> list[Key]:
 
 
 def _best_of_sources(ways: Sequence[Way]) -> list[Way]:
-    """Return the first way of every source."""
-    return list({source_of(way): way for way in reversed(ways)}.values())[::-1]
+    """Return the first way of everybody who drafts; all searches are one source, because they share their prices."""
+    return list({drafter: (policy, drafter) for policy, drafter in reversed(ways)}.values())[::-1]
 
 
 def _key(request: EngineRequest, device: Device, identities: Identities, facts: EngineFacts) -> str:

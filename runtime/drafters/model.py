@@ -79,14 +79,14 @@ class ModelDrafter:
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return the trees the policy draws from this model's scores."""
+        if self._captured is not None and self._captured.serves(policy, [s.request for s in sequences]):
+            return self._draft_captured(self._captured, sequences, policy)
         if self._on_device:
             return self.draft_on_device(sequences, policy).host()
         return grow(policy, DraftPass(self, sequences), len(sequences))
 
     def draft_on_device(self, sequences: Many[Sequence], policy: TreePolicy) -> DeviceDraft:
         """Return the same trees, grown on the model's device; nothing is read from it."""
-        if self._captured is not None and self._captured.serves(policy, [s.request for s in sequences]):
-            return self._draft_captured(self._captured, sequences, policy)
         layout = LayerLayout(
             [len(s.tokens) for s in sequences],
             self._cache,
@@ -104,7 +104,7 @@ class ModelDrafter:
         )
         return grow_on_device(policy, scorer, len(sequences))
 
-    def _draft_captured(self, captured: CapturedGrowth, sequences: Many[Sequence], policy: TreePolicy) -> DeviceDraft:
+    def _draft_captured(self, captured: CapturedGrowth, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         draft = captured.draft(self._catching_up(sequences), max(len(s.tokens) for s in sequences), policy)
         self._note_read(sequences)
         self.forwards += len(draft.widths)

@@ -14,17 +14,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...planner.draft import DraftBatch
 from ...planner.policy import ChainPolicy, Eagle2Policy, StaticPolicy, TreePolicy
 from ...planner.room import most_drafted
 from ..cache import KeyValueCache
 from ..models.forward import ForwardInput
 from ..models.graphed import GraphedModel, Replayed
 from ..models.static_input import StaticInput
-from ..requests import Request
-from .draft import DeviceDraft
+from ..requests import Request, are_greedy
+from ..transfer import host_memory, wait_for
+from .draft import batch_of
 from .grow import grow_on_device
 from .layout import LayerLayout
 from .scorer import DevicePass
+from .static import device_shape
 
 RIGID = (ChainPolicy, StaticPolicy)  # whose nodes' parents do not even hang on scores
 FIXED = (ChainPolicy, StaticPolicy, Eagle2Policy)  # as many forwards, as wide, whatever the scores are
@@ -36,8 +39,9 @@ class _Captured:
 
     input: StaticInput
     graph: Replayed
-    numbers: Tensor  # (batch, 3 * nodes + 1): tokens, parents, depths and sizes, written by every replay
+    numbers: Tensor  # on the host, (batch, 3 * nodes + 1): tokens, parents, depths and sizes, written by every replay
     widths: tuple[int, ...]
+    held: tuple[object, ...]  # tensors that the graph reads and nobody else may hold
 
 
 class CapturedGrowth:
@@ -56,11 +60,11 @@ class CapturedGrowth:
 
     def serves(self, policy: TreePolicy, requests: Many[Request]) -> bool:
         """Whether drafts of a policy for such requests can be captured."""
-        return isinstance(policy, FIXED) and not any(r.temperature > 0 or r.penalises for r in requests)
+        return isinstance(policy, FIXED) and are_greedy(requests)
 
     @torch.inference_mode()
-    def draft(self, step: ForwardInput, longest: int, policy: TreePolicy) -> DeviceDraft:
-        """Return the trees behind the committed text, valid until the next draft.
+    def draft(self, step: ForwardInput, longest: int, policy: TreePolicy) -> DraftBatch:
+        """Return the trees behind the committed text: one launch and one wait.
 
         Args:
             step: the forward that reads what was committed, as `lay_out` gives it for captured forwards, with `take`.
@@ -76,14 +80,17 @@ class CapturedGrowth:
             captured = self._captured[key] = self._capture(step, longest, policy, seen)
         captured.input.load(step)
         captured.graph.replay()
-        return _unpacked(captured.numbers, captured.widths)
+        wait_for(self._model.device)
+        return batch_of(captured.numbers.numpy(), captured.widths)
 
     def _capture(self, step: ForwardInput, longest: int, policy: TreePolicy, seen: int) -> _Captured:
         placed, model = StaticInput(step, self._model.device), self._model.model
         widths: list[tuple[int, ...]] = []
+        host: list[Tensor] = []
         known: dict[int, tuple[Tensor, Tensor]] | None = {} if isinstance(policy, RIGID) else None
 
         def run() -> Tensor:
+            placed.arrive()
             logits = model.forward(placed.step, self._cache)
             scorer = DevicePass(
                 catch_up=lambda: logits,
@@ -94,11 +101,15 @@ class CapturedGrowth:
                 is_captured=True,
             )
             draft = grow_on_device(policy, scorer, len(step.tokens))
-            widths.append(draft.widths)
-            return torch.cat((draft.tokens, draft.parents, draft.depths, draft.sizes.unsqueeze(1)), dim=1)
+            numbers = draft.numbers()
+            if not host:
+                widths.append(draft.widths)
+                host.append(host_memory(numbers))
+            return host[0].copy_(numbers, non_blocking=True)
 
         graph, numbers = self._model.record(run)
-        return _Captured(input=placed, graph=graph, numbers=numbers, widths=widths[-1])
+        shape = device_shape(policy.tree, model.device) if isinstance(policy, StaticPolicy) else None
+        return _Captured(input=placed, graph=graph, numbers=numbers, widths=widths[0], held=(known, shape))
 
     def _layout(
         self, step: ForwardInput, longest: int, seen: int, known: dict[int, tuple[Tensor, Tensor]] | None
@@ -115,10 +126,3 @@ class CapturedGrowth:
             placed=lengths,
             known=known,
         )
-
-
-def _unpacked(numbers: Tensor, widths: tuple[int, ...]) -> DeviceDraft:
-    tokens, parents, depths = numbers[:, :-1].chunk(3, dim=1)
-    return DeviceDraft(
-        tokens=tokens, parents=parents, depths=depths, sizes=numbers[:, -1], widths=widths, packed=numbers
-    )

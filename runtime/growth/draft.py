@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...planner.draft import ROOT_TOKEN, DraftBatch
+from ...planner.draft import ROOT_TOKEN, DraftBatch, Ints
 from ..transfer import fetched
 
 
@@ -84,7 +84,6 @@ class DeviceDraft:
         depths: (batch, nodes), 1 for padding.
         sizes: (batch,), nodes of each row that are no padding, root included.
         widths: nodes per sequence of every drafter forward that ran.
-        packed: (batch, 3 * nodes + 1) the first four side by side, where they lie so.
     """
 
     tokens: Tensor
@@ -92,15 +91,21 @@ class DeviceDraft:
     depths: Tensor
     sizes: Tensor
     widths: tuple[int, ...]
-    packed: Tensor | None = None
 
     def host(self) -> DraftBatch:
         """Return the draft on the host, cut to its largest tree: one transfer, which waits for the device."""
-        parts = (self.tokens, self.parents, self.depths, self.sizes.unsqueeze(1))
-        packed = fetched(torch.cat(parts, dim=1) if self.packed is None else self.packed)
-        sizes = packed[:, -1].copy()
-        tokens, parents, depths = (part[:, : int(sizes.max())].copy() for part in np.split(packed[:, :-1], 3, axis=1))
-        return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=self.widths)
+        return batch_of(fetched(self.numbers()), self.widths)
+
+    def numbers(self) -> Tensor:
+        """Return (batch, 3 * nodes + 1): tokens, parents, depths and sizes side by side."""
+        return torch.cat((self.tokens, self.parents, self.depths, self.sizes.unsqueeze(1)), dim=1)
+
+
+def batch_of(numbers: Ints, widths: tuple[int, ...]) -> DraftBatch:
+    """Return the draft that `DeviceDraft.numbers` tells, cut to its largest tree."""
+    sizes = numbers[:, -1].copy()
+    tokens, parents, depths = (part[:, : int(sizes.max())].copy() for part in np.split(numbers[:, :-1], 3, axis=1))
+    return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=widths)
 
 
 def rooted(tokens: Tensor, parents: Tensor, depths: Tensor, sizes: Tensor, widths: tuple[int, ...]) -> DeviceDraft:

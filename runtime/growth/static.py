@@ -24,7 +24,7 @@ def grow_static(policy: StaticPolicy, scorer: DeviceScorer) -> DeviceDraft:
     Raises:
         PlanError: the tree has children of ranks that the drafter's vocabulary does not have.
     """
-    shape = _shape(policy.tree, scorer.device)
+    shape = device_shape(policy.tree, scorer.device)
     below = scorer.root(shape.levels[0].children)
     batch = len(below.tokens)
     tokens = [_picked(below, shape.levels[0])]
@@ -42,7 +42,7 @@ def grow_static(policy: StaticPolicy, scorer: DeviceScorer) -> DeviceDraft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _DeviceLevel:
+class DeviceLevel:
     """One forward: its nodes are children `ranks` of the previous level's `slots`; `picks` of its answers are nodes."""
 
     slots: Tensor
@@ -52,23 +52,23 @@ class _DeviceLevel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _DeviceShape:
+class DeviceShape:
     """A tree's drafted nodes: what the levels pick, brought into the tree's own `order`."""
 
-    levels: tuple[_DeviceLevel, ...]
+    levels: tuple[DeviceLevel, ...]
     order: Tensor
     parents: Tensor
     depths: Tensor
 
 
 @lru_cache(maxsize=256)
-def _shape(tree: TokenTree, device: torch.device) -> _DeviceShape:
+def device_shape(tree: TokenTree, device: torch.device) -> DeviceShape:
     """Return a tree on a device; cached, it is grown every round."""
     levels = levels_of(tree)
     picked = np.concatenate([level.nodes for level in levels])
-    return _DeviceShape(
+    return DeviceShape(
         levels=tuple(
-            _DeviceLevel(
+            DeviceLevel(
                 slots=_on(device, level.expanded_slots),
                 ranks=_on(device, level.expanded_ranks),
                 picks=_on(device, level.slots * level.children + level.ranks),
@@ -86,7 +86,7 @@ def _on(device: torch.device, numbers: tuple[int, ...] | Ints) -> Tensor:
     return sent(np.asarray(numbers, dtype=np.int64), device)
 
 
-def _picked(below: DeviceChildren, level: _DeviceLevel) -> Tensor:
+def _picked(below: DeviceChildren, level: DeviceLevel) -> Tensor:
     if below.tokens.shape[2] < level.children:
         raise PlanError(
             f"the static tree asks for {level.children} children of a node and the drafter has "

@@ -57,7 +57,7 @@ class ForwardInput:
     take: Tensor | None = None  # (batch,) the only token of each row whose output is wanted
     first_slot: int = 0
     tree: TreeMask | None = None  # a captured forward's: its tensors may still lie on the host
-    packed: Tensor | None = None  # (any,) int64 that all other tensors are views of, in the order of `packed_input`
+    packed: Tensor | None = None  # (any,) int64 on the host that all tensors are views of, in `packed_input`'s order
 
     @property
     def signature(self) -> tuple[int, ...]:

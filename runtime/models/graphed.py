@@ -12,11 +12,13 @@ from torch import Tensor
 
 from ...errors import DeviceError
 from ..cache import KeyValueCache
+from ..transfer import host_memory, wait_for
 from .arena import Arena
 from .forward import TREE_ATTENTION, CausalModel, ForwardInput
 from .lean import LeanModel
 from .static_input import StaticInput
 
+BEST = 2  # begins the key of a forward whose logits nobody reads
 WARM_UPS = 2  # forwards before a capture: libraries set themselves up in the first
 
 
@@ -40,7 +42,7 @@ class _Captured:
 
     input: StaticInput
     graph: Replayed
-    logits: Tensor
+    result: Tensor  # logits, or what is best on the host
 
 
 class GraphedModel:
@@ -82,27 +84,64 @@ class GraphedModel:
         if step.tree is None:
             return self.model.forward(step, cache)
         graphs = self._graphs.setdefault(cache, {})
-        captured = graphs.get(step.signature)
+        key = (step.packed is not None, *step.signature)
+        captured = graphs.get(key)
         if captured is None:
-            captured = graphs[step.signature] = self._capture(step, cache)
+            captured = graphs[key] = self._capture(step, cache, self._kept)
         captured.input.load(step)
         captured.graph.replay()
-        return captured.logits
+        return captured.result
+
+    @torch.inference_mode()
+    def best(self, step: ForwardInput, cache: KeyValueCache) -> list[list[int]]:
+        """Return the best token behind every node, (batch, n), on the host: one launch and one wait; writes the cache.
+
+        Args:
+            step: one whose input tells by a tree what its tokens see.
+            cache: of this model.
+        """
+        graphs = self._graphs.setdefault(cache, {})
+        key = (BEST, step.packed is not None, *step.signature)
+        captured = graphs.get(key)
+        if captured is None:
+            captured = graphs[key] = self._capture(step, cache, _BestOnHost())
+        captured.input.load(step)
+        captured.graph.replay()
+        wait_for(self.device)
+        best: list[list[int]] = captured.result.tolist()
+        return best
 
     def record(self, run: Callable[[], Tensor]) -> tuple[Replayed, Tensor]:
         """Return the graph of some work of this model's and what it returned, which every replay writes anew."""
         return self._recorder.record(run)
 
-    def _capture(self, step: ForwardInput, cache: KeyValueCache) -> _Captured:
-        """Capture a forward, which writes the same keys every time."""
+    def _kept(self, logits: Tensor) -> Tensor:
+        """Return logits in the memory that all forwards share for them."""
+        return self._logits.view(logits.shape).copy_(logits)
+
+    def _capture(self, step: ForwardInput, cache: KeyValueCache, result: Callable[[Tensor], Tensor]) -> _Captured:
+        """Capture a forward, which writes the same keys every time, and what becomes of its logits."""
         placed = StaticInput(step, self.device)
 
         def run() -> Tensor:
-            logits = self.model.forward(placed.step, cache)
-            return self._logits.view(logits.shape).copy_(logits)
+            placed.arrive()
+            return result(self.model.forward(placed.step, cache))
 
-        graph, logits = self._recorder.record(run)
-        return _Captured(input=placed, graph=graph, logits=logits)
+        graph, found = self._recorder.record(run)
+        return _Captured(input=placed, graph=graph, result=found)
+
+
+class _BestOnHost:
+    """Brings the best token of every node to the host, always to the same place."""
+
+    def __init__(self) -> None:
+        self._host: Tensor | None = None
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        best = logits.argmax(-1)
+        if self._host is None:
+            self._host = host_memory(best)
+        return self._host.copy_(best, non_blocking=True)
 
 
 class CudaRecorder:

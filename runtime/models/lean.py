@@ -80,7 +80,7 @@ class LeanModel:
         self.vocabulary, self.longest_context = anatomy.vocabulary, anatomy.longest_context
         self.hidden = anatomy.embedding.shape[1]  # size of a hidden state
         self.attention = "sdpa" if anatomy.attention_cap is None else "eager"
-        self.reads_trees = anatomy.attention_cap is None and is_supported(self.device, anatomy.size)
+        self.reads_trees = anatomy.attention_cap is None and is_supported(self.device, self.dtype, anatomy.size)
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""

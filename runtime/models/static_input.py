@@ -7,11 +7,17 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ..transfer import host_memory
 from .forward import ForwardInput, packed_input, packed_size
 
 
 class StaticInput:
-    """A forward's input in memory that never moves: one piece, so that a packed input comes in one copy."""
+    """A forward's input in memory that never moves, all in one piece.
+
+    A packed input, which comes from the host, is written into memory of the host that never moves either, and the
+    captured work begins with `arrive`, which copies it to the device: so it costs the host no call. Whoever loads one
+    twice waits for a result of the first in between.
+    """
 
     def __init__(self, step: ForwardInput, device: torch.device) -> None:
         """Take a copy of a forward's input, which tells what it sees by a tree, to a device."""
@@ -20,17 +26,25 @@ class StaticInput:
         words, takes = step.tree.bits.shape[2], step.take is not None
         packed = torch.empty(packed_size(batch, count, words, takes=takes), dtype=torch.int64, device=device)
         self._packed = packed
+        self._host = None if step.packed is None else host_memory(packed)
         self.step = packed_input(packed, batch, count, words, seen=step.seen, first_slot=step.first_slot, takes=takes)
         self.load(step)
+        self.arrive()
 
     def load(self, step: ForwardInput) -> None:
-        """Copy in another input of the same signature, from wherever it lies; the host waits for nothing."""
+        """Take in another input of the same signature, packed or not as the first; the host waits for nothing."""
         assert step.signature == self.step.signature
-        if step.packed is not None:
-            self._packed.copy_(step.packed, non_blocking=True)
+        if self._host is not None:
+            assert step.packed is not None
+            self._host.copy_(step.packed)
             return
         for mine, other in zip(_tensors(self.step), _tensors(step), strict=True):
             mine.copy_(other, non_blocking=True)
+
+    def arrive(self) -> None:
+        """Bring a packed input to the device; part of the captured work."""
+        if self._host is not None:
+            self._packed.copy_(self._host, non_blocking=True)
 
 
 def _tensors(step: ForwardInput) -> Iterator[Tensor]:

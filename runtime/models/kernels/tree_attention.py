@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import triton.language as tl  # from the first launch on it is there
 
 WORD = 64  # nodes per word of `bits`
+KINDS = (torch.bfloat16, torch.float16, torch.float32)
 MOST_SIZE = 256  # of a head
 MOST_SPLITS = 64
 LEAST_COLUMNS, MOST_COLUMNS = 16, 64  # of keys that a program takes at once
@@ -31,9 +32,9 @@ MOST_MIXED = 8192  # numbers in a program's sums, which are registers, too
 WARPS = 4
 
 
-def is_supported(device: torch.device, size: int) -> bool:
+def is_supported(device: torch.device, dtype: torch.dtype, size: int) -> bool:
     """Return whether the kernel runs on a device, for heads of that size."""
-    return runs_triton(device) and 16 <= size <= MOST_SIZE
+    return runs_triton(device) and dtype in KINDS and 16 <= size <= MOST_SIZE
 
 
 def attend_tree(
