@@ -25,10 +25,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import LlamaForCausalLM
 
 from spectune.demo.grown import grown, grown_shape
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
@@ -222,7 +224,12 @@ def planned_rows(here: Device, device: str, budget_s: float, large: str) -> tupl
     print(f"profiled in {profiled_s:.1f} s, planned in {planned_s:.1f} s", flush=True)
     fresh = evaluation(models.target)
     rows = [row for cell in plan.cells for row in raced_rows(cell, family, fresh[: PROMPTS[cell.batch]])]
-    return {"large": large, "profile_s": profiled_s, "plan_s": planned_s}, rows
+    told: Json = {"large": large, "profile_s": profiled_s, "plan_s": planned_s}
+    told["verify_ms"] = [
+        [cell.batch, cell.context_tokens, cell.tokens, cell.median_ms] for cell in inputs.verify.measurements
+    ]
+    told["beyond_ms"] = [asdict(sample) for sample in inputs.overhead.samples]
+    return told, rows
 
 
 def grown_family(device: str, large: str) -> Family:
@@ -239,7 +246,9 @@ def grown_family(device: str, large: str) -> Family:
 
 def grown_model(folder: Path, shape: str, device: str) -> CausalModel:
     """Return a model that computes the same in another shape."""
-    return causal_model(grown(load_pretrained(str(folder), dtype=DTYPE), grown_shape(shape), device=device), shape)
+    small = load_pretrained(str(folder), dtype=DTYPE)
+    assert isinstance(small, LlamaForCausalLM)
+    return causal_model(grown(small, grown_shape(shape), device=device), shape)
 
 
 def profiled(request: ProfileRequest, family: Family, here: Device, device: str) -> PlanInputs:
@@ -313,8 +322,6 @@ def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request]) -> list
     beyond: dict[str, float] = {}
     for seed in range(RACES):
         field = [entrant(name, setup, family, asked, cell.batch) for name, setup in setups.items()]
-        for one in field:
-            one.advance(2.0 / len(asked))  # graphs are captured before anything counts
         race(field, turns=TURNS, seed=seed)
         for one in field:
             speeds[one.name].append(one.tokens_per_s)
@@ -338,7 +345,7 @@ def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request]) -> list
             "host_overhead": beyond[name],
             "predicted_tokens_per_s": None if prediction is None else prediction.tokens_per_s,
             "predicted_round_ms": None if prediction is None else prediction.round_ms,
-            "predicted_interval": None if prediction is None else [prediction.low, prediction.high],
+            "predicted": None if prediction is None else asdict(prediction),
         }
         print(f"batch {cell.batch}  {row['policy']:40} {row['tokens_per_s']:8.0f} tokens/s", end="")
         print(f"  {row['round_ms']:.3f} ms a round, {beyond[name]:.1%} beyond its forwards", end="")

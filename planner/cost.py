@@ -2,7 +2,7 @@
 
     draft  = t_draft(catch_up) + sum over further forwards of t_draft(width), which a block drafter has none of;
              an exit of the target's own catches up with 1 token: the target has read the others
-    verify = t_verify(run_tokens[nodes])      the padded shape that will really run
+    verify = t_verify(run_tokens[nodes])      the padded shape that will really run; of few sizes where each is captured
     host   = a + b * forwards + c * nodes     fitted per kind of policy
 
 A round whose own context lies in the cell's span is priced there, clipped to the contexts that
@@ -28,6 +28,7 @@ from .kernels.rounds import Table, price
 from .replay import Replay
 
 Floats = NDArray[np.float64]
+CAPTURED = "cuda-graph"  # the regime in which every shape is captured by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,17 +224,31 @@ def cell_costs(
         MeasurementError: the batch was not measured.
     """
     context = _nearest_measured(verify, cell)
-    padded = verify.padded(cell.batch, context, _most_tokens(verify, cell.batch, context))
+    most = _most_tokens(verify, cell.batch, context)
+    run_tokens = verify.padded(cell.batch, context, most).run_tokens.tolist()
+    if verify.regime == CAPTURED:
+        run_tokens = [min(captured_size(tokens), most) for tokens in run_tokens]
     return CellCosts(
         cell=cell,
-        verify=_table(verify, cell, padded.run_tokens.tolist()),
-        run_tokens=tuple(padded.run_tokens.tolist()),
+        verify=_table(verify, cell, run_tokens),
+        run_tokens=tuple(run_tokens),
         drafts={
             name: _table(surface, cell, range(_most_tokens(surface, cell.batch, _nearest_measured(surface, cell)) + 1))
             for name, surface in drafts.items()
         },
         host=_host_lines(overhead, cell.batch),
     )
+
+
+def captured_size(tokens: int) -> int:
+    """Return the tokens that a captured verify of so many runs with: few sizes, for every one is captured by itself.
+
+    Up to 8 every even number, then four sizes for every doubling.
+    """
+    if tokens <= 2:
+        return tokens
+    step = max(2, 1 << (tokens - 1).bit_length() >> 3)
+    return -(-tokens // step) * step
 
 
 def _table(surface: LatencySurface, cell: Cell, fed: Sequence[int]) -> CostTable:

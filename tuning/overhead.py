@@ -158,6 +158,7 @@ class _Alone:
             before = min(context, self._room - tokens) if role == "read" else context  # who catches up is further back
             call = self._shapes[role].prepare(self._batch, before, tokens)
             call()
+            self._shapes[role].wait()
             start = time.perf_counter_ns()
             call()
             self._shapes[role].wait()

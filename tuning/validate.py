@@ -21,7 +21,7 @@ from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.regime import decoding_regime
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, setup_of
-from .decoding import Family, names_of, room_for
+from .decoding import Family, decode_timed, names_of, room_for
 from .family import family_in, load_family, torch_device
 from .gauge import Gauge
 from .prompts import requests_of, shown_to
@@ -30,6 +30,7 @@ from .request import Models, ProfileRequest
 from .steps import Progress
 
 TURNS = 16  # of one race
+WARM_UP_TEXTS = 2  # per slot, decoded before anything is timed where shapes are captured as they come
 PLAIN_NAME, PLAN_NAME = "plain", "plan"
 
 
@@ -154,8 +155,10 @@ def _measured(cell: PlanCell, family: Family, requests: Sequence[Request], reque
 
 
 def entrant(name: str, setup: RoundSetup, family: Family, requests: Sequence[Request], batch: int) -> DecoderEntrant:
-    """Return a fresh decoder that runs every round by one setup, ready to race."""
+    """Return a fresh decoder that runs every round by one setup, ready to race: what it captures is captured."""
     room = room_for(requests, [setup], batch)
     names = names_of(setup)
     decoder = family.decoder(always(setup), names=names, batch=batch, capacity=room, allow_lossy=setup.is_lossy)
+    if family.target.regime == "cuda-graph":
+        decode_timed(decoder, requests[: WARM_UP_TEXTS * batch], batch)
     return DecoderEntrant(name, decoder, requests, batch)

@@ -201,9 +201,9 @@ class LeanModel:
             query, pair = self._project(layer, attending, view)
             states.view(-1, self._width).index_copy_(0, place.rows, pair)
             mixed = self._attend(query, states[place.slots, view.start : place.seen], view.bias, layer.scale)
-        hidden = _added(hidden, mixed, layer.output, layer.output_norm)
+        hidden = _added(hidden, mixed, layer.output, layer.output_norm, place)
         opened = layer.gate_up(_normed(layer.mlp_norm, hidden, place))
-        return _added(hidden, _gated(layer, opened, place), layer.down, layer.down_norm)
+        return _added(hidden, _gated(layer, opened, place), layer.down, layer.down_norm, place)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return (batch * n, hidden) for ids (batch, n) of tokens, and of images shown to it."""
@@ -314,9 +314,11 @@ def _gated(layer: LayerWeights, opened: Tensor, place: Place) -> Tensor:
     return layer.activation(gate).mul_(up)
 
 
-def _added(residual: Tensor, x: Tensor, projection: Projection, norm: Norm | None) -> Tensor:
-    """Return residual + norm(projection(x)), or without the norm."""
-    return projection.added_to(residual, x) if norm is None else residual + norm(projection(x))
+def _added(residual: Tensor, x: Tensor, projection: Projection, norm: Norm | None, place: Place) -> Tensor:
+    """Return residual + norm(projection(x)), or without the norm; a captured forward may write over the residual."""
+    if norm is not None:
+        return residual + norm(projection(x))
+    return projection.add_into(residual, x) if place.is_fused else projection.added_to(residual, x)
 
 
 def _capped(x: Tensor, cap: float) -> Tensor:

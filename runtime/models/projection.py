@@ -46,6 +46,12 @@ class Projection:
         y: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, self._bias, "add")
         return y
 
+    def add_into(self, residual: Tensor, x: Tensor) -> Tensor:
+        """Return the same as `added_to`, written over the residual where the product can be: one launch less."""
+        if self._weight is None or self._bias is not None:
+            return self.added_to(residual, x)
+        return residual.addmm_(x, self._weight.t())
+
 
 def _packed(weight: Tensor) -> Tensor | None:
     """Return the weight in oneDNN's layout where that is supported and pays, else None."""
