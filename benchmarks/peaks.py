@@ -26,7 +26,7 @@ from spectune.demo.story import family_folder, family_models
 from spectune.planner.cost import Cell
 from spectune.planner.footprint import Footprint
 from spectune.planner.load import load_of
-from spectune.planner.memory import peak_bytes
+from spectune.planner.memory import peak_bytes, workspace_bytes
 from spectune.planner.policy import ChainPolicy, StackPolicy
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.device import detect
@@ -192,6 +192,7 @@ def peak_of(way: str, setup: RoundSetup, have: Counted, requests: Sequence[Reque
             load,
             device_kind=torch.device(device).type,
             is_sampled=any(request.temperature > 0 for request in requests),
+            workspace_bytes=workspace_bytes(detect(device)),
         ),
     )
 

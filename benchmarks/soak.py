@@ -38,7 +38,7 @@ import torch
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.cost import Cell
 from spectune.planner.load import load_of
-from spectune.planner.memory import peak_bytes
+from spectune.planner.memory import peak_bytes, workspace_bytes
 from spectune.planner.policy import ChainPolicy, StackPolicy
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.device import detect
@@ -240,7 +240,8 @@ def predicted_peak(have: Counted, setups: Sequence[RoundSetup], device: str) -> 
         load = replace(load, capacity=capacity, unread_tokens=READ_TOGETHER, layer_tokens=fed)
         drafters = [have.footprints[name] for name in names]
         kind = torch.device(device).type
-        peaks.append(peak_bytes(have.footprints["target"], drafters, load, device_kind=kind, is_sampled=True))
+        peak = peak_bytes(have.footprints["target"], drafters, load, device_kind=kind, is_sampled=True)
+        peaks.append(peak + workspace_bytes(detect(device)))
     return max(peaks) + caches
 
 

@@ -8,8 +8,8 @@
 A forward's first peak lies inside a layer, its second where tokens are drawn from its logits. A pair is a fed token
 and a cache position in its sight; masks have an entry for each. A drafter beside its target, as a head or an exit, is
 fed otherwise, and the target keeps hidden states for it: see `beside.py`.
-All of it is counted in bytes that torch's allocator hands out, for the lean forward run eagerly: what libraries map or
-keep for themselves, and CUDA graphs, are not in it.
+All of it is counted in bytes that torch's allocator hands out, for the lean forward run eagerly; on a GPU with what
+cuBLAS takes of it to work in. What libraries map for themselves, and CUDA graphs, are not in it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from .load import Load, load_of
 from .policy import StackPolicy, TreePolicy, drafting
 
 if TYPE_CHECKING:
+    from ..profiler.records.device import Device
     from .inputs import PlanInputs
 
+HOPPER_WORKSPACE, OLDER_WORKSPACE = 32 * 2**20, 8320 * 2**10  # bytes
 LOOKUP = "lookup"  # drafts from the text itself, without weights or a cache
 
 
@@ -53,11 +55,28 @@ def memory_bytes(
         load_of(cell, policy, run_tokens),
         device_kind=inputs.device.kind,
         is_sampled=inputs.temperature > 0,
+        workspace_bytes=workspace_bytes(inputs.device),
     )
 
 
+def workspace_bytes(device: Device) -> int:
+    """Return what cuBLAS works in: torch gives it 32 MiB from Hopper on and 8.125 MiB before; nothing on a CPU.
+
+    Source: PyTorch's documentation of CUBLAS_WORKSPACE_CONFIG.
+    """
+    if device.kind == "cpu":
+        return 0
+    return HOPPER_WORKSPACE if float(device.compute_capability or "9.0") >= 9.0 else OLDER_WORKSPACE
+
+
 def peak_bytes(
-    target: Footprint, drafters: Sequence[Footprint], load: Load, *, device_kind: str, is_sampled: bool
+    target: Footprint,
+    drafters: Sequence[Footprint],
+    load: Load,
+    *,
+    device_kind: str,
+    is_sampled: bool,
+    workspace_bytes: int = 0,
 ) -> int:
     """Return the most bytes that a decoder's tensors take at once.
 
@@ -67,13 +86,15 @@ def peak_bytes(
         load: what is held and fed.
         device_kind: "cpu" or "cuda".
         is_sampled: whether requests have a temperature above 0.
+        workspace_bytes: what the device's libraries take of torch's allocator.
     """
     if device_kind != "cpu":
         target, *drafters = (replace(model, widened_bytes=0, halved_bytes=0) for model in (target, *drafters))
     tapped = [drafter.beside for drafter in drafters if drafter.beside is not None]
     waiting, kept = sum(one.waiting_bytes for one in tapped), sum(one.answering_bytes for one in tapped)
     rows, piece = load.slots * load.verify_tokens, min(PIECE, load.prompt_tokens)
-    held = sum(_held(model, device_kind) + load.slots * _cached(model, load.capacity) for model in (target, *drafters))
+    held = workspace_bytes
+    held += sum(_held(model, device_kind) + load.slots * _cached(model, load.capacity) for model in (target, *drafters))
     held += load.slots * load.capacity * sum(one.tapped_bytes for one in tapped)
     held += rows * load.capacity * _mask_bytes(target, device_kind)
     held += sum(fed_pairs(drafter, load) * _mask_bytes(drafter, device_kind) for drafter in drafters)

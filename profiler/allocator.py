@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
@@ -30,10 +31,12 @@ def count_bytes(run: Callable[[], object], device: str = "cpu") -> Allocated:
         run: what it returns is let go, after the count.
         device: a torch device.
     """
+    gc.collect()  # what nobody holds any more must not be let go while it counts
     return _on_gpu(run, device) if torch.device(device).type == "cuda" else _on_cpu(run)
 
 
 def _on_gpu(run: Callable[[], object], device: str) -> Allocated:
+    torch.cuda.init()  # type: ignore[no-untyped-call]
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     kept = run()

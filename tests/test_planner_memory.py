@@ -23,7 +23,7 @@ from spectune.planner.footprint import (
 )
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.load import Load, load_of
-from spectune.planner.memory import memory_bytes, peak_bytes
+from spectune.planner.memory import memory_bytes, peak_bytes, workspace_bytes
 from spectune.planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TalonPolicy, TreePolicy
 from spectune.planner.room import widest_layer
 from spectune.profiler.allocator import count_bytes
@@ -38,7 +38,7 @@ from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.decoding import room_for
 
 from .decoded_runs import POLICIES, drafter_for, drafting, random_requests, run
-from .synthetic import TARGET, Language, SkilledDrafter, every_node, inputs, model, record, texts
+from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, model, record, texts
 from .tiny_models import perturbed, tiny_llama
 
 CELL = Cell(batch=3, context=100)
@@ -192,3 +192,9 @@ def test_the_peak_is_what_torchs_allocator_hands_out(policy: TreePolicy, batch: 
     used = [small_footprint] if drafts else []
     told = peak_bytes(footprint, used, load, device_kind="cpu", is_sampled=temperature > 0)
     assert told == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize(("capability", "mib"), [("9.0", 32.0), ("10.0", 32.0), ("8.9", 8.125)])
+def test_a_gpus_libraries_work_in_memory_of_torchs_allocator(capability: str, mib: float) -> None:
+    gpu = replace(DEVICE, kind="cuda", compute_capability=capability)
+    assert workspace_bytes(gpu) == mib * 2**20 and workspace_bytes(DEVICE) == 0
