@@ -100,6 +100,11 @@ class Decoder:
                 drafter.attach(self._cache)
 
     @property
+    def is_faultless(self) -> bool:
+        """Whether no drafter has failed in its last round, or for good."""
+        return not any(self._failures.values())
+
+    @property
     def has_room(self) -> bool:
         """Whether another sequence fits into the batch."""
         return len(self.running) < self._slots

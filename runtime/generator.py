@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Unpack
 
 from transformers import PreTrainedTokenizerBase
@@ -27,6 +27,22 @@ from .requests import Request
 from .serving import Session, request_of
 from .setup import Schedule, draft_room
 from .watch.protocol import RoundObserver
+
+SHARED_LENGTH = 512  # texts are given room for a multiple of this where the next call may use it
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A decoder and what it has room for."""
+
+    decoder: Decoder
+    slots: int
+    longest: int  # tokens of a text
+
+    def serves(self, slots: int, longest: int) -> bool:
+        """Whether it is idle, nothing has failed in it, and it has as many slots and room enough."""
+        is_free = not self.decoder.running and self.decoder.is_faultless
+        return is_free and self.slots == slots and self.longest >= longest
 
 
 class Generator:
@@ -52,11 +68,16 @@ class Generator:
         allow_lossy: bool = False,
         judges: Mapping[str, PivotJudge] | None = None,
     ) -> None:
-        """Take loaded models, and judges by name; caches are allocated per call, and the observer sees every round."""
+        """Take loaded models, and judges by name; the observer sees every round.
+
+        Caches are allocated per call. Where forwards are captured, which can take longer than a text, a call takes over
+        the caches and graphs of the one before if they fit.
+        """
         self.choice = choice
         self._allow_lossy, self._judges = allow_lossy, judges or {}
         self._target, self._tokenizer = target, tokenizer
         self._drafters, self._schedule, self.observer = drafters, schedule, observer
+        self._spare: _Held | None = None  # of the last call, where forwards are captured
 
     def generate(
         self, prompt: PromptLike, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
@@ -91,10 +112,12 @@ class Generator:
         requests = [self._request(*pair) for pair in zip(prompts, each, strict=True)]
         if not requests:
             return []
-        session = self._session_for(requests, slots, piecewise=False)
+        held = self._held_for(requests, slots)
+        session = self._session_over(held, piecewise=False)
         for request, own in zip(requests, each, strict=True):
             session.enqueue(request, own.stop)
         done = {event.handle: event.completion for event in session.events() if event.completion is not None}
+        self._spare = held if self._is_captured else None
         return [done[handle] for handle in range(len(requests))]
 
     def stream(
@@ -106,9 +129,11 @@ class Generator:
         """
         (own,) = _one_per_prompt(settings, options, 1)
         request = self._request(prompt, own)
-        session = self._session_for([request], 1, piecewise=True)
+        held = self._held_for([request], 1)
+        session = self._session_over(held, piecewise=True)
         session.enqueue(request, own.stop)
         yield from (event.piece for event in session.events() if event.piece)
+        self._spare = held if self._is_captured else None
 
     def session(self, *, slots: int = 8, longest: int = 2048) -> Session:
         """Return a running batch that requests may join and leave at any time.
@@ -120,17 +145,29 @@ class Generator:
         Raises:
             RequestError: the model has fewer positions than that.
         """
-        return self._session(slots, longest, piecewise=True)
+        self._require(slots, longest)
+        return self._session_over(_Held(self._decoder(slots, longest), slots, longest), piecewise=True)
 
     def _request(self, prompt: PromptLike, settings: GenerationSettings) -> Request:
         gallery = gallery_of(self._target)
         return request_of(self._tokenizer, prompt, settings, None if gallery is None else gallery.tokens)
 
-    def _session_for(self, requests: Sequence[Request], slots: int, *, piecewise: bool) -> Session:
-        longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
-        return self._session(min(slots, len(requests)), longest, piecewise=piecewise)
+    @property
+    def _is_captured(self) -> bool:
+        return self._target.regime == "cuda-graph"
 
-    def _session(self, slots: int, longest: int, *, piecewise: bool) -> Session:
+    def _held_for(self, requests: Sequence[Request], slots: int) -> _Held:
+        """Return a decoder that nobody else uses with room for some requests."""
+        slots, longest = min(slots, len(requests)), max(len(r.prompt) + r.max_new_tokens for r in requests)
+        self._require(slots, longest)
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.serves(slots, longest):
+            return spare
+        if self._is_captured:  # few lengths, so that it serves again
+            longest = min(-(-longest // SHARED_LENGTH) * SHARED_LENGTH, self._target.longest_context)
+        return _Held(self._decoder(slots, longest), slots, longest)
+
+    def _require(self, slots: int, longest: int) -> None:
         if slots < 1:
             raise RequestError(f"slots must be at least 1, got {slots}; 8 are usual")
         if longest > self._target.longest_context:
@@ -138,11 +175,12 @@ class Generator:
                 f"prompt and new tokens need {longest} positions and the model has {self._target.longest_context}; "
                 "shorten the prompt or lower --max-new-tokens"
             )
-        decoder = self._decoder(slots, longest)
+
+    def _session_over(self, held: _Held, *, piecewise: bool) -> Session:
         return Session(
-            decoder,
+            held.decoder,
             self._tokenizer,
-            longest=longest,
+            longest=held.longest,
             piecewise=piecewise,
             observer=self.observer,
             gallery=gallery_of(self._target),
