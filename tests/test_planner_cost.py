@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from spectune.errors import MeasurementError, PlanError
-from spectune.planner.cost import Cell, CellCosts, cell_costs, cells_of
+from spectune.planner.cost import CAPTURED, Cell, CellCosts, captured_size, cell_costs, cells_of
 from spectune.planner.replay import Replay
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
@@ -152,3 +153,19 @@ def test_cells_answer_for_the_contexts_nearest_to_them() -> None:
 def test_a_plan_without_cells_is_refused() -> None:
     with pytest.raises(PlanError, match="needs batches and contexts"):
         cells_of([], [100])
+
+
+def test_captured_verifies_have_few_sizes_none_of_them_too_small() -> None:
+    sizes = [captured_size(tokens) for tokens in range(1, 65)]
+    assert sizes == sorted(sizes) and all(size >= tokens for tokens, size in enumerate(sizes, start=1))
+    assert sorted(set(sizes)) == [1, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64]
+    assert [captured_size(size) for size in sizes] == sizes
+
+
+def test_where_forwards_are_captured_a_verify_runs_and_costs_what_its_size_does() -> None:
+    ms = {(100, tokens): 10.0 + tokens for tokens in range(1, 8)}
+    eager = surface("verify", ms)
+    captured = cell_costs(Cell(batch=2, context=100), replace(eager, regime=CAPTURED), {}, overhead())
+    assert captured.run_tokens == (0, 1, 2, 4, 4, 6, 6, 7)  # 8 was not measured
+    assert captured.verify.row(100)[[3, 5]].tolist() == [14.0, 16.0]
+    assert cell_costs(Cell(batch=2, context=100), eager, {}, overhead()).run_tokens == tuple(range(8))

@@ -17,6 +17,7 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .plans import plan_of
+from .repeated import Repeating, graphed
 from .synthetic import model
 from .tiny_family import byte_tokenizer
 from .tiny_models import perturbed, tiny_llama
@@ -98,3 +99,32 @@ def test_no_prompts_are_no_completions() -> None:
 def test_what_cannot_be_generated_is_refused(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         plain_generator().generate_batch(**asked)
+
+
+def captured_generator() -> tuple[Generator, Repeating]:
+    target, recorder = graphed(LeanModel(TARGET))
+    generator = Generator(target, TOKENIZER, {}, always(PLAIN), Choice(plan=None, source="none", reason="a test"))
+    return generator, recorder
+
+
+def test_where_forwards_are_captured_a_call_takes_over_what_the_last_one_captured() -> None:
+    generator, recorder = captured_generator()
+    first = generator.generate_batch(PROMPTS, max_new_tokens=9)
+    captured = len(recorder.recorded)
+    assert generator.generate_batch(PROMPTS, max_new_tokens=9) == first
+    assert captured > 0 and len(recorder.recorded) == captured
+    assert first == plain_generator().generate_batch(PROMPTS, max_new_tokens=9)
+
+
+def test_other_slots_longer_texts_and_an_unfinished_stream_begin_anew() -> None:
+    generator, recorder = captured_generator()
+    expected = plain_generator().generate("to be", max_new_tokens=9)
+    counts = []
+    for _ in range(2):
+        assert generator.generate("to be", max_new_tokens=9) == expected
+        counts.append(len(recorder.recorded))
+        next(generator.stream("to be", max_new_tokens=9))  # and is dropped
+        assert generator.generate("to be", max_new_tokens=9) == expected
+        counts.append(len(recorder.recorded))
+        generator.generate_batch(PROMPTS, max_new_tokens=9)
+    assert counts == sorted(set(counts))  # captured anew every time

@@ -17,6 +17,7 @@ from spectune.runtime.models.arena import Arena
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.models.projection import Projection
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.models.static_input import StaticInput
 
@@ -199,3 +200,12 @@ def test_graphs_of_a_cache_go_with_it() -> None:
     assert len(graphed._graphs) == 1  # type: ignore[attr-defined]
     del cache
     assert len(graphed._graphs) == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_product_that_is_added_into_a_residual_is_the_one_that_is_added_to_it(has_bias: bool) -> None:
+    torch.manual_seed(0)
+    weight, residual, x = torch.randn(5, 7), torch.randn(3, 5), torch.randn(3, 7)
+    projection = Projection(weight, torch.randn(5) if has_bias else None)
+    expected = projection.added_to(residual, x)
+    torch.testing.assert_close(projection.add_into(residual.clone(), x), expected)

@@ -1,0 +1,73 @@
+"""In which regime a family is profiled, planned for and decoded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from spectune.demo.story import family_folder
+from spectune.errors import DeviceError, MeasurementError
+from spectune.planner.provenance import SurfaceSource
+from spectune.profiler.records.device import Device
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.models.regime import decoding_regime
+from spectune.tuning.decoding import Family
+from spectune.tuning.family import family_in, load_family, settled_regime
+from spectune.tuning.request import Models
+
+from .plans import plan_of
+from .synthetic import DEVICE
+from .tiny_models import tiny_llama
+
+FOLDER = family_folder()
+GPU = replace(DEVICE, kind="cuda")
+SMALL = Models(target=FOLDER / "target", drafters={"small": FOLDER / "small"})
+HEADED = Models(target=FOLDER / "target", drafters={"small": FOLDER / "small", "eagle3": FOLDER / "eagle3"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "models", "settled"),
+    [
+        ("auto", DEVICE, SMALL, "eager"),
+        ("auto", GPU, SMALL, "cuda-graph"),
+        ("auto", GPU, HEADED, "eager"),  # a head reads what a captured forward does not show
+        ("eager", GPU, SMALL, "eager"),
+        ("cuda-graph", GPU, HEADED, "cuda-graph"),  # and is refused in words
+    ],
+)
+def test_forwards_are_captured_wherever_they_can_be(asked: str, device: Device, models: Models, settled: str) -> None:
+    assert settled_regime(asked, device, models) == settled
+
+
+def test_a_family_without_a_gpu_stays_eager_and_says_so() -> None:
+    family = Family(target=LeanModel(tiny_llama(layers=1, seed=0)), drafters={})
+    assert family_in(family, "eager") is family
+    with pytest.raises(DeviceError, match="on cpu; use regime eager"):
+        family_in(family, "cuda-graph")
+
+
+def test_what_reads_the_targets_hidden_states_is_captured_by_nobody() -> None:
+    family = load_family(HEADED, dtype="float32", device="cpu")
+    with pytest.raises(MeasurementError, match="eagle3 read what the target computes on the way"):
+        family_in(family, "cuda-graph")
+
+
+def test_a_plan_decodes_in_the_regime_that_priced_it_where_that_can_be() -> None:
+    plan = plan_of([(1, 10)])
+    assert plan.regime == "eager"  # nobody says
+    source = SurfaceSource(
+        model="m", role="verify", regime="cuda-graph", dtype="bfloat16", measurements=9, relative_error=None
+    )
+    drafted = replace(source, role="draft", regime="eager")
+    captured = replace(plan, provenance=replace(plan.provenance, surfaces=(drafted, source)))
+    assert captured.regime == "cuda-graph"
+    assert decoding_regime(captured.regime, torch.device("cuda")) == "cuda-graph"
+    assert decoding_regime(captured.regime, torch.device("cpu")) == "eager"
+    assert decoding_regime("engine:llama.cpp-1", torch.device("cuda")) == "eager"
+
+
+def test_the_demos_drafters_are_there() -> None:
+    assert all(Path(folder).is_dir() for folder in HEADED.drafters.values())
