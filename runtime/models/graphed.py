@@ -18,7 +18,7 @@ from .forward import TREE_ATTENTION, CausalModel, ForwardInput
 from .lean import LeanModel
 from .static_input import StaticInput
 
-BEST = 2  # begins the key of a forward whose logits nobody reads
+LOGITS, BEST = range(2)  # what is wanted of a forward
 WARM_UPS = 2  # forwards before a capture: libraries set themselves up in the first
 
 
@@ -83,14 +83,7 @@ class GraphedModel:
         """Return logits like any model's, valid until the next forward; writes the cache."""
         if step.tree is None:
             return self.model.forward(step, cache)
-        graphs = self._graphs.setdefault(cache, {})
-        key = (step.packed is not None, *step.signature)
-        captured = graphs.get(key)
-        if captured is None:
-            captured = graphs[key] = self._capture(step, cache, self._kept)
-        captured.input.load(step)
-        captured.graph.replay()
-        return captured.result
+        return self._replayed(LOGITS, step, cache)
 
     @torch.inference_mode()
     def best(self, step: ForwardInput, cache: KeyValueCache) -> list[list[int]]:
@@ -100,16 +93,21 @@ class GraphedModel:
             step: one whose input tells by a tree what its tokens see.
             cache: of this model.
         """
+        found = self._replayed(BEST, step, cache)
+        wait_for(self.device)
+        best: list[list[int]] = found.tolist()
+        return best
+
+    def _replayed(self, wanted: int, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Run a forward from its graph, which is captured first where it is new; return where its result will be."""
         graphs = self._graphs.setdefault(cache, {})
-        key = (BEST, step.packed is not None, *step.signature)
+        key = (wanted, step.packed is not None, *step.signature)
         captured = graphs.get(key)
         if captured is None:
-            captured = graphs[key] = self._capture(step, cache, _BestOnHost())
+            captured = graphs[key] = self._capture(step, cache, _BestOnHost() if wanted == BEST else self._kept)
         captured.input.load(step)
         captured.graph.replay()
-        wait_for(self.device)
-        best: list[list[int]] = captured.result.tolist()
-        return best
+        return captured.result
 
     def record(self, run: Callable[[], Tensor]) -> tuple[Replayed, Tensor]:
         """Return the graph of some work of this model's and what it returned, which every replay writes anew."""
