@@ -148,9 +148,12 @@ def ancestors(parents: Ints) -> Bools:
         parents: (batch, n), parents before children; the root's is -1.
     """
     batch, count = parents.shape
-    sees = np.zeros((batch, count, count), dtype=np.bool_)
-    sees[:, np.arange(count), np.arange(count)] = True
-    rows = np.arange(batch)
-    for node in range(1, count):
-        sees[:, node] |= sees[rows, parents[:, node]]
-    return sees
+    size = -(-count // 8)  # bytes of a node's line, as numbers of any length: far cheaper than lines of an array
+    lines: list[bytes] = []
+    for row in parents.tolist():
+        seen = [1]
+        for node in range(1, count):
+            seen.append(seen[row[node]] | 1 << node)
+        lines.extend(bits.to_bytes(size, "little") for bits in seen)
+    packed = np.frombuffer(b"".join(lines), dtype=np.uint8).reshape(batch, count, size)
+    return np.unpackbits(packed, axis=2, count=count, bitorder="little").view(np.bool_)
