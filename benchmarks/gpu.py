@@ -1,6 +1,6 @@
 """Decoding on a GPU: how near plain decoding comes to the memory's limit, and does a plan hold what it promises?
 
-    python benchmarks/gpu.py [--device cuda:0] [--budget 40] [--large 8b-even] [--parts plain,planned]
+    python benchmarks/gpu.py [--device cuda:0] [--budget 40] [--large 8b-even] [--parts plain,planned,kernels]
 
     plain    Llama shapes of 1 B and 8 B with random weights, batch 1 and 8: tokens/s against what the memory's
              bandwidth, measured in the same run, allows; and what a round takes beyond the target's forward, which is
@@ -9,6 +9,8 @@
              of them grown as well: so forwards cost what they do at that size, and acceptance is real. Traces are
              recorded on the small target, which is the same function. The family is profiled from CUDA graphs and
              planned for at batch 1 and 8, and the plan races plain decoding and settings that people take by hand.
+    kernels  verifies of the 8 B shape by our kernels, which read the tree, and by torch's, which take a mask; only if
+             asked for.
 
 No round may wait for the device but where it reads a result: rounds run while torch refuses every other wait. `holds`
 is true where plain decoding reaches 70 % of the limit at batch 1, a round takes at most 3 % beyond its forwards, a
@@ -43,10 +45,12 @@ from spectune.profiler.bandwidth import memory_bandwidth
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.device import detect
 from spectune.profiler.memory import MemoryJournal
+from spectune.profiler.records.architecture import Architecture
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.overhead import RoundOverhead
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.models.forward import CausalModel
+from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import causal_model, load_pretrained, load_tokenizer
 from spectune.runtime.models.random import load_random
 from spectune.runtime.models.regime import in_regime
@@ -81,6 +85,7 @@ COMMON = {
 BATCHES, CONTEXT, ROUNDS, WARM_UP, ALONE = (1, 8), 512, 100, 10, 20
 PROFILE_PROMPTS, PROFILE_TOKENS, NEW_TOKENS, TURNS, RACES = 24, 64, 64, 8, 2
 PROMPTS = {1: 12, 8: 24}  # of a race, by batch
+KERNEL_SHAPES = ((1, 512, 1), (1, 512, 16), (1, 512, 64), (8, 512, 8), (1, 4096, 1), (1, 4096, 32))
 GROWN_DRAFTERS = {"medium": "0.3b-even"}  # the others stay as small as they are
 LEAST_OF_LIMIT, MOST_BEYOND, MOST_ERROR, BEST = 0.70, 0.03, 0.05, 0.98
 BUSH = TokenTree(parents=(-1, 0, 0, 0, 1, 1, 2, 4, 7), ranks=(0, 0, 1, 2, 0, 1, 0, 0, 0))
@@ -106,6 +111,8 @@ def main() -> int:
         told, planned = planned_rows(here, asked.device, asked.budget, asked.large)
         result |= told
         rows += planned
+    if "kernels" in parts:
+        rows += kernel_rows(asked.device)
     checks = verdicts(rows)
     for name, holds in checks.items():
         print(f"{'ok  ' if holds else 'MISS'} {name}")
@@ -115,13 +122,31 @@ def main() -> int:
     return 0 if all(checks.values()) else 1
 
 
-def plain_rows(name: str, device: str, bytes_per_s: float) -> Iterator[Json]:
-    """Yield plain decoding of a shape with random weights, at every batch."""
+def random_model(name: str, device: str) -> tuple[CausalModel, Architecture]:
+    """Return a model of a shape with random weights."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
         config.write_text(json.dumps({**COMMON, **SHAPES[name], "tie_word_embeddings": name == "1B"}))
-        model = in_regime(load_random(config, dtype=DTYPE, device=device), REGIME)
-        architecture = read_architecture(config)
+        return load_random(config, dtype=DTYPE, device=device), read_architecture(config)
+
+
+def kernel_rows(device: str) -> Iterator[Json]:
+    """Yield what verifies take by our kernels and by torch's."""
+    model, _ = random_model("8B", device)
+    assert isinstance(model, LeanModel)
+    own = model.reads_trees
+    for batch, context, tokens in KERNEL_SHAPES:
+        ms = {}
+        for name, model.reads_trees in (("ours", own), ("torch", False)):
+            ms[name] = alone_ms(in_regime(model, REGIME), "verify", batch, context, tokens)
+        print(f"8B batch {batch}, {tokens} tokens behind {context}: {ms}", flush=True)
+        yield {"part": "kernels", "decoder": "", "batch": batch, "context": context, "tokens": tokens, "ms": ms}
+
+
+def plain_rows(name: str, device: str, bytes_per_s: float) -> Iterator[Json]:
+    """Yield plain decoding of a shape with random weights, at every batch."""
+    loaded, architecture = random_model(name, device)
+    model = in_regime(loaded, REGIME)
     for batch in BATCHES:
         decoder = Decoder(model, {}, always(PLAIN), slots=batch, capacity=CONTEXT + 4 * ROUNDS)
         for index in range(batch):
