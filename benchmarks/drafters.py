@@ -47,6 +47,7 @@ from spectune.planner.rehearsal import Rehearsal
 from spectune.planner.search import price, price_all
 from spectune.planner.stack_search import StackSearch
 from spectune.runtime.models.loading import load_tokenizer
+from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request
 from spectune.tuning.decoding import Family
 from spectune.tuning.family import load_family, torch_device
@@ -93,7 +94,9 @@ def main() -> None:
     table, counted_s = counted_table(models.target)
     read = (*calibration_prompts(), *further_calibration_prompts(FURTHER_PROMPTS, load_tokenizer(str(models.target))))
     chapter = learned(asked.temperature, asked.budget, models=models, batches=BATCHES, tables=(table,), prompts=read)
-    family = load_family(models, dtype=DTYPE, device=torch_device(chapter.inputs.device))
+    device = chapter.inputs.device
+    regime = decoding_regime(chapter.inputs.verify.regime, device.kind)
+    family = load_family(models, dtype=DTYPE, device=torch_device(device), regime=regime)
     fresh = requests(evaluation_prompts(), asked.temperature, seed=1000)
     owned = {name: facts_of(folder, DISTILLED_S.get(name)) for name, folder in models.drafters.items()}
     owned[TABLE] = {"parameters": None, "training_s": counted_s}

@@ -192,7 +192,7 @@ def peak_of(way: str, setup: RoundSetup, have: Counted, requests: Sequence[Reque
             load,
             device_kind=torch.device(device).type,
             is_sampled=any(request.temperature > 0 for request in requests),
-            workspace_bytes=workspace_bytes(detect(device)),
+            library_bytes=workspace_bytes(detect(device)),
         ),
     )
 

@@ -36,6 +36,7 @@ from spectune.planner.policy import (
     TreePolicy,
 )
 from spectune.planner.search import price
+from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request
 from spectune.tuning.decoding import Family
 from spectune.tuning.family import load_family, torch_device
@@ -57,7 +58,9 @@ def main() -> None:
     asked = parser.parse_args()
     chapter = learned(asked.temperature, asked.budget)
     models = family_models(family_folder())
-    family = load_family(models, dtype=DTYPE, device=torch_device(chapter.inputs.device))
+    device = chapter.inputs.device
+    regime = decoding_regime(chapter.inputs.verify.regime, device.kind)
+    family = load_family(models, dtype=DTYPE, device=torch_device(device), regime=regime)
     swept = requests(calibration_prompts()[:PROMPTS], asked.temperature, seed=0)
     fresh = requests(evaluation_prompts(), asked.temperature, seed=1000)
     ways = configurations(list(models.drafters))[:: 10 if asked.quick else 1]

@@ -28,6 +28,7 @@ from spectune.planner.policy import LookupPolicy, PlainPolicy, StaticPolicy, Tre
 from spectune.planner.published import sequoia_tree
 from spectune.planner.published_rules import published_defaults
 from spectune.planner.search import price
+from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request
 from spectune.tuning.decoding import Family
 from spectune.tuning.family import load_family, torch_device
@@ -46,7 +47,9 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=30.0, help="seconds for latency cells")
     asked = parser.parse_args()
     chapter = learned(asked.temperature, asked.budget, "full")
-    family = load_family(family_models(family_folder()), dtype=DTYPE, device=torch_device(chapter.inputs.device))
+    device = chapter.inputs.device
+    regime = decoding_regime(chapter.inputs.verify.regime, device.kind)
+    family = load_family(family_models(family_folder()), dtype=DTYPE, device=torch_device(device), regime=regime)
     fresh = requests(evaluation_prompts()[:16], asked.temperature, seed=1000)
     rows = [one_cell(cell, chapter.inputs, family, fresh, asked.repeats) for cell in chapter.cells]
     checks = {

@@ -240,8 +240,9 @@ def predicted_peak(have: Counted, setups: Sequence[RoundSetup], device: str) -> 
         load = replace(load, capacity=capacity, unread_tokens=READ_TOGETHER, layer_tokens=fed)
         drafters = [have.footprints[name] for name in names]
         kind = torch.device(device).type
-        peak = peak_bytes(have.footprints["target"], drafters, load, device_kind=kind, is_sampled=True)
-        peaks.append(peak + workspace_bytes(detect(device)))
+        own = workspace_bytes(detect(device))
+        target = have.footprints["target"]
+        peaks.append(peak_bytes(target, drafters, load, device_kind=kind, is_sampled=True, library_bytes=own))
     return max(peaks) + caches
 
 

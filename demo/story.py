@@ -11,6 +11,7 @@ from ..db.store import Store
 from ..planner.inputs import PlanInputs
 from ..planner.plan import Plan
 from ..runtime.models.loading import load_pretrained, load_tokenizer
+from ..runtime.models.regime import decoding_regime
 from ..tuning.family import EXACT_DTYPE, load_family, torch_device
 from ..tuning.plan import PlanRequest, inputs_of, solve_and_store
 from ..tuning.profile import Profile, profile
@@ -88,7 +89,8 @@ def compare(chapter: Chapter, folder: Path, size: DemoSize, progress: Progress, 
     device = torch_device(chapter.profile.device)
     found = {cell.batch: contestants(chapter.plan, cell, chapter.inputs) for cell in chapter.plan.cells}
     speeds = {}
-    family = load_family(models, dtype=chapter.inputs.dtype, device=device)
+    regime = decoding_regime(chapter.plan.regime, chapter.profile.device.kind)
+    family = load_family(models, dtype=chapter.inputs.dtype, device=device, regime=regime)
     baseline = load_pretrained(str(models.target), dtype=chapter.inputs.dtype, device=device)
     for cell in chapter.plan.cells:
         progress(f"decoding side by side, batch {cell.batch}", 0.0)

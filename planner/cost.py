@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 
 from ..errors import MeasurementError, PlanError
 from ..profiler.records.overhead import RoundOverhead
-from ..profiler.records.role import BLOCK, SELF
+from ..profiler.records.role import BLOCK, CAPTURED, SELF
 from ..profiler.records.surface import LatencySurface
 from .draft import Ints
 from .kernels.rounds import Table, price
 from .replay import Replay
 
 Floats = NDArray[np.float64]
-CAPTURED = "cuda-graph"  # the regime in which every shape is captured by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

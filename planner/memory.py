@@ -55,7 +55,7 @@ def memory_bytes(
         load_of(cell, policy, run_tokens),
         device_kind=inputs.device.kind,
         is_sampled=inputs.temperature > 0,
-        workspace_bytes=workspace_bytes(inputs.device),
+        library_bytes=workspace_bytes(inputs.device),
     )
 
 
@@ -76,7 +76,7 @@ def peak_bytes(
     *,
     device_kind: str,
     is_sampled: bool,
-    workspace_bytes: int = 0,
+    library_bytes: int = 0,
 ) -> int:
     """Return the most bytes that a decoder's tensors take at once.
 
@@ -86,14 +86,14 @@ def peak_bytes(
         load: what is held and fed.
         device_kind: "cpu" or "cuda".
         is_sampled: whether requests have a temperature above 0.
-        workspace_bytes: what the device's libraries take of torch's allocator.
+        library_bytes: what the device's libraries take of torch's allocator.
     """
     if device_kind != "cpu":
         target, *drafters = (replace(model, widened_bytes=0, halved_bytes=0) for model in (target, *drafters))
     tapped = [drafter.beside for drafter in drafters if drafter.beside is not None]
     waiting, kept = sum(one.waiting_bytes for one in tapped), sum(one.answering_bytes for one in tapped)
     rows, piece = load.slots * load.verify_tokens, min(PIECE, load.prompt_tokens)
-    held = workspace_bytes
+    held = library_bytes
     held += sum(_held(model, device_kind) + load.slots * _cached(model, load.capacity) for model in (target, *drafters))
     held += load.slots * load.capacity * sum(one.tapped_bytes for one in tapped)
     held += rows * load.capacity * _mask_bytes(target, device_kind)

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
 from ..planner.policy import StackPolicy, TreePolicy, drafting
+from ..profiler.records.role import CAPTURED
 from .choice import Choice
 from .decoder import Decoder
 from .drafters.head import model_drafter
@@ -154,7 +155,7 @@ class Generator:
 
     @property
     def _is_captured(self) -> bool:
-        return self._target.regime == "cuda-graph"
+        return self._target.regime == CAPTURED
 
     def _held_for(self, requests: Sequence[Request], slots: int) -> _Held:
         """Return a decoder that nobody else uses with room for some requests."""

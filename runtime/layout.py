@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..profiler.records.role import CAPTURED
 from .models.arena import Arena
 from .models.forward import TREE_ATTENTION, WORD, CausalModel, ForwardInput, packed_input
 from .transfer import sent
@@ -63,7 +64,7 @@ def seen_by(model: CausalModel, capacity: int) -> Callable[[int], int] | None:
     Few different numbers, for every one is captured by itself. A model that reads trees looks no further than each
     text whatever is in sight: so that is the whole cache, and one capture serves every context.
     """
-    if model.regime != "cuda-graph":
+    if model.regime != CAPTURED:
         return None
     if model.attention == TREE_ATTENTION:
         return lambda positions: capacity

@@ -13,6 +13,7 @@ from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
+from ..profiler.records.role import CAPTURED
 from .choice import Choice, choose_plan, plainly
 from .generator import Generator
 from .ladder import in_short, told
@@ -72,7 +73,7 @@ def load(
     place = "cpu" if here.kind == "cpu" else f"cuda:{here.index}"
     model = load_model(str(target), dtype=number_format, device=place)
     is_lossy = allow_lossy and choice.plan is not None and bool(choice.plan.classifiers)
-    regime = "eager" if choice.plan is None or is_lossy else decoding_regime(choice.plan.regime, model.device)
+    regime = "eager" if choice.plan is None or is_lossy else decoding_regime(choice.plan.regime, here.kind)
     model = in_regime(model, regime)
     shelf = _Shelf(choice.plan, identity, model, drafters or {}, dtype=number_format, device=place)
     choice = with_substitutes(choice, shelf.has, model.longest_context, allow_lossy=allow_lossy)
@@ -137,7 +138,7 @@ class _Shelf:
         require_recorded(name, identify(folder, name), recorded)
         require_drafter_of(folder, self._identity)
         drafter = load_drafter(str(folder), self._target, dtype=self._dtype, device=self._device)
-        return in_regime(drafter, "cuda-graph") if self._target.regime == "cuda-graph" else drafter
+        return in_regime(drafter, CAPTURED) if self._target.regime == CAPTURED else drafter
 
     def _load_classifier(self, name: str, recorded: ModelIdentity) -> PivotClassifier:
         folder = Path(self._given.get(name, recorded.location))

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from spectune.demo.story import family_folder
 from spectune.errors import DeviceError, MeasurementError
@@ -64,9 +63,9 @@ def test_a_plan_decodes_in_the_regime_that_priced_it_where_that_can_be() -> None
     drafted = replace(source, role="draft", regime="eager")
     captured = replace(plan, provenance=replace(plan.provenance, surfaces=(drafted, source)))
     assert captured.regime == "cuda-graph"
-    assert decoding_regime(captured.regime, torch.device("cuda")) == "cuda-graph"
-    assert decoding_regime(captured.regime, torch.device("cpu")) == "eager"
-    assert decoding_regime("engine:llama.cpp-1", torch.device("cuda")) == "eager"
+    assert decoding_regime(captured.regime, "cuda") == "cuda-graph"
+    assert decoding_regime(captured.regime, "cpu") == "eager"
+    assert decoding_regime("engine:llama.cpp-1", "cuda") == "eager"
 
 
 def test_the_demos_drafters_are_there() -> None:

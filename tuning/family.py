@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import MeasurementError
 from ..profiler.identity import identify
 from ..profiler.records.device import Device
+from ..profiler.records.role import CAPTURED
 from ..runtime.models.drafter import draft_role, load_drafter, require_drafter_of
 from ..runtime.models.loading import load_model
 from ..runtime.models.pivots import load_pivots
@@ -34,16 +35,29 @@ def identify_all(models: Models) -> Identities:
     return Identities(target=target, drafters=drafters)
 
 
-def load_family(models: Models, *, dtype: str, device: str, classifiers: Mapping[str, Path] | None = None) -> Family:
-    """Return the models ready to run, and pivot classifiers by name."""
+def load_family(
+    models: Models,
+    *,
+    dtype: str,
+    device: str,
+    classifiers: Mapping[str, Path] | None = None,
+    regime: str = "eager",
+) -> Family:
+    """Return the models ready to run in a regime, and pivot classifiers by name.
+
+    Raises:
+        MeasurementError: a model cannot run so.
+        DeviceError: CUDA graphs are asked of models that are not on a GPU.
+    """
     target = load_model(str(models.target), dtype=dtype, device=device)
-    return Family(
+    family = Family(
         target=target,
         drafters={
             name: load_drafter(str(path), target, dtype=dtype, device=device) for name, path in models.drafters.items()
         },
         judges={name: load_pivots(folder, target) for name, folder in (classifiers or {}).items()},
     )
+    return family_in(family, regime)
 
 
 def settled_regime(asked: str, device: Device, models: Models) -> str:
@@ -55,7 +69,7 @@ def settled_regime(asked: str, device: Device, models: Models) -> str:
     if asked != AUTO_REGIME:
         return asked
     can_be_captured = device.kind == "cuda" and all(draft_role(path) == "draft" for path in models.drafters.values())
-    return "cuda-graph" if can_be_captured else "eager"
+    return CAPTURED if can_be_captured else "eager"
 
 
 def family_in(family: Family, regime: str) -> Family:

@@ -31,6 +31,7 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import AUTO_DTYPE, GIB, Device
 from ..profiler.records.match import match_devices, nearest
 from ..profiler.records.model import ModelIdentity
+from ..profiler.records.role import CAPTURED
 from ..profiler.records.surface import LatencySurface
 from .architectures import footprints_of
 from .host_time import is_known
@@ -41,11 +42,7 @@ from .studies import StoredStudies
 if TYPE_CHECKING:  # a plan from files loads no model, and no library that does
     from .profile import Profile
 
-RUNTIME_REGIMES = (
-    "eager",
-    "eager-transformers",
-    "cuda-graph",
-)  # how the decoder runs; preferred where several were measured
+RUNTIME_REGIMES = ("eager", "eager-transformers", CAPTURED)  # how the decoder runs; preferred over others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

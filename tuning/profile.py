@@ -25,7 +25,7 @@ from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.tapped import is_beside_target
 from ..runtime.requests import Request
 from .decoding import Family
-from .family import EXACT_DTYPE, family_in, identify_all, load_family, settled_regime, torch_device
+from .family import EXACT_DTYPE, identify_all, load_family, settled_regime, torch_device
 from .holding import held
 from .overhead import measure_overhead
 from .parts import finished_surfaces
@@ -90,7 +90,7 @@ def profile(
         seen = [replace(each, requests=tuple(shown_to(exact.target, each.requests))) for each in workloads]
         recorded = record_workloads(seen, identities, exact, kept, journal, progress)
         del exact
-        family = family_in(load_family(request.models, dtype=request.dtype, device=torch_device(device)), regime)
+        family = load_family(request.models, dtype=request.dtype, device=torch_device(device), regime=regime)
         surfaces = finished_surfaces(journal) or time_surfaces(
             request,
             family,

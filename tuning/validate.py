@@ -15,6 +15,7 @@ from ..planner.validation import Validation, ValidationRow
 from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.prompts import Prompt
+from ..profiler.records.role import CAPTURED
 from ..profiler.records.wire import to_json
 from ..runtime.loader import require_recorded
 from ..runtime.models.loading import load_tokenizer
@@ -22,7 +23,7 @@ from ..runtime.models.regime import decoding_regime
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, setup_of
 from .decoding import Family, decode_timed, names_of, room_for
-from .family import family_in, load_family, torch_device
+from .family import load_family, torch_device
 from .gauge import Gauge
 from .prompts import requests_of, shown_to
 from .race import DecoderEntrant, race
@@ -80,8 +81,8 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
     models = Models(target=request.target, drafters={n: Path(m.location) for n, m in plan.drafters})
     judging = {name: Path(found.location) for name, found in plan.classifiers} if request.allow_lossy else {}
     dtype = request.dtype or plan.dtype
-    loaded = load_family(models, dtype=dtype, device=torch_device(device), classifiers=judging)
-    family = family_in(loaded, "eager" if judging else decoding_regime(plan.regime, loaded.target.device))
+    regime = "eager" if judging else decoding_regime(plan.regime, device.kind)
+    family = load_family(models, dtype=dtype, device=torch_device(device), classifiers=judging, regime=regime)
     requests = shown_to(family.target, requests)
     rows = []
     for done, batch in enumerate(batches):
@@ -159,6 +160,6 @@ def entrant(name: str, setup: RoundSetup, family: Family, requests: Sequence[Req
     room = room_for(requests, [setup], batch)
     names = names_of(setup)
     decoder = family.decoder(always(setup), names=names, batch=batch, capacity=room, allow_lossy=setup.is_lossy)
-    if family.target.regime == "cuda-graph":
+    if family.target.regime == CAPTURED:
         decode_timed(decoder, requests[: WARM_UP_TEXTS * batch], batch)
     return DecoderEntrant(name, decoder, requests, batch)

@@ -28,6 +28,7 @@ Origin = Literal["measured", "imported", "estimated", "bound"]
 BLOCK = "block"
 SELF = "self"
 ROLE = re.compile(rf"verify|draft|prefill|head|{BLOCK}|{SELF}|exit:[1-9]\d*|loop:[1-9]\d*|round:\S+")
+CAPTURED = "cuda-graph"  # the regime in which every shape is captured by itself
 LOCAL = "eager|eager-transformers|compiled|cuda-graph"
 REGIME = re.compile(rf"{LOCAL}|engine:\S+|imported:\S+|(estimated|bound):({LOCAL}|engine:\S+)")
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import DeviceError
+from ...profiler.records.role import CAPTURED
 from ..cache import KeyValueCache
 from ..transfer import host_memory, wait_for
 from .arena import Arena
@@ -56,7 +57,7 @@ class GraphedModel:
     Source: NVIDIA CUDA programming guide, "CUDA graphs"; torch.cuda.graph.
     """
 
-    regime = "cuda-graph"
+    regime = CAPTURED
 
     def __init__(self, model: CausalModel, recorder: Recorder | None = None) -> None:
         """Wrap a model on a GPU; `recorder` captures its work, CUDA where None.

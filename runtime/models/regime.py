@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import torch
-
 from ...errors import MeasurementError
+from ...profiler.records.role import CAPTURED
 from .compiled import CompiledModel
 from .forward import CausalModel
 from .graphed import GraphedModel
 from .lean import LeanModel
 
 
-def decoding_regime(priced: str, device: torch.device) -> str:
-    """Return how a plan decodes that was priced in a regime: from CUDA graphs where it was and they can be."""
-    return priced if priced == "cuda-graph" and device.type == "cuda" else "eager"
+def decoding_regime(priced: str, device_kind: str) -> str:
+    """Return how a plan decodes that was priced in a regime: from CUDA graphs where it was and on a GPU."""
+    return priced if priced == CAPTURED and device_kind == "cuda" else "eager"
 
 
 def in_regime(model: CausalModel, regime: str) -> CausalModel:
@@ -29,7 +28,7 @@ def in_regime(model: CausalModel, regime: str) -> CausalModel:
     """
     if model.regime == regime or (regime == "eager" and model.regime == "eager-transformers"):
         return model
-    if regime == "cuda-graph":
+    if regime == CAPTURED:
         return GraphedModel(model)
     if regime == "compiled" and isinstance(model, LeanModel):
         return CompiledModel(model)
