@@ -14,7 +14,7 @@ from spectune.profiler.records.device import Device
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import decoding_regime
 from spectune.tuning.decoding import Family
-from spectune.tuning.family import family_in, load_family, settled_regime
+from spectune.tuning.family import family_in, load_family, require_regime, settled_regime
 from spectune.tuning.request import Models
 
 from .plans import plan_of
@@ -52,6 +52,18 @@ def test_what_reads_the_targets_hidden_states_is_captured_by_nobody() -> None:
     family = load_family(HEADED, dtype="float32", device="cpu")
     with pytest.raises(MeasurementError, match="eagle3 read what the target computes on the way"):
         family_in(family, "cuda-graph")
+
+
+@pytest.mark.parametrize(
+    ("device", "models", "message"), [(DEVICE, SMALL, "need models on a GPU"), (GPU, HEADED, "eagle3 read what")]
+)
+def test_what_cannot_be_captured_is_refused_before_anything_is_measured(
+    device: Device, models: Models, message: str
+) -> None:
+    with pytest.raises((DeviceError, MeasurementError), match=message):
+        require_regime("cuda-graph", device, models)
+    require_regime("eager", device, models)
+    require_regime("cuda-graph", GPU, SMALL)
 
 
 def test_a_plan_decodes_in_the_regime_that_priced_it_where_that_can_be() -> None:

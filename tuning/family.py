@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import MeasurementError
+from ..errors import DeviceError, MeasurementError
 from ..profiler.identity import identify
 from ..profiler.records.device import Device
 from ..profiler.records.role import CAPTURED
@@ -81,14 +81,31 @@ def family_in(family: Family, regime: str) -> Family:
     """
     if regime == "eager":
         return family
-    beside = [name for name, model in family.drafters.items() if is_beside_target(model)]
+    _require_alone([name for name, model in family.drafters.items() if is_beside_target(model)], regime)
+    drafters = {name: in_regime(model, regime) for name, model in family.drafters.items()}
+    return replace(family, target=in_regime(family.target, regime), drafters=drafters)
+
+
+def require_regime(regime: str, device: Device, models: Models) -> None:
+    """Refuse to capture what cannot be, before a model is loaded or anything is measured.
+
+    Raises:
+        MeasurementError: a drafter reads what its target computes on the way.
+        DeviceError: CUDA graphs are asked of a device that is no GPU.
+    """
+    if regime != CAPTURED:
+        return
+    if device.kind != "cuda":
+        raise DeviceError(f"CUDA graphs need models on a GPU and these are to run on {device.label}; use regime eager")
+    _require_alone([name for name, path in models.drafters.items() if draft_role(path) != "draft"], regime)
+
+
+def _require_alone(beside: Sequence[str], regime: str) -> None:
     if beside:
         raise MeasurementError(
             f"{', '.join(beside)} read what the target computes on the way, which regime {regime} does not show; use "
             "regime eager, or leave them out"
         )
-    drafters = {name: in_regime(model, regime) for name, model in family.drafters.items()}
-    return replace(family, target=in_regime(family.target, regime), drafters=drafters)
 
 
 def torch_device(device: Device) -> str:

@@ -25,7 +25,7 @@ from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.tapped import is_beside_target
 from ..runtime.requests import Request
 from .decoding import Family
-from .family import EXACT_DTYPE, identify_all, load_family, settled_regime, torch_device
+from .family import EXACT_DTYPE, identify_all, load_family, require_regime, settled_regime, torch_device
 from .holding import held
 from .overhead import measure_overhead
 from .parts import finished_surfaces
@@ -80,6 +80,7 @@ def profile(
     device = detect(request.device)
     regime = settled_regime(request.regime, device, request.models)
     request = replace(request, dtype=device.dtype_for(request.dtype), regime=regime)
+    require_regime(regime, device, request.models)
     identities = identify_all(request.models)
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     domains = domains_of(request, [asked for workload in workloads for asked in workload.requests])
