@@ -46,7 +46,7 @@ from identity import LOOKUP, PROMPT_TOKENS, WAYS, drafters_of, random_prompts  #
 BATCHES = (1, 8)
 CONTEXT, NEW_TOKENS = 128, 32
 TOLERANCE = 0.05
-HEADS = ("eagle3", "medusa", "ctc", "specformer", "exit")  # folders beside the target; those that are there take part
+HEADS = ("eagle3", "medusa", "ctc", "specformer", "exit", "recycling")  # beside the target; those that are there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from spectune.profiler.domain import Domain, Shape
 from spectune.profiler.latency import Session, measure
 from spectune.profiler.memory import MemoryJournal
 from spectune.profiler.records.surface import LatencySurface
+from spectune.profiler.repeats import repeats_of
 from spectune.profiler.tally import Cell, Tally
 from spectune.runtime.models.loading import load_model
 from spectune.runtime.shapes import ForwardShapes
@@ -78,7 +79,7 @@ class UniformGrid(AdaptiveDesign):
             if left_ms <= 0.0 and chosen:
                 break
             chosen.append(cell)
-            left_ms -= visit_ms(cell.ms if cell.visits else 5.0)
+            left_ms -= visit_ms(cell.surface, cell.ms if cell.visits else 5.0)
         return chosen
 
 
@@ -170,18 +171,24 @@ def runners() -> list[ForwardShapes]:
 
 def grid_tokens(budget_s: float, surfaces: Sequence[LatencySurface]) -> list[int]:
     """Return the token counts per model of the densest grid that the budget can visit six times, by known costs."""
-    visit_ms = Session().visit_ms
-    judged_ms = HELD_OUT_CALLS * sum(visit_ms(held.predicted_ms) for surface in surfaces for held in surface.held_out())
+    judged_ms = HELD_OUT_CALLS * sum(
+        visit_ms(surface, held.predicted_ms) for surface in surfaces for held in surface.held_out()
+    )
     for share in np.arange(1.0, 0.0, -0.02):
         counts = [max(3, round(float(share) * domain.most_tokens)) for domain in domains()]
         cells_ms = sum(
-            visit_ms(surface.latency(*shape).ms)
+            visit_ms(surface, surface.latency(*shape).ms)
             for surface, domain, count in zip(surfaces, domains(), counts, strict=True)
             for shape in grid_shapes(domain, count)
         )
         if CALLS_OF_A_GRID_CELL * cells_ms + judged_ms <= 1000.0 * budget_s:
             break
     return counts
+
+
+def visit_ms(surface: LatencySurface, call_ms: float) -> float:
+    """Return what one visit of a shape takes."""
+    return repeats_of(surface.role).visit_ms(call_ms) + Session().own_ms
 
 
 def grid_shapes(domain: Domain, count: int) -> list[Shape]:

@@ -64,7 +64,7 @@ def print_preview(facts: Json) -> None:
 def profile_facts(done: Profile, store_url: str) -> Json:
     """Return what a profile measured; JSON values, None where nothing is known yet."""
     return {
-        **_shared_facts(done, [done.verify, *done.drafts.values()], store_url),
+        **_shared_facts(done, done.surfaces, store_url),
         "traces": [
             {
                 "drafter": trace.drafter_name,

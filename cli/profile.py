@@ -106,7 +106,7 @@ if TYPE_CHECKING:
     is_flag=False,
     flag_value="verify,draft",
     metavar="[ROLE,ROLE,...]",
-    help="Time forwards and record nothing: verify, draft, prefill, exit:LAYERS, loop:DEPTH.",
+    help="Time forwards and record nothing: verify, draft, resume, prefill, exit:LAYERS, loop:DEPTH.",
 )
 @click.option("--tokens", "most_tokens", type=click.IntRange(1), metavar="N", help="Most per forward, timing alone.")
 @click.option(

@@ -97,7 +97,7 @@ def pairwise_source(pairwise: PairwiseAcceptance) -> PlanSource:
 def sources_of_inputs(inputs: PlanInputs) -> list[PlanSource]:
     """Return everything a plan is computed from: surfaces first, the target's before its drafters'."""
     surfaces = [surface_source(inputs.verify, "target")]
-    surfaces += [surface_source(drafter.surface, drafter.name) for drafter in inputs.drafters]
+    surfaces += [surface_source(surface, drafter.name) for drafter in inputs.drafters for surface in drafter.surfaces]
     traces = [trace_source(drafter.trace) for drafter in inputs.drafters]
     agreement = [] if inputs.pairwise is None else [pairwise_source(inputs.pairwise)]
     return [*surfaces, overhead_source(inputs.overhead), *traces, *agreement]

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .acceptance import PositionResults
-from .cost import CellCosts, CostTable
+from .cost import CellCosts
+from .cost_table import CostTable
 from .recorded import Rows
+from .resumed_policy import RESUMED
 
 Floats = NDArray[np.float64]
 
@@ -41,10 +43,10 @@ def least_round_ms(results: PositionResults, kind: str, drafter: str | None, cos
         drafter: the model that drafts, None where none does.
         costs: of the cell.
     """
-    if kind not in costs.host:
+    if kind not in costs.host or (kind == RESUMED and drafter not in costs.resumed):
         return np.inf
     nodes, widths = int(results.sizes.min()), results.widths.min(axis=0)
-    total = _least(costs.verify, np.array([nodes]))
+    total = _least(costs.verifying(kind, drafter).table, np.array([nodes]))
     if drafter is not None and widths.any():
         table = costs.drafts[drafter]
         first = table.ms[:, 1 : len(widths) + 2].min()  # it catches up with one token or more

@@ -78,5 +78,5 @@ def candidate_of(
         verify_ms=verify_ms,
         host_ms=host_ms,
         censored_share=replay.censored_share,
-        run_tokens=costs.run_tokens[: policy.max_verify_tokens + 1],
+        run_tokens=costs.verifying(policy.kind, drafter).run_tokens[: policy.max_verify_tokens + 1],
     )

@@ -20,7 +20,7 @@ from .acceptance import (
 )
 from .crossfit import EVERYWHERE, HALVES, Bools, folds_of, half_of
 from .frozen import FrozenTable
-from .policy import ChainPolicy, Eagle2Policy, OptTreePolicy, PlainPolicy, StaticPolicy, TreePolicy
+from .policy import ChainPolicy, Eagle2Policy, OptTreePolicy, PlainPolicy, ResumedPolicy, StaticPolicy, TreePolicy
 from .recorded import Recording, Rows, Text
 from .spaces import MOST_CHILDREN
 from .static_tree import Floats, nested_trees
@@ -76,14 +76,28 @@ def drafted(recording: Recording, most_tokens: int) -> Iterator[Contender]:
         recording: of the drafter.
         most_tokens: that one verify can feed.
     """
-    chains = [ChainPolicy(length=length) for length in CHAIN_LENGTHS if length < most_tokens]
-    for chain in chains:
+    for chain in _chains(most_tokens):
         yield Contender(policy=chain, results=rank_results(chain, recording))
     for tree, half in _static_trees_by_half(recording, most_tokens):
         static = StaticPolicy(tree=tree)
         yield Contender(policy=static, results=rank_results(static, recording), searched_on=half)
     for policy, results in _grown(recording, most_tokens):
         yield Contender(policy=policy, results=results)
+
+
+def resumed(recording: Recording, most_tokens: int) -> Iterator[Contender]:
+    """Yield the chains of one drafter, an exit, as they are verified from its states.
+
+    Args:
+        recording: of the drafter.
+        most_tokens: that one verify can feed.
+    """
+    for chain in _chains(most_tokens):
+        yield Contender(policy=ResumedPolicy(draft=chain), results=rank_results(chain, recording))
+
+
+def _chains(most_tokens: int) -> list[ChainPolicy]:
+    return [ChainPolicy(length=length) for length in CHAIN_LENGTHS if length < most_tokens]
 
 
 def _grown(recording: Recording, most_tokens: int) -> Iterator[tuple[TreePolicy, PositionResults]]:

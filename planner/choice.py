@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .candidate import Candidate
 from .contest import Contest
-from .cost import Floats
+from .cost import CellCosts, Floats
 from .crossfit import Bools, cross_fitted_rate
 from .estimate import by_text, rates_of, relative_error, resampled, resampled_rates
 from .plan import Alternative, ErrorParts, Lead, PlanCell, Prediction, PublishedPrice, StackForecast
-from .policy import LossyPolicy, PlainPolicy, StackPolicy, TextPolicy, drafting
+from .policy import LossyPolicy, PlainPolicy, ResumedPolicy, StackPolicy, TextPolicy, drafting
 from .sensitivity import outlook_of
 from .shape import ShapeFacts
 
@@ -23,6 +23,7 @@ SIMPLICITY = {  # of equally many models and nodes: shapes known before the roun
     "plain": 0,
     "lookup": 0,
     "chain": 0,
+    "resumed": 1,
     "suffix": 1,
     "static": 1,
     "confident-chain": 2,
@@ -52,6 +53,13 @@ class SurfaceErrors:
     verify: float
     drafts: dict[str, float]
     drift: float = DRIFT
+    resumed: dict[str, float] = field(default_factory=dict)  # of verifications from an exit's states, by its name
+
+    def verify_of(self, candidate: Candidate) -> float:
+        """Return the error of a candidate's verification."""
+        if isinstance(candidate.policy, ResumedPolicy):
+            return self.resumed[candidate.drafter or ""]
+        return self.verify
 
     def draft_of(self, candidate: Candidate) -> float:
         """Return the error of a candidate's drafting, of a stack that of its worst known model; 0 without a model."""
@@ -214,9 +222,16 @@ def planned_cell(
         keeps_bound=_keeps_bound(contest, ballot.near[taken], flattery),
         stack=beside.stack,
         shape=beside.shape,
-        run_ms=tuple(contest.costs.verify.row(cell.context)[: len(chosen.run_tokens)].tolist()),
+        run_ms=_run_ms(contest.costs, chosen),
         quality=chosen.quality,
     )
+
+
+def _run_ms(costs: CellCosts, chosen: Candidate) -> tuple[float, ...]:
+    """Return what the forwards of a candidate's verification take at the cell's context; a root alone is read whole."""
+    context, count = costs.cell.context, len(chosen.run_tokens)
+    own = costs.verifying(chosen.policy.kind, chosen.drafter).table.row(context)[2:count]
+    return (*costs.verify.row(context)[:2].tolist(), *own.tolist())
 
 
 def _lead(chosen: Candidate, able: Sequence[Candidate], others: Sequence[Alternative], weights: Floats) -> Lead | None:
@@ -297,7 +312,7 @@ class Promise:
         )
 
     def _parts(self, chosen: Candidate, rates: Floats, flattery: float) -> ErrorParts:
-        verify = self.errors.verify * chosen.verify_ms / chosen.round_ms
+        verify = self.errors.verify_of(chosen) * chosen.verify_ms / chosen.round_ms
         draft = self.errors.draft_of(chosen) * chosen.draft_ms / chosen.round_ms
         return ErrorParts(
             acceptance=math.sqrt(2.0) * relative_error(rates, self.texts),

@@ -125,7 +125,7 @@ class Contest:
             times: of the rounds, where they are known: where several models draft.
             quality: what a lossy policy was measured to cost; it is refused without.
         """
-        refusal = self._refusal(policy, drafter, replay)
+        refusal = self._lacking(policy, drafter) or self._refusal(policy, drafter, replay)
         if isinstance(policy, LossyPolicy) and quality is None:
             refusal = "it is lossy, and what it costs in quality was not measured"
         if refusal is None:
@@ -176,11 +176,18 @@ class Contest:
             for (kind, drafter), reasons in self._refused.items()
         )
 
+    def _lacking(self, policy: TreePolicy, drafter: str | None) -> str | None:
+        try:
+            self.costs.verifying(policy.kind, drafter)
+        except PlanError as error:
+            return str(error)
+        return None
+
     def _refusal(self, policy: TreePolicy, drafter: str | None, replay: Replay) -> str | None:
         if replay.censored_share > MOST_CENSORED:
             lacking = f"{replay.censored_share:.1%} of the visited positions lack a recorded expansion"
             return f"{lacking}; record wider or deeper"
-        if policy.max_verify_tokens > self.costs.verify.most_tokens:
+        if policy.max_verify_tokens > self.costs.verifying(policy.kind, drafter).table.most_tokens:
             return f"a verify of {policy.max_verify_tokens} tokens was not measured; profile larger ones"
         if self.most_bytes is None or isinstance(policy, PlainPolicy):
             return None

@@ -3,6 +3,7 @@
     draft  = t_draft(catch_up) + sum over further forwards of t_draft(width), which a block drafter has none of;
              an exit of the target's own catches up with 1 token: the target has read the others
     verify = t_verify(run_tokens[nodes])      the padded shape that will really run; of few sizes where each is captured
+             and where it goes on from an exit's states t_resume of that exit, padded by itself
     host   = a + b * forwards + c * nodes     fitted per kind of policy
 
 A round whose own context lies in the cell's span is priced there, clipped to the contexts that
@@ -12,8 +13,8 @@ were measured; any other round is priced at the cell's own context.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -23,11 +24,14 @@ from ..errors import MeasurementError, PlanError
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.role import BLOCK, CAPTURED, SELF
 from ..profiler.records.surface import LatencySurface
+from .cost_table import NOTHING_DRAFTED, CostTable, Verification
 from .draft import Ints
 from .kernels.rounds import Table, price
 from .replay import Replay
+from .resumed_policy import RESUMED
 
 Floats = NDArray[np.float64]
+CHAIN = "chain"  # the kind whose rounds are a resumed chain's but for the verification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,62 +64,6 @@ def cells_of(batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...
         for context, low, high in list(spans)
         for batch in sorted(set(batches))
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CostTable:
-    """Milliseconds of one forward at one batch size.
-
-    Attributes:
-        contexts: (knots,), ascending.
-        ms: (knots, tokens + 1), by tokens per sequence; entry 0 is 0.0, nothing fed.
-        is_block: one such forward drafts a whole tree, whatever its layers; its tokens are those that it reads.
-        reads_newest: what was committed the target has read for it, all but the newest token.
-    """
-
-    contexts: Floats
-    ms: Floats
-    is_block: bool = False
-    reads_newest: bool = False
-
-    @property
-    def most_tokens(self) -> int:
-        """Most tokens per sequence the table knows."""
-        return int(self.ms.shape[1]) - 1
-
-    def at(self, contexts: Floats, tokens: Ints) -> Floats:
-        """Return (rounds, forwards): cost of `tokens` at (rounds,) contexts, linear between knots."""
-        upper = np.clip(np.searchsorted(self.contexts, contexts), 1, max(len(self.contexts) - 1, 1))
-        lower = np.minimum(upper - 1, len(self.contexts) - 1)
-        upper = np.minimum(upper, len(self.contexts) - 1)
-        gap = np.maximum(self.contexts[upper] - self.contexts[lower], 1.0)
-        share = np.clip((contexts - self.contexts[lower]) / gap, 0.0, 1.0)[:, None]
-        low: Floats = self.ms[lower[:, None], tokens]
-        return low + share * (self.ms[upper[:, None], tokens] - low)
-
-    def paid(self, widths: Ints) -> Ints:
-        """Return (rounds, forwards): those of a drafter's layers (rounds, layers) that cost a forward of their own."""
-        return widths[:, :1] if self.is_block else widths
-
-    def caught_up(self, committed: Ints) -> Ints:
-        """Return (rounds,): tokens that the first forward reads where so many were committed since the last draft."""
-        return np.minimum(committed, 1) if self.reads_newest else committed
-
-    def layers(self, context: float, width: int) -> tuple[float, ...]:
-        """Return the costs of drafting layers of 0 .. width nodes, as CAST weighs them.
-
-        Any layer of a block drafter is taken for its one forward, since CAST knows no forward that costs nothing.
-        """
-        row = self.row(context)
-        return (0.0, *([float(row[1])] * width)) if self.is_block else tuple(row[: width + 1].tolist())
-
-    def row(self, context: float) -> Floats:
-        """Return (tokens + 1,): the costs at one context."""
-        every: Floats = self.at(np.array([context]), np.arange(self.ms.shape[1])[None])[0]
-        return every
-
-
-NOTHING_DRAFTED = CostTable(contexts=np.empty(0), ms=np.empty((0, 0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -157,6 +105,7 @@ class CellCosts:
         run_tokens: index = tokens in the tree, value = tokens fed.
         drafts: by drafter name.
         host: by kind of policy, milliseconds of a round, of each drafter forward and of each node.
+        resumed: by the name of an exit, what verifying from its states costs.
     """
 
     cell: Cell
@@ -164,6 +113,7 @@ class CellCosts:
     run_tokens: tuple[int, ...]
     drafts: dict[str, CostTable]
     host: dict[str, tuple[float, float, float]]
+    resumed: dict[str, Verification] = field(default_factory=dict)
 
     def times(self, replay: Replay, kind: str, drafter: str | None) -> RoundTimes:
         """Return what every round of a replay costs here.
@@ -175,7 +125,8 @@ class CellCosts:
         Raises:
             PlanError: a forward is larger than what was measured, or the kind has no host time here.
         """
-        _require("verify", int(replay.nodes.max()), self.verify)
+        verification = self.verifying(kind, drafter).table
+        _require("verify", int(replay.nodes.max()), verification)
         draft, rounds = NOTHING_DRAFTED, replay.arrays
         if drafter is not None and replay.widths.shape[1]:
             draft = self.drafts[drafter]
@@ -186,11 +137,23 @@ class CellCosts:
             _require(f"draft of {drafter}", most_fed, draft)
         times = np.empty((3, replay.rounds))
         span = (float(self.cell.low), float(self.cell.high), float(self.cell.context))
-        verify = Table(self.verify.contexts, self.verify.ms)
+        verify = Table(verification.contexts, verification.ms)
         table = Table(draft.contexts, draft.ms)
         paid = draft.paid(replay.widths).shape[1]
         price(rounds, span, table, paid, verify, self.host_of(kind), times)
         return RoundTimes(by_part=times)
+
+    def verifying(self, kind: str, drafter: str | None) -> Verification:
+        """Return what verifying costs in rounds of a policy's kind.
+
+        Raises:
+            PlanError: they go on from the states of a drafter, and nobody timed that.
+        """
+        if kind != RESUMED:
+            return Verification(table=self.verify, run_tokens=self.run_tokens)
+        if drafter not in self.resumed:
+            raise PlanError(f"no verification from the states of {drafter} was timed; profile an exit of this target")
+        return self.resumed[drafter]
 
     def clipped_share(self, replay: Replay) -> float:
         """Return the share of rounds priced at the nearest measured context, not at their own."""
@@ -215,14 +178,27 @@ class CellCosts:
 
 
 def cell_costs(
-    cell: Cell, verify: LatencySurface, drafts: dict[str, LatencySurface], overhead: RoundOverhead
+    cell: Cell,
+    verify: LatencySurface,
+    drafts: dict[str, LatencySurface],
+    overhead: RoundOverhead,
+    resumes: Mapping[str, LatencySurface] | None = None,
 ) -> CellCosts:
     """Return the costs of a cell: padded for the target, unpadded for the drafters.
+
+    Args:
+        cell: what is priced.
+        verify: of the target.
+        drafts: of the drafters, by name.
+        overhead: the host's part.
+        resumes: of verifications from the states of those drafters that are exits; no captured forward is one.
 
     Raises:
         MeasurementError: the batch was not measured.
     """
-    context = _nearest_measured(verify, cell)
+    context, host = _nearest_measured(verify, cell), _host_lines(overhead, cell.batch)
+    if resumes and CHAIN in host:  # an exit's rounds were timed only where it was the one to draft: else as a chain's
+        host = {RESUMED: host[CHAIN], **host}
     most = _most_tokens(verify, cell.batch, context)
     run_tokens = verify.padded(cell.batch, context, most).run_tokens.tolist()
     if verify.regime == CAPTURED:
@@ -235,8 +211,20 @@ def cell_costs(
             name: _table(surface, cell, range(_most_tokens(surface, cell.batch, _nearest_measured(surface, cell)) + 1))
             for name, surface in drafts.items()
         },
-        host=_host_lines(overhead, cell.batch),
+        host=host,
+        resumed={
+            name: _resumed(surface, cell, run_tokens)
+            for name, surface in (resumes or {}).items()
+            if verify.regime != CAPTURED
+        },
     )
+
+
+def _resumed(surface: LatencySurface, cell: Cell, run_tokens: Sequence[int]) -> Verification:
+    """Return what verifying from an exit's states costs; a root alone is always verified whole, padded as there."""
+    context = _nearest_measured(surface, cell)
+    padded = surface.padded(cell.batch, context, _most_tokens(surface, cell.batch, context)).run_tokens.tolist()
+    return Verification(table=_table(surface, cell, padded), run_tokens=(*run_tokens[:2], *padded[2:]))
 
 
 def captured_size(tokens: int) -> int:

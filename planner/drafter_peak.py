@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .beside import Beside, Said
+from .beside import Beside, LookedUp, Said
 from .footprint import MOST_ROWS, Footprint
 from .load import Load
 
@@ -14,6 +14,8 @@ NOISE = 24  # bytes alive at once for each number of noise that is made: three o
 def drafting_bytes(model: Footprint, load: Load, *, is_sampled: bool) -> int:
     """Return what the largest forward of a drafter has alive at once, the choice among its scores included."""
     beside = model.beside or Beside()
+    if beside.looked_up is not None:
+        return _looking(beside, beside.looked_up, load)
     piece = min(PIECE, load.prompt_tokens) if beside.has_own_text else 0
     unread = load.slots * unread_tokens(model, load)
     read_bytes = beside.read_bytes or model.row_bytes
@@ -67,7 +69,8 @@ def fed_pairs(model: Footprint, load: Load) -> int:
     """Return the most pairs that a drafter's masks have room for; they see the whole cache from the first."""
     beside = model.beside or Beside()
     piece = min(PIECE, load.prompt_tokens) if beside.has_own_text else 0
-    layer = load.layer_tokens if beside.said is None else 0
+    is_fed = beside.said is None and beside.looked_up is None
+    layer = load.layer_tokens if is_fed else 0
     return max(piece, load.slots * max(layer, unread_tokens(model, load))) * load.capacity
 
 
@@ -92,6 +95,17 @@ def _saying(model: Footprint, said: Said, slots: int, load: Load) -> int:
     places, seen = slots * said.places, load.capacity + said.places
     masked = model.number_bytes * seen if said.pair_bytes else 0  # its own mask outlives its layer
     return places * max(said.row_bytes + seen * said.pair_bytes, said.made_bytes + masked)
+
+
+def _looking(beside: Beside, looked_up: LookedUp, load: Load) -> int:
+    """Return what reading committed text takes, or looking a layer's nodes up, where no layer is a forward."""
+    nodes = load.slots * load.layer_tokens
+    read = max(min(PIECE, load.prompt_tokens), load.slots * load.unread_tokens)
+    chosen = min(looked_up.piece_tokens, read) * looked_up.logit_bytes
+    return max(
+        read * (looked_up.row_bytes + looked_up.kept_bytes) + max(chosen, read * looked_up.kept_bytes),
+        nodes * (load.prompt_tokens * beside.sight_bytes + looked_up.found_bytes),
+    )
 
 
 def _asking(model: Footprint, said: Said, load: Load, is_sampled: bool) -> int:

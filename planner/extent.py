@@ -16,6 +16,7 @@ from .policy import (
     LossyPolicy,
     OptTreePolicy,
     PlainPolicy,
+    ResumedPolicy,
     StackPolicy,
     StaticPolicy,
     SuffixPolicy,
@@ -46,7 +47,7 @@ def extent_of(policy: TreePolicy) -> Extent:
     """Return the bounds of a policy's trees; O(nodes) for a static one."""
     if isinstance(policy, StaticPolicy):
         return _static(policy.tree)
-    if isinstance(policy, LossyPolicy):
+    if isinstance(policy, LossyPolicy | ResumedPolicy):
         return extent_of(policy.draft)
     if isinstance(policy, HybridPolicy):
         own = extent_of(policy.model)
@@ -57,6 +58,8 @@ def extent_of(policy: TreePolicy) -> Extent:
 
 def fixed_tree(policy: TreePolicy) -> TokenTree | None:
     """Return the tree of a policy that drafts the same one in every round; None where trees differ."""
+    if isinstance(policy, ResumedPolicy):
+        return fixed_tree(policy.draft)
     if isinstance(policy, ChainPolicy):
         return TokenTree(parents=tuple(range(-1, policy.length)), ranks=(0,) * (policy.length + 1))
     return policy.tree if isinstance(policy, StaticPolicy) else None

@@ -9,7 +9,7 @@ from typing import Literal
 from ..profiler.records.role import origin_of
 from .extent import Extent, extent_of
 from .plan import Plan, PlanCell, Prediction
-from .policy import ChainPolicy, PlainPolicy
+from .policy import ChainPolicy, PlainPolicy, ResumedPolicy
 
 Limit = Literal["verify", "draft", "host", "acceptance"]
 
@@ -93,7 +93,7 @@ class CellFacts:
 def cell_facts(cell: PlanCell) -> CellFacts:
     """Return the numbers that explain a cell."""
     promise, policy, extent = cell.prediction, cell.policy, extent_of(cell.policy)
-    is_chain = isinstance(policy, ChainPolicy)
+    is_chain = isinstance(policy, ChainPolicy | ResumedPolicy)
     needed = cell.plain.tokens_per_round * promise.round_ms / cell.plain.round_ms  # plain decoding's in that time
     return CellFacts(
         batch=cell.batch,

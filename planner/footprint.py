@@ -32,11 +32,13 @@ class Footprint:
     left_bytes: int = 0  # alive beside its logits when they come about, per token that has some
     vocabulary: int = 0
     number_bytes: int = 0
+    looking_bytes: int = 0  # alive at once while an image is looked at
     beside: Beside | None = None  # of a drafter that works beside its target
 
     def __post_init__(self) -> None:
-        if self.weight_bytes < 1 or self.kv_bytes_per_token < 0:
-            raise PlanError(f"a footprint needs weight_bytes >= 1 and kv_bytes_per_token >= 0, got {self}")
+        least = 1 if self.beside is None else 0  # what looks up may have no weights
+        if self.weight_bytes < least or self.kv_bytes_per_token < 0:
+            raise PlanError(f"a footprint needs weight_bytes >= {least} and kv_bytes_per_token >= 0, got {self}")
 
 
 class Attention(Protocol):

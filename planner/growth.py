@@ -26,6 +26,7 @@ from .policy import (
     LossyPolicy,
     OptTreePolicy,
     PlainPolicy,
+    ResumedPolicy,
     StackPolicy,
     StaticPolicy,
     SuffixPolicy,
@@ -74,7 +75,7 @@ def _grown(policy: TreePolicy, scorer: LayerScorer, batch: int) -> DraftBatch:
             return grow_opt_tree(policy, scorer)
         case CastPolicy():
             return grow_cast(policy, scorer)
-        case LossyPolicy():
+        case LossyPolicy() | ResumedPolicy():
             return _grown(policy.draft, scorer, batch)
         case LookupPolicy() | SuffixPolicy() | SuffixTreePolicy() | CachebackPolicy():
             raise PlanError(f"a {policy.label} has no drafter to grow with; ask a text_state.TextState")

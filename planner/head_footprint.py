@@ -15,8 +15,9 @@ from ..errors import PlanError
 from ..profiler.records.architecture import Architecture, bytes_of
 from .beside import Beside, Said
 from .footprint import Footprint, folded_lines, footprint_of, halves_save, layer_numbers, most_widened, table_bytes
+from .recycling_footprint import recycling_footprint
 
-Form = Literal["eagle", "eagle3", "medusa", "ctc", "specformer", "exit"]
+Form = Literal["eagle", "eagle3", "medusa", "ctc", "specformer", "exit", "recycling"]
 DRAWN = 4  # bytes of a number that tokens are drawn or chosen by
 FRAME_GROUPS = 16  # tokens whose frames a CTC drafter's cache has room for: as runtime/models/ctc.py
 SOUGHT = 9  # bytes of a mask's entry while the last token in sight is sought: a truth value and its column
@@ -34,6 +35,7 @@ class DrafterParts:
     head_dim: int = 0  # of a form of EAGLE's; the others have their target's
     stored_dtype: str = ""  # number format of the matrices in its file
     reads: tuple[int, ...] = ()  # how many of the target's layers each hidden state it reads has passed
+    successors: int = 0  # that are kept of every token, where nothing was trained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +191,14 @@ def _exit(parts: DrafterParts, dtype: str) -> Footprint:
         left_bytes=3 * bytes_of(dtype) * parts.target.hidden,
         vocabulary=parts.target.vocabulary,
         number_bytes=bytes_of(dtype),
-        beside=Beside(has_own_text=False),
+        beside=Beside(has_own_text=False, state_bytes=bytes_of(dtype) * parts.target.hidden),
     )
+
+
+def _recycling(parts: DrafterParts, dtype: str) -> Footprint:
+    """Return that of Token Recycling."""
+    own = recycling_footprint(parts.target, parts.successors, dtype)
+    return replace(own, beside=_tapping(parts, dtype, own.beside or Beside()))
 
 
 _FOOTPRINTS: Mapping[Form, Callable[[DrafterParts, str], Footprint]] = {
@@ -200,6 +208,7 @@ _FOOTPRINTS: Mapping[Form, Callable[[DrafterParts, str], Footprint]] = {
     "ctc": _ctc,
     "specformer": _specformer,
     "exit": _exit,
+    "recycling": _recycling,
 }
 
 

@@ -10,14 +10,14 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
-from ..profiler.records.role import BLOCK, SELF
+from ..profiler.records.role import BLOCK, RESUME, SELF
 from ..profiler.records.surface import LatencySurface
 from .footprint import Footprint
 from .lossy_run import LossyRun
 from .memory import LOOKUP
 from .recorded import Text, texts_of
 
-__all__ = ["BLOCK", "LOOKUP", "SELF", "TARGET", "DrafterInputs", "PlanInputs", "with_weights"]
+__all__ = ["BLOCK", "LOOKUP", "SELF", "TARGET", "DrafterInputs", "PlanInputs", "resumes_of", "with_weights"]
 
 HEAD = "head"  # role of the surface of a drafter that reads the target's hidden states
 DRAFT_ROLES = ("draft", HEAD, BLOCK, SELF)
@@ -26,12 +26,17 @@ TARGET = "target"  # what the target is called among the models of a PairwiseAcc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterInputs:
-    """One drafter: who it is, what a forward costs, and what it proposed along the target's texts."""
+    """One drafter: who it is, what a forward costs, and what it proposed along the target's texts.
+
+    Attributes:
+        resume: of an exit, what a verification costs that goes on from its states; None where that was not measured.
+    """
 
     name: str
     model: ModelIdentity
     surface: LatencySurface
     trace: AcceptanceTrace
+    resume: LatencySurface | None = None
 
     def __post_init__(self) -> None:
         if not self.name or self.name == LOOKUP:
@@ -44,11 +49,31 @@ class DrafterInputs:
                 f"drafter {self.name}: the surface's role is {self.surface.role!r}, expected one of {DRAFT_ROLES}"
             )
         _require_same(f"drafter {self.name}: the trace's drafter", self.trace.drafter, self.model.key)
+        if self.resume is not None:
+            self._require_of_exit(self.resume)
 
     @property
     def reads_features(self) -> bool:
         """Whether it drafts from what the target keeps, which only committed text has: so it is in no stack."""
         return self.surface.role in (HEAD, BLOCK, SELF)
+
+    @property
+    def surfaces(self) -> tuple[LatencySurface, ...]:
+        """All that was measured of it."""
+        return (self.surface,) if self.resume is None else (self.surface, self.resume)
+
+    def _require_of_exit(self, resume: LatencySurface) -> None:
+        """Raise PlanError unless a surface is of verifications from the states of this drafter, an exit."""
+        own = self.surface
+        for what, seen, expected in (
+            ("role", own.role, SELF),
+            ("other surface's role", resume.role, RESUME),
+            ("other surface's model", resume.model, own.model),
+            ("other surface's device", resume.device, own.device),
+            ("other surface's dtype", resume.dtype, own.dtype),
+            ("other surface's regime", resume.regime, own.regime),
+        ):
+            _require_same(f"drafter {self.name}, verified from its states: the {what}", seen, expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +170,11 @@ class PlanInputs:
                 f"the agreement was recorded at temperature {pairwise.temperature}, not {self.temperature}; "
                 "measure them together"
             )
+
+
+def resumes_of(inputs: PlanInputs) -> dict[str, LatencySurface]:
+    """Return what verifications from the states of exits cost, by the exit's name."""
+    return {drafter.name: drafter.resume for drafter in inputs.drafters if drafter.resume is not None}
 
 
 def with_weights(traces: Iterable[AcceptanceTrace]) -> list[AcceptanceTrace]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .cost import Cell
-from .policy import StackPolicy, TreePolicy, drafting
+from .policy import ResumedPolicy, StackPolicy, TreePolicy, drafting
 from .room import deepest, most_drafted, widest_layer
 
 
@@ -23,6 +23,7 @@ class Load:
     scored_tokens: int = 0  # of these, those whose scores are looked at
     is_ranked: bool = False  # those forwards are asked for their best tokens alone, not for probabilities
     unread_tokens: int = 0  # per sequence, committed since the drafter last read
+    resumed_tokens: int = 0  # per sequence, of a verification that goes on from states that an exit keeps
 
 
 def load_of(cell: Cell, policy: TreePolicy, run_tokens: Sequence[int] = ()) -> Load:
@@ -39,4 +40,5 @@ def load_of(cell: Cell, policy: TreePolicy, run_tokens: Sequence[int] = ()) -> L
         scored_tokens=drafts.max_chain + 1 if isinstance(drafts, StackPolicy) else widest_layer(policy),
         is_ranked=isinstance(drafts, StackPolicy),
         unread_tokens=1 + deepest(policy),
+        resumed_tokens=fed if isinstance(policy, ResumedPolicy) else 0,
     )

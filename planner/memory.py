@@ -96,6 +96,7 @@ def peak_bytes(
     held = library_bytes
     held += sum(_held(model, device_kind) + load.slots * _cached(model, load.capacity) for model in (target, *drafters))
     held += load.slots * load.capacity * sum(one.tapped_bytes for one in tapped)
+    held += load.slots * load.resumed_tokens * sum(one.state_bytes for one in tapped)
     held += rows * load.capacity * _mask_bytes(target, device_kind)
     held += sum(fed_pairs(drafter, load) * _mask_bytes(drafter, device_kind) for drafter in drafters)
     prompt_mask = piece * load.prompt_tokens * target.number_bytes  # its own, while it is read
@@ -104,6 +105,7 @@ def peak_bytes(
         rows * waiting + inside(target, rows, rows * load.capacity),
         answering(target, rows, kept),
         _drawing_bytes(target, load, device_kind, is_sampled),
+        target.looking_bytes,
     ]
     return held + max(*forwards, *(drafting_bytes(drafter, load, is_sampled=is_sampled) for drafter in drafters))
 

@@ -17,6 +17,7 @@ from .fly_policy import FlyPolicy
 from .hybrid_policy import HybridPolicy
 from .lossy_policy import LossyPolicy
 from .pad_policy import PadPolicy
+from .resumed_policy import ResumedPolicy
 from .stack_policy import StackPolicy
 from .text_policies import CachebackPolicy, SuffixPolicy, SuffixTreePolicy
 from .tree_policies import CastPolicy, Eagle2Policy, OptTreePolicy, StaticPolicy, TalonPolicy
@@ -35,6 +36,7 @@ __all__ = [
     "OptTreePolicy",
     "PadPolicy",
     "PlainPolicy",
+    "ResumedPolicy",
     "StackPolicy",
     "StaticPolicy",
     "SuffixPolicy",
@@ -51,7 +53,9 @@ DraftedPolicy: TypeAlias = (
     ChainPolicy | ConfidentChainPolicy | StaticPolicy | Eagle2Policy | TalonPolicy | OptTreePolicy | CastPolicy
 )
 TextPolicy: TypeAlias = LookupPolicy | SuffixPolicy | SuffixTreePolicy | CachebackPolicy  # drafted by the text itself
-TreePolicy: TypeAlias = PlainPolicy | TextPolicy | HybridPolicy | StackPolicy | DraftedPolicy | FlyPolicy | PadPolicy
+TreePolicy: TypeAlias = (
+    PlainPolicy | TextPolicy | HybridPolicy | StackPolicy | DraftedPolicy | ResumedPolicy | FlyPolicy | PadPolicy
+)
 
 _POLICIES: dict[str, type[TreePolicy]] = {
     "plain": PlainPolicy,
@@ -68,14 +72,15 @@ _POLICIES: dict[str, type[TreePolicy]] = {
     "opt-tree": OptTreePolicy,
     "cast": CastPolicy,
     "stack": StackPolicy,
+    "resumed": ResumedPolicy,
     "lossy-fly": FlyPolicy,
     "lossy-pad": PadPolicy,
 }
 
 
 def drafting(policy: TreePolicy) -> TreePolicy:
-    """Return what a policy drafts, whatever rule accepts it: of a lossy one its drafting alone."""
-    return policy.draft if isinstance(policy, LossyPolicy) else policy
+    """Return what a policy drafts, however it is verified and accepted: of a lossy one its drafting alone."""
+    return policy.draft if isinstance(policy, LossyPolicy | ResumedPolicy) else policy
 
 
 def policy_to_json(policy: TreePolicy) -> str:

@@ -23,6 +23,7 @@ from .policy import (
     LossyPolicy,
     OptTreePolicy,
     PlainPolicy,
+    ResumedPolicy,
     StackPolicy,
     StaticPolicy,
     SuffixPolicy,
@@ -264,7 +265,7 @@ def _children_and_width(policy: TreePolicy) -> tuple[int, int]:
             return 0, 0
         case HybridPolicy():
             return _children_and_width(policy.model)
-        case LossyPolicy():
+        case LossyPolicy() | ResumedPolicy():
             return _children_and_width(policy.draft)
         case StackPolicy():
             return 1 + policy.siblings, 1

@@ -9,7 +9,7 @@ from .memory import LOOKUP
 from .objective import LatencyBound
 from .outlook import Neighbour, Outlook, Scenario, Step
 from .plan import PlanCell
-from .policy import ChainPolicy, Eagle2Policy, PlainPolicy, StaticPolicy
+from .policy import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, StaticPolicy
 
 TOLD = 0.01  # a relative difference below this is no reason for anything
 GIB = 2.0**30
@@ -66,7 +66,8 @@ def _round(cell: PlanCell, facts: CellFacts) -> Iterator[str]:
     fed = f", fed as {facts.fed_tokens}" if facts.fed_tokens > facts.verify_tokens else ""
     most = "" if _is_fixed(cell) else "up to "
     tokens = f"{most}{_count(facts.verify_tokens, 'token')}"
-    yield f"  verify {promise.verify_ms:.2f} ms ({facts.share_verify:.0%}): {tokens} of each sequence{fed}"
+    unread = ", 1 by all layers, the others by those behind the exit" if isinstance(cell.policy, ResumedPolicy) else ""
+    yield f"  verify {promise.verify_ms:.2f} ms ({facts.share_verify:.0%}): {tokens} of each sequence{fed}{unread}"
     if cell.drafter is not None:
         forwards = cell.policy.draft_forwards
         shape = f"{most}{_count(forwards, 'forward')} of {'up to ' * (facts.width > 1)}{_count(facts.width, 'node')}"
@@ -77,7 +78,7 @@ def _round(cell: PlanCell, facts: CellFacts) -> Iterator[str]:
 
 def _is_fixed(cell: PlanCell) -> bool:
     """Say whether every round verifies as many tokens after as many forwards."""
-    return isinstance(cell.policy, PlainPolicy | ChainPolicy | StaticPolicy | Eagle2Policy)
+    return isinstance(cell.policy, PlainPolicy | ChainPolicy | ResumedPolicy | StaticPolicy | Eagle2Policy)
 
 
 def _limit(facts: CellFacts) -> Iterator[str]:

@@ -8,7 +8,16 @@ from ..errors import PlanError
 from .acceptance import PositionResults, plain_results, results_of, text_results
 from .hybrid import hybrid_results
 from .inputs import LOOKUP, PlanInputs
-from .policy import CastPolicy, HybridPolicy, LossyPolicy, PlainPolicy, StackPolicy, TextPolicy, TreePolicy
+from .policy import (
+    CastPolicy,
+    HybridPolicy,
+    LossyPolicy,
+    PlainPolicy,
+    ResumedPolicy,
+    StackPolicy,
+    TextPolicy,
+    TreePolicy,
+)
 from .recorded import Recording, Rows, recording_of, rows_of
 from .replay import Replay, replay_cast, replay_results
 from .shape import ShapeFacts
@@ -99,6 +108,8 @@ class Rehearsal:
         if isinstance(policy, HybridPolicy):
             recording = self.recording(_named(policy, drafter))
             return hybrid_results(text_results(policy.text, self.inputs.texts), results_of(policy.model, recording))
+        if isinstance(policy, ResumedPolicy):
+            return self.results(policy.draft, drafter)
         if isinstance(policy, LossyPolicy):
             raise PlanError(f"{policy.label} decodes other texts than the target's own; its own rounds are recorded")
         if isinstance(policy, StackPolicy):

@@ -13,7 +13,7 @@ from ..errors import PlanError
 from .acceptance import PositionResults, confident_chain_results, eagle2_results
 from .contest import Contest
 from .cost import Cell, cell_costs
-from .inputs import LOOKUP, PlanInputs
+from .inputs import LOOKUP, PlanInputs, resumes_of
 from .lookup import Occurrence
 from .objective import LatencyBound
 from .policy import (
@@ -82,7 +82,7 @@ def prices(
 
 def _contest(inputs: PlanInputs, cell: Cell, bound: LatencyBound | None) -> Contest:
     drafts = {drafter.name: drafter.surface for drafter in inputs.drafters}
-    costs = cell_costs(cell, inputs.verify, drafts, inputs.overhead)
+    costs = cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs))
     return Contest(costs=costs, texts=len(inputs.texts), needs_bytes=lambda policy, drafter: None, bound=bound)
 
 

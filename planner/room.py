@@ -13,6 +13,7 @@ from .policy import (
     LossyPolicy,
     OptTreePolicy,
     PlainPolicy,
+    ResumedPolicy,
     StackPolicy,
     StaticPolicy,
     SuffixPolicy,
@@ -39,7 +40,7 @@ def most_drafted(policy: TreePolicy, batch: int | None = None) -> int:
             return 0
         case HybridPolicy():
             return most_drafted(policy.model, batch)
-        case LossyPolicy():
+        case LossyPolicy() | ResumedPolicy():
             return most_drafted(policy.draft, batch)
         case StackPolicy():
             return stack_room(policy, batch)
@@ -66,7 +67,7 @@ def widest_layer(policy: TreePolicy) -> int:
             return 1
         case HybridPolicy():
             return widest_layer(policy.model)
-        case LossyPolicy():
+        case LossyPolicy() | ResumedPolicy():
             return widest_layer(policy.draft)
         case StackPolicy():
             return 1 + 2 * policy.max_chain  # what was committed is read again before what is drafted below
@@ -93,7 +94,7 @@ def deepest(policy: TreePolicy) -> int:
             return min(policy.max_depth, policy.nodes - 1)
         case HybridPolicy():
             return max(deepest(policy.text), deepest(policy.model))
-        case LossyPolicy():
+        case LossyPolicy() | ResumedPolicy():
             return deepest(policy.draft)
         case StackPolicy():
             return policy.max_chain

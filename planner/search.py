@@ -17,7 +17,7 @@ from ..profiler.records.measurement import NORMAL_FROM_MAD
 from ..profiler.records.surface import LatencySurface
 from .bounds import most_tokens_per_round
 from .candidate import Candidate
-from .candidates import Contender, drafted, textual, unrecorded_beams
+from .candidates import Contender, drafted, resumed, textual, unrecorded_beams
 from .choice import DRIFT, Beside, SurfaceErrors, ballot_of, planned_cell
 from .contest import Contest
 from .cost import Cell, Floats, cell_costs
@@ -25,7 +25,7 @@ from .crossfit import EVERYWHERE
 from .estimate import resampling_weights
 from .hybrid import hybrids
 from .hybrid_policy import ElsePolicy
-from .inputs import LOOKUP, PlanInputs
+from .inputs import LOOKUP, PlanInputs, resumes_of
 from .lossy_search import search_lossy
 from .memory import memory_bytes
 from .options import SearchOptions, Studies
@@ -206,6 +206,9 @@ def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOption
         recording = rehearsal.recording(drafter.name)
         for contender in drafted(recording, most_tokens):
             _enter(contests, contender, drafter.name, recording.rows)
+        if drafter.resume is not None:
+            for contender in resumed(recording, most_tokens):
+                _enter(contests, contender, drafter.name, recording.rows)
         for policy, results in hybrids(recording, _else_policies(contests, drafter.name), most_tokens):
             _enter(contests, Contender(policy=policy, results=results), drafter.name, recording.rows)
         for contest in contests:
@@ -246,10 +249,10 @@ def _enter(contests: list[Contest], contender: Contender, drafter: str | None, r
 
 def _contest(inputs: PlanInputs, cell: Cell, options: SearchOptions) -> Contest:
     drafts = {drafter.name: drafter.surface for drafter in inputs.drafters}
-    costs = cell_costs(cell, inputs.verify, drafts, inputs.overhead)
+    costs = cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs))
 
     def needs_bytes(policy: TreePolicy, drafter: str | None) -> int | None:
-        return memory_bytes(cell, policy, drafter, inputs, costs.run_tokens)
+        return memory_bytes(cell, policy, drafter, inputs, costs.verifying(policy.kind, drafter).run_tokens)
 
     return Contest(
         costs=costs,
@@ -274,6 +277,7 @@ def _errors(inputs: PlanInputs) -> SurfaceErrors:
     return SurfaceErrors(
         verify=_error(inputs.verify),
         drafts={drafter.name: _error(drafter.surface) for drafter in inputs.drafters},
+        resumed={name: _error(surface) for name, surface in resumes_of(inputs).items()},
         drift=max(DRIFT, math.sqrt(2.0) * inputs.verify.drift()),  # the moment of measuring is a sample, too
     )
 
@@ -298,7 +302,7 @@ def _known_error(surface: LatencySurface) -> float | None:
 def _provenance(
     inputs: PlanInputs, outcomes: list[SolvedCell], *, created: str, spectune: str, seed: int
 ) -> Provenance:
-    surfaces = [inputs.verify, *(drafter.surface for drafter in inputs.drafters)]
+    surfaces = [inputs.verify, *(surface for drafter in inputs.drafters for surface in drafter.surfaces)]
     return Provenance(
         created=created,
         spectune=spectune,

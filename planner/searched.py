@@ -148,7 +148,7 @@ def texts_of_half(texts: int, half: int) -> Bools:
 
 def _digest(inputs: PlanInputs) -> str:
     found = hashlib.sha256(f"{inputs.device.fingerprint} {inputs.target.key} {inputs.dtype}".encode())
-    for surface in (inputs.verify, *(drafter.surface for drafter in inputs.drafters)):
+    for surface in (inputs.verify, *(surface for drafter in inputs.drafters for surface in drafter.surfaces)):
         found.update(repr([(c.batch, c.context_tokens, c.tokens, c.repeats_ms) for c in surface.measurements]).encode())
     found.update(repr(inputs.overhead.samples).encode())
     for drafter in inputs.drafters:

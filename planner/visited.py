@@ -12,7 +12,16 @@ from ..errors import PlanError
 from .draft import Bools, DraftBatch, Ints
 from .extent import extent_of, fixed_tree
 from .growth import grow
-from .policy import DraftedPolicy, HybridPolicy, LossyPolicy, PlainPolicy, StackPolicy, TextPolicy, TreePolicy
+from .policy import (
+    DraftedPolicy,
+    HybridPolicy,
+    LossyPolicy,
+    PlainPolicy,
+    ResumedPolicy,
+    StackPolicy,
+    TextPolicy,
+    TreePolicy,
+)
 from .recorded import RecordedScorer, Recording, Text
 from .shape import ShapeFacts
 from .text_state import TextState
@@ -41,6 +50,8 @@ def shape_of(
         return ShapeFacts(verified=(), reached=())
     if isinstance(policy, TextPolicy):
         return _of_text(policy, texts)
+    if isinstance(policy, ResumedPolicy):
+        return shape_of(policy.draft, batch, texts=texts, recording=recording)
     if isinstance(policy, StackPolicy | HybridPolicy | LossyPolicy):
         raise PlanError(f"the shape of a {policy.label} is not counted; replay it with stack_replay")
     if recording is None:

@@ -41,6 +41,7 @@ class Sketch:
     tokens_per_round: float
     verify_tokens: int
     widths: tuple[int, ...]  # nodes of each drafter forward
+    resume: int | None = None  # the surface that verifies, from an exit's states; None: the target's own
 
 
 class DecisionWorth:
@@ -53,6 +54,7 @@ class DecisionWorth:
         contexts: Sequence[int],
         texts: Sequence[Text] = (),
         blocks: Collection[int] = (),
+        resumes: Mapping[int, int] | None = None,
     ) -> None:
         """Sketch the policies.
 
@@ -62,6 +64,7 @@ class DecisionWorth:
             contexts: where rates are compared.
             texts: recorded, in which lookups find what they draft.
             blocks: numbers of the surfaces of block drafters, whose one forward drafts a whole tree.
+            resumes: by number of an exit's surface, that of verifying its chains from its states.
 
         Raises:
             PlanError: no context.
@@ -74,6 +77,8 @@ class DecisionWorth:
             forwards = 1 if drafter in blocks else None
             own = sketches(drafter, by_rank)
             self._sketches.extend(replace(one, widths=one.widths[:forwards]) for one in own)
+            if resumes and drafter in resumes:
+                self._sketches.extend(replace(one, resume=resumes[drafter]) for one in own[: len(CHAIN_LENGTHS)])
         if texts:
             self._sketches.extend(lookup_sketches(texts))
 
@@ -101,14 +106,17 @@ class DecisionWorth:
         weights[0] = 1.0  # plain decoding: every speed-up is told against it
         used: dict[int, dict[int, float]] = {}
         for sketch, weight in zip(self._sketches, weights.tolist(), strict=True):
-            _note(used.setdefault(self._verify, {}), [sketch.verify_tokens], weight)
+            _note(used.setdefault(self._verifies(sketch), {}), [sketch.verify_tokens], weight)
             if sketch.drafter is not None:
                 _note(used.setdefault(sketch.drafter, {}), sketch.widths, weight)
         return {surface: _between(weights_at) for surface, weights_at in used.items()}
 
+    def _verifies(self, sketch: Sketch) -> int:
+        return self._verify if sketch.resume is None else sketch.resume
+
     def _rate(self, cost: Cost, batch: int, context: int, sketch: Sketch) -> float:
         """Return tokens per millisecond and sequence; 0 where a cost is not known."""
-        round_ms = cost(self._verify, (batch, context, sketch.verify_tokens))
+        round_ms = cost(self._verifies(sketch), (batch, context, sketch.verify_tokens))
         if round_ms is None:
             return 0.0
         for width in sketch.widths:

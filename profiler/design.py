@@ -18,7 +18,7 @@ HELD_OUT_CALLS = 9  # timed per held-out cell, spread over the session
 FIRST_VISIT = 2.0  # price of a cell's first visit, which warms it up, over that of another
 DECISIVE = 1.0  # share of all shapes that one counts for where the decision hangs on it
 PATIENCE = 4  # calls at disturbed moments, per undisturbed one wanted, before they are taken as they are
-VisitMs = Callable[[float], float]  # what a visit takes, from what the call takes
+VisitMs = Callable[[int, float], float]  # what a visit takes, of a surface by its number, from what the call takes
 
 
 class Design(Protocol):
@@ -71,7 +71,7 @@ class AdaptiveDesign:
         for cells, share in ((_never_timed(tally), 1.0), (self._due(tally, spent_share), 0.4), (_too_few(tally), 1.0)):
             limit_ms = share * left_ms
             for cell in cells:
-                price = visit_ms(_call_ms(tally, cell)) * (1.0 if cell.visits else FIRST_VISIT)
+                price = visit_ms(cell.surface, _call_ms(tally, cell)) * (1.0 if cell.visits else FIRST_VISIT)
                 if limit_ms < price and chosen:
                     break
                 chosen.append(cell)
@@ -83,7 +83,7 @@ class AdaptiveDesign:
         if not options and not chosen:
             return self._due(tally, 1.0)
         for surface, option in options:
-            price = visit_ms(option.call_ms)
+            price = visit_ms(surface, option.call_ms)
             is_known = tally.knows(surface, option.shape)
             if left_ms < price and chosen:
                 break
@@ -109,7 +109,7 @@ class AdaptiveDesign:
         for surface, domain in enumerate(self._domains):
             for batch in domain.batches:
                 for option in self._options(tally, surface, batch):
-                    price = option.calls * visit_ms(option.call_ms)
+                    price = option.calls * visit_ms(surface, option.call_ms)
                     rate = option.error * (option.share + DECISIVE * worth(surface, option.shape)) / price
                     rated.append((rate, surface, option))
         rated.sort(key=lambda entry: (-entry[0], entry[1], entry[2].shape))

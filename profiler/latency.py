@@ -15,6 +15,7 @@ from .protocols import CellValue, MeasurementSink, ShapeRunner, SurfaceKey
 from .records.device import Device
 from .records.surface import LatencySurface
 from .records.visit import Visit
+from .repeats import Repeats, repeats_of
 from .tally import Cell, Tally
 
 Progress = Callable[[float], None]  # called with the share of the budget spent, in [0, 1]
@@ -29,26 +30,13 @@ class Session:
     """How a session is run, whatever its budget."""
 
     warmup_calls: int = 2  # before a cell's first timed call
-    untimed_calls: int = 1  # before every timed one that is shorter than `long_ms`
-    long_ms: float = 20.0  # a call this long fills the caches itself
-    burst_ms: float = 4.0  # calls shorter than this are timed several times in a row, and their median is the repeat
-    most_calls: int = 9  # of one visit
     own_ms: float = 0.5  # of ours, around every visit
     prepared: int = 512  # calls kept ready at once
     clock: Clock | None = None  # the device's own where None
 
     def __post_init__(self) -> None:
-        if self.warmup_calls < 0 or self.untimed_calls < 0 or min(self.prepared, self.most_calls) < 1:
-            raise MeasurementError(f"need no negative calls, and prepared and most_calls >= 1, got {self}")
-
-    def timed_calls(self, call_ms: float) -> int:
-        """Return how many calls one visit times; 1 where it is not known how long they take."""
-        return min(max(int(self.burst_ms / call_ms), 1), self.most_calls) if call_ms > 0.0 else 1
-
-    def visit_ms(self, call_ms: float) -> float:
-        """Return what timing one call takes altogether."""
-        untimed = self.untimed_calls if call_ms < self.long_ms else 0
-        return call_ms * (self.timed_calls(call_ms) + untimed) + self.own_ms
+        if self.warmup_calls < 0 or self.prepared < 1:
+            raise MeasurementError(f"need no negative calls, and prepared >= 1, got {self}")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -186,9 +174,9 @@ class _Run:
     def _round(self, seconds: float) -> bool:
         """Time one round; False where nothing is left to learn."""
         sentinels = [cell for cell in self.tally.cells if cell.purpose == "sentinel" and cell.failure is None]
-        around_s = 2 * sum(self.settings.visit_ms(cell.ms) for cell in sentinels if cell.visits) / 1000.0
+        around_s = 2 * sum(self._visit_ms(cell.surface, cell.ms) for cell in sentinels if cell.visits) / 1000.0
         share = self._spent_s() / self.budget_s
-        chosen = self.design.choose(self.tally, seconds - around_s, share, self.settings.visit_ms)
+        chosen = self.design.choose(self.tally, seconds - around_s, share, self._visit_ms)
         chosen = [cell for cell in chosen if cell.purpose != "sentinel"]
         if not chosen and all(cell.visits for cell in sentinels):
             return False
@@ -230,15 +218,18 @@ class _Run:
             self.progress(min(1.0, self._spent_s() / self.budget_s))
 
     def _timed_ms(self, cell: Cell) -> float:
-        """Time a call right after an untimed one: a decoder's forward finds its weights in the caches too."""
         is_new, known_ms = cell.number not in self.calls, cell.ms
         call = self._call(cell)
         for _ in range(self.settings.warmup_calls if is_new else 0):
             known_ms = self.clock.time_ms(call)
-        if not is_new and not known_ms >= self.settings.long_ms:
-            for _ in range(self.settings.untimed_calls):
-                call()
-        return statistics.median(self.clock.time_ms(call) for _ in range(self.settings.timed_calls(known_ms)))
+        return self._repeats(cell.surface).time_ms(call, self.clock, known_ms)
+
+    def _visit_ms(self, surface: int, call_ms: float) -> float:
+        """Return what timing one call of a surface takes altogether."""
+        return self._repeats(surface).visit_ms(call_ms) + self.settings.own_ms
+
+    def _repeats(self, surface: int) -> Repeats:
+        return repeats_of(self.runners[surface].role)
 
     def _call(self, cell: Cell) -> Call:
         call = self.calls.pop(cell.number, None) or self.runners[cell.surface].prepare(*cell.shape)

@@ -11,26 +11,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 import torch
 
 from ..errors import RequestError
 from ..planner.growth import DraftBatch
-from ..planner.policy import LossyPolicy, drafting
+from ..planner.policy import LossyPolicy, ResumedPolicy
 from .cache import Kept
-from .drafters.lookup import chains
-from .drafters.protocol import Drafter, ReadsTarget
+from .drafters.lookup import roots_of
+from .drafters.protocol import Drafter, ReadsTarget, asked_of
 from .draws import draw, drawn_from, scored
 from .faults import MOST_FAULTS, Fault, is_out_of_memory, reason_of, require_sound
-from .layout import PREFILL_TOKENS, Ints, Masks, ancestors, lay_out, seen_by
+from .layout import PREFILL_TOKENS, Masks, ancestors, lay_out, seen_by, widened
 from .lossy import Gates
 from .lossy_round import LossyRound, refusal
-from .models.forward import CausalModel
+from .models.forward import CausalModel, LeftStates
 from .models.graphed import GraphedModel
 from .pad import PivotJudge
 from .requests import Request, Sequence, are_greedy
+from .resumed import logits_of, states_left
 from .sampling import tree_paths
 from .setup import RoundSetup, Schedule
 from .stopwatch import Stopwatch
@@ -177,19 +177,19 @@ class Decoder:
     def _draft(self, batch: Many[Sequence], setup: RoundSetup) -> tuple[int, DraftBatch]:
         """Return how many tokens the drafter had to read first, and its trees; only roots where it fails."""
         if setup.drafter is None:
-            return 0, _roots(batch)
+            return 0, roots_of(len(batch))
         drafter = self._drafters.get(setup.drafter)
         if drafter is None:
             self._faults.append(Fault(drafter=setup.drafter, reason="there is no such drafter here"))
-            return 0, _roots(batch)
+            return 0, roots_of(len(batch))
         if self._failures[setup.drafter] >= MOST_FAULTS:
-            return 0, _roots(batch)
+            return 0, roots_of(len(batch))
         try:
-            fresh, draft = drafter.fresh(batch), drafter.draft(batch, drafting(setup.policy))
+            fresh, draft = drafter.fresh(batch), drafter.draft(batch, asked_of(drafter, setup.policy))
             require_sound(draft, len(batch), self._target.vocabulary)
         except Exception as error:  # whatever a drafter does wrong, the target goes on
             self._note_failure(setup.drafter, error, 1)
-            return 0, _roots(batch)
+            return 0, roots_of(len(batch))
         self._failures[setup.drafter] = 0
         return fresh, draft
 
@@ -222,18 +222,34 @@ class Decoder:
         fed = setup.padded(int(draft.sizes.max()))
         lossy = self._loosely(setup)
         try:
-            return self._verify_tree(batch, draft, fed, lossy)
+            return self._verify_tree(batch, draft, fed, setup, lossy)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error) or fed == 1:
                 raise
             self._faults.append(Fault(drafter=None, reason=reason_of(error)))
-        return self._verify_tree(batch, _roots(batch), 1)
+        return self._verify_tree(batch, roots_of(len(batch)), 1, setup)
+
+    def _left(self, batch: Many[Sequence], draft: DraftBatch, fed: int, setup: RoundSetup) -> LeftStates | None:
+        """Return the states that a verification goes on from; None where it reads all nodes by all layers."""
+        if not isinstance(setup.policy, ResumedPolicy) or not draft.widths:
+            return None
+        try:
+            return states_left(self._target, self._drafters[setup.drafter or ""], batch, draft, fed)
+        except Exception as error:  # whatever is wrong with an exit, the target reads its drafts by itself
+            reason = f"{setup.policy.label} is verified by all layers: {reason_of(error)}"
+            self._faults.append(Fault(drafter=setup.drafter, reason=reason))
+        return None
 
     def _verify_tree(
-        self, batch: Many[Sequence], draft: DraftBatch, fed: int, lossy: LossyPolicy | None = None
+        self,
+        batch: Many[Sequence],
+        draft: DraftBatch,
+        fed: int,
+        setup: RoundSetup,
+        lossy: LossyPolicy | None = None,
     ) -> tuple[_Committed, int]:
         nodes = int(draft.sizes.max())
-        tokens, parents, depths = (_widen(a, nodes, fed) for a in (draft.tokens, draft.parents, draft.depths))
+        tokens, parents, depths = (widened(a, nodes, fed) for a in (draft.tokens, draft.parents, draft.depths))
         tokens[:, 0] = [s.tokens[-1] for s in batch]
         contexts = [s.context for s in batch]
         self._cache.require(max(contexts) + fed)
@@ -250,11 +266,12 @@ class Decoder:
         )
         self._watch.mark(LAID_OUT)
         self.forwards += 1
+        left = self._left(batch, draft, fed, setup)
         if lossy is None and isinstance(self._target, GraphedModel) and are_greedy([s.request for s in batch]):
             draws = self._target.best(step, self._cache)
             self._watch.mark(VERIFIED)
             return self._commit(batch, draft, draws, contexts, None), fed
-        logits = self._target.forward(step, self._cache)
+        logits = logits_of(self._target, step, self._cache, left)
         if logits.device.type == "cpu":
             self._watch.mark(VERIFIED)
         scores = scored(logits, batch, tree_paths(batch, tokens, sees))
@@ -332,20 +349,3 @@ class _Committed:
     kept: list[int] = field(default_factory=list)
     lossy: list[int] = field(default_factory=list)
     gates: list[Gates] = field(default_factory=list)
-
-
-def _roots(batch: Many[Sequence]) -> DraftBatch:
-    """Return trees without drafts."""
-    return _roots_of(len(batch))
-
-
-@lru_cache(maxsize=256)
-def _roots_of(batch: int) -> DraftBatch:
-    return chains([[]] * batch)
-
-
-def _widen(array: Ints, nodes: int, fed: int) -> Ints:
-    """Return a copy with `fed` columns: the first `nodes`, then padding of zeros."""
-    wide = np.zeros((len(array), fed), dtype=np.int64)
-    wide[:, :nodes] = array[:, :nodes]
-    return wide

@@ -38,6 +38,12 @@ class FeatureCache(KeyValueCache):
         """Set the features (n, feature_width) of rows (n,) of slots * capacity."""
         self._flat_features.index_copy_(0, rows, features)
 
+    def write_part(self, rows: torch.Tensor, passed: int, states: torch.Tensor) -> None:
+        """Set, of the features of rows (n,), the states (n, hidden) that have passed so many layers, one of `after`."""
+        width = states.shape[1]
+        begin = self.after.index(passed) * width
+        self._flat_features[:, begin : begin + width].index_copy_(0, rows, states)
+
     def move_slot(self, source: int, target: int, tokens: int) -> None:
         """Copy the first `tokens` positions of one slot over another."""
         super().move_slot(source, target, tokens)

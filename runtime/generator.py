@@ -21,7 +21,6 @@ from .drafters.stack import stack_drafter
 from .generation import Completion, GenerationOptions, GenerationSettings
 from .images import PromptLike
 from .models.forward import CausalModel
-from .models.lean import gallery_of
 from .models.tapped import tapped_for
 from .pad import PivotJudge
 from .requests import Request
@@ -150,7 +149,7 @@ class Generator:
         return self._session_over(_Held(self._decoder(slots, longest), slots, longest), piecewise=True)
 
     def _request(self, prompt: PromptLike, settings: GenerationSettings) -> Request:
-        gallery = gallery_of(self._target)
+        gallery = self._target.gallery
         return request_of(self._tokenizer, prompt, settings, None if gallery is None else gallery.tokens)
 
     @property
@@ -184,7 +183,7 @@ class Generator:
             longest=held.longest,
             piecewise=piecewise,
             observer=self.observer,
-            gallery=gallery_of(self._target),
+            gallery=self._target.gallery,
         )
 
     def _decoder(self, slots: int, longest: int) -> Decoder:

@@ -158,3 +158,10 @@ def ancestors(parents: Ints) -> Bools:
         lines.extend(bits.to_bytes(size, "little") for bits in seen)
     packed = np.frombuffer(b"".join(lines), dtype=np.uint8).reshape(batch, count, size)
     return np.unpackbits(packed, axis=2, count=count, bitorder="little").view(np.bool_)
+
+
+def widened(array: Ints, nodes: int, fed: int) -> Ints:
+    """Return a copy of (batch, any) with `fed` columns: the first `nodes`, then padding of zeros."""
+    wide = np.zeros((len(array), fed), dtype=np.int64)
+    wide[:, :nodes] = array[:, :nodes]
+    return wide

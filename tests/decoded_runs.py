@@ -21,12 +21,13 @@ from spectune.planner.policy import (
     TreePolicy,
 )
 from spectune.planner.tree import TokenTree
+from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.drafters.protocol import Drafter, LeavesStates, ReadsTarget
 from spectune.runtime.layout import Ints
-from spectune.runtime.models.forward import CausalModel
+from spectune.runtime.models.forward import CausalModel, LeftStates
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import PLAIN, RoundSetup, Schedule, always
 
@@ -176,6 +177,13 @@ class RecordingDrafter:
 
     def fresh(self, sequences: Many[Sequence]) -> int:
         return self.drafter.fresh(sequences)
+
+    def attach(self, cache: KeyValueCache) -> None:
+        if isinstance(self.drafter, ReadsTarget):
+            self.drafter.attach(cache)
+
+    def left(self, sequences: Many[Sequence], draft: DraftBatch, fed: int) -> LeftStates | None:
+        return self.drafter.left(sequences, draft, fed) if isinstance(self.drafter, LeavesStates) else None
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         before = self.drafter.forwards

@@ -17,6 +17,7 @@ from spectune.planner.policy import (
     LookupPolicy,
     OptTreePolicy,
     PlainPolicy,
+    ResumedPolicy,
     StackPolicy,
     StaticPolicy,
     SuffixPolicy,
@@ -54,6 +55,7 @@ POLICIES: dict[str, TreePolicy] = {
         verify_cost_ms=(0.0, 1.0, 1.0, 1.0, 1.0),
     ),
     "stack": StackPolicy(drafters=("small", "lookup"), lengths=(4, 3)),
+    "resumed": ResumedPolicy(draft=ChainPolicy(length=3)),
 }
 TEXT = ("lookup", "suffix", "suffix-tree", "cacheback")
 Speeds = dict[tuple[TreePolicy, str | None], float]

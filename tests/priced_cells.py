@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from spectune.planner.candidate import Candidate
-from spectune.planner.cost import Cell, CellCosts, CostTable
+from spectune.planner.cost import Cell, CellCosts
+from spectune.planner.cost_table import CostTable
 from spectune.planner.plan import Alternative, ErrorParts, Lead, Plan, PlanCell, Prediction, PublishedPrice
 from spectune.planner.policy import PlainPolicy, TreePolicy
 from spectune.planner.provenance import Provenance

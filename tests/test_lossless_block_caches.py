@@ -43,7 +43,6 @@ class Watched:
         """Run it."""
         block = BlockDrafter(BLOCKS[kind], slots=3, capacity=CAPACITY)
         recorder = RecordingDrafter(block)
-        recorder.attach = block.attach  # type: ignore[attr-defined]
         self.states: Seen = []
         self.features: Seen = []
         self.own: Seen = []

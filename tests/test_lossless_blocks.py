@@ -11,14 +11,13 @@ import torch
 
 from spectune.planner.acceptance import results_of
 from spectune.planner.growth import DraftBatch, grow
-from spectune.planner.policy import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, StaticPolicy, TreePolicy
+from spectune.planner.policy import ChainPolicy, TreePolicy
 from spectune.planner.recorded import RecordedScorer, recording_of
 from spectune.planner.replay import replay_results
-from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
+from spectune.profiler.records.acceptance import PromptTrace
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.block import BlockDrafter
-from spectune.runtime.feature_cache import FeatureCache
 from spectune.runtime.models.block import Levels
 from spectune.runtime.models.block_shape import Kind
 from spectune.runtime.models.lean import LeanModel
@@ -30,7 +29,16 @@ from spectune.tuning.growth_rules import Beam
 from spectune.tuning.recipe import Recipe
 from spectune.tuning.recording import record_prompts
 
-from .decoded_runs import BUSHY, CAPACITY, POLICIES, RecordingDrafter, random_requests, run
+from .decoded_runs import CAPACITY, POLICIES, RecordingDrafter, random_requests, run
+from .replayed_drafts import (
+    REPLAYED,
+    accepted,
+    decoded_alone,
+    ending_requests,
+    features_of_others,
+    told_otherwise_later,
+    trace_of,
+)
 from .tiny_blocks import DEPTH, KINDS, block_weights, tiny_block
 from .tiny_models import tiny_llama
 
@@ -64,10 +72,7 @@ def test_trees_on_blocks_change_no_output(kind: Kind, policy: str, temperature: 
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_that_stop_or_begin_with_one_token_end_where_the_target_ends_them(kind: Kind) -> None:
     """T7: a stop token inside a draft, and no room for a whole draft."""
-    stop = frozenset({plain(0.0)[2][5]})
-    requests = [
-        Request(prompt=(index % 24,), max_new_tokens=1 + 3 * index, stop=stop, seed=index) for index in range(5)
-    ]
+    requests = ending_requests(plain(0.0))
     schedule = always(RoundSetup(policy=POLICIES["eagle2"], drafter="it"))
     drafters = {"it": BlockDrafter(BLOCKS[kind], slots=3, capacity=CAPACITY)}
     found = run(tapped_for(TARGET, [BLOCKS[kind]]), requests, schedule, drafters)
@@ -100,14 +105,8 @@ class Liar(BlockDrafter):
     """Drafts on features of other texts."""
 
     def attach(self, cache: KeyValueCache) -> None:
-        assert isinstance(cache, FeatureCache)
         super().attach(cache)
-        torch.manual_seed(0)
-        self._given = other = FeatureCache(
-            layers=1, slots=cache.slots, capacity=cache.capacity, width=2, feature_width=cache.features.shape[2],
-            after=cache.after, dtype=cache.states.dtype, device=cache.states.device,
-        )  # fmt: skip
-        other.features.normal_()
+        self._given = features_of_others(cache)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -125,13 +124,6 @@ def test_a_block_on_wrong_features_changes_no_output_but_drafts_otherwise(kind: 
         assert [decoded_alone(decoder, request) for request in random_requests(7, tokens=14)] == plain(0.0)
         seen.append(drafter.rounds)
     assert seen[0] != seen[1]
-
-
-def decoded_alone(decoder: Decoder, request: Request) -> tuple[int, ...]:
-    sequence = decoder.admit(request)
-    while decoder.running:
-        assert not decoder.step().faults
-    return tuple(sequence.emitted)
 
 
 class Keeping(BlockDrafter):
@@ -156,14 +148,6 @@ def texts(temperature: float) -> list[tuple[Request, tuple[int, ...]]]:
 @cache
 def recorded(kind: Kind, temperature: float) -> tuple[PromptTrace, ...]:
     return record_prompts(BLOCKS[kind], texts(temperature), RECIPE)
-
-
-REPLAYED: tuple[TreePolicy, ...] = (
-    ChainPolicy(length=5),
-    ConfidentChainPolicy(length=5, confidence=0.2),
-    StaticPolicy(tree=BUSHY),
-    Eagle2Policy(verify_tokens=7, depth=3, top_k=3),
-)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -210,32 +194,5 @@ def test_a_block_recorded_as_if_it_were_a_model_would_replay_wrongly() -> None:
         results_of(ChainPolicy(length=3), recording_of(trace_of("ctc", prompts, 0.0, prefix_exact=is_exact)))
         for is_exact in (False, True)
     )
-    differ = 0
-    for kind in KINDS:
-        for prompt in recorded(kind, 0.0):
-            starts = prompt.offsets[:-1]
-            for t in np.flatnonzero(prompt.next_rank[:-1] != MISS):
-                own = slice(prompt.offsets[t], prompt.offsets[t + 1])
-                child = np.flatnonzero((prompt.parent[own] == 0) & (prompt.rank[own] == prompt.next_rank[t]))
-                differ += any(not np.allclose(prompt.log_probs[own][c], prompt.log_probs[starts[t + 1]]) for c in child)
+    differ = sum(told_otherwise_later(prompt) for kind in KINDS for prompt in recorded(kind, 0.0))
     assert differ > 0 and honest.accepted.shape == wrong.accepted.shape
-
-
-def trace_of(
-    kind: Kind, prompts: tuple[PromptTrace, ...], temperature: float, *, prefix_exact: bool = False
-) -> AcceptanceTrace:
-    return AcceptanceTrace(
-        target="t", drafter=kind, drafter_name=kind, workload="w", temperature=temperature, seed=0,
-        children=prompts[0].children, prefix_exact=prefix_exact, prompts=prompts,
-    )  # fmt: skip
-
-
-def accepted(draft: DraftBatch, truth: list[int]) -> int:
-    """Walk the tree token by token along the truth."""
-    node, count = 0, 0
-    while True:
-        nodes = range(1, draft.tokens.shape[1])
-        below = [c for c in nodes if draft.parents[0, c] == node and draft.tokens[0, c] == truth[count]]
-        if not below:
-            return count
-        node, count = below[0], count + 1

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from spectune.planner.policy import PlainPolicy, StackPolicy, TreePolicy
+from spectune.planner.policy import ChainPolicy, PlainPolicy, ResumedPolicy, StackPolicy, TreePolicy
 from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.drafters.exit import ExitDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
@@ -23,6 +24,7 @@ from spectune.runtime.setup import RoundSetup, always
 from .decoded_runs import CAPACITY, PADDED, POLICIES, RecordingDrafter, run
 from .fresh_states import worst_difference
 from .pairwise import covering
+from .tiny_exits import exit_weights, tiny_exit
 from .tiny_models import perturbed, tiny_llama
 
 pytestmark = pytest.mark.lossless
@@ -41,7 +43,13 @@ STACKS: dict[str, TreePolicy] = {
     "stack of 4": StackPolicy(drafters=("it", "b", "c"), lengths=(4, 3, 2)),
     "stack over text": StackPolicy(drafters=("it", "lookup"), lengths=(4, 3)),
 }
-WAYS: dict[str, TreePolicy] = {"plain": PlainPolicy(), **POLICIES, **STACKS}
+EXITS = {
+    "good": tiny_exit(TARGET, exit_weights(32), 1),
+    "garbage": tiny_exit(TARGET, exit_weights(32, seed=3, scale=30.0), 1),
+    "the target": tiny_exit(TARGET, exit_weights(32, scale=0.0), 1),  # its first layer as it is
+}
+RESUMED: dict[str, TreePolicy] = {"resumed": ResumedPolicy(draft=ChainPolicy(length=3))}
+WAYS: dict[str, TreePolicy] = {"plain": PlainPolicy(), **POLICIES, **STACKS, **RESUMED}
 CANCELS_EVERY = 4  # rounds
 
 
@@ -107,6 +115,8 @@ def drafter_of(case: Case) -> Drafter:
     policy = WAYS[case.policy]
     if case.policy == "lookup":
         return LookupDrafter()
+    if isinstance(policy, ResumedPolicy):
+        return ExitDrafter(EXITS[case.drafter], slots=case.batch, capacity=CAPACITY)
     if isinstance(policy, StackPolicy):
         models = [MODELS[case.drafter], *HELPERS][: len(policy.models)]
         return StackDrafter(models, slots=case.batch, capacity=CAPACITY)

@@ -12,7 +12,14 @@ import torch
 from spectune.errors import RequestError
 from spectune.planner.growth import DraftBatch
 from spectune.planner.image_ids import IMAGE_IDS
-from spectune.planner.policy import ChainPolicy, HybridPolicy, LookupPolicy, SuffixPolicy, TreePolicy
+from spectune.planner.policy import (
+    ChainPolicy,
+    HybridPolicy,
+    LookupPolicy,
+    ResumedPolicy,
+    SuffixPolicy,
+    TreePolicy,
+)
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.exit import ExitDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
@@ -21,7 +28,7 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.models.blind import BlindModel
 from spectune.runtime.models.gallery import Gallery
-from spectune.runtime.models.lean import LeanModel, gallery_of
+from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 
@@ -47,7 +54,7 @@ HELD = Holder()
 
 
 def gallery(model: LeanModel = TARGET) -> Gallery:
-    found = gallery_of(model)
+    found = model.gallery
     assert found is not None
     return found
 
@@ -88,6 +95,14 @@ def test_trees_on_an_exit_change_no_output(kind: str, on_device: bool) -> None:
     found = drafted(POLICIES[kind], exit_drafter(on_device))
     assert found.outputs == theirs()
     assert sum(sum(done.kept) for done in found.rounds) == sum(len(text) - 1 for text in found.outputs)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("length", [1, 4])
+def test_verifying_from_an_exit_changes_no_output(length: int, on_device: bool) -> None:
+    """The same code path as a text target's."""
+    found = drafted(ResumedPolicy(draft=ChainPolicy(length=length)), exit_drafter(on_device))
+    assert found.outputs == theirs() and any(kept > 1 for done in found.rounds for kept in done.kept)
 
 
 def test_sampled_trees_on_an_exit_change_no_output() -> None:

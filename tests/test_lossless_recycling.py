@@ -12,14 +12,13 @@ import torch
 from spectune.planner.acceptance import results_of
 from spectune.planner.draft import DraftBatch
 from spectune.planner.growth import grow
-from spectune.planner.policy import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, StaticPolicy, TreePolicy
+from spectune.planner.policy import ChainPolicy, Eagle2Policy, TreePolicy
 from spectune.planner.recorded import RecordedScorer, recording_of
 from spectune.planner.replay import replay_results
-from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
+from spectune.profiler.records.acceptance import PromptTrace
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.recycling import RecyclingDrafter
-from spectune.runtime.feature_cache import FeatureCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.recycling import RecyclingHead, SuccessorCache, Successors
 from spectune.runtime.models.tapped import tapped_for
@@ -30,9 +29,17 @@ from spectune.tuning.growth_rules import Beam
 from spectune.tuning.recipe import Recipe
 from spectune.tuning.recording import record_prompts
 
-from .decoded_runs import BUSHY, CAPACITY, POLICIES, RecordingDrafter, random_requests, run
+from .decoded_runs import CAPACITY, POLICIES, RecordingDrafter, random_requests, run
 from .fresh_states import worst_difference
-from .test_lossless_blocks import accepted, decoded_alone
+from .replayed_drafts import (
+    REPLAYED,
+    accepted,
+    decoded_alone,
+    ending_requests,
+    features_of_others,
+    told_otherwise_later,
+    trace_of,
+)
 from .tiny_models import tiny_llama
 from .tiny_recycling import SUCCESSORS, counting, laws_of, rows_behind, tiny_recycling
 
@@ -65,10 +72,7 @@ def test_trees_of_recycled_tokens_change_no_output(policy: str, temperature: flo
 
 def test_texts_that_stop_or_begin_with_one_token_end_where_the_target_ends_them() -> None:
     """T7: a stop token inside a draft, and no room for a whole draft."""
-    stop = frozenset({plain(0.0)[2][5]})
-    requests = [
-        Request(prompt=(index % 24,), max_new_tokens=1 + 3 * index, stop=stop, seed=index) for index in range(5)
-    ]
+    requests = ending_requests(plain(0.0))
     schedule = always(RoundSetup(policy=POLICIES["eagle2"], drafter="it"))
     drafters = {"it": RecyclingDrafter(HEAD, slots=3, capacity=CAPACITY)}
     found = run(tapped_for(TARGET, [HEAD]), requests, schedule, drafters)
@@ -100,14 +104,8 @@ class Liar(RecyclingDrafter):
     """Keeps the successors of other texts."""
 
     def attach(self, cache: KeyValueCache) -> None:
-        assert isinstance(cache, FeatureCache)
         super().attach(cache)
-        torch.manual_seed(0)
-        self._given = other = FeatureCache(
-            layers=1, slots=cache.slots, capacity=cache.capacity, width=2, feature_width=cache.features.shape[2],
-            after=cache.after, dtype=cache.states.dtype, device=cache.states.device,
-        )  # fmt: skip
-        other.features.normal_()
+        self._given = features_of_others(cache)
 
 
 def test_wrong_features_change_no_output_but_the_drafts() -> None:
@@ -130,7 +128,6 @@ def watched(policy: str) -> tuple[list[tuple[int, ...]], list[list[int]], Record
     """Return what a run did: its outputs, tokens kept, drafts, the target's cache after every round, and sequences."""
     own = RecyclingDrafter(HEAD, slots=3, capacity=CAPACITY)
     recorder, states, texts = RecordingDrafter(own), list[tuple[int, torch.Tensor]](), dict[int, Sequence]()
-    recorder.attach = own.attach  # type: ignore[attr-defined]
 
     def watch(decoder: Decoder) -> None:
         for slot, sequence in enumerate(decoder.running):
@@ -206,26 +203,11 @@ def recorded(temperature: float) -> tuple[PromptTrace, ...]:
     return record_prompts(HEAD, texts(temperature), RECIPE)
 
 
-def trace_of(prompts: tuple[PromptTrace, ...], temperature: float, *, prefix_exact: bool = False) -> AcceptanceTrace:
-    return AcceptanceTrace(
-        target="t", drafter="r", drafter_name="r", workload="w", temperature=temperature, seed=0,
-        children=prompts[0].children, prefix_exact=prefix_exact, prompts=prompts,
-    )  # fmt: skip
-
-
-REPLAYED: tuple[TreePolicy, ...] = (
-    ChainPolicy(length=5),
-    ConfidentChainPolicy(length=5, confidence=0.2),
-    StaticPolicy(tree=BUSHY),
-    Eagle2Policy(verify_tokens=7, depth=3, top_k=3),
-)
-
-
 def mistaken(policy: TreePolicy, temperature: float, made: type[Keeping] = Keeping) -> tuple[int, int, int]:
     """Return how many trees were compared, how many replayed otherwise, and how many drafts were right."""
     compared = wrong = right = 0
     for (request, text), prompt in zip(texts(temperature), recorded(temperature), strict=True):
-        drafter, recording = made(), recording_of(trace_of((prompt,), temperature))
+        drafter, recording = made(), recording_of(trace_of("r", (prompt,), temperature))
         schedule = always(RoundSetup(policy=policy, drafter="it"))
         decoder = Decoder(tapped_for(TARGET, [HEAD]), {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
         assert decoded_alone(decoder, request) == text
@@ -257,7 +239,7 @@ def test_learning_from_rejected_nodes_would_not_replay() -> None:
 
 @pytest.mark.parametrize("policy", REPLAYED, ids=str)
 def test_a_replay_counts_the_rounds_that_decoding_runs(policy: TreePolicy) -> None:
-    recording = recording_of(trace_of(recorded(0.0), 0.0))
+    recording = recording_of(trace_of("r", recorded(0.0), 0.0))
     replay = replay_results(results_of(policy, recording), recording.rows, 1)  # type: ignore[arg-type]
     drafter = RecyclingDrafter(HEAD, slots=1, capacity=CAPACITY)
     schedule = always(RoundSetup(policy=policy, drafter="it"))
@@ -284,11 +266,4 @@ def test_recorded_trees_hold_the_rows_of_their_own_place() -> None:
 
 def test_recorded_as_if_it_were_a_model_it_would_replay_wrongly() -> None:
     """The control: one token on, one row more is known, so the tree below is not the next position's tree."""
-    differ = 0
-    for prompt in recorded(0.0):
-        starts = prompt.offsets[:-1]
-        for t in np.flatnonzero(prompt.next_rank[:-1] != MISS):
-            own = slice(prompt.offsets[t], prompt.offsets[t + 1])
-            child = np.flatnonzero((prompt.parent[own] == 0) & (prompt.rank[own] == prompt.next_rank[t]))
-            differ += any(not np.allclose(prompt.log_probs[own][c], prompt.log_probs[starts[t + 1]]) for c in child)
-    assert differ > 0
+    assert sum(told_otherwise_later(prompt) for prompt in recorded(0.0)) > 0

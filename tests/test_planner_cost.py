@@ -84,6 +84,21 @@ def test_host_time_follows_forwards_and_nodes() -> None:
     assert times.host_ms == pytest.approx([0.5 + 0.25 * 2 + 0.125 * 4])
 
 
+def test_a_hybrid_s_round_is_one_of_the_text_s_where_no_drafter_ran() -> None:
+    known, cell = overhead(), Cell(batch=2, context=150)
+    textual = [
+        OverheadSample(kind=kind, batch=2, draft_forwards=f, nodes=n, host_ms=(0.5 + 1.0 + 0.25 * f + 0.125 * n,))
+        for kind, f, n in (("suffix", 0, 2), ("suffix", 0, 4), ("hybrid", 1, 2), ("hybrid", 2, 4))
+    ]
+    host = replace(known, samples=(*known.samples, *textual))
+    found = cell_costs(cell, surface("verify", VERIFY_MS), {"small": surface("draft", DRAFT_MS)}, host)
+    copied, drafted = (found.times(one_round(100, widths=widths), "hybrid", "small") for widths in ((0, 0), (1, 2)))
+    assert copied.draft_ms.tolist() == [0.0]
+    assert copied.host_ms == pytest.approx(found.times(one_round(100, widths=()), "suffix", None).host_ms)
+    assert copied.host_ms == pytest.approx([0.5 + 1.0 + 0.125 * 2])
+    assert drafted.host_ms == pytest.approx([0.5 + 1.0 + 0.25 * 2 + 0.125 * 2])
+
+
 def test_a_round_costs_the_sum_of_its_parts() -> None:
     times = costs(Cell(batch=2, context=150)).times(one_round(100), "chain", "small")
     assert times.total_ms == pytest.approx([3.0 + 2.0 + 11.0 + 0.5 + 0.25 * 2 + 0.125 * 2])

@@ -1,4 +1,4 @@
-"""What decoding with heads, blocks and exits takes at its peak: told from their files, held to the allocator."""
+"""What decoding beside a target takes at its peak, drafter by drafter: told from files, held to the allocator."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from spectune.planner.head_footprint import FRAME_GROUPS, DrafterParts, footprin
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.load import load_of
 from spectune.planner.memory import memory_bytes, peak_bytes
-from spectune.planner.policy import ChainPolicy, Eagle2Policy, PlainPolicy, TreePolicy
+from spectune.planner.policy import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, TreePolicy
+from spectune.planner.recycling_footprint import PIECE_TOKENS
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.identity import identify
 from spectune.runtime.drafters.head import model_drafter
-from spectune.runtime.models import ctc
+from spectune.runtime.models import ctc, recycling
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
@@ -135,11 +136,54 @@ def test_what_drafting_alone_has_alive_is_what_the_allocator_hands_out(shelf: Pa
     assert told - have.held_bytes == pytest.approx(seen - have.held_bytes, rel=0.05)
 
 
+def test_what_looking_up_a_wide_layer_in_a_long_text_has_alive_is_what_the_allocator_hands_out(shelf: Path) -> None:
+    have = pair(shelf, "recycling", "float32", LONG["vocabulary"])
+    wide, narrow = (Eagle2Policy(verify_tokens=4, depth=2, top_k=width) for width in (200, 2))
+    seen, told = measured(have, wide, 3, LONG["prompt"], 0.0)
+    assert told - have.held_bytes == pytest.approx(seen - have.held_bytes, rel=0.05)
+    assert measured(have, narrow, 3, LONG["prompt"], 0.0)[1] < 0.9 * told, "nodes are looked up in all of the text"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_peak_in_bfloat16_is_what_the_allocator_hands_out(shelf: Path, kind: Kind) -> None:
     have = pair(shelf, kind, "bfloat16", SHORT["vocabulary"])
     seen, told = measured(have, POLICIES[1], 3, SHORT["prompt"], 0.0)
     assert told == pytest.approx(seen, rel=0.05)
+
+
+def test_successors_are_chosen_from_as_many_tokens_at_once_as_the_runtime_does() -> None:
+    assert PIECE_TOKENS == recycling.PIECE
+
+
+def test_no_more_successors_are_kept_than_there_are_tokens() -> None:
+    target = read_architecture(FAMILY / "target")
+    told = {
+        successors: footprint_beside(
+            DrafterParts(form="recycling", target=target, sizes={}, successors=successors), "float32"
+        )
+        for successors in (8, target.vocabulary, 10 * target.vocabulary)
+    }
+    assert told[8].kv_bytes_per_token == 8 + 8 * 12 and told[8].weight_bytes == 0
+    assert told[10 * target.vocabulary] == told[target.vocabulary] != told[8]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("prompt", [8, SHORT["prompt"]])
+def test_the_peak_of_verifying_from_an_exit_is_what_the_allocator_hands_out(
+    shelf: Path, prompt: int, batch: int, dtype: str
+) -> None:
+    have = pair(shelf, "exit", dtype, SHORT["vocabulary"])
+    seen, told = measured(have, ResumedPolicy(draft=ChainPolicy(length=20)), batch, prompt, 0.0)
+    assert told == pytest.approx(seen, rel=0.05)
+
+
+def test_the_states_that_an_exit_keeps_are_counted(shelf: Path) -> None:
+    """What verifying from them takes more, to the byte: three sequences, 21 tokens, 128 numbers of 4 bytes."""
+    have, chain = pair(shelf, "exit", "float32", SHORT["vocabulary"]), ChainPolicy(length=20)
+    whole, resumed = (measured(have, policy, 3, 8, 0.0) for policy in (chain, ResumedPolicy(draft=chain)))
+    assert resumed[1] - whole[1] == 3 * 21 * 128 * 4
+    assert resumed[0] - whole[0] == resumed[1] - whole[1]
 
 
 def test_frames_have_room_for_as_many_groups_as_the_runtime_makes() -> None:
@@ -195,7 +239,9 @@ def planned(name: str, role: str) -> PlanInputs:
     return replace(found, drafters=(head,), footprints=told)
 
 
-@pytest.mark.parametrize(("name", "role"), [("eagle3", "head"), ("medusa", "block"), ("ctc", "block")])
+@pytest.mark.parametrize(
+    ("name", "role"), [("eagle3", "head"), ("medusa", "block"), ("ctc", "block"), ("recycling", "block")]
+)
 def test_a_head_competes_where_it_fits_and_is_left_out_where_it_does_not(name: str, role: str) -> None:
     found, cell = planned(name, role), Cell(batch=1, context=30)
     asked = PlanRequest(

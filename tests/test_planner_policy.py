@@ -15,6 +15,7 @@ from spectune.planner.policy import (
     LookupPolicy,
     OptTreePolicy,
     PlainPolicy,
+    ResumedPolicy,
     StaticPolicy,
     TalonPolicy,
     TreePolicy,
@@ -45,6 +46,7 @@ def cast(**changes: object) -> CastPolicy:
 EVERY: list[TreePolicy] = [
     PlainPolicy(),
     ChainPolicy(length=3),
+    ResumedPolicy(draft=ChainPolicy(length=3)),
     LookupPolicy(length=8),
     StaticPolicy(tree=FORK),
     Eagle2Policy(),

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig
 
 from spectune.errors import PlanError
-from spectune.planner.cost import Cell, CellCosts, CostTable
+from spectune.planner.cost import Cell, CellCosts
+from spectune.planner.cost_table import CostTable
 from spectune.planner.growth import grow
 from spectune.planner.policy import (
     CachebackPolicy,

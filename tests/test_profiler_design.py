@@ -48,7 +48,7 @@ def note(tally: Tally, cell: Cell, ms: float, round_: int) -> None:
 
 
 def next_shape(design: AdaptiveDesign, tally: Tally) -> Shape | None:
-    chosen = design.choose(tally, 1e-9, 1.0, lambda ms: ms)
+    chosen = design.choose(tally, 1e-9, 1.0, lambda _, ms: ms)
     return chosen[0].shape if chosen else None
 
 
@@ -75,7 +75,7 @@ def test_bisection_walks_down_to_the_edge() -> None:
     design = AdaptiveDesign([DOMAIN], held_out=0)
     tally = tally_of(design, step := lambda shape: 5.0 if shape[2] < 41 else 50.0)
     for number in range(30):
-        for cell in design.choose(tally, 1e-9, 1.0, lambda ms: ms):
+        for cell in design.choose(tally, 1e-9, 1.0, lambda _, ms: ms):
             note(tally, cell, step(cell.shape), 5 + number)
         tally.settle()
     assert tally.knows(0, (1, 0, 40)) and tally.knows(0, (1, 0, 41))
@@ -89,7 +89,7 @@ def test_nothing_is_left_to_time_where_all_is_flat_and_quiet() -> None:
 def test_a_context_between_is_asked_for_with_the_ends_of_its_row() -> None:
     design = AdaptiveDesign([Domain(batches=(1,), contexts=(0, 1000), most_tokens=64)], held_out=0)
     tally = tally_of(design, lambda shape: 5.0 + (shape[1] > 0))
-    chosen = {cell.shape for cell in design.choose(tally, 1e-9, 1.0, lambda ms: ms)}
+    chosen = {cell.shape for cell in design.choose(tally, 1e-9, 1.0, lambda _, ms: ms)}
     assert chosen == {(1, 500, 8), (1, 500, 1), (1, 500, 64)}
 
 
@@ -144,6 +144,6 @@ def test_two_outliers_among_three_calls_leave_the_median_in_doubt() -> None:
 def test_held_out_cells_come_due_as_the_budget_is_spent() -> None:
     design = AdaptiveDesign([DOMAIN], held_out=4)
     tally = tally_of(design, lambda shape: 5.0 if shape[2] < 41 else 50.0, calls=4)
-    early, late = (design.choose(tally, 100.0, share, lambda ms: ms) for share in (0.3, 0.9))
+    early, late = (design.choose(tally, 100.0, share, lambda _, ms: ms) for share in (0.3, 0.9))
     assert not any(cell.purpose == "held-out" for cell in early)
     assert sum(cell.purpose == "held-out" for cell in late) == 4

@@ -152,6 +152,54 @@ def test_host_time_recovers_the_lines_it_was_drawn_from() -> None:
     assert host.host_ms("eagle2", 1, 1, 3) == pytest.approx(drawn("eagle2", 1, 3))
 
 
+def hybrid_host_ms(kind: str, forwards: int, nodes: int) -> float:
+    text = {"plain": 0.0, "suffix": 0.4, "hybrid": 0.4, "chain": 0.0}[kind]
+    return 0.1 + text + {"hybrid": 0.3, "chain": 0.1}.get(kind, 0.0) * forwards + 0.02 * nodes
+
+
+def test_a_hybrid_s_round_pays_for_asking_the_text_whether_or_not_a_drafter_ran() -> None:
+    """Its samples are means of both ways, as a profile's are."""
+    shapes = [("plain", 0, 1), ("suffix", 0, 3), ("suffix", 0, 9), ("chain", 1, 2), ("chain", 4, 5)]
+    shapes += [("hybrid", 1, 2), ("hybrid", 2, 6)]
+    host = overhead(*(replace(sample(f, n, hybrid_host_ms(kind, f, n)), kind=kind) for kind, f, n in shapes))
+    for forwards, nodes in ((0, 2), (0, 33), (1, 2), (4, 5)):
+        assert host.host_ms("hybrid", 1, forwards, nodes) == pytest.approx(hybrid_host_ms("hybrid", forwards, nodes))
+    assert host.host_ms("hybrid", 1, 0, 9) == pytest.approx(host.host_ms("suffix", 1, 0, 9))
+    assert host.host_ms("hybrid", 1, 0, 9) > host.host_ms("plain", 1, 0, 9) + 0.3
+
+
+def test_a_hybrid_whose_samples_asked_the_text_alone_costs_what_the_text_does() -> None:
+    shapes = [("plain", 0, 1), ("suffix", 0, 3), ("suffix", 0, 9), ("hybrid", 0, 4), ("hybrid", 0, 9)]
+    host = overhead(*(replace(sample(f, n, hybrid_host_ms(kind, f, n)), kind=kind) for kind, f, n in shapes))
+    assert host.host_ms("hybrid", 1, 0, 5) == pytest.approx(hybrid_host_ms("suffix", 0, 5))
+
+
+def test_a_hybrid_of_a_profile_without_the_text_s_own_rounds_still_has_host_time() -> None:
+    shapes = [("plain", 0, 1), ("chain", 1, 2), ("chain", 4, 5), ("hybrid", 1, 2), ("hybrid", 4, 6)]
+    host = overhead(*(replace(sample(f, n, 0.2 + 0.1 * f + 0.02 * n), kind=kind) for kind, f, n in shapes))
+    assert host.host_ms("hybrid", 1, 4, 6) == pytest.approx(0.2 + 0.4 + 0.12)
+
+
+def test_what_a_drafter_does_to_the_target_s_forward_is_no_cost_of_plain_rounds() -> None:
+    """Every drafted round is longer by the same, whatever it drafts: a target out of the caches."""
+
+    def drawn(kind: str, forwards: int, nodes: int) -> float:
+        return 0.3 + (0.0 if kind == "plain" else 0.4) + 0.1 * forwards + 0.02 * (nodes - 1)
+
+    shapes = [("plain", 0, 1), ("chain", 1, 2), ("chain", 8, 9), ("eagle2", 2, 6), ("eagle2", 5, 24)]
+    host = overhead(*(replace(sample(f, n, drawn(kind, f, n)), kind=kind) for kind, f, n in shapes))
+    assert host.host_ms("plain", 1, 0, 1) == pytest.approx(0.3)
+    assert host.host_ms("chain", 1, 4, 5) == pytest.approx(drawn("chain", 4, 5))
+
+
+def test_the_scatter_of_drafted_rounds_lengthens_no_plain_one() -> None:
+    plain = replace(sample(0, 1, 0.3, 0.3, 0.3), kind="plain")
+    drafted = [sample(1, 2, 0.9, 1.0, 2.0), sample(8, 9, 2.4, 2.5, 3.5)]
+    host = overhead(plain, *drafted)
+    assert host.host_ms("plain", 1, 0, 1) == pytest.approx(0.3)
+    assert host.host_ms("chain", 1, 1, 2) > 1.1  # a median of 1.0, and some of what the slow one took more
+
+
 def test_a_kind_with_noisy_samples_leans_on_the_others() -> None:
     shapes = [(kind, f, n) for kind in ("chain", "static", "talon") for f, n in ((1, 2), (2, 8), (5, 24))]
     steady = [replace(sample(f, n, 0.5 + 0.2 * f + 0.02 * n), kind=kind) for kind, f, n in shapes]

@@ -22,7 +22,7 @@ from spectune.runtime.layout import lay_out
 from spectune.runtime.models.drafter import load_exit, role_of
 from spectune.runtime.models.exit import DOWN, UP
 from spectune.runtime.models.exit_shape import ExitShape, exit_shape, is_exit, require_exit_of
-from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.forward import ForwardInput, LeftStates
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
@@ -63,6 +63,27 @@ def test_an_exit_of_every_family_says_what_the_formula_says(family: str) -> None
     model = tiny_exit(LeanModel(source), WEIGHTS, 1)
     found = model.forward(step_of(TEXT), model.new_cache(1, 8))[0]
     torch.testing.assert_close(found, exact_logits(source, WEIGHTS, TEXT, 1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_forward_that_goes_on_from_states_is_the_whole_forward(family: str) -> None:
+    """The first layer's states and cache from the exit; logits and the other layers' cache from there."""
+    target, step = LeanModel(tiny_model(family)), step_of(TEXT)
+    exit_, whole, resumed = tiny_exit(target, WEIGHTS, 1), target.new_cache(1, 8), target.new_cache(1, 8)
+    left = torch.zeros(1, len(TEXT) + 2, target.hidden, dtype=target.dtype)
+    exit_.leave(step, resumed.first(1), left[0, : len(TEXT)])
+    assert target.can_resume(1) and not target.can_resume(len(whole.states))
+    logits = target.resume(step, resumed, LeftStates(layers=1, states=left))
+    torch.testing.assert_close(logits, target.forward(step, whole))
+    torch.testing.assert_close(resumed.states, whole.states)
+    assert not torch.allclose(target.resume(step, resumed, LeftStates(layers=1, states=left + 1)), logits)
+
+
+def test_states_left_while_drafting_are_those_of_a_whole_forward() -> None:
+    left = torch.zeros(len(TEXT), 32, dtype=TARGET.dtype)
+    own = EXIT.forward_leaving(step_of(TEXT), EXIT.new_cache(1, 8), left)
+    torch.testing.assert_close(left[None], TARGET.features(step_of(TEXT), TARGET.new_cache(1, 8), (2,)))
+    torch.testing.assert_close(own, EXIT.forward(step_of(TEXT), EXIT.new_cache(1, 8)))
 
 
 @pytest.mark.parametrize("cut", [1, 3, 7])

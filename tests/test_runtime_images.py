@@ -21,16 +21,22 @@ from spectune.runtime.choice import plainly
 from spectune.runtime.generator import Generator
 from spectune.runtime.images import Image, ImagePrompt, ImageTokens, read_image
 from spectune.runtime.models.anatomy import anatomy_of
+from spectune.runtime.models.blind import BlindModel
+from spectune.runtime.models.compiled import CompiledModel
 from spectune.runtime.models.drafter import load_drafter
+from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.gallery import Gallery
-from spectune.runtime.models.lean import LeanModel, gallery_of
+from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
+from spectune.runtime.models.tapped import TappedModel
 from spectune.runtime.models.vision import Lens, lens_of
 from spectune.runtime.prompt_ids import prompt_ids
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, always
 from spectune.training.shapes import PLACEHOLDER, shapes_tokenizer
 
+from .repeated import graphed
 from .tiny_exits import exit_weights, tiny_exit
 from .tiny_llava import SIDE, SIZE, random_image, tiny_llava
 from .tiny_models import tiny_llama, tiny_model
@@ -141,7 +147,7 @@ def test_a_generator_takes_prompts_with_and_without_images_in_one_batch() -> Non
 
 def test_a_session_s_images_are_free_when_its_requests_have_ended_or_were_cancelled() -> None:
     model = LeanModel(anatomy_of(LLAVA, images=2))
-    gallery, session = gallery_of(model), generator(model).session(slots=3, longest=200)
+    gallery, session = model.gallery, generator(model).session(slots=3, longest=200)
     assert gallery is not None
     handles = [session.submit(prompt) for prompt in prompts(3)]
     session.step()
@@ -164,7 +170,7 @@ def test_an_abandoned_stream_frees_its_images() -> None:
     next(pieces)
     del pieces
     gc.collect()
-    gallery = gallery_of(model)
+    gallery = model.gallery
     assert gallery is not None and gallery.has_room([random_image(9)])
 
 
@@ -221,7 +227,7 @@ def test_a_folder_loads_as_a_target_that_sees_and_its_text_drafters_read_the_pla
     saved().save_pretrained(tmp_path / "target")
     tiny_llama(layers=1, seed=1, vocabulary=len(WORDS)).float().save_pretrained(tmp_path / "small")
     target = load_model(str(tmp_path / "target"), dtype="float32")
-    gallery = gallery_of(target)
+    gallery = target.gallery
     assert gallery is not None and gallery.tokens == gallery_tokens()
     assert type(load_drafter(str(tmp_path / "small"), target, dtype="float32")).__name__ == "BlindModel"
 
@@ -263,4 +269,22 @@ def test_an_exit_of_a_target_that_sees_shares_its_table() -> None:
     target = LeanModel(LLAVA)
     own = tiny_exit(target, exit_weights(32), 2)
     assert own.anatomy.embedding.data_ptr() == target.anatomy.embedding.data_ptr()
-    assert gallery_of(own) is gallery_of(target) is not None
+    assert own.gallery is target.gallery is not None
+
+
+@pytest.mark.parametrize("regime", ["graphed", "compiled", "tapped"])
+def test_a_target_keeps_its_images_in_whatever_regime_it_runs(regime: str) -> None:
+    target = LeanModel(anatomy_of(LLAVA, images=2))
+    wrapped: dict[str, CausalModel] = {
+        "graphed": graphed(target)[0],
+        "compiled": CompiledModel(target),
+        "tapped": TappedModel(target, (1,)),
+    }
+    assert wrapped[regime].gallery is target.gallery is not None
+
+
+def test_what_sees_no_images_keeps_none() -> None:
+    text, seeing = tiny_llama(layers=2, seed=0), LeanModel(LLAVA)
+    lean = LeanModel(text)
+    models: list[CausalModel] = [lean, GenericModel(text), graphed(lean)[0], BlindModel(seeing, placeholder=0)]
+    assert [model.gallery for model in models] == [None] * 4

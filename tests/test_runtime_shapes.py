@@ -39,7 +39,7 @@ class Witness:
     def __post_init__(self) -> None:
         self.dtype, self.device, self.attention = self.model.dtype, self.model.device, self.model.attention
         self.vocabulary, self.longest_context = self.model.vocabulary, self.model.longest_context
-        self.regime = self.model.regime
+        self.regime, self.gallery = self.model.regime, self.model.gallery
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         self.caches.append(self.model.new_cache(slots, capacity))

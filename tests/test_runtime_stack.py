@@ -137,6 +137,7 @@ class Watched:
         self.widths: list[int] = []
         self.dtype, self.device, self.vocabulary = model.dtype, model.device, model.vocabulary
         self.longest_context, self.regime, self.attention = model.longest_context, model.regime, model.attention
+        self.gallery = model.gallery
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         return self.model.new_cache(slots, capacity)

@@ -25,7 +25,7 @@ from spectune.runtime.generator import Generator
 from spectune.runtime.images import ImagePrompt, read_image
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.exit import ExitModel
-from spectune.runtime.models.lean import LeanModel, gallery_of
+from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model, load_pretrained, load_tokenizer
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.training import shapes_models
@@ -138,7 +138,7 @@ def test_an_exit_learns_from_images_and_drafts_behind_them_without_changing_the_
     folder, card = trained()
     assert np.mean(card.losses[-5:]) < np.mean(card.losses[:5]) and card.rounds > 0
     target = load_model(str(place() / "target"), dtype="float32")
-    drafter, gallery = load_drafter(str(folder), target, dtype="float32"), gallery_of(target)
+    drafter, gallery = load_drafter(str(folder), target, dtype="float32"), target.gallery
     assert isinstance(drafter, ExitModel) and gallery is not None
     asked = seen_prompts(prompts_with_images(request().data), request().target, OWN).judged
     texts = []

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from spectune.planner.policy import DraftedPolicy, TalonPolicy, TextPolicy
+from spectune.profiler import clock as profiler_clock
 from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
@@ -107,7 +108,8 @@ def test_every_round_meets_a_full_batch_however_short_the_texts_are() -> None:
 
 def test_what_forwards_take_alone_is_no_host_time_and_the_rest_of_a_round_is(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SlowModel.clock = Clock()
-    monkeypatch.setattr(overhead, "time", SimpleNamespace(perf_counter_ns=clock.read))
+    for module in (overhead, profiler_clock):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter_ns=clock.read))
     step = Decoder.step
 
     def slow_step(decoder: Decoder) -> Round:

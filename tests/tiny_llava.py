@@ -21,13 +21,24 @@ SIZE = (SIDE // PATCH) ** 2  # tokens of an image
 VOCABULARY, PLACEHOLDER = 24, 23
 
 
-def tiny_llava(*, layers: int = 4, seed: int = 0, vocabulary: int = VOCABULARY) -> LlavaForConditionalGeneration:
-    """Return a random Llava in float64 with spread weights, whose placeholder is its last token."""
+def tiny_llava(
+    *, layers: int = 4, seed: int = 0, vocabulary: int = VOCABULARY, hidden: int = 32, side: int = SIDE, width: int = 16
+) -> LlavaForConditionalGeneration:
+    """Return a random Llava in float64 with spread weights, whose placeholder is its last token.
+
+    Args:
+        layers: of the language model.
+        seed: of the weights.
+        vocabulary: of the language model.
+        hidden: of the language model.
+        side: pixels of an image.
+        width: of the vision tower.
+    """
     torch.manual_seed(seed)
     text = LlamaConfig(
         vocab_size=vocabulary,
-        hidden_size=32,
-        intermediate_size=64,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
         num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
@@ -38,18 +49,18 @@ def tiny_llava(*, layers: int = 4, seed: int = 0, vocabulary: int = VOCABULARY) 
         pad_token_id=None,
     )
     vision = CLIPVisionConfig(
-        hidden_size=16,
-        intermediate_size=32,
+        hidden_size=width,
+        intermediate_size=2 * width,
         num_hidden_layers=2,
         num_attention_heads=2,
-        image_size=SIDE,
+        image_size=side,
         patch_size=PATCH,
     )
     config = LlavaConfig(
         text_config=text,
         vision_config=vision,
         image_token_index=vocabulary - 1,
-        image_seq_length=SIZE,
+        image_seq_length=(side // PATCH) ** 2,
         vision_feature_layer=-1,
     )
     made: Any = LlavaForConditionalGeneration(config)  # Any: its `eval` is typed for the module class

@@ -22,7 +22,6 @@ from ..runtime.models.anatomy import text_part
 from ..runtime.models.drafter import load_drafter
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.gallery import Gallery, table_rows
-from ..runtime.models.lean import gallery_of
 from ..runtime.models.loading import load_config, load_model, load_tokenizer
 from ..runtime.models.vision import Eyes, image_tokens, lens_of, sees
 from ..runtime.prompt_ids import prompt_ids
@@ -137,7 +136,7 @@ def _loaded(asked: OwnTextRequest) -> CausalModel:
 
 
 def _gallery(target: CausalModel) -> Gallery:
-    gallery = gallery_of(target)
+    gallery = target.gallery
     if gallery is None:
         raise ModelError("the prompts have images and the target sees none; leave the images out")
     return gallery

@@ -7,22 +7,29 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import ModelError, PlanError
+from ..planner.eyesight import seeing_footprint
 from ..planner.footprint import Footprint, footprint_of
 from ..planner.head_footprint import footprint_beside
 from ..profiler.configuration import read_architecture
+from ..profiler.records import configuration
 from ..profiler.records.architecture import Architecture, bytes_of
 from ..profiler.records.model import ModelIdentity
 from ..runtime.models.drafter import draft_role
+from ..runtime.models.eyesight import eyesight_of, seeing_config
 from .drafter_parts import drafter_parts
 
 
 def architecture_of(model: ModelIdentity) -> Architecture | None:
-    """Return a model's architecture; None where its configuration is gone, was changed, or is of no known kind."""
+    """Return a model's architecture; None where its configuration is gone, was changed, or is of no known kind.
+
+    Of a model that sees it is that of its language model.
+    """
     place = _place_of(model)
     if place is None or draft_role(place) != "draft":  # its configuration is its own; the rest is its target's
         return None
     try:
-        return read_architecture(place / "config.json" if place.is_dir() else place)
+        seeing = seeing_config(place)
+        return read_architecture(place) if seeing is None else configuration.architecture_of(seeing.to_dict())
     except (OSError, ModelError):
         return None
 
@@ -46,15 +53,23 @@ def footprints_of(target: ModelIdentity, drafters: Iterable[ModelIdentity], dtyp
 
 def _footprint(model: ModelIdentity, target: Architecture | None, dtype: str) -> Footprint | None:
     architecture, place = architecture_of(model), _place_of(model)
-    if architecture is not None:
-        return footprint_of(architecture, dtype)
-    if target is None or place is None:
+    if place is None:
         return None
     try:
-        parts = drafter_parts(place, target)
+        if architecture is not None:
+            return _whole_footprint(place, architecture, dtype)
+        parts = None if target is None else drafter_parts(place, target)
         return None if parts is None else footprint_beside(parts, dtype)
     except (OSError, ModelError, PlanError):
         return None
+
+
+def _whole_footprint(place: Path, architecture: Architecture, dtype: str) -> Footprint:
+    """Return that of a language model, and of what sees beside it."""
+    seeing = seeing_config(place)
+    if seeing is None:
+        return footprint_of(architecture, dtype)
+    return seeing_footprint(architecture, eyesight_of(seeing), dtype)
 
 
 def _place_of(model: ModelIdentity) -> Path | None:

@@ -14,6 +14,7 @@ from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.device import Device
 from ..profiler.records.document import SurfaceDocument, TraceDocument
 from ..profiler.records.model import ModelIdentity
+from ..profiler.records.role import RESUME, SELF
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json
 from .architectures import footprints_of
@@ -54,7 +55,8 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
         _of_model(surfaces, trace.drafter, _draft_role(surfaces, trace.drafter), trace.drafter_name)
         for trace in drafted
     ]
-    _require_used(surfaces, {verify, *drafts})
+    resumes = _resumes(surfaces, drafts)
+    _require_used(surfaces, {verify, *drafts, *resumes.values()})
     found = surfaces[verify]
     models = {document.surface.model: _model(path, document) for path, document in surfaces.items()}
     return PlanInputs(
@@ -65,7 +67,11 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
         overhead=found.overhead or no_host_time(found.surface),
         drafters=tuple(
             DrafterInputs(
-                name=trace.drafter_name, model=models[trace.drafter], surface=surfaces[path].surface, trace=trace
+                name=trace.drafter_name,
+                model=models[trace.drafter],
+                surface=surfaces[path].surface,
+                trace=trace,
+                resume=surfaces[resumes[path]].surface if path in resumes else None,
             )
             for trace, path in zip(drafted, drafts, strict=True)
         ),
@@ -110,6 +116,16 @@ def _of_model(surfaces: Surfaces, model: str, role: str, called: str) -> Path:
     if len(found) > 1:
         raise RequestError(f"{found[0]} and {found[1]} are both {role} surfaces of {called}; give one of them")
     return found[0]
+
+
+def _resumes(surfaces: Surfaces, drafts: Sequence[Path]) -> dict[Path, Path]:
+    """Return the surfaces of verifying from exits' states, by the exits' own."""
+    found: dict[Path, Path] = {}
+    for path in drafts:
+        own = surfaces[path].surface
+        if own.role == SELF and any(_is_of(each.surface, own.model, RESUME) for each in surfaces.values()):
+            found[path] = _of_model(surfaces, own.model, RESUME, own.model)
+    return found
 
 
 def _draft_role(surfaces: Surfaces, model: str) -> str:

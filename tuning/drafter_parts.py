@@ -13,6 +13,7 @@ from ..profiler.records.architecture import Architecture
 from ..runtime.models.block_shape import block_shape, is_block
 from ..runtime.models.eagle_shape import HeadShape, head_shape, is_head
 from ..runtime.models.exit_shape import is_exit
+from ..runtime.models.recycling_shape import is_recycling, recycling_shape
 
 HALF = "BF16"  # as headers name bfloat16
 KEPT = {  # how the names of tensors begin that a head of EAGLE's forms keeps; folders may hold more
@@ -22,7 +23,7 @@ KEPT = {  # how the names of tensors begin that a head of EAGLE's forms keeps; f
 
 
 def drafter_parts(folder: Path, target: Architecture) -> DrafterParts | None:
-    """Return what a folder's drafter is made of; None where it is of another kind than heads, blocks and exits are.
+    """Return what a folder's drafter is made of; None where it is of a kind that is not counted.
 
     Args:
         folder: of the drafter.
@@ -34,6 +35,9 @@ def drafter_parts(folder: Path, target: Architecture) -> DrafterParts | None:
     if is_exit(folder):
         sizes, stored = _tensors(folder)
         return DrafterParts(form="exit", target=target, sizes=sizes, stored_dtype=stored)
+    if is_recycling(folder):
+        kept = recycling_shape(folder).successors
+        return DrafterParts(form="recycling", target=target, sizes={}, reads=(target.layers,), successors=kept)
     if is_block(folder):
         return _block(folder, target)
     return _head(folder, head_shape(folder), target) if is_head(folder) else None

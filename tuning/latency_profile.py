@@ -19,7 +19,7 @@ from ..profiler.latency import Session, measure
 from ..profiler.protocols import ShapeRunner
 from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
-from ..profiler.records.role import require_role
+from ..profiler.records.role import RESUME, require_role
 from ..profiler.records.surface import LatencySurface
 from ..runtime.models.drafter import draft_role, load_drafter
 from ..runtime.models.forward import CausalModel
@@ -34,10 +34,10 @@ from .holding import held
 from .parts import finished_surfaces
 from .request import Identities, Models
 from .steps import Progress
-from .timing import DRAFT_TOKENS, runner_for
+from .timing import DRAFT_TOKENS, resumed_domain, runner_for
 
 LOOP_WIDTH = 10  # of a drafting loop: EAGLE-2's published beam
-OF_DRAFTERS = ("draft", "loop")
+OF_DRAFTERS = ("draft", "loop", RESUME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,8 @@ class LatencyRequest:
             )
         if not self.roles or len(set(self.roles)) < len(self.roles) or self.most_tokens < 1 or self.ranks < 1:
             raise RequestError(f"need distinct roles, and tokens and devices of at least 1, got {self}")
+        if RESUME in self.roles and not any(draft_role(path) == SELF for path in self.models.drafters.values()):
+            raise RequestError(f"{RESUME} is timed of exits, and none is among the drafters; leave the role out")
         for role in self.roles:
             require_role(role)
             if role in (BLOCK, HEAD, SELF):
@@ -149,7 +151,7 @@ def _timed(request: LatencyRequest, identities: Identities) -> list[tuple[ModelI
     timed = [(identities.target, role) for role in of_target]
     for model in identities.drafters.values():
         own = draft_role(Path(model.location))
-        timed += [(model, own if role == "draft" else role) for role in of_drafters]
+        timed += [(model, own if role == "draft" else role) for role in of_drafters if role != RESUME or own == SELF]
     return timed
 
 
@@ -158,6 +160,8 @@ def _domain(request: LatencyRequest, role: str) -> Domain:
     kind = role.partition(":")[0]
     if kind == "prefill":
         return Domain(batches=batches, contexts=(0,), least_tokens=1, most_tokens=contexts[-1])
+    if kind == RESUME:
+        return resumed_domain(batches, contexts)
     drafted = dict.fromkeys(DRAFT_ROLES, DRAFT_TOKENS) | {"loop": LOOP_WIDTH}
     tokens = drafted.get(kind, request.most_tokens)
     return Domain(batches=batches, contexts=contexts, most_tokens=tokens)

@@ -23,6 +23,7 @@ from ..planner.policy import (
     LookupPolicy,
     OptTreePolicy,
     PlainPolicy,
+    ResumedPolicy,
     StackPolicy,
     StaticPolicy,
     SuffixPolicy,
@@ -33,14 +34,18 @@ from ..planner.policy import (
 )
 from ..planner.stack_policy import JOINT, stack_name
 from ..planner.tree import TokenTree
+from ..profiler.clock import Call, Clock, CudaClock, HostClock
 from ..profiler.records.overhead import OverheadSample
+from ..profiler.records.role import RESUME
+from ..profiler.repeats import SETTLED, SHORT_RUN
 from ..runtime.decoder import Decoder, Round
 from ..runtime.models.block import RoundHead
+from ..runtime.models.exit import ExitModel
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.tapped import is_beside_target
 from ..runtime.requests import Request
 from ..runtime.setup import PLAIN, RoundSetup
-from ..runtime.shapes import ForwardShapes
+from ..runtime.shapes import ForwardShapes, ResumedShapes
 from .decoding import LOOKUP, Family, require_faultless, room_for
 
 ROUNDS = 7  # timed, per policy that runs a drafter
@@ -48,6 +53,8 @@ TEXT_ROUNDS = 21  # of the others: their drafts cost little, and they differ by 
 WARM_UP = 1  # rounds before, untimed
 MOST_BEHIND = 16  # tokens; a drafter that is further behind catches up in an untimed round first
 ALWAYS = -1.0  # a least gain that every layer reaches
+
+_Fed = tuple[str, int]  # a forward's role, and tokens per sequence
 
 
 def probes(drafter: str | None) -> list[RoundSetup]:
@@ -69,9 +76,9 @@ def probes(drafter: str | None) -> list[RoundSetup]:
     if drafter is not None:
         policies: list[TreePolicy] = [
             ChainPolicy(length=1),
-            ChainPolicy(length=4),
+            ChainPolicy(length=8),
             ConfidentChainPolicy(length=1, confidence=0.0),
-            ConfidentChainPolicy(length=4, confidence=0.0),
+            ConfidentChainPolicy(length=8, confidence=0.0),
             StaticPolicy(tree=_bush(2, 2)),
             StaticPolicy(tree=_bush(3, 5)),
             Eagle2Policy(verify_tokens=6, depth=1, top_k=2),
@@ -84,6 +91,8 @@ def probes(drafter: str | None) -> list[RoundSetup]:
             _cast(6, 5, 24),
             HybridPolicy(text=SuffixPolicy(length=2, min_match=2), model=ChainPolicy(length=1)),
             HybridPolicy(text=SuffixPolicy(length=8, min_match=2), model=ChainPolicy(length=4)),
+            ResumedPolicy(draft=ChainPolicy(length=1)),
+            ResumedPolicy(draft=ChainPolicy(length=4)),
         ]
         setups.extend((policy, drafter) for policy in policies)
         stacks = [StackPolicy(drafters=(drafter, LOOKUP), lengths=lengths) for lengths in ((2, 2), (4, 4))]
@@ -96,7 +105,7 @@ def measure_overhead(
 ) -> list[OverheadSample]:
     """Return the samples of one batch size.
 
-    One batch of texts is decoded, and all policies take turns on it, two rounds each, of which the second is timed.
+    One batch of texts is decoded, and all policies take turns on it, some rounds each, of which the last is timed.
     Policies that verify equally many tokens follow each other, in random order, and right after them their forwards are
     timed alone, so that both meet the same mood of the machine.
 
@@ -107,8 +116,7 @@ def measure_overhead(
         drafter: the one the probes draft with; None where the family has none.
         seed: of the order.
     """
-    is_stacked = drafter is not None and not is_beside_target(family.drafters[drafter])
-    setups = [probe for probe in probes(drafter) if is_stacked or not isinstance(probe.policy, StackPolicy)]
+    setups = [probe for probe in probes(drafter) if _is_run(probe.policy, family, drafter)]
     unending = [replace(r, stop=frozenset(), max_new_tokens=max(r.max_new_tokens, 2)) for r in requests]
     room = room_for(unending, setups, batch)
     alone, running = _Alone(family, drafter, batch, room), _Running(family, unending, drafter, batch, room)
@@ -122,6 +130,14 @@ def measure_overhead(
                 for probe, (done, round_ms), forwards_ms in zip(group, rounds, alone_ms, strict=True):
                     probe.keep(done, round_ms - forwards_ms)
     return [probe.sample() for probe in found]
+
+
+def _is_run(policy: TreePolicy, family: Family, drafter: str | None) -> bool:
+    """Whether a drafter drafts a policy: in stacks are models alone, and exits alone leave states."""
+    model = None if drafter is None else family.drafters[drafter]
+    if isinstance(policy, StackPolicy):
+        return model is not None and not is_beside_target(model)
+    return not isinstance(policy, ResumedPolicy) or isinstance(model, ExitModel)
 
 
 def _groups(found: Sequence[_Probe], order: random.Random) -> list[list[_Probe]]:
@@ -139,39 +155,57 @@ class _Alone:
 
     def __init__(self, family: Family, drafter: str | None, batch: int, room: int) -> None:
         self._batch, self._room = batch, room
+        self._clock = _clock_of(family.target)
         self._is_block = drafter is not None and isinstance(family.drafters[drafter], RoundHead)
-        self._shapes = {"verify": _shapes(family.target, "verify", batch, room)}
+        self._shapes: dict[str, ForwardShapes] = {"verify": _shapes(family.target, "verify", batch, room)}
         if drafter is not None:
             self._shapes["draft"] = _shapes(family.drafters[drafter], "draft", batch, room)
             self._shapes["read"] = _shapes(family.drafters[drafter], "verify", batch, room)
+            model = family.drafters[drafter]
+            if isinstance(model, ExitModel):
+                self._shapes[RESUME] = ResumedShapes(
+                    model, identity=RESUME, dtype=str(model.dtype), slots=batch, capacity=room
+                )
+        self._usual_ms: dict[_Fed, float] = {}
 
     def forwards_ms(self, rounds: Sequence[Round]) -> list[float]:
-        """Return what the forwards of each round take one by one; each shape of theirs is timed once."""
-        known: dict[tuple[str, int], float] = {}
-        return [
-            sum(self._ms(known, role, done.context, tokens) for role, tokens in _fed(done, self._is_block))
-            for done in rounds
-        ]
+        """Return what the forwards of each round take one by one; each shape of theirs is timed once.
 
-    def _ms(self, known: dict[tuple[str, int], float], role: str, context: int, tokens: int) -> float:
-        if (role, tokens) not in known:
-            before = min(context, self._room - tokens) if role == "read" else context  # who catches up is further back
-            call = self._shapes[role].prepare(self._batch, before, tokens)
-            call()
-            self._shapes[role].wait()
-            start = time.perf_counter_ns()
-            call()
-            self._shapes[role].wait()
-            known[role, tokens] = (time.perf_counter_ns() - start) / 1e6
-        return known[role, tokens]
+        All have run before any is timed, so that each is timed behind another, as in the profiler's visits.
+        """
+        fed = [_fed(done, self._is_block) for done in rounds]
+        calls = {
+            part: self._call(part, done.context) for done, parts in zip(rounds, fed, strict=True) for part in parts
+        }
+        took = {part: self._ms(part, call) for part, call in calls.items()}
+        return [sum(took[part] for part in parts) for parts in fed]
+
+    def _call(self, part: _Fed, context: int) -> Call:
+        """Return a call that has run once: what a regime does once per shape is done."""
+        role, tokens = part
+        before = min(context, self._room - tokens) if role == "read" else context  # who catches up is further back
+        call = self._shapes[role].prepare(self._batch, before, tokens)
+        call()
+        if part not in self._usual_ms:
+            self._usual_ms[part] = self._clock.time_ms(call)
+        return call
+
+    def _ms(self, part: _Fed, call: Call) -> float:
+        repeats = SETTLED if part[0] in ("verify", RESUME) else SHORT_RUN
+        return repeats.time_ms(call, self._clock, self._usual_ms[part])
 
 
-def _fed(done: Round, is_block: bool) -> list[tuple[str, int]]:
+def _clock_of(model: CausalModel) -> Clock:
+    """Return the clock by which the profiler times a model's forwards."""
+    return CudaClock(model.device.index or 0) if model.device.type == "cuda" else HostClock()
+
+
+def _fed(done: Round, is_block: bool) -> list[_Fed]:
     """Return the forwards of a round: in which role, and of how many tokens per sequence.
 
     A stack's are pieces of text; all of them are one model's here. A block drafter runs one, whatever its layers.
     """
-    verify = ("verify", done.verify_tokens)
+    verify = (RESUME if isinstance(done.setup.policy, ResumedPolicy) else "verify", done.verify_tokens)
     if done.levels:
         return [verify, *(("read", tokens) for tokens in done.widths)]
     drafted = (done.fresh, *(() if is_block else done.widths[1:])) if done.widths else ()
@@ -197,11 +231,14 @@ class _Running:
         self._decoder: Decoder = family.decoder(lambda *_: self._setup, names=names, batch=batch, capacity=room)
 
     def settled_step(self, setup: RoundSetup) -> tuple[Round, float]:
-        """Run a round like any but the first of its kind: right after one by the same setup, as a decoder's rounds are.
+        """Run a round like any but the first of its kind: right after others by the same setup, as a decoder's are.
 
-        What the caches hold behind another kind of round, or a GPU behind another graph, is no cost of this one.
+        What the caches hold behind another kind of round, or a GPU behind another graph, is no cost of it; short
+        rounds take as many to settle as the profiler's forwards do.
         """
-        self.step(setup)
+        spent_ms = 0.0
+        while spent_ms < SETTLED.untimed_ms:
+            spent_ms += self.step(setup)[1]
         return self.step(setup)
 
     def step(self, setup: RoundSetup) -> tuple[Round, float]:

@@ -31,7 +31,7 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import AUTO_DTYPE, GIB, Device
 from ..profiler.records.match import match_devices, nearest
 from ..profiler.records.model import ModelIdentity
-from ..profiler.records.role import CAPTURED
+from ..profiler.records.role import CAPTURED, RESUME, SELF
 from ..profiler.records.surface import LatencySurface
 from .architectures import footprints_of
 from .host_time import is_known
@@ -160,7 +160,7 @@ def keep_plan(plan: Plan, inputs: PlanInputs, store: Store) -> int:
     A plan that rests on anything but measurements, of forwards and of host time, is filed apart from its device's own
     plans: a decoder takes it for the guess it is, and only where no measured plan is at hand.
     """
-    surfaces = (inputs.verify, *(drafter.surface for drafter in inputs.drafters))
+    surfaces = (inputs.verify, *(surface for drafter in inputs.drafters for surface in drafter.surfaces))
     is_measured = all(surface.origin == "measured" for surface in surfaces) and is_known(inputs.overhead)
     prefix = "" if is_measured else WHAT_IF
     return store.add_plan(
@@ -185,7 +185,13 @@ def inputs_of(profile: Profile) -> PlanInputs:
         verify=profile.verify,
         overhead=profile.overhead,
         drafters=tuple(
-            DrafterInputs(name=name, model=model, surface=profile.drafts[name], trace=traces[name])
+            DrafterInputs(
+                name=name,
+                model=model,
+                surface=profile.drafts[name],
+                trace=traces[name],
+                resume=profile.resumes.get(name),
+            )
             for name, model in models.drafters.items()
         ),
         texts=texts_of(first),
@@ -213,7 +219,10 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
     for trace in with_weights(together):
         model = recorded_model(trace, request, store)
         surface = _surface(store, request, model, _draft_role(store, request, model))
-        drafters.append(DrafterInputs(name=trace.drafter_name, model=model, surface=surface, trace=trace))
+        resume = _resume(store, request, surface)
+        drafters.append(
+            DrafterInputs(name=trace.drafter_name, model=model, surface=surface, trace=trace, resume=resume)
+        )
     return PlanInputs(
         device=request.device,
         target=request.target,
@@ -317,6 +326,13 @@ def _surface(store: Store, request: PlanRequest, model: ModelIdentity, role: str
         raise missing(f"{role} surface of {model.name} in {request.dtype}", request, store)
     runtime = [surface for surface in wanted if surface.regime in RUNTIME_REGIMES]
     return (runtime or wanted)[-1]
+
+
+def _resume(store: Store, request: PlanRequest, own: LatencySurface) -> LatencySurface | None:
+    """Return what verifying from an exit's states costs, where it was timed as the exit was."""
+    found = store.surfaces(request.device.fingerprint, own.model, request.dtype, role=RESUME)
+    alike = [surface for surface in found if surface.regime == own.regime]
+    return alike[-1] if alike and own.role == SELF else None
 
 
 def _draft_role(store: Store, request: PlanRequest, model: ModelIdentity) -> str:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from ..profiler.device import detect
 from ..profiler.domain import Domain, Shape
+from ..profiler.records.role import RESUME
 from ..runtime.models.drafter import draft_role
 from ..runtime.models.loading import load_tokenizer
 from .family import identify_all
 from .request import ProfileRequest
-from .timing import domains_of
+from .timing import domains_of, resuming
 from .traces import workloads_of
 
 
@@ -45,8 +46,9 @@ def preview(request: ProfileRequest) -> Preview:
     device, identities = detect(request.device), identify_all(request.models)
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     requests = [asked for workload in workloads for asked in workload.requests]
-    names = [identities.target.name, *identities.drafters]
-    roles = ["verify", *(draft_role(path) for path in request.models.drafters.values())]
+    exits = resuming(request)
+    names = [identities.target.name, *identities.drafters, *exits]
+    roles = ["verify", *(draft_role(path) for path in request.models.drafters.values()), *([RESUME] * len(exits))]
     return Preview(
         device=device.label,
         models=tuple(

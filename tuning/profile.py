@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..db.store import Store
 from ..profiler.device import detect
@@ -33,7 +33,7 @@ from .prompts import shown_to
 from .recipe import Recipe, recipe_of
 from .request import Identities, ProfileRequest
 from .steps import Progress
-from .timing import by_name, domains_of, time_surfaces
+from .timing import by_name, domains_of, resumes_by_name, time_surfaces
 from .traces import Workload, record_workloads, workloads_of
 
 
@@ -51,6 +51,12 @@ class Profile:
     seconds: float  # of this run; what an earlier, stopped one did is not counted
     is_resumed: bool
     disturbances: tuple[str, ...]  # what spoilt timings meanwhile, in words
+    resumes: dict[str, LatencySurface] = field(default_factory=dict)  # of verifying from exits' states
+
+    @property
+    def surfaces(self) -> list[LatencySurface]:
+        """All that were timed, the target's first."""
+        return [self.verify, *self.drafts.values(), *self.resumes.values()]
 
 
 def profile(
@@ -113,6 +119,7 @@ def profile(
         identities=identities,
         verify=surfaces[0],
         drafts=by_name(surfaces, identities.drafters),
+        resumes=resumes_by_name(surfaces, identities.drafters),
         overhead=overhead,
         traces=recorded.traces,
         pairwise=recorded.pairwise,

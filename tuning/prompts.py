@@ -12,7 +12,6 @@ from ..errors import RequestError
 from ..profiler.prompts import Message, Prompt
 from ..runtime.images import ImageTokens, read_image
 from ..runtime.models.forward import CausalModel
-from ..runtime.models.lean import gallery_of
 from ..runtime.models.loading import load_config
 from ..runtime.models.vision import image_tokens, sees
 from ..runtime.prompt_ids import prompt_ids
@@ -79,7 +78,7 @@ def shown_to(target: CausalModel, requests: Sequence[Request]) -> list[Request]:
     Raises:
         RequestError: there are more images than it has room for.
     """
-    gallery = gallery_of(target)
+    gallery = target.gallery
     if gallery is None:
         return list(requests)
     images = {image for request in requests for image in request.images}

@@ -1,15 +1,21 @@
 """What the host adds to one round of speculation, per kind of policy.
 
-    host = a + b_kind * draft_forwards + c * (nodes - 1)     where a drafter runs
-    host = a + e_kind + c * (nodes - 1)                      where none does; e of plain decoding is 0
+    host = a + d + b_kind * draft_forwards + c * (nodes - 1)     where a drafter runs
+    host = a + e_kind + c * (nodes - 1)                          where none does; e of plain decoding is 0
+    host = a + e_suffix + b_hybrid * draft_forwards + c * (nodes - 1)     of a hybrid
 
 `a`, what every round costs, and `c`, what a drafted token does, are the same for all kinds of a batch size: a tree is
-laid out, walked and taken over by the same code whoever drafted it. Few noisy rounds of each kind then tell about all
-of them; a line through two points of one kind alone would follow their noise, and be far off for trees smaller than
-both. Samples count by their relative error.
+laid out, walked and taken over by the same code whoever drafted it. So is `d`: a target that follows a drafter finds
+its weights pushed out of the caches, whichever policy the drafter ran for. Few noisy rounds of each kind then tell
+about all of them; a line through two points of one kind alone would follow their noise, and be far off for trees
+smaller than both. Samples count by their relative error.
 
-The lines go through medians, but many rounds take their mean: `a` therefore has the mean distance of all repeats from
-their sample's median added, the outermost ones pulled in.
+A hybrid asks the text in every round, and a drafter in some: where it asks none its round is one of the text's, and `b`
+holds all that a drafter adds.
+
+The lines go through medians, but many rounds take their mean: the mean distance of repeats from their sample's median
+is therefore added, the outermost ones pulled in; of plain rounds, of those that copy text and of those that run a
+drafter each their own, since longer rounds scatter more.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ from ...errors import MeasurementError
 Floats = NDArray[np.float64]
 OUTERMOST = 0.05  # share of repeats on either side
 PLAIN = "plain"  # the kind whose rounds are the common part of all others
+HYBRID, TEXT = "hybrid", "suffix"  # the kind that drafts in two ways, and the kind that one of them is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,21 +117,30 @@ class RoundOverhead:
         least = float(np.median(values)) / 2.0
         weights = 1.0 / np.maximum(values, least if least > 0.0 else 1.0)
         found = _non_negative_fit(rows * weights[:, None], values * weights)
-        shared_ms, node_ms, own = float(found[0]) + _excess_ms(samples), float(found[1]), found[2:].tolist()
+        shared_ms, node_ms, drafted_ms = (float(one) for one in found[:3])
+        own = dict(zip(kinds, found[3:].tolist(), strict=True))
+        apart = {kind: drafted_ms if drafts[kind] else own_ms for kind, own_ms in own.items()}
+        apart[HYBRID] = apart.get(TEXT, 0.0)
+        like = {kind: PLAIN if kind == PLAIN else drafts[kind] for kind in kinds}
+        excess_ms = {group: _excess_ms([s for s in samples if like[s.kind] == group]) for group in set(like.values())}
         return {
             kind: HostLine(
-                round_ms=shared_ms - node_ms + (0.0 if drafts[kind] else own_ms),
+                round_ms=shared_ms - node_ms + apart[kind] + excess_ms[like[kind]],
                 forward_ms=own_ms if drafts[kind] else 0.0,
                 node_ms=node_ms,
             )
-            for kind, own_ms in zip(kinds, own, strict=True)
+            for kind, own_ms in own.items()
         }
 
 
 def _row(sample: OverheadSample, kinds: list[str], drafts: dict[str, bool]) -> list[float]:
-    """Return what a sample holds of each coefficient: the round's, the node's, then one per kind."""
-    own = float(sample.draft_forwards) if drafts[sample.kind] else float(sample.kind != PLAIN)
-    return [1.0, float(max(sample.nodes - 1, 0)), *(own if kind == sample.kind else 0.0 for kind in kinds)]
+    """Return what a sample holds of each coefficient: the round's, the node's, the drafted round's, one per kind."""
+    is_drafted, is_hybrid = drafts[sample.kind], sample.kind == HYBRID
+    own = {sample.kind: float(sample.draft_forwards) if is_drafted or is_hybrid else float(sample.kind != PLAIN)}
+    if is_hybrid:
+        own[TEXT] = 1.0
+    shared = [1.0, float(max(sample.nodes - 1, 0)), float(is_drafted and not is_hybrid)]
+    return [*shared, *(own.get(kind, 0.0) for kind in kinds)]
 
 
 def _excess_ms(samples: list[OverheadSample]) -> float:

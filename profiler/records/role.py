@@ -6,6 +6,8 @@ Roles:   "verify"    the target reads a tree's tokens behind its context
          "head"      a feature-level head reads the target's hidden states
          "block"     a block drafter reads what was committed and says a whole round's tokens in the same forward
          "self"      a target's own first layers, behind an imitation network, read the tokens of one layer of a tree
+         "resume"    a target reads a chain whose nodes but the last its own exit has read: that one through the exit's
+                     layers, all of them through the others; told by the exit, tokens counts the root
          "exit:K"    the target's first K layers alone, for drafting by early exit
          "loop:D"    a whole drafting loop of D layers; tokens is the width of a layer
          "round:WHO" a whole round of another engine, with what it drafts and who drafts it; tokens counts the root
@@ -27,7 +29,8 @@ Origin = Literal["measured", "imported", "estimated", "bound"]
 
 BLOCK = "block"
 SELF = "self"
-ROLE = re.compile(rf"verify|draft|prefill|head|{BLOCK}|{SELF}|exit:[1-9]\d*|loop:[1-9]\d*|round:\S+")
+RESUME = "resume"
+ROLE = re.compile(rf"verify|draft|prefill|head|{BLOCK}|{SELF}|{RESUME}|exit:[1-9]\d*|loop:[1-9]\d*|round:\S+")
 CAPTURED = "cuda-graph"  # the regime in which every shape is captured by itself
 LOCAL = "eager|eager-transformers|compiled|cuda-graph"
 REGIME = re.compile(rf"{LOCAL}|engine:\S+|imported:\S+|(estimated|bound):({LOCAL}|engine:\S+)")
@@ -37,7 +40,7 @@ def require_role(role: str) -> None:
     """Raise MeasurementError unless a role is one of the known ones."""
     if not ROLE.fullmatch(role):
         raise MeasurementError(
-            f"surface role is {role!r}; use verify, draft, prefill, head, block, self, exit:LAYERS, "
+            f"surface role is {role!r}; use verify, draft, prefill, head, block, self, resume, exit:LAYERS, "
             "loop:DEPTH or round:WHO"
         )
 

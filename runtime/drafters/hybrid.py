@@ -12,8 +12,9 @@ from ...planner.policy import HybridPolicy, TreePolicy
 from ...planner.text_state import TextState
 from ...planner.text_tree import batch_of
 from ..cache import KeyValueCache
+from ..models.forward import LeftStates
 from ..requests import Sequence
-from .protocol import Drafter, ReadsTarget
+from .protocol import Drafter, LeavesStates, ReadsTarget, asked_of
 
 
 class HybridDrafter:
@@ -65,7 +66,11 @@ class HybridDrafter:
             trees[slot] = np.stack([part[slot, own] for part in (drafted.tokens, drafted.parents, drafted.depths)])
         return replace(batch_of(trees), widths=drafted.widths)
 
+    def left(self, sequences: Many[Sequence], draft: DraftBatch, fed: int) -> LeftStates | None:
+        """Return the states of a draft's nodes where the model is an exit, None else."""
+        return self._model.left(sequences, draft, fed) if isinstance(self._model, LeavesStates) else None
+
     def _drafted(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
-        draft = self._model.draft(sequences, policy)
+        draft = self._model.draft(sequences, asked_of(self._model, policy))
         self.forwards = self._model.forwards
         return draft

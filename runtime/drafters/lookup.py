@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from functools import lru_cache
 
 import numpy as np
 
@@ -43,6 +44,12 @@ class LookupDrafter:
         """Return one tree per sequence, its root alone where the text holds nothing to draft from."""
         assert isinstance(policy, TextPolicy)
         return batch_of([self._texts[slot].draft(s.tokens, policy) for slot, s in enumerate(sequences)])
+
+
+@lru_cache(maxsize=256)
+def roots_of(batch: int) -> DraftBatch:
+    """Return trees without drafts."""
+    return chains([[]] * batch)
 
 
 def chains(drafts: Many[Many[int]]) -> DraftBatch:

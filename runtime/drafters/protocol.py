@@ -6,8 +6,9 @@ from collections.abc import Sequence as Many
 from typing import Protocol, runtime_checkable
 
 from ...planner.growth import DraftBatch
-from ...planner.policy import TreePolicy
+from ...planner.policy import ResumedPolicy, TreePolicy, drafting
 from ..cache import KeyValueCache
+from ..models.forward import LeftStates
 from ..requests import Sequence
 
 
@@ -35,3 +36,20 @@ class ReadsTarget(Protocol):
 
     def attach(self, cache: KeyValueCache) -> None:
         """Take the target's cache; slot i is that of the drafter's slot i, and moves before it does."""
+
+
+@runtime_checkable
+class LeavesStates(Protocol):
+    """A drafter that may have run the target's own first layers over what it drafted."""
+
+    def left(self, sequences: Many[Sequence], draft: DraftBatch, fed: int) -> LeftStates | None:
+        """Return the states of a draft's nodes, with room for so many per sequence; None where no layer was run.
+
+        The draft is the last one, of a policy that asks for them, behind the same texts. Nodes that no layer has read
+        are read first.
+        """
+
+
+def asked_of(drafter: Drafter, policy: TreePolicy) -> TreePolicy:
+    """Return what a drafter is asked to draft in a round of a policy: the drafting alone unless it can leave states."""
+    return policy if isinstance(policy, ResumedPolicy) and isinstance(drafter, LeavesStates) else drafting(policy)

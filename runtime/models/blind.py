@@ -15,6 +15,8 @@ from .forward import CausalModel, ForwardInput
 class BlindModel:
     """Any causal language model, told a token instead of every part of an image."""
 
+    gallery = None
+
     def __init__(self, model: CausalModel, placeholder: int) -> None:
         """Wrap a model; the placeholder is a token that it knows."""
         self.regime, self.dtype, self.device, self.attention = model.regime, model.dtype, model.device, model.attention

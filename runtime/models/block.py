@@ -49,6 +49,8 @@ class RoundHead(ABC):
         reads: how many of the target's layers each hidden state it reads has passed.
     """
 
+    gallery = None
+
     def __init__(self, target: LeanModel, reads: tuple[int, ...]) -> None:
         """Stand beside a target, in its number format and on its device.
 

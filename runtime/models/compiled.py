@@ -50,6 +50,7 @@ class CompiledModel:
             )
         self.dtype, self.device, self.attention = model.dtype, model.device, model.attention
         self.vocabulary, self.longest_context = model.vocabulary, model.longest_context
+        self.gallery = model.gallery
         self._model = model
         self._compiled: dict[tuple[int, ...], Forward] = {}
         self._layers: WeakKeyDictionary[KeyValueCache, _Layers] = WeakKeyDictionary()

@@ -16,7 +16,6 @@ from .eagle_shape import head_shape, is_head, read_tensors, require_head_of
 from .exit import ExitModel
 from .exit_shape import exit_shape, is_exit, require_exit_of
 from .forward import CausalModel
-from .lean import gallery_of
 from .loading import load_model, require_one_vocabulary
 from .medusa import MedusaHeads
 from .recycling import RecyclingHead
@@ -49,7 +48,7 @@ def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str 
         return load_recycling(Path(location), target)
     if is_head(Path(location)):
         return load_head(Path(location), target)
-    model, gallery = load_model(location, dtype=dtype, device=device), gallery_of(target)
+    model, gallery = load_model(location, dtype=dtype, device=device), target.gallery
     return model if gallery is None else BlindModel(model, gallery.tokens.placeholder)
 
 

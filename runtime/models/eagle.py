@@ -48,6 +48,7 @@ class EagleHead:
     """
 
     regime = "eager"
+    gallery = None
 
     def __init__(self, weights: Mapping[str, Tensor], shape: HeadShape, target: LeanModel) -> None:
         """Take tensors by their published names; embedding and language-model head may be the target's.

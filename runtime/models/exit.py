@@ -14,14 +14,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ...errors import ModelError
+from ..cache import KeyValueCache
+from ..feature_cache import FeatureCache
 from .eagle_shape import as_numbers
 from .exit_shape import ExitShape
 from .forward import ForwardInput
-from .lean import LeanModel, taken
+from .lean import LeanModel, rows_of, taken
 from .norm import Norm
 from .projection import Projection
 
@@ -48,6 +51,7 @@ class ExitModel(LeanModel):
                 f"before the last layer, give the drafter of this target"
             )
         super().__init__(replace(target.anatomy, layers=target.anatomy.layers[: shape.layers]))
+        self.target = target
         sizes = {NORM: (self.hidden,), UP: (shape.width, self.hidden), DOWN: (self.hidden, shape.width)}
         for name, size in sizes.items():
             if name not in weights or tuple(weights[name].shape) != size:
@@ -63,6 +67,28 @@ class ExitModel(LeanModel):
     def exit_layer(self) -> int:
         """How many layers of the target it runs."""
         return len(self.anatomy.layers)
+
+    @torch.inference_mode()
+    def forward_leaving(self, step: ForwardInput, cache: KeyValueCache, left: Tensor) -> Tensor:
+        """Do what `forward` does, and write the states behind the last layer into `left`, (batch * n, hidden)."""
+        return self.answer(step, self._read(step, cache, left))
+
+    @torch.inference_mode()
+    def leave(self, step: ForwardInput, cache: KeyValueCache, left: Tensor) -> None:
+        """Read tokens of which only the states are wanted: write them into `left`, (batch * n, hidden)."""
+        self._read(step, cache, left)
+
+    def _read(self, step: ForwardInput, cache: KeyValueCache, left: Tensor) -> Tensor:
+        """Return the states behind the last layer, and leave them.
+
+        What the target's cache keeps of states up to there, for heads and classifiers, is written as the target would.
+        """
+        for count, latest in enumerate(self.stream(step, cache)):
+            hidden = latest
+            if isinstance(cache, FeatureCache) and count in cache.after:
+                cache.write_part(rows_of(step, cache), count, hidden)
+        left.copy_(hidden)
+        return hidden
 
     def answer(self, step: ForwardInput, hidden: Tensor) -> Tensor:
         """Return the logits of a forward whose last layer left these hidden states, (batch * n, hidden)."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from ..cache import KeyValueCache
+
+if TYPE_CHECKING:
+    from .gallery import Gallery
 
 WORD = 64  # bits of a tree mask's words
 TREE_ATTENTION = "tree"  # the attention kernel that reads a `TreeMask`
@@ -67,6 +70,22 @@ class ForwardInput:
         return batch, count, self.seen, self.first_slot, self.bias is None, self.take is None, words
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftStates:
+    """Hidden states behind a model's first layers, left by who has run these already over the same tokens.
+
+    The layers' keys and values of these tokens are in the cache, and what it keeps of hidden states up to there.
+    """
+
+    layers: int  # that the states have passed
+    states: Tensor  # (slots, tokens, hidden), of as many tokens as a forward reads or more
+
+    def rows(self, step: ForwardInput) -> Tensor:
+        """Return (batch * n, hidden): those of the tokens of a forward from slot 0 on."""
+        batch, count = step.tokens.shape
+        return self.states[:batch, :count].reshape(batch * count, -1)
+
+
 def packed_input(
     packed: Tensor, batch: int, count: int, words: int, *, seen: int, first_slot: int, takes: bool
 ) -> ForwardInput:
@@ -102,6 +121,17 @@ def packed_size(batch: int, count: int, words: int, *, takes: bool) -> int:
     return batch * count * (3 + words) + batch * (2 if takes else 1)
 
 
+@runtime_checkable
+class Resuming(Protocol):
+    """A causal language model whose forward can go on from states that its first layers have left."""
+
+    def can_resume(self, layers: int) -> bool:
+        """Whether it can go on behind so many layers."""
+
+    def resume(self, step: ForwardInput, cache: KeyValueCache, left: LeftStates) -> Tensor:
+        """Return what `forward` does, by the layers behind those alone; their part of the cache is written."""
+
+
 class CausalModel(Protocol):
     """A causal language model that reads and writes an explicit cache."""
 
@@ -111,6 +141,10 @@ class CausalModel(Protocol):
     longest_context: int
     regime: str  # how forwards run: "eager", ...; see profiler.records.role
     attention: str  # the attention kernel, e.g. "sdpa"
+
+    @property
+    def gallery(self) -> Gallery | None:
+        """The images that it keeps, in whatever regime it runs; None where it sees none."""
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""

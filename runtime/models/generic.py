@@ -22,6 +22,8 @@ from .window import windowed
 class GenericModel:
     """A model whose layers attend to everything before them, or to a window of it (see `require_supported`)."""
 
+    gallery = None
+
     def __init__(self, model: PreTrainedModel, *, ranks: int = 1) -> None:
         """Wrap a loaded model; its attention must accept a 4-D additive mask (eager or sdpa).
 

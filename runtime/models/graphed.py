@@ -70,6 +70,7 @@ class GraphedModel:
         self.dtype, self.device = model.dtype, model.device
         self.attention = TREE_ATTENTION if isinstance(model, LeanModel) and model.reads_trees else model.attention
         self.vocabulary, self.longest_context = model.vocabulary, model.longest_context
+        self.gallery = model.gallery
         self.model = model  # whose forwards these are, run as they come
         self._graphs: WeakKeyDictionary[KeyValueCache, dict[tuple[int, ...], _Captured]] = WeakKeyDictionary()
         self._logits = Arena(self.dtype, self.device)

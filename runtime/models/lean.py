@@ -21,7 +21,7 @@ from ...errors import ModelError
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
 from .anatomy import Anatomy, LayerWeights, Sight, anatomy_of
-from .forward import CausalModel, ForwardInput, TreeMask
+from .forward import ForwardInput, LeftStates, TreeMask
 from .gallery import Gallery, table_rows
 from .kernels.fused_rows import gated, normed, turn_and_store
 from .kernels.tree_attention import attend_tree, is_supported
@@ -82,6 +82,11 @@ class LeanModel:
         self.attention = "sdpa" if anatomy.attention_cap is None else "eager"
         self.reads_trees = anatomy.attention_cap is None and is_supported(self.device, self.dtype, anatomy.size)
 
+    @property
+    def gallery(self) -> Gallery | None:
+        """The images that it keeps; None where it sees none."""
+        return self.anatomy.gallery
+
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""
         return KeyValueCache(
@@ -111,9 +116,18 @@ class LeanModel:
         """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache."""
         return self.compute(step, cache)
 
-    def compute(self, step: ForwardInput, cache: LayerStates) -> Tensor:
-        """Return what `forward` does, without inference mode: torch.compile cannot trace into that."""
-        for latest in self.stream(step, cache):
+    def can_resume(self, layers: int) -> bool:
+        """Whether a forward can go on behind so many layers: where there are more."""
+        return layers < len(self._layers)
+
+    @torch.inference_mode()
+    def resume(self, step: ForwardInput, cache: KeyValueCache, left: LeftStates) -> Tensor:
+        """Return what `forward` does, by the layers behind `left` alone; writes their part of the cache."""
+        return self.compute(step, cache, left)
+
+    def compute(self, step: ForwardInput, cache: LayerStates, left: LeftStates | None = None) -> Tensor:
+        """Return what `forward` or `resume` does, without inference mode: torch.compile cannot trace into that."""
+        for latest in self.stream(step, cache, left):
             hidden = latest  # no other layer's is kept
         return self.answer(step, hidden)
 
@@ -168,12 +182,17 @@ class LeanModel:
         if not after or not 0 <= min(after) <= max(after) <= len(self._layers):
             raise ModelError(f"hidden states after {tuple(after)} layers asked of a model of {len(self._layers)}")
 
-    def stream(self, step: ForwardInput, cache: LayerStates) -> Iterator[Tensor]:
-        """Yield the hidden states (batch * n, hidden) of the new tokens: embedded, then after every layer."""
+    def stream(self, step: ForwardInput, cache: LayerStates, left: LeftStates | None = None) -> Iterator[Tensor]:
+        """Yield the hidden states (batch * n, hidden) of the new tokens: embedded, then after every layer.
+
+        With `left` the layers that these states have passed are not run, and they are what comes first.
+        """
         place = self.place(step, cache)
-        hidden = self.embed(step.tokens)
+        passed, hidden = (0, self.embed(step.tokens)) if left is None else (left.layers, left.rows(step))
         yield hidden
-        for layer, states in zip(self._layers, cache.states, strict=True):
+        for number, (layer, states) in enumerate(zip(self._layers, cache.states, strict=True)):
+            if number < passed:
+                continue
             hidden = self.through(layer, hidden, _normed(layer.input_norm, hidden, place), states, place)
             yield hidden
 
@@ -278,12 +297,6 @@ class LeanModel:
             mixed = _capped_attention(folded, key, value, bias, scale, self.anatomy.attention_cap)
         mixed = mixed.view(batch, kv_heads, count, groups, size).transpose(1, 2)  # a GPU's kernel may leave gaps in it
         return mixed.reshape(batch * count, groups * kv_heads * size)
-
-
-def gallery_of(model: CausalModel) -> Gallery | None:
-    """Return the images that a model keeps, in whatever regime it runs; None where it sees none."""
-    inner = getattr(model, "model", model)
-    return inner.anatomy.gallery if isinstance(inner, LeanModel) else None
 
 
 def rows_of(step: ForwardInput, cache: LayerStates) -> Tensor:

@@ -13,7 +13,7 @@ from ..feature_cache import FeatureCache
 from .block import RoundHead
 from .eagle import EagleHead
 from .exit import ExitModel
-from .forward import CausalModel, ForwardInput
+from .forward import CausalModel, ForwardInput, LeftStates
 from .lean import LeanModel, rows_of
 
 
@@ -40,6 +40,7 @@ class TappedModel:
             model.longest_context,
             model.attention,
         )
+        self.gallery = model.gallery
         self._model, self._after = model, tuple(after)
 
     def new_cache(self, slots: int, capacity: int) -> FeatureCache:
@@ -55,6 +56,20 @@ class TappedModel:
             if count in self._after:
                 kept[count] = hidden
         cache.write_features(rows_of(step, cache), torch.cat([kept[count] for count in self._after], dim=-1))
+        return self._model.answer(step, hidden)
+
+    def can_resume(self, layers: int) -> bool:
+        """Whether a forward can go on behind so many layers."""
+        return self._model.can_resume(layers)
+
+    @torch.inference_mode()
+    def resume(self, step: ForwardInput, cache: KeyValueCache, left: LeftStates) -> Tensor:
+        """Return what `forward` does, by the layers behind `left` alone; writes their part of the cache."""
+        assert isinstance(cache, FeatureCache)
+        rows = rows_of(step, cache)
+        for count, hidden in enumerate(self._model.stream(step, cache, left), start=left.layers):
+            if count in self._after:
+                cache.write_part(rows, count, hidden)
         return self._model.answer(step, hidden)
 
 

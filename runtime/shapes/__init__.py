@@ -1,6 +1,7 @@
 """What the profiler times: forwards of any shape in any role, whole drafting loops, prompts being read."""
 
 from .forwards import ForwardShapes
+from .resumed import ResumedShapes
 from .runner import room_of, runner_of
 
-__all__ = ["ForwardShapes", "room_of", "runner_of"]
+__all__ = ["ForwardShapes", "ResumedShapes", "room_of", "runner_of"]

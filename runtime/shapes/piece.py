@@ -42,6 +42,11 @@ def whole_tree(nodes: int) -> Piece:
     return Piece(depths=depths, visible=ancestors(parents[None]))
 
 
+def chain(nodes: int) -> Piece:
+    """Return a chain as a target verifies it, root included."""
+    return Piece(depths=np.arange(nodes), visible=np.tri(nodes, dtype=np.bool_)[None])
+
+
 def tree_layer(width: int) -> Piece:
     """Return a layer as a drafter reads it: each node sees its one ancestor in every layer above, and itself."""
     own = np.eye(width, dtype=np.bool_)

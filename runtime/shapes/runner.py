@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...errors import MeasurementError
 from ...profiler.protocols import ShapeRunner
-from ...profiler.records.role import require_role
+from ...profiler.records.role import RESUME, require_role
+from ..models.exit import ExitModel
 from ..models.forward import CausalModel
 from ..models.lean import LeanModel
 from ..models.regime import in_regime
@@ -12,6 +13,7 @@ from .forwards import ForwardShapes
 from .loop import LoopShapes
 from .piece import tree_layer
 from .prefill import PrefillShapes
+from .resumed import ResumedShapes
 
 
 def runner_of(
@@ -21,7 +23,8 @@ def runner_of(
 
     Args:
         model: the target for "verify", "exit:K" and "prefill"; a drafter for "draft" and "loop:D"; an `EagleHead`
-            for "head". Loaded, or wrapped by `in_regime` already: roles that share a wrapper share its graphs.
+            for "head"; an `ExitModel` for "resume". Loaded, or wrapped by `in_regime` already: roles that share a
+            wrapper share its graphs.
         role: see profiler.records.role.
         regime: "eager", "cuda-graph" or "compiled".
         identity: ModelIdentity.key of the model, of the head for "head".
@@ -35,8 +38,11 @@ def runner_of(
     """
     require_role(role)
     kind, _, number = role.partition(":")
-    running = in_regime(_exit(model, int(number)) if kind == "exit" else model, regime)
     dtype = str(model.dtype).removeprefix("torch.")
+    if kind == RESUME:
+        own = _resumable(model, regime)
+        return ResumedShapes(own, identity=identity, dtype=dtype, slots=slots, capacity=capacity)
+    running = in_regime(_exit(model, int(number)) if kind == "exit" else model, regime)
     if kind == "prefill":
         return PrefillShapes(running, identity=identity, dtype=dtype, capacity=capacity)
     if kind == "loop":
@@ -52,11 +58,20 @@ def room_of(role: str, context_tokens: int, tokens: int) -> int:
     """
     require_role(role)
     kind, _, number = role.partition(":")
-    if kind in ("verify", "prefill"):
+    if kind in ("verify", "prefill", RESUME):
         return context_tokens + tokens
     if kind == "loop":
         return context_tokens + 1 + (int(number) - 1) * tokens
     return context_tokens + tree_layer(tokens).room
+
+
+def _resumable(model: CausalModel, regime: str) -> ExitModel:
+    if not isinstance(model, ExitModel) or regime != "eager":
+        raise MeasurementError(
+            f"a verification goes on from an exit's states where both run as eager, got {type(model).__name__} as "
+            f"{regime}; leave the role out"
+        )
+    return model
 
 
 def _exit(model: CausalModel, layers: int) -> LeanModel:

@@ -1,0 +1,69 @@
+"""How one visit times a call: in the state of the caches in which a decoder runs it.
+
+A decoder that does not speculate, or that copies from the text, runs its target again and again, so a target's call is
+timed once untimed ones have settled it. A drafter's calls come in short runs between two of the target, whose weights
+push the drafter's out of the caches: the first calls behind something else are what it costs, and their mean is taken.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from ..errors import MeasurementError
+from .clock import Call, Clock
+
+LONG_MS = 20.0  # a call this long fills the caches itself
+DRAFTING = ("draft", "head", "block", "self", "loop")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeats:
+    """Calls of one visit; fewer of long ones."""
+
+    untimed_ms: float  # of untimed calls, at least one, before the timed ones; 0 for none
+    timed_ms: float  # calls shorter than this are timed several times in a row
+    most_untimed: int
+    most_timed: int
+    is_mean: bool = False  # of the timed calls; their median otherwise
+
+    def __post_init__(self) -> None:
+        if min(self.untimed_ms, self.timed_ms) < 0.0 or min(self.most_untimed, self.most_timed) < 1:
+            raise MeasurementError(f"need times of at least 0 ms and at least 1 call, got {self}")
+
+    def untimed(self, call_ms: float) -> int:
+        """Return how many calls go before; 1 where it is not known how long they take."""
+        if self.untimed_ms == 0.0 or call_ms >= LONG_MS:
+            return 0
+        return min(max(round(self.untimed_ms / call_ms), 1), self.most_untimed) if call_ms > 0.0 else 1
+
+    def timed(self, call_ms: float) -> int:
+        """Return how many calls are timed; 1 where it is not known how long they take."""
+        return min(max(int(self.timed_ms / call_ms), 1), self.most_timed) if call_ms > 0.0 else 1
+
+    def visit_ms(self, call_ms: float) -> float:
+        """Return what all calls of a visit take."""
+        return call_ms * (self.untimed(call_ms) + self.timed(call_ms))
+
+    def time_ms(self, call: Call, clock: Clock, call_ms: float) -> float:
+        """Run a visit's calls and return what one takes.
+
+        Args:
+            call: prepared, and run before.
+            clock: of the device.
+            call_ms: what it is known to take; NaN where nothing is.
+        """
+        known_ms = call_ms if call_ms > 0.0 else 0.0
+        for _ in range(self.untimed(known_ms)):
+            call()
+        times = [clock.time_ms(call) for _ in range(self.timed(known_ms))]
+        return statistics.mean(times) if self.is_mean else statistics.median(times)
+
+
+SETTLED = Repeats(untimed_ms=6.0, timed_ms=4.0, most_untimed=9, most_timed=9)
+SHORT_RUN = Repeats(untimed_ms=0.0, timed_ms=4.0, most_untimed=1, most_timed=4, is_mean=True)
+
+
+def repeats_of(role: str) -> Repeats:
+    """Return how calls in a role are timed."""
+    return SHORT_RUN if role.partition(":")[0] in DRAFTING else SETTLED

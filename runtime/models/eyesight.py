@@ -1,0 +1,63 @@
+"""What sees in a vision-language model, as its configuration tells it: nothing is loaded or allocated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModel, LlavaConfig
+from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
+
+from ...errors import ModelError
+from ...planner.eyesight import Eyesight
+from .loading import first_line, load_config
+from .vision import LLAVA, image_tokens
+
+
+def seeing_config(place: Path) -> LlavaConfig | None:
+    """Return the configuration of a model that sees, with all that its file leaves out; None of any other model.
+
+    Args:
+        place: a model folder, or a config.json by itself.
+
+    Raises:
+        ModelError: it is no configuration of a model that sees, though it says so.
+        OSError: there is no such file.
+    """
+    file = place / "config.json" if place.is_dir() else place
+    try:
+        said: Any = json.loads(file.read_text(encoding="utf-8"))  # Any: as JSON holds it
+    except ValueError:
+        return None
+    if not isinstance(said, dict) or said.get("model_type") != LLAVA:
+        return None
+    config = load_config(str(place))
+    return config if isinstance(config, LlavaConfig) else None
+
+
+def eyesight_of(config: LlavaConfig) -> Eyesight:
+    """Return what sees in a Llava.
+
+    While an image is looked at, most is alive in the MLP of one of the tower's layers: four states of a patch, the one
+    that is chosen among them, and three inner ones; or in the projector.
+
+    Raises:
+        ModelError: the vision tower is of no known kind.
+    """
+    vision: Any = config.vision_config  # Any: of the tower's own kind
+    hidden = int(config.get_text_config().hidden_size)
+    try:
+        with torch.device("meta"):
+            parts = (AutoModel.from_config(vision), LlavaMultiModalProjector(config))
+        patches = (int(vision.image_size) // int(vision.patch_size)) ** 2
+        inside = 4 * int(vision.hidden_size) + 3 * int(vision.intermediate_size)
+    except (ValueError, KeyError, AttributeError) as error:
+        raise ModelError(f"a vision tower of no known kind: {first_line(error)}; choose another target") from error
+    looked = (patches + 1) * max(inside, 2 * int(vision.hidden_size) + 2 * hidden)
+    return Eyesight(
+        parameters=sum(weight.numel() for part in parts for weight in part.parameters()),
+        image_tokens=image_tokens(config).size,
+        looking_numbers=looked + 3 * int(vision.image_size) ** 2,
+    )

@@ -1,0 +1,49 @@
+"""Verifications that go on from the states that an exit has left: who can, and why one cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+from torch import Tensor
+
+from ..errors import ModelError
+from ..planner.draft import DraftBatch
+from .cache import KeyValueCache
+from .drafters.protocol import Drafter, LeavesStates
+from .models.forward import CausalModel, ForwardInput, LeftStates, Resuming
+from .requests import Sequence
+
+
+def states_left(
+    target: CausalModel, drafter: Drafter, sequences: Many[Sequence], draft: DraftBatch, fed: int
+) -> LeftStates:
+    """Return the states that a verification goes on from; the exit reads the last token of every chain first.
+
+    Args:
+        target: that verifies.
+        drafter: that has drafted.
+        sequences: of the batch.
+        draft: of a ResumedPolicy.
+        fed: tokens per sequence that the verification reads, padding included.
+
+    Raises:
+        ModelError: the drafter is no exit, or the target cannot go on from one.
+    """
+    if not isinstance(target, Resuming):
+        raise ModelError(f"a target that runs as {target.regime} reads by all its layers; run it as eager")
+    left = drafter.left(sequences, draft, fed) if isinstance(drafter, LeavesStates) else None
+    if left is None:
+        raise ModelError("the drafter is no exit of its target; draft with one")
+    if not target.can_resume(left.layers):
+        raise ModelError(
+            f"the target has no layers behind the {left.layers} of the exit; draft with an exit of this target"
+        )
+    return left
+
+
+def logits_of(target: CausalModel, step: ForwardInput, cache: KeyValueCache, left: LeftStates | None) -> Tensor:
+    """Return a target's logits (batch, n, vocabulary) behind the nodes of a tree; by all its layers without `left`."""
+    if left is None:
+        return target.forward(step, cache)
+    assert isinstance(target, Resuming), "states_left has refused every other"
+    return target.resume(step, cache, left)

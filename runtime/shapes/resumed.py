@@ -1,0 +1,44 @@
+"""Verifications that go on from the states of the exit that drafted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ...profiler.records.role import RESUME
+from ..models.exit import ExitModel
+from ..models.forward import LeftStates
+from .forwards import ForwardShapes
+from .piece import chain
+
+
+class ResumedShapes(ForwardShapes):
+    """A target that reads chains of which its exit has read all tokens but the last, as the decoder runs it.
+
+    That token goes through the exit's layers, without a head; then all go through the other layers and the head.
+    """
+
+    def __init__(self, model: ExitModel, *, identity: str, dtype: str, slots: int, capacity: int) -> None:
+        """Allocate a cache of the exit's target for the largest batch and context to be timed."""
+        super().__init__(model.target, identity=identity, dtype=dtype, role=RESUME, slots=slots, capacity=capacity)
+        self._exit, self._target = model, model.target
+        self._lower = self._cache.first(model.exit_layer)
+
+    def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
+        """Return a call that verifies chains of so many tokens, roots included; all states but the last are noise.
+
+        Raises:
+            MeasurementError: the shape does not fit into the cache or the model's positions.
+        """
+        last = context_tokens + tokens - 1
+        self._room.require(batch=batch, columns=last + 1, last_place=last)
+        unread, whole = self._step(batch, last, chain(1)), self._step(batch, context_tokens, chain(tokens))
+        model, states = self._target, torch.randn(batch, tokens, self._target.hidden).to(self._cache.states)
+        left = LeftStates(layers=self._exit.exit_layer, states=states)
+
+        def run() -> None:
+            self._exit.leave(unread, self._lower, states[:, -1])
+            model.resume(whole, self._cache, left)
+
+        return run
