@@ -30,7 +30,7 @@ from torch import Tensor
 
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import family_folder, family_models
-from spectune.planner.plan import PlanCell, Prediction
+from spectune.planner.plans.plan import PlanCell, Prediction
 from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.feed import Feed

@@ -36,16 +36,16 @@ from safetensors import safe_open
 from spectune.demo.corpus import shipped_prompts, texts_without
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts, further_calibration_prompts
 from spectune.demo.story import family_folder, family_models
-from spectune.planner.candidate import Candidate
-from spectune.planner.cost import Cell, cell_costs
-from spectune.planner.frozen import FrozenTable, frozen_table
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.options import SearchOptions
-from spectune.planner.plan import PlanCell
-from spectune.planner.policy import CachebackPolicy, PlainPolicy, TextPolicy
-from spectune.planner.rehearsal import Rehearsal
-from spectune.planner.search import price, price_all
-from spectune.planner.stack_search import StackSearch
+from spectune.planner.plans.plan import PlanCell
+from spectune.planner.policies import CachebackPolicy, PlainPolicy, TextPolicy
+from spectune.planner.pricing.cost import Cell, cell_costs
+from spectune.planner.replay.rehearsal import Rehearsal
+from spectune.planner.search.candidate import Candidate
+from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.search import price, price_all
+from spectune.planner.stacks.search import StackSearch
+from spectune.planner.text.frozen import FrozenTable, frozen_table
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from spectune.errors import PlanError, RequestError
-from spectune.planner.plan import Plan
-from spectune.planner.policy import ChainPolicy, LookupPolicy
+from spectune.planner.plans.plan import Plan
+from spectune.planner.policies import ChainPolicy, LookupPolicy
 from spectune.runtime.engines.export import export_plan, rates_of_plan
 from spectune.runtime.engines.schema import recorded_version, schema_of
 from spectune.runtime.engines.setting import DrafterForm, EngineDrafter

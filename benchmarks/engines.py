@@ -34,8 +34,8 @@ from spectune.db.store import Store, open_store
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.errors import RequestError
-from spectune.planner.plan import Plan, PlanCell
-from spectune.planner.policy import ChainPolicy, LookupPolicy, PlainPolicy
+from spectune.planner.plans.plan import Plan, PlanCell
+from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
 from spectune.profiler.device import detect
 from spectune.runtime.engines.measured import Load, MeasuredEngine
 from spectune.runtime.engines.running import RUNNING, run_engine

@@ -15,11 +15,11 @@ from sqlalchemy import Connection, create_engine, event, insert
 from spectune.db import open_store
 from spectune.db.identities import device_row, model_row
 from spectune.db.tables import Base, DeviceTable, MeasurementTable, ModelTable, PlanTable, SurfaceTable
-from spectune.planner.cost import cells_of
 from spectune.planner.inputs import DrafterInputs, PlanInputs
-from spectune.planner.options import SearchOptions
-from spectune.planner.plan import Plan, plan_to_json
-from spectune.planner.search import solve
+from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.pricing.cost import cells_of
+from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.search import solve
 from spectune.profiler.records.device import GIB, Device
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.model import ModelIdentity

@@ -21,7 +21,8 @@ from transformers import PreTrainedModel
 
 from spectune.demo.corpus import held_out_texts
 from spectune.demo.story import family_folder, family_models
-from spectune.planner.policy import (
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import (
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
@@ -33,8 +34,7 @@ from spectune.planner.policy import (
     StaticPolicy,
     TalonPolicy,
 )
-from spectune.planner.stack_policy import stack_name
-from spectune.planner.tree import TokenTree
+from spectune.planner.policies.stack import stack_name
 from spectune.profiler.device import detect
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.head import model_drafter

@@ -30,12 +30,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from spectune.planner.fly import FlyRule
-from spectune.planner.fly_policy import FlyPolicy
-from spectune.planner.pad import PadRule
-from spectune.planner.pad_policy import PadPolicy
-from spectune.planner.policy import ChainPolicy, PlainPolicy, StackPolicy, TreePolicy
-from spectune.planner.quality import accuracy_loss, ends_with, share_interval
+from spectune.planner.lossy.fly import FlyRule
+from spectune.planner.lossy.pad import PadRule
+from spectune.planner.lossy.quality import accuracy_loss, ends_with, share_interval
+from spectune.planner.policies import ChainPolicy, PlainPolicy, StackPolicy, TreePolicy
+from spectune.planner.policies.fly import FlyPolicy
+from spectune.planner.policies.pad import PadPolicy
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import read_answers, read_prompts
 from spectune.runtime.decoder import Decoder

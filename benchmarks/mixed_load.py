@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from spectune.planner.observation import CellObservation, Observation
+from spectune.planner.plans.observation import CellObservation, Observation
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.wire import to_json
 

@@ -23,11 +23,11 @@ import numpy as np
 import torch
 
 from spectune.demo.story import family_folder, family_models
-from spectune.planner.cost import Cell
-from spectune.planner.footprint import Footprint
-from spectune.planner.load import load_of
-from spectune.planner.memory import peak_bytes, workspace_bytes
-from spectune.planner.policy import ChainPolicy, StackPolicy
+from spectune.planner.memory.footprint import Footprint
+from spectune.planner.memory.load import load_of
+from spectune.planner.memory.peak import peak_bytes, workspace_bytes
+from spectune.planner.policies import ChainPolicy, StackPolicy
+from spectune.planner.pricing.cost import Cell
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify

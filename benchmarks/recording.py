@@ -29,9 +29,9 @@ import torch
 from numpy.typing import NDArray
 
 from spectune.demo.prompts import calibration_prompts
-from spectune.planner.candidates import CAST_PAPER
-from spectune.planner.policy import CastPolicy
-from spectune.planner.recorded import RecordedScorer, Recording, recording_of
+from spectune.planner.policies import CastPolicy
+from spectune.planner.replay.recorded import RecordedScorer, Recording, recording_of
+from spectune.planner.search.candidates import CAST_PAPER
 from spectune.profiler.device import detect
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.runtime.models.forward import CausalModel

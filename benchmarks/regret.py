@@ -23,10 +23,9 @@ from typing import Any
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.errors import SpectuneError
-from spectune.planner.cost import Cell, cell_costs
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.plan import PlanCell
-from spectune.planner.policy import (
+from spectune.planner.plans.plan import PlanCell
+from spectune.planner.policies import (
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
@@ -35,7 +34,8 @@ from spectune.planner.policy import (
     TalonPolicy,
     TreePolicy,
 )
-from spectune.planner.search import price
+from spectune.planner.pricing.cost import Cell, cell_costs
+from spectune.planner.search.search import price
 from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request
 from spectune.tuning.decoding import Family

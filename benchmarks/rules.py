@@ -21,13 +21,13 @@ from typing import Any
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.errors import SpectuneError
-from spectune.planner.cost import Cell, CellCosts, cell_costs
 from spectune.planner.inputs import DrafterInputs, PlanInputs
-from spectune.planner.plan import PlanCell
-from spectune.planner.policy import LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
-from spectune.planner.published import sequoia_tree
-from spectune.planner.published_rules import published_defaults
-from spectune.planner.search import price
+from spectune.planner.plans.plan import PlanCell
+from spectune.planner.policies import LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
+from spectune.planner.pricing.cost import Cell, CellCosts, cell_costs
+from spectune.planner.published.rivals import sequoia_tree
+from spectune.planner.published.rules import published_defaults
+from spectune.planner.search.search import price
 from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request
 from spectune.tuning.decoding import Family

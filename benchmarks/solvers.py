@@ -31,13 +31,13 @@ from pathlib import Path
 
 import numpy as np
 
-from spectune.planner.cast import select_max_valid_index
+from spectune.planner.growth.cast import select_max_valid_index
 from spectune.planner.hierarchy.latency import exact_latency, latencies_ms
 from spectune.planner.hierarchy.programmes import best_truncated_hierarchy, mean_field_hierarchy
 from spectune.planner.hierarchy.records import HierarchyInputs
 from spectune.planner.hierarchy.search import best_hierarchy
 from spectune.planner.hierarchy.tables import Tables
-from spectune.planner.static_tree import best_static_tree, best_tree_values, nested_trees
+from spectune.planner.search.static_tree import best_static_tree, best_tree_values, nested_trees
 from spectune.profiler.device import detect
 from spectune.tests.cost_curves import KINDS, random_costs, random_utilities
 from spectune.tests.hierarchy_oracles import Play, booked_ms_per_token, every_hierarchy, random_family, random_setup

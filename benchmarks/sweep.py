@@ -13,10 +13,10 @@ from pathlib import Path
 from spectune.db.store import open_store
 from spectune.demo.prompts import calibration_prompts
 from spectune.demo.story import family_folder, family_models
-from spectune.planner.frozen import FrozenTable
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.plan import PlanCell
-from spectune.planner.policy import TreePolicy
+from spectune.planner.plans.plan import PlanCell
+from spectune.planner.policies import TreePolicy
+from spectune.planner.text.frozen import FrozenTable
 from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt
 from spectune.runtime.models.loading import load_tokenizer

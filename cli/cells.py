@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from .report import Table
 
 if TYPE_CHECKING:
-    from ..planner.plan import Plan
-    from ..planner.validation import Validation
+    from ..planner.plans.plan import Plan
+    from ..planner.plans.validation import Validation
 
 
 def plan_table(plan: Plan) -> Table:
     """Return what a plan chose for each cell and what that promises."""
-    from ..planner.facts import heading
-    from ..planner.reasons import name_of
+    from ..planner.reasons.facts import heading
+    from ..planner.reasons.sentences import name_of
 
     rows = []
     for cell in plan.cells:
@@ -40,7 +40,7 @@ def plan_table(plan: Plan) -> Table:
 
 def published_table(plan: Plan) -> Table:
     """Return what every published default would keep of the plan's speed over all cells."""
-    from ..planner.facts import published_shares
+    from ..planner.reasons.facts import published_shares
 
     rows = [
         (each.name, each.least, each.middle, each.most, each.priced, each.slower_than_plain)

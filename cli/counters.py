@@ -12,7 +12,7 @@ from .report import Table, facts_of, print_json, print_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..planner.observation import Observation
+    from ..planner.plans.observation import Observation
     from ..tuning.engine_counters import Counted, CountedAcceptance
 
 

@@ -15,7 +15,7 @@ from .settings import Settings
 if TYPE_CHECKING:
     from ..db.store import Store
     from ..planner.inputs import PlanInputs
-    from ..planner.plan import Plan
+    from ..planner.plans.plan import Plan
     from ..runtime.engines.exported import Exported
 
 NAMES = ("sglang", "vllm", "tensorrt-llm", "transformers", "llama.cpp", "openvino")  # a test compares them
@@ -79,7 +79,7 @@ def export(
 def _plan(text: str | None, store: Store) -> Plan:
     """Return the plan of a file or of a number; the newest of the store where neither is given."""
     from ..errors import NoPlanError, RequestError
-    from ..planner.plan import plan_from_json
+    from ..planner.plans.plan import plan_from_json
 
     if text is not None and Path(text).is_file():
         return plan_from_json(_text(Path(text)))

@@ -16,8 +16,8 @@ from .settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..planner.lossy_policy import LossyDraft
-    from ..planner.lossy_run import LossyRun, LossyWay
+    from ..planner.lossy.run import LossyRun, LossyWay
+    from ..planner.policies.lossy import LossyDraft
     from ..profiler.records.model import ModelIdentity
 
 NUMBER = r"(\d+\.?\d*|\.\d+)(e-?\d+)?"
@@ -100,8 +100,8 @@ def lossy(
         spectune plan --target path/to/target --allow-lossy --lossy lossy.json --max-quality-loss 0.02
     """
     from ..errors import RequestError
-    from ..planner.lossy_run import write_runs
-    from ..planner.pad import FLOOR
+    from ..planner.lossy.pad import FLOOR
+    from ..planner.lossy.run import write_runs
     from ..profiler.identity import identify
     from ..profiler.prompts import read_answers, read_prompts
     from ..runtime.models.pivots import is_pivots, pivot_shape
@@ -150,8 +150,8 @@ def lossy(
 
 def policy_of(text: str, drafter: str, counts_itself: bool = False) -> LossyWay:
     """Return the way by FLy that a setting's text names."""
-    from ..planner.fly import FlyRule
-    from ..planner.fly_policy import FlyPolicy
+    from ..planner.lossy.fly import FlyRule
+    from ..planner.policies.fly import FlyPolicy
 
     read = FLY.fullmatch(text)
     assert read is not None, "settings were read before"
@@ -174,8 +174,8 @@ def pad_policy_of(text: str, drafter: str, classifier: ModelIdentity | None, flo
         RequestError: no classifier was given.
     """
     from ..errors import RequestError
-    from ..planner.pad import PadRule
-    from ..planner.pad_policy import PadPolicy
+    from ..planner.lossy.pad import PadRule
+    from ..planner.policies.pad import PadPolicy
 
     if classifier is None:
         raise RequestError(
@@ -189,7 +189,7 @@ def pad_policy_of(text: str, drafter: str, classifier: ModelIdentity | None, flo
 
 
 def _draft(read: re.Match[str], drafter: str) -> LossyDraft:
-    from ..planner.policy import ChainPolicy, StackPolicy
+    from ..planner.policies import ChainPolicy, StackPolicy
 
     length = int(read["length"])
     if read["copied"] is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ..planner.objective import LatencyBound
+    from ..planner.search.objective import LatencyBound
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 DEVICE = re.compile(r"auto|cpu|cuda:\d+")
@@ -69,7 +69,7 @@ def latency_bound(_ctx: click.Context, _param: click.Parameter, text: str | None
     if text is None:
         return None
     from ..errors import PlanError
-    from ..planner.objective import parse_bound
+    from ..planner.search.objective import parse_bound
 
     try:
         return parse_bound(text)

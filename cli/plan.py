@@ -14,7 +14,7 @@ from .report import print_table, progress, tell
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from ..planner.plan import Plan
+    from ..planner.plans.plan import Plan
     from ..tuning.documents import PlanFiles
     from ..tuning.plan import Effort
 
@@ -132,8 +132,8 @@ def plan(
         spectune plan --engine llama.cpp --target target.gguf
         spectune plan --target path/to/target --trials 200 --optuna-storage sqlite:///trials.db --jobs 4
     """
-    from ..planner.lossy_run import read_runs
-    from ..planner.plan import plan_to_json
+    from ..planner.lossy.run import read_runs
+    from ..planner.plans.plan import plan_to_json
     from ..tuning.documents import PlanFiles
     from ..tuning.plan import Effort
     from ..tuning.tables import read_table
@@ -221,7 +221,7 @@ def _from_store(
 
 
 def _print(plan: Plan, *, as_json: bool, explain: bool) -> None:
-    from ..planner.plan import plan_to_json
+    from ..planner.plans.plan import plan_to_json
     from .cells import plan_table
 
     if as_json:
@@ -231,7 +231,7 @@ def _print(plan: Plan, *, as_json: bool, explain: bool) -> None:
         for note in plan.provenance.notes:
             click.echo(f"note: {note}")
     if explain:
-        from ..planner.explain import explain_plan
+        from ..planner.reasons.explain import explain_plan
 
         click.echo("\n".join(explain_plan(plan)), err=as_json)
 

@@ -50,7 +50,7 @@ def cacheback(
         spectune train cacheback --target path/to/target --data corpus.jsonl -o table.json
         spectune plan --target path/to/target --table table.json
     """
-    from ..planner.frozen import frozen_table
+    from ..planner.text.frozen import frozen_table
     from ..runtime.models.loading import load_tokenizer
     from ..training.own_text import corpus_of
     from ..tuning.tables import write_table

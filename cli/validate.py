@@ -16,7 +16,7 @@ from .settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..planner.validation import Validation
+    from ..planner.plans.validation import Validation
     from ..profiler.prompts import Prompt
 
 

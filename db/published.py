@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..planner.plan import Plan
+from ..planner.plans.plan import Plan
 from .shared import KINDS
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from transformers import PreTrainedModel
 
 from ..errors import PlanError
-from ..planner.cost import Cell
 from ..planner.inputs import LOOKUP, PlanInputs
-from ..planner.plan import Plan, PlanCell
-from ..planner.policy import (
+from ..planner.plans.plan import Plan, PlanCell
+from ..planner.policies import (
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
@@ -21,7 +20,8 @@ from ..planner.policy import (
     TalonPolicy,
     TreePolicy,
 )
-from ..planner.search import price
+from ..planner.pricing.cost import Cell
+from ..planner.search.search import price
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, setup_of
 from ..tuning.baseline import GenerateEntrant

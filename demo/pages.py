@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..planner.explain import explain_plan
-from ..planner.plan import Plan
+from ..planner.plans.plan import Plan
+from ..planner.reasons.explain import explain_plan
 from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.measurement import Measurement
 from ..profiler.records.surface import LatencySurface

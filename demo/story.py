@@ -9,7 +9,7 @@ from statistics import median
 
 from ..db.store import Store
 from ..planner.inputs import PlanInputs
-from ..planner.plan import Plan
+from ..planner.plans.plan import Plan
 from ..runtime.models.loading import load_pretrained, load_tokenizer
 from ..runtime.models.regime import decoding_regime
 from ..tuning.family import EXACT_DTYPE, load_family, torch_device

@@ -12,10 +12,10 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.role import BLOCK, RESUME, SELF
 from ..profiler.records.surface import LatencySurface
-from .footprint import Footprint
-from .lossy_run import LossyRun
-from .memory import LOOKUP
-from .recorded import Text, texts_of
+from .lossy.run import LossyRun
+from .memory.footprint import Footprint
+from .memory.peak import LOOKUP
+from .replay.recorded import Text, texts_of
 
 __all__ = ["BLOCK", "LOOKUP", "SELF", "TARGET", "DrafterInputs", "PlanInputs", "resumes_of", "with_weights"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from ..planner.facts import heading
-from ..planner.plan import Plan, PlanCell
-from ..planner.reasons import name_of
+from ..planner.plans.plan import Plan, PlanCell
+from ..planner.reasons.facts import heading
+from ..planner.reasons.sentences import name_of
 from .axis import Axis, axis_of_doublings, axis_of_times, number
 from .figure import Figure, Grid, Line, Mark, Panel, Stroke, Symbol
 from .tree import DrawnTrees, drawn_trees, tree_panel, tree_rows

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..planner.extent import fixed_tree
-from ..planner.plan import Plan, PlanCell
-from ..planner.reasons import name_of
-from ..planner.tree import TokenTree
+from ..planner.growth.extent import fixed_tree
+from ..planner.growth.tree import TokenTree
+from ..planner.plans.plan import Plan, PlanCell
+from ..planner.reasons.sentences import name_of
 from .axis import Axis, axis_of_steps
 from .figure import Dot, Line, Mark, Note, Panel, Side
 

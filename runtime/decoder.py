@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from ..errors import RequestError
-from ..planner.growth import DraftBatch
-from ..planner.policy import LossyPolicy, ResumedPolicy
+from ..planner.growth.grow import DraftBatch
+from ..planner.policies import LossyPolicy, ResumedPolicy
 from .cache import Kept
 from .drafters.lookup import roots_of
 from .drafters.protocol import Drafter, ReadsTarget, asked_of

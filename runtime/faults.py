@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ..errors import ModelError
-from ..planner.draft import DraftBatch
+from ..planner.growth.draft import DraftBatch
 from .reason import reason_of as reason_of  # what this module is asked for besides
 
 MOST_FAULTS = 3  # of one drafter in a row, after which it is not asked again

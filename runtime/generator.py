@@ -9,7 +9,7 @@ from typing import Unpack
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
-from ..planner.policy import StackPolicy, TreePolicy, drafting
+from ..planner.policies import StackPolicy, TreePolicy, drafting
 from ..profiler.records.role import CAPTURED
 from .choice import Choice
 from .decoder import Decoder

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ..errors import ModelError
-from ..planner.plan import Plan
+from ..planner.plans.plan import Plan
 from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.records.device import Device

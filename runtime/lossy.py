@@ -1,7 +1,7 @@
 """FLy's acceptance in the decoder: LOSSY, and never run unless the decoder was made with `allow_lossy`.
 
-The rule itself is `planner/fly.py`; here are the target's entropies, and what is said of every round. Only the gates
-that a window lets through are asked, so that a round without such a mismatch costs nothing.
+The rule itself is `planner/lossy/fly.py`; here are the target's entropies, and what is said of every round. Only the
+gates that a window lets through are asked, so that a round without such a mismatch costs nothing.
 
 Source: Li et al. 2025, FLy, arXiv:2511.22972.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..planner.fly import FlyRule, accepted_length, confirmed_mismatches
+from ..planner.lossy.fly import FlyRule, accepted_length, confirmed_mismatches
 from .walk import Acceptance, accept
 
 

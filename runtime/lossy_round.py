@@ -7,7 +7,7 @@ from collections.abc import Sequence as Many
 
 from torch import Tensor
 
-from ..planner.policy import FlyPolicy, LossyPolicy, PadPolicy
+from ..planner.policies import FlyPolicy, LossyPolicy, PadPolicy
 from .cache import KeyValueCache
 from .feature_cache import FeatureCache
 from .lossy import Gates, accept_loosely

@@ -1,7 +1,7 @@
 """PAD's acceptance in the decoder: LOSSY, and never run unless the decoder was made with `allow_lossy`.
 
-The rule itself is `planner/pad.py`; here is what the classifier is asked. It reads the hidden states that the verify
-forward leaves in the target's cache, so it costs no forward of the target.
+The rule itself is `planner/lossy/pad.py`; here is what the classifier is asked. It reads the hidden states that the
+verify forward leaves in the target's cache, so it costs no forward of the target.
 
 Source: Ziashahabi et al. 2025, PAD, arXiv:2511.00351.
 """
@@ -16,8 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..planner.fly import accepted_length
-from ..planner.pad import PadRule
+from ..planner.lossy.fly import accepted_length
+from ..planner.lossy.pad import PadRule
 from .feature_cache import FeatureCache
 from .lossy import Gates, gates_along
 from .models.pivots import BESIDE, features_of

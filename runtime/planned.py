@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..planner.plan import Plan, PlanCell
-from ..planner.schedule import next_cell
+from ..planner.plans.plan import Plan, PlanCell
+from ..planner.plans.schedule import next_cell
 
 AHEAD = 64  # tokens of context for which an answer is looked up at once
 

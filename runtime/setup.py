@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..planner.plan import PlanCell
-from ..planner.policy import LossyPolicy, PadPolicy, PlainPolicy, TreePolicy
-from ..planner.room import most_drafted
+from ..planner.growth.room import most_drafted
+from ..planner.plans.plan import PlanCell
+from ..planner.policies import LossyPolicy, PadPolicy, PlainPolicy, TreePolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

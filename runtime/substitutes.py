@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ..planner.plan import Plan, PlanCell
-from ..planner.policy import PlainPolicy, StackPolicy, TextPolicy, TreePolicy, drafting
-from ..planner.schedule import Place
+from ..planner.plans.plan import Plan, PlanCell
+from ..planner.plans.schedule import Place
+from ..planner.policies import PlainPolicy, StackPolicy, TextPolicy, TreePolicy, drafting
 from .choice import Choice, plainly
 from .ladder import in_short
 from .setup import RoundSetup, draft_room, setup_of

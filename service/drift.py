@@ -10,8 +10,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..planner.observation import CellObservation, Observation
-from ..planner.plan import Plan, PlanCell
+from ..planner.plans.observation import CellObservation, Observation
+from ..planner.plans.plan import Plan, PlanCell
 from ..runtime.watch.drift import Direction, PromiseTest
 
 FALSE_ALARMS = 0.01  # as in the decoder's watch

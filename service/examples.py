@@ -11,8 +11,8 @@ from ..db.imports import CellRuns, RecordPlaces, Records
 from ..db.plans import PlanEvent, PlanRow, PlanSource
 from ..db.surface_rows import SurfaceRow
 from ..db.traces import TraceRow
-from ..planner.observation import CellObservation, Observation
-from ..planner.validation import Validation, ValidationRow
+from ..planner.plans.observation import CellObservation, Observation
+from ..planner.plans.validation import Validation, ValidationRow
 from ..profiler.protocols import SurfaceKey
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance, PromptTrace
 from ..profiler.records.device import GIB, Device

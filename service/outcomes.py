@@ -10,9 +10,9 @@ from ..db.outcomes import OutcomeRow
 from ..db.receipts import Receipt
 from ..db.wire import Added, Document, Page
 from ..errors import SpectuneError
-from ..planner.observation import Observation
-from ..planner.plan import plan_from_json
-from ..planner.validation import Validation
+from ..planner.plans.observation import Observation
+from ..planner.plans.plan import plan_from_json
+from ..planner.plans.validation import Validation
 from ..profiler.records.wire import from_json
 from . import examples
 from .body import record_of

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import replace
 from threading import Lock
 
-from ..planner.plan import Plan, plan_from_json
+from ..planner.plans.plan import Plan, plan_from_json
 
 
 class ParsedPlans:

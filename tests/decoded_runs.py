@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spectune.planner.growth import Children, DraftBatch, grow
-from spectune.planner.policy import (
+from spectune.planner.growth.grow import Children, DraftBatch, grow
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import (
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
@@ -20,7 +21,6 @@ from spectune.planner.policy import (
     TalonPolicy,
     TreePolicy,
 )
-from spectune.planner.tree import TokenTree
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.lookup import LookupDrafter

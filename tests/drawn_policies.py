@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from spectune.planner.policy import (
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import (
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
@@ -14,7 +15,6 @@ from spectune.planner.policy import (
     StaticPolicy,
     TalonPolicy,
 )
-from spectune.planner.tree import TokenTree
 from spectune.profiler.records.calibration import SurvivalCurve
 
 THRESHOLDS = st.one_of(st.just(0.0), st.floats(0.0, 0.3), st.floats(0.0, 8.0))

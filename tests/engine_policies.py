@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from spectune.planner.plan import Alternative, Plan, PlanCell
-from spectune.planner.policy import (
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.plans.plan import Alternative, Plan, PlanCell
+from spectune.planner.policies import (
     CachebackPolicy,
     CastPolicy,
     ChainPolicy,
@@ -25,7 +26,6 @@ from spectune.planner.policy import (
     TalonPolicy,
     TreePolicy,
 )
-from spectune.planner.tree import TokenTree
 from spectune.runtime.engines.setting import DrafterForm, EngineDrafter
 
 from .plans import PLAIN_PROMISE, plain_cell

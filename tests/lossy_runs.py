@@ -7,14 +7,14 @@ from functools import cache
 
 import numpy as np
 
-from spectune.planner.fly import FlyRule
-from spectune.planner.fly_policy import FlyPolicy
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.lossy_run import NOBODY, LossyRun
-from spectune.planner.pad import PadRule
-from spectune.planner.pad_policy import PadPolicy
-from spectune.planner.policy import ChainPolicy
-from spectune.planner.quality import Quality
+from spectune.planner.lossy.fly import FlyRule
+from spectune.planner.lossy.pad import PadRule
+from spectune.planner.lossy.quality import Quality
+from spectune.planner.lossy.run import NOBODY, LossyRun
+from spectune.planner.policies import ChainPolicy
+from spectune.planner.policies.fly import FlyPolicy
+from spectune.planner.policies.pad import PadPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
 
 from .synthetic import TARGET, Language, SkilledDrafter, every_node, inputs, model, record, texts

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spectune.planner.plan import ErrorParts, Plan, PlanCell, Prediction
-from spectune.planner.policy import PlainPolicy
-from spectune.planner.provenance import Provenance
+from spectune.planner.plans.plan import ErrorParts, Plan, PlanCell, Prediction
+from spectune.planner.plans.provenance import Provenance
+from spectune.planner.policies import PlainPolicy
 
 from .synthetic import DEVICE, TARGET
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spectune.planner.candidate import Candidate
-from spectune.planner.cost import Cell, CellCosts
-from spectune.planner.cost_table import CostTable
-from spectune.planner.plan import Alternative, ErrorParts, Lead, Plan, PlanCell, Prediction, PublishedPrice
-from spectune.planner.policy import PlainPolicy, TreePolicy
-from spectune.planner.provenance import Provenance
-from spectune.planner.sensitivity import outlook_of
-from spectune.planner.shape import ShapeFacts
+from spectune.planner.growth.shape import ShapeFacts
+from spectune.planner.plans.plan import Alternative, ErrorParts, Lead, Plan, PlanCell, Prediction, PublishedPrice
+from spectune.planner.plans.provenance import Provenance
+from spectune.planner.policies import PlainPolicy, TreePolicy
+from spectune.planner.pricing.cost import Cell, CellCosts
+from spectune.planner.pricing.table import CostTable
+from spectune.planner.reasons.sensitivity import outlook_of
+from spectune.planner.search.candidate import Candidate
 
 from .synthetic import DEVICE, TARGET, model
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence as Many
 import numpy as np
 import torch
 
-from spectune.planner.draft import DraftBatch
-from spectune.planner.policy import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, StaticPolicy, TreePolicy
+from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.policies import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, StaticPolicy, TreePolicy
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder

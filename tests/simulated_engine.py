@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from spectune.planner.recorded import Text
+from spectune.planner.replay.recorded import Text
 from spectune.runtime.engines.measured import EngineCounters, EngineFacts, EngineText, Load
 from spectune.runtime.engines.round_counts import RoundCounts
 from spectune.runtime.engines.setting import EngineDrafter, Setting

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from spectune.cli import main
 from spectune.cli.export import NAMES
 from spectune.db import open_store
-from spectune.planner.plan import Plan, plan_to_json
-from spectune.planner.policy import ChainPolicy
+from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.policies import ChainPolicy
 from spectune.runtime.engines.table import ENGINES
 
 from .engine_policies import POLICIES, cell_with

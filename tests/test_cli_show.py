@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 
 from spectune.cli import main
 from spectune.db import open_store
-from spectune.planner.plan import PublishedPrice, plan_to_json
-from spectune.planner.policy import ChainPolicy
+from spectune.planner.plans.plan import PublishedPrice, plan_to_json
+from spectune.planner.policies import ChainPolicy
 from spectune.profiler.protocols import SurfaceKey
 
 from .drawn_pages import parsed

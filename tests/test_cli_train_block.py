@@ -13,9 +13,9 @@ from spectune.cli import main
 from spectune.db import open_store
 from spectune.errors import ModelError
 from spectune.planner.inputs import BLOCK
-from spectune.planner.plan import Plan, plan_to_json
-from spectune.planner.policy import Eagle2Policy
-from spectune.planner.stack_policy import JOINT
+from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.policies import Eagle2Policy
+from spectune.planner.policies.stack import JOINT
 from spectune.profiler.prompts import Prompt
 from spectune.runtime.drafters.stack import named_stack
 from spectune.runtime.loader import load

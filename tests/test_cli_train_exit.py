@@ -13,8 +13,8 @@ from spectune.cli import main
 from spectune.db import open_store
 from spectune.errors import ModelError
 from spectune.planner.inputs import SELF
-from spectune.planner.plan import Plan, plan_to_json
-from spectune.planner.policy import Eagle2Policy
+from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.policies import Eagle2Policy
 from spectune.profiler.prompts import Prompt
 from spectune.runtime.engines.drafter import drafter_form
 from spectune.runtime.loader import load

@@ -23,11 +23,11 @@ from spectune.demo.contest import (
     rows_of_cell,
 )
 from spectune.demo.records import DemoOutcome
-from spectune.planner.cost import Cell, cells_of
 from spectune.planner.inputs import LOOKUP, PlanInputs
-from spectune.planner.plan import Plan
-from spectune.planner.policy import CastPolicy, ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TreePolicy
-from spectune.planner.search import solve
+from spectune.planner.plans.plan import Plan
+from spectune.planner.policies import CastPolicy, ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TreePolicy
+from spectune.planner.pricing.cost import Cell, cells_of
+from spectune.planner.search.search import solve
 from spectune.profiler.prompts import Prompt
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.setup import PLAIN as PLAINLY

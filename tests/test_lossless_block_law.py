@@ -9,8 +9,8 @@ from functools import cache
 
 import pytest
 
-from spectune.planner.draft import DraftBatch
-from spectune.planner.policy import StaticPolicy, TreePolicy
+from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.policies import StaticPolicy, TreePolicy
 from spectune.runtime.drafters.block import BlockDrafter
 from spectune.runtime.models.block_shape import Kind
 from spectune.runtime.models.lean import LeanModel

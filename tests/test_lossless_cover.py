@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from spectune.planner.policy import ChainPolicy, PlainPolicy, ResumedPolicy, StackPolicy, TreePolicy
+from spectune.planner.policies import ChainPolicy, PlainPolicy, ResumedPolicy, StackPolicy, TreePolicy
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.exit import ExitDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter

@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.acceptance import results_of
-from spectune.planner.growth import DraftBatch, grow
-from spectune.planner.policy import (
+from spectune.planner.growth.grow import DraftBatch, grow
+from spectune.planner.policies import (
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
@@ -22,8 +21,9 @@ from spectune.planner.policy import (
     SuffixPolicy,
     TreePolicy,
 )
-from spectune.planner.recorded import RecordedScorer, recording_of
-from spectune.planner.replay import replay_results
+from spectune.planner.replay.acceptance import results_of
+from spectune.planner.replay.recorded import RecordedScorer, recording_of
+from spectune.planner.replay.replay import replay_results
 from spectune.profiler.records.acceptance import AcceptanceTrace, PromptTrace
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.exit import ExitDrafter

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spectune.planner.policy import ChainPolicy, StaticPolicy, TreePolicy
-from spectune.planner.tree import TokenTree
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import ChainPolicy, StaticPolicy, TreePolicy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.layout import Bools, Ints, ancestors, lay_out

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.growth import DraftBatch, grow
-from spectune.planner.policy import ChainPolicy, Eagle2Policy, TreePolicy
-from spectune.planner.recorded import RecordedScorer, recording_of
+from spectune.planner.growth.grow import DraftBatch, grow
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
+from spectune.planner.replay.recorded import RecordedScorer, recording_of
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder

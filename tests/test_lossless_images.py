@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from spectune.errors import RequestError
-from spectune.planner.growth import DraftBatch
-from spectune.planner.image_ids import IMAGE_IDS
-from spectune.planner.policy import (
+from spectune.planner.growth.grow import DraftBatch
+from spectune.planner.policies import (
     ChainPolicy,
     HybridPolicy,
     LookupPolicy,
@@ -20,6 +19,7 @@ from spectune.planner.policy import (
     SuffixPolicy,
     TreePolicy,
 )
+from spectune.planner.text.image_ids import IMAGE_IDS
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.exit import ExitDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter

@@ -14,8 +14,8 @@ from scipy.stats import chi2
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from spectune.planner.draft import DraftBatch
-from spectune.planner.policy import (
+from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.policies import (
     ChainPolicy,
     ConfidentChainPolicy,
     OptTreePolicy,

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.acceptance import results_of
-from spectune.planner.growth import DraftBatch
-from spectune.planner.policy import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, TreePolicy
-from spectune.planner.recorded import recording_of
-from spectune.planner.replay import replay_results
+from spectune.planner.growth.grow import DraftBatch
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, TreePolicy
+from spectune.planner.replay.acceptance import results_of
+from spectune.planner.replay.recorded import recording_of
+from spectune.planner.replay.replay import replay_results
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Round
 from spectune.runtime.drafters.exit import ExitDrafter

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.policy import ChainPolicy, StaticPolicy, TreePolicy
+from spectune.planner.policies import ChainPolicy, StaticPolicy, TreePolicy
 from spectune.runtime import decoder as decoder_module
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from spectune.planner.draft import DraftBatch
-from spectune.planner.frozen import frozen_table
-from spectune.planner.policy import (
+from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.policies import (
     CachebackPolicy,
     ChainPolicy,
     Eagle2Policy,
@@ -24,7 +23,8 @@ from spectune.planner.policy import (
     TextPolicy,
     TreePolicy,
 )
-from spectune.planner.text_tree import batch_of
+from spectune.planner.text.frozen import frozen_table
+from spectune.planner.text.tree import batch_of
 from spectune.runtime import decoder as decoder_module
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter

@@ -9,11 +9,11 @@ from functools import cache
 import pytest
 import torch
 
-from spectune.planner.fly import FlyRule, fly_accept
-from spectune.planner.fly_policy import FlyPolicy
-from spectune.planner.lossy_policy import LossyDraft
-from spectune.planner.policy import ChainPolicy, Eagle2Policy, StackPolicy
-from spectune.planner.stack_policy import stack_name
+from spectune.planner.lossy.fly import FlyRule, fly_accept
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, StackPolicy
+from spectune.planner.policies.fly import FlyPolicy
+from spectune.planner.policies.lossy import LossyDraft
+from spectune.planner.policies.stack import stack_name
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter

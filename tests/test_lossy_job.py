@@ -15,12 +15,12 @@ from transformers import LlamaForCausalLM
 from spectune.cli import main
 from spectune.db import open_store
 from spectune.errors import RequestError
-from spectune.planner.fly import FlyRule
-from spectune.planner.fly_policy import FlyPolicy
-from spectune.planner.lossy_run import LossyRun
-from spectune.planner.plan import Plan, plan_to_json
-from spectune.planner.policy import ChainPolicy, StackPolicy
-from spectune.planner.quality import ends_with
+from spectune.planner.lossy.fly import FlyRule
+from spectune.planner.lossy.quality import ends_with
+from spectune.planner.lossy.run import LossyRun
+from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.policies import ChainPolicy, StackPolicy
+from spectune.planner.policies.fly import FlyPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt, read_answers

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from spectune.errors import PlanError
-from spectune.planner.quality import accuracy_loss, mean_loss, share_interval
+from spectune.planner.lossy.quality import accuracy_loss, mean_loss, share_interval
 
 from .lossy_runs import QUALITY
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from spectune.errors import PlanError
-from spectune.planner.fly import (
+from spectune.planner.lossy.fly import (
     FlyRule,
     accepted_length,
     confirmed_mismatches,

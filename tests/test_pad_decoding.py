@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.lossy_policy import LossyDraft
-from spectune.planner.pad import PadRule, pad_accept
-from spectune.planner.pad_policy import PadPolicy
-from spectune.planner.policy import ChainPolicy, StackPolicy
-from spectune.planner.stack_policy import stack_name
+from spectune.planner.lossy.pad import PadRule, pad_accept
+from spectune.planner.policies import ChainPolicy, StackPolicy
+from spectune.planner.policies.lossy import LossyDraft
+from spectune.planner.policies.pad import PadPolicy
+from spectune.planner.policies.stack import stack_name
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter

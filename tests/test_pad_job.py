@@ -16,16 +16,16 @@ from click.testing import CliRunner
 from spectune.cli import main
 from spectune.db import open_store
 from spectune.errors import ModelError, PlanError, RequestError
-from spectune.planner.cost import cells_of
-from spectune.planner.lossy_forecast import expected_tokens
-from spectune.planner.lossy_run import LossyRun, read_runs, write_runs
-from spectune.planner.lossy_search import with_lossy_runs
-from spectune.planner.options import SearchOptions
-from spectune.planner.pad import PadRule, expected_accepted
-from spectune.planner.pad_policy import PadPolicy
-from spectune.planner.plan import LOSSY_VERSION, Plan, plan_from_json, plan_to_json
-from spectune.planner.policy import ChainPolicy, LossyPolicy
-from spectune.planner.search import solve
+from spectune.planner.lossy.forecast import expected_tokens
+from spectune.planner.lossy.pad import PadRule, expected_accepted
+from spectune.planner.lossy.run import LossyRun, read_runs, write_runs
+from spectune.planner.lossy.search import with_lossy_runs
+from spectune.planner.plans.plan import LOSSY_VERSION, Plan, plan_from_json, plan_to_json
+from spectune.planner.policies import ChainPolicy, LossyPolicy
+from spectune.planner.policies.pad import PadPolicy
+from spectune.planner.pricing.cost import cells_of
+from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.search import solve
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt

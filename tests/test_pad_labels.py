@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spectune.errors import ModelError, TrainingError
-from spectune.planner.quality import share_interval
+from spectune.planner.lossy.quality import share_interval
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.requests import Request
 from spectune.training.pad_labels import Candidate, RolloutSettings, harvest, pivots_of, utilities

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from spectune.errors import PlanError
-from spectune.planner.pad import PadRule, expected_accepted, pad_accept
-from spectune.planner.pad_policy import PadPolicy, classifiers_of
-from spectune.planner.policy import ChainPolicy, StackPolicy, drafting, policy_from_json, policy_to_json
+from spectune.planner.lossy.pad import PadRule, expected_accepted, pad_accept
+from spectune.planner.policies import ChainPolicy, StackPolicy, drafting, policy_from_json, policy_to_json
+from spectune.planner.policies.pad import PadPolicy, classifiers_of
 from spectune.runtime.models.pivots import features_of
 
 from .synthetic import model

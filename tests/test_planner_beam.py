@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.beam import MANY, best_candidates, first_layer, next_layer, ragged_tree_of, tree_of
+from spectune.planner.growth.beam import MANY, best_candidates, first_layer, next_layer, ragged_tree_of, tree_of
 
 from .toy_drafter import drafted_paths, toy_scorer
 

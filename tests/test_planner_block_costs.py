@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spectune.planner.acceptance import UNKNOWN, path_ranks, rank_results
-from spectune.planner.bounds import least_round_ms
-from spectune.planner.candidates import acceptance_by_depth
-from spectune.planner.cost import Cell, CellCosts, cell_costs
+from spectune.planner.growth.tree import TokenTree
 from spectune.planner.inputs import DrafterInputs
-from spectune.planner.policy import StaticPolicy
-from spectune.planner.positions import PositionResults, grown_results, same_everywhere
-from spectune.planner.recorded import Recording, recording_of
-from spectune.planner.replay import Replay
-from spectune.planner.tree import TokenTree
-from spectune.planner.worth import DecisionWorth
+from spectune.planner.policies import StaticPolicy
+from spectune.planner.pricing.bounds import least_round_ms
+from spectune.planner.pricing.cost import Cell, CellCosts, cell_costs
+from spectune.planner.pricing.worth import DecisionWorth
+from spectune.planner.replay.acceptance import UNKNOWN, path_ranks, rank_results
+from spectune.planner.replay.positions import PositionResults, grown_results, same_everywhere
+from spectune.planner.replay.recorded import Recording, recording_of
+from spectune.planner.replay.replay import Replay
+from spectune.planner.search.candidates import acceptance_by_depth
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.surface import LatencySurface
 

@@ -7,22 +7,22 @@ from functools import cache
 import numpy as np
 import pytest
 
-from spectune.planner.acceptance import (
+from spectune.planner.inputs import LOOKUP, PlanInputs
+from spectune.planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
+from spectune.planner.pricing.bounds import least_round_ms, most_tokens_per_round
+from spectune.planner.pricing.cost import Cell, cell_costs
+from spectune.planner.replay.acceptance import (
     PositionResults,
     eagle2_results,
     lookup_results,
     plain_results,
     rank_results,
 )
-from spectune.planner.bounds import least_round_ms, most_tokens_per_round
-from spectune.planner.candidate import candidate_of, times_of
-from spectune.planner.contest import Contest
-from spectune.planner.cost import Cell, cell_costs
-from spectune.planner.inputs import LOOKUP, PlanInputs
-from spectune.planner.objective import LatencyBound
-from spectune.planner.policy import ChainPolicy, ConfidentChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
-from spectune.planner.recorded import recording_of, rows_of
-from spectune.planner.replay import replay_results
+from spectune.planner.replay.recorded import recording_of, rows_of
+from spectune.planner.replay.replay import replay_results
+from spectune.planner.search.candidate import candidate_of, times_of
+from spectune.planner.search.contest import Contest
+from spectune.planner.search.objective import LatencyBound
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectune.planner.cacheback import CachebackText, chances_of
-from spectune.planner.policy import CachebackPolicy
-from spectune.planner.recorded import Text
-from spectune.planner.text_policies import HOPS
-from spectune.planner.text_results import calibrated
+from spectune.planner.policies import CachebackPolicy
+from spectune.planner.policies.text import HOPS
+from spectune.planner.replay.recorded import Text
+from spectune.planner.text.cacheback import CachebackText, chances_of
+from spectune.planner.text.results import calibrated
 
 from .test_planner_suffix import paths_of
 from .text_oracles import Path, SlowTable, slow_cacheback

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.growth import grow
-from spectune.planner.policy import CastPolicy, Eagle2Policy
+from spectune.planner.growth.grow import grow
+from spectune.planner.policies import CastPolicy, Eagle2Policy
 from spectune.profiler.records.calibration import SurvivalCurve
 
 from .toy_drafter import ToyDrafter, drafted_paths, toy_scorer

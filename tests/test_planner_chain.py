@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.draft import Bools, DraftBatch
-from spectune.planner.growth import grow
-from spectune.planner.policy import ChainPolicy, ConfidentChainPolicy
+from spectune.planner.growth.draft import Bools, DraftBatch
+from spectune.planner.growth.grow import grow
+from spectune.planner.policies import ChainPolicy, ConfidentChainPolicy
 
 from .toy_drafter import ToyDrafter, drafted_paths, toy_scorer
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spectune.planner.candidate import Candidate
-from spectune.planner.choice import Field, Promise, SurfaceErrors, alternatives
-from spectune.planner.estimate import relative_error, resampled_rates, resampling_weights
-from spectune.planner.policy import (
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import (
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
@@ -17,7 +15,9 @@ from spectune.planner.policy import (
     StaticPolicy,
     TreePolicy,
 )
-from spectune.planner.tree import TokenTree
+from spectune.planner.pricing.estimate import relative_error, resampled_rates, resampling_weights
+from spectune.planner.search.candidate import Candidate
+from spectune.planner.search.choice import Field, Promise, SurfaceErrors, alternatives
 
 TEXTS = 8
 STATIC = StaticPolicy(tree=TokenTree(parents=(-1, 0), ranks=(0, 0)))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from spectune.errors import MeasurementError, PlanError
-from spectune.planner.cost import Cell, CellCosts, captured_size, cell_costs, cells_of
-from spectune.planner.replay import Replay
+from spectune.planner.pricing.cost import Cell, CellCosts, captured_size, cell_costs, cells_of
+from spectune.planner.replay.replay import Replay
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
 from spectune.profiler.records.role import CAPTURED

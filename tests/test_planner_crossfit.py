@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spectune.planner.crossfit import EVERYWHERE, FOLDS, cross_fitted_rate, folds_of, half_of
+from spectune.planner.search.crossfit import EVERYWHERE, FOLDS, cross_fitted_rate, folds_of, half_of
 
 TEXTS = 8
 

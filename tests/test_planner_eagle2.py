@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.growth import grow
-from spectune.planner.policy import ChainPolicy, Eagle2Policy
+from spectune.planner.growth.grow import grow
+from spectune.planner.policies import ChainPolicy, Eagle2Policy
 
 from .toy_drafter import ToyDrafter, drafted_paths, toy_scorer
 

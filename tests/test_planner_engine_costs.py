@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.engine_costs import PLAIN, RoundSample, RoundShape, fit_costs
+from spectune.planner.engines.costs import PLAIN, RoundSample, RoundShape, fit_costs
 
 FORWARD = {"small": 0.4, "large": 1.7}
 

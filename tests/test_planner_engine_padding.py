@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from spectune.planner.engine_choice import EngineInputs, TimedSetting, offers_at, walks_of
+from spectune.planner.engines.choice import EngineInputs, TimedSetting, offers_at, walks_of
 from spectune.planner.inputs import LOOKUP
-from spectune.planner.policy import LookupPolicy, PlainPolicy
-from spectune.planner.recorded import Text
+from spectune.planner.policies import LookupPolicy, PlainPolicy
+from spectune.planner.replay.recorded import Text
 
 RNG = np.random.default_rng(3)
 TEXTS = tuple(

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spectune.planner.cost import Cell, CellCosts, cell_costs
-from spectune.planner.replay import Replay
+from spectune.planner.pricing.cost import Cell, CellCosts, cell_costs
+from spectune.planner.replay.replay import Replay
 from spectune.profiler.records.role import require_role
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts

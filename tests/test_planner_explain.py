@@ -6,14 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from spectune.planner.candidate import Candidate
-from spectune.planner.crossing import crossings
-from spectune.planner.explain import cell_facts, explain_cell, explain_plan
-from spectune.planner.facts import published_shares
-from spectune.planner.objective import LatencyBound
-from spectune.planner.outlook import Outlook
-from spectune.planner.plan import PlanCell, PublishedPrice, StackForecast
-from spectune.planner.policy import (
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.plans.crossing import crossings
+from spectune.planner.plans.plan import PlanCell, PublishedPrice, StackForecast
+from spectune.planner.policies import (
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
@@ -23,7 +19,11 @@ from spectune.planner.policy import (
     TalonPolicy,
     TreePolicy,
 )
-from spectune.planner.tree import TokenTree
+from spectune.planner.reasons.explain import cell_facts, explain_cell, explain_plan
+from spectune.planner.reasons.facts import published_shares
+from spectune.planner.reasons.outlook import Outlook
+from spectune.planner.search.candidate import Candidate
+from spectune.planner.search.objective import LatencyBound
 
 from .priced_cells import PLAIN, cell_of, plan_with, priced, speed
 

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectune.errors import PlanError
-from spectune.planner.cacheback import chances_of
-from spectune.planner.crossfit import EVERYWHERE
-from spectune.planner.frozen import MOST_NUMBERS, FrozenTable, frozen_table, packed_table
-from spectune.planner.policy import CachebackPolicy, policy_from_json, policy_to_json
-from spectune.planner.recorded import Text
-from spectune.planner.text_candidates import text_drafted
-from spectune.planner.text_policies import HOPS
-from spectune.planner.text_results import calibrated, text_results
-from spectune.planner.text_state import TextState
+from spectune.planner.policies import CachebackPolicy, policy_from_json, policy_to_json
+from spectune.planner.policies.text import HOPS
+from spectune.planner.replay.recorded import Text
+from spectune.planner.search.crossfit import EVERYWHERE
+from spectune.planner.text.cacheback import chances_of
+from spectune.planner.text.candidates import text_drafted
+from spectune.planner.text.frozen import MOST_NUMBERS, FrozenTable, frozen_table, packed_table
+from spectune.planner.text.results import calibrated, text_results
+from spectune.planner.text.state import TextState
 
 from .test_planner_cacheback import drafted
 from .text_oracles import Path, frozen_followers, slow_cacheback

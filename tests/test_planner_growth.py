@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spectune.errors import PlanError
-from spectune.planner.draft import Ints
-from spectune.planner.growth import Children, DraftBatch, grow
-from spectune.planner.policy import (
+from spectune.planner.growth.draft import Ints
+from spectune.planner.growth.grow import Children, DraftBatch, grow
+from spectune.planner.growth.room import most_drafted
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import (
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
@@ -22,8 +24,6 @@ from spectune.planner.policy import (
     TalonPolicy,
     TreePolicy,
 )
-from spectune.planner.room import most_drafted
-from spectune.planner.tree import TokenTree
 
 from .toy_drafter import ToyDrafter, ToyScorer, drafted_paths, toy_scorer
 

@@ -8,12 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from spectune.planner.acceptance import rank_results, text_results
-from spectune.planner.cost import Cell
-from spectune.planner.extent import Extent, extent_of
-from spectune.planner.hybrid import hybrid_results, hybrids
-from spectune.planner.options import SearchOptions
-from spectune.planner.policy import (
+from spectune.planner.growth.extent import Extent, extent_of
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import (
     ChainPolicy,
     Eagle2Policy,
     HybridPolicy,
@@ -23,11 +20,14 @@ from spectune.planner.policy import (
     policy_from_json,
     policy_to_json,
 )
-from spectune.planner.recorded import Recording, recording_of
-from spectune.planner.rehearsal import Rehearsal
-from spectune.planner.replay import replay_results
-from spectune.planner.search import price, price_all
-from spectune.planner.tree import TokenTree
+from spectune.planner.pricing.cost import Cell
+from spectune.planner.replay.acceptance import rank_results, text_results
+from spectune.planner.replay.recorded import Recording, recording_of
+from spectune.planner.replay.rehearsal import Rehearsal
+from spectune.planner.replay.replay import replay_results
+from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.search import price, price_all
+from spectune.planner.text.hybrid import hybrid_results, hybrids
 
 from .slow_decoder import Pair
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.footprint import Footprint
 from spectune.planner.inputs import PlanInputs
+from spectune.planner.memory.footprint import Footprint
 from spectune.profiler.records.acceptance import PairwiseAcceptance
 
 from .synthetic import TARGET, Language, SkilledDrafter, every_node, inputs, record, texts

@@ -18,18 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.acceptance import (
-    PositionResults,
-    confident_chain_results,
-    eagle2_results,
-    lookup_results,
-    opt_tree_results,
-    results_of,
-    talon_results,
-)
-from spectune.planner.growth import grow
-from spectune.planner.lookup import Occurrence, find_continuation
-from spectune.planner.policy import (
+from spectune.planner.growth.grow import grow
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import (
     ChainPolicy,
     ConfidentChainPolicy,
     DraftedPolicy,
@@ -38,10 +29,19 @@ from spectune.planner.policy import (
     StaticPolicy,
     TalonPolicy,
 )
-from spectune.planner.positions import StatelessPolicy
-from spectune.planner.recorded import RecordedScorer, Recording, Text, recording_of
-from spectune.planner.replay import replay_grown, replay_results
-from spectune.planner.tree import TokenTree
+from spectune.planner.replay.acceptance import (
+    PositionResults,
+    confident_chain_results,
+    eagle2_results,
+    lookup_results,
+    opt_tree_results,
+    results_of,
+    talon_results,
+)
+from spectune.planner.replay.positions import StatelessPolicy
+from spectune.planner.replay.recorded import RecordedScorer, Recording, Text, recording_of
+from spectune.planner.replay.replay import replay_grown, replay_results
+from spectune.planner.text.lookup import Occurrence, find_continuation
 
 from .synthetic import Best, Language, Nodes, SkilledDrafter, every_node, record, texts
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from spectune.errors import PlanError
-from spectune.planner.lookup import Occurrence, find_continuation
+from spectune.planner.text.lookup import Occurrence, find_continuation
 
 
 def test_the_longest_ngram_goes_first() -> None:

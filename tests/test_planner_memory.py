@@ -10,9 +10,10 @@ import pytest
 from transformers import LlamaForCausalLM
 
 from spectune.errors import PlanError
-from spectune.planner.cost import Cell
-from spectune.planner.drafter_peak import PIECE
-from spectune.planner.footprint import (
+from spectune.planner.growth.room import widest_layer
+from spectune.planner.inputs import PlanInputs
+from spectune.planner.memory.drafting import PIECE
+from spectune.planner.memory.footprint import (
     BEYOND,
     LEAN_FAMILIES,
     LEAST_HALVED,
@@ -21,11 +22,10 @@ from spectune.planner.footprint import (
     Footprint,
     footprint_of,
 )
-from spectune.planner.inputs import PlanInputs
-from spectune.planner.load import Load, load_of
-from spectune.planner.memory import memory_bytes, peak_bytes, workspace_bytes
-from spectune.planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TalonPolicy, TreePolicy
-from spectune.planner.room import widest_layer
+from spectune.planner.memory.load import Load, load_of
+from spectune.planner.memory.peak import memory_bytes, peak_bytes, workspace_bytes
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TalonPolicy, TreePolicy
+from spectune.planner.pricing.cost import Cell
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.records.configuration import architecture_of
 from spectune.runtime.drafters.model import ModelDrafter

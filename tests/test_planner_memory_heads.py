@@ -14,15 +14,15 @@ import pytest
 import torch
 
 from spectune.errors import PlanError
-from spectune.planner.beside import Said
-from spectune.planner.cost import Cell
-from spectune.planner.footprint import Footprint, footprint_of
-from spectune.planner.head_footprint import FRAME_GROUPS, DrafterParts, footprint_beside
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.load import load_of
-from spectune.planner.memory import memory_bytes, peak_bytes
-from spectune.planner.policy import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, TreePolicy
-from spectune.planner.recycling_footprint import PIECE_TOKENS
+from spectune.planner.memory.beside import Said
+from spectune.planner.memory.footprint import Footprint, footprint_of
+from spectune.planner.memory.heads import FRAME_GROUPS, DrafterParts, footprint_beside
+from spectune.planner.memory.load import load_of
+from spectune.planner.memory.peak import memory_bytes, peak_bytes
+from spectune.planner.memory.recycling import PIECE_TOKENS
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, TreePolicy
+from spectune.planner.pricing.cost import Cell
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.identity import identify

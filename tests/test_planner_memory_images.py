@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from spectune.errors import PlanError
-from spectune.planner import eyesight
-from spectune.planner.cost import Cell
-from spectune.planner.eyesight import Eyesight
-from spectune.planner.footprint import Footprint, footprint_of
-from spectune.planner.image_ids import IMAGE_IDS
-from spectune.planner.load import load_of
-from spectune.planner.memory import peak_bytes
-from spectune.planner.policy import ChainPolicy, Eagle2Policy, PlainPolicy, TreePolicy
+from spectune.planner.memory import eyesight
+from spectune.planner.memory.eyesight import Eyesight
+from spectune.planner.memory.footprint import Footprint, footprint_of
+from spectune.planner.memory.load import load_of
+from spectune.planner.memory.peak import peak_bytes
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, TreePolicy
+from spectune.planner.pricing.cost import Cell
+from spectune.planner.text.image_ids import IMAGE_IDS
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.identity import identify, identify_config
 from spectune.runtime.drafters.model import ModelDrafter

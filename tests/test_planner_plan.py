@@ -10,11 +10,11 @@ from functools import cache
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.cost import cells_of
-from spectune.planner.explain import cell_facts, chain_acceptance, explain_cell, explain_plan
-from spectune.planner.plan import Plan, plan_from_json, plan_to_json
-from spectune.planner.policy import ChainPolicy, PlainPolicy
-from spectune.planner.search import solve
+from spectune.planner.plans.plan import Plan, plan_from_json, plan_to_json
+from spectune.planner.policies import ChainPolicy, PlainPolicy
+from spectune.planner.pricing.cost import cells_of
+from spectune.planner.reasons.explain import cell_facts, chain_acceptance, explain_cell, explain_plan
+from spectune.planner.search.search import solve
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from spectune.errors import PlanError, SpectuneError
-from spectune.planner.policy import (
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import (
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
@@ -22,7 +23,6 @@ from spectune.planner.policy import (
     policy_from_json,
     policy_to_json,
 )
-from spectune.planner.tree import TokenTree
 from spectune.profiler.records.calibration import SurvivalCurve
 
 FORK = TokenTree(parents=(-1, 0, 0, 1), ranks=(0, 0, 1, 0))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.published import cast_b_width, sequoia_tree
-from spectune.planner.static_tree import expected_tokens
+from spectune.planner.published.rivals import cast_b_width, sequoia_tree
+from spectune.planner.search.static_tree import expected_tokens
 
 from .ordered_trees import ordered_trees, tree_depth, tree_value
 

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig
 
 from spectune.errors import PlanError
-from spectune.planner.cost import Cell, CellCosts
-from spectune.planner.cost_table import CostTable
-from spectune.planner.growth import grow
-from spectune.planner.policy import (
+from spectune.planner.growth.grow import grow
+from spectune.planner.policies import (
     CachebackPolicy,
     CastPolicy,
     ChainPolicy,
@@ -28,7 +26,9 @@ from spectune.planner.policy import (
     TextPolicy,
     TreePolicy,
 )
-from spectune.planner.published_rules import (
+from spectune.planner.pricing.cost import Cell, CellCosts
+from spectune.planner.pricing.table import CostTable
+from spectune.planner.published.rules import (
     EAGLE,
     EAGLE_OF_TALON,
     SGLANG_LLAMA,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.acceptance import PositionResults, eagle2_results, lookup_results, plain_results, rank_results
-from spectune.planner.growth import grow
-from spectune.planner.policy import (
+from spectune.planner.growth.grow import grow
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import (
     CastPolicy,
     ChainPolicy,
     Eagle2Policy,
@@ -19,9 +19,15 @@ from spectune.planner.policy import (
     StaticPolicy,
     TreePolicy,
 )
-from spectune.planner.recorded import RecordedScorer, Recording, recording_of
-from spectune.planner.replay import Replay, replay_grown, replay_results
-from spectune.planner.tree import TokenTree
+from spectune.planner.replay.acceptance import (
+    PositionResults,
+    eagle2_results,
+    lookup_results,
+    plain_results,
+    rank_results,
+)
+from spectune.planner.replay.recorded import RecordedScorer, Recording, recording_of
+from spectune.planner.replay.replay import Replay, replay_grown, replay_results
 from spectune.profiler.records.acceptance import MISS
 
 from .slow_decoder import Draw, Drawn, Log, Pair, Path, decode, drawing

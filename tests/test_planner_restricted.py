@@ -6,10 +6,8 @@ from functools import cache
 
 import pytest
 
-from spectune.planner.cost import Cell, cells_of
 from spectune.planner.inputs import LOOKUP, PlanInputs
-from spectune.planner.objective import LatencyBound
-from spectune.planner.policy import (
+from spectune.planner.policies import (
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
@@ -21,8 +19,10 @@ from spectune.planner.policy import (
     SuffixTreePolicy,
     TreePolicy,
 )
-from spectune.planner.restricted import Staged, prices
-from spectune.planner.search import price
+from spectune.planner.pricing.cost import Cell, cells_of
+from spectune.planner.search.objective import LatencyBound
+from spectune.planner.search.restricted import Staged, prices
+from spectune.planner.search.search import price
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spectune.planner.draft import Children, Ints
-from spectune.planner.growth import grow
-from spectune.planner.policy import (
+from spectune.planner.growth.draft import Children, Ints
+from spectune.planner.growth.grow import grow
+from spectune.planner.growth.room import most_drafted
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import (
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
@@ -19,8 +21,6 @@ from spectune.planner.policy import (
     TalonPolicy,
     TreePolicy,
 )
-from spectune.planner.room import most_drafted
-from spectune.planner.tree import TokenTree
 
 CAST = CastPolicy(
     breadth=0.0,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from spectune.planner.plan import Plan
-from spectune.planner.schedule import agreed, next_cell
+from spectune.planner.plans.plan import Plan
+from spectune.planner.plans.schedule import agreed, next_cell
 
 from .plans import plan_of
 

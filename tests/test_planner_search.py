@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.cost import Cell
+from spectune.planner.growth.tree import TokenTree
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.options import SearchOptions
-from spectune.planner.plan import Plan
-from spectune.planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
-from spectune.planner.rehearsal import Rehearsal
-from spectune.planner.search import price, price_all, solve
-from spectune.planner.tree import TokenTree
+from spectune.planner.plans.plan import Plan
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
+from spectune.planner.pricing.cost import Cell
+from spectune.planner.replay.rehearsal import Rehearsal
+from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.search import price, price_all, solve
 from spectune.profiler.records.acceptance import AcceptanceTrace
 
 from .slow_decoder import Pair, decode, drawing

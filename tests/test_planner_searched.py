@@ -8,17 +8,17 @@ import numpy as np
 import optuna
 import pytest
 
-from spectune.planner.contest import Contest
-from spectune.planner.cost import Cell
-from spectune.planner.crossfit import EVERYWHERE, HALVES
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.objective import LatencyBound
-from spectune.planner.options import SearchOptions
-from spectune.planner.policy import CastPolicy
-from spectune.planner.rehearsal import Rehearsal
-from spectune.planner.search import price_all
-from spectune.planner.searched import Searcher, texts_of_half
-from spectune.planner.studies import studies_in_memory
+from spectune.planner.policies import CastPolicy
+from spectune.planner.pricing.cost import Cell
+from spectune.planner.replay.rehearsal import Rehearsal
+from spectune.planner.search.contest import Contest
+from spectune.planner.search.crossfit import EVERYWHERE, HALVES
+from spectune.planner.search.objective import LatencyBound
+from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.search import price_all
+from spectune.planner.search.searched import Searcher, texts_of_half
+from spectune.planner.search.studies import studies_in_memory
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 

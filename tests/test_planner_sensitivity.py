@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.candidate import Candidate
-from spectune.planner.outlook import Outlook, Scenario
-from spectune.planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, StaticPolicy
-from spectune.planner.sensitivity import outlook_of
-from spectune.planner.tree import TokenTree
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, StaticPolicy
+from spectune.planner.reasons.outlook import Outlook, Scenario
+from spectune.planner.reasons.sensitivity import outlook_of
+from spectune.planner.search.candidate import Candidate
 
 from .priced_cells import BATCH, PLAIN, costs, priced
 

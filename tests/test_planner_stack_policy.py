@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.draft import Children, Ints
-from spectune.planner.extent import Extent, extent_of, fixed_tree
-from spectune.planner.growth import grow
-from spectune.planner.plan import Plan, plan_from_json, plan_to_json
-from spectune.planner.policy import StackPolicy, policy_from_json, policy_to_json
-from spectune.planner.room import most_drafted
-from spectune.planner.stack_policy import stack_name
+from spectune.planner.growth.draft import Children, Ints
+from spectune.planner.growth.extent import Extent, extent_of, fixed_tree
+from spectune.planner.growth.grow import grow
+from spectune.planner.growth.room import most_drafted
+from spectune.planner.plans.plan import Plan, plan_from_json, plan_to_json
+from spectune.planner.policies import StackPolicy, policy_from_json, policy_to_json
+from spectune.planner.policies.stack import stack_name
 
 from .plans import plan_of
 from .synthetic import model

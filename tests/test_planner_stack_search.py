@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.cost import Cell
 from spectune.planner.inputs import DrafterInputs, PlanInputs
-from spectune.planner.options import SearchOptions
-from spectune.planner.plan import plan_from_json, plan_to_json
-from spectune.planner.policy import LookupPolicy, PlainPolicy, StackPolicy
-from spectune.planner.rehearsal import Rehearsal
-from spectune.planner.search import price, price_all, solve
-from spectune.planner.stack_search import StackSearch, least_forwards, stack_times, stacks_of
+from spectune.planner.plans.plan import plan_from_json, plan_to_json
+from spectune.planner.policies import LookupPolicy, PlainPolicy, StackPolicy
+from spectune.planner.pricing.cost import Cell
+from spectune.planner.replay.rehearsal import Rehearsal
+from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.search import price, price_all, solve
+from spectune.planner.stacks.search import StackSearch, least_forwards, stack_times, stacks_of
 from spectune.profiler.records.acceptance import PairwiseAcceptance
 
 from .synthetic import TARGET, Language, Milliseconds, SkilledDrafter, every_node, inputs, model, record, surface, texts

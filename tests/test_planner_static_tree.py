@@ -12,8 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spectune.errors import PlanError
-from spectune.planner.static_tree import best_static_tree, best_tree, best_tree_values, expected_tokens, nested_trees
-from spectune.planner.tree import TokenTree
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.search.static_tree import (
+    best_static_tree,
+    best_tree,
+    best_tree_values,
+    expected_tokens,
+    nested_trees,
+)
 
 from .cost_curves import KINDS, CurveKind, random_costs
 from .ordered_trees import ordered_trees, tree_depth, tree_value

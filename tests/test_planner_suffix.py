@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectune.planner.policy import SuffixPolicy, SuffixTreePolicy
-from spectune.planner.suffix import SuffixText
-from spectune.planner.text_tree import TextTree
+from spectune.planner.policies import SuffixPolicy, SuffixTreePolicy
+from spectune.planner.text.suffix import SuffixText
+from spectune.planner.text.tree import TextTree
 
 from .text_oracles import Path, longest_match, slow_suffix, slow_suffix_tree
 

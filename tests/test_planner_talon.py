@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.draft import DraftBatch
-from spectune.planner.growth import grow
-from spectune.planner.policy import ChainPolicy, TalonPolicy
+from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.growth.grow import grow
+from spectune.planner.policies import ChainPolicy, TalonPolicy
 
 from .toy_drafter import ToyDrafter, drafted_paths, toy_scorer
 

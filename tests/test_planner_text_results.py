@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError, SpectuneError
-from spectune.planner.cost import cells_of
-from spectune.planner.extent import extent_of
+from spectune.planner.growth.extent import extent_of
 from spectune.planner.inputs import LOOKUP, PlanInputs
-from spectune.planner.options import SearchOptions
-from spectune.planner.plan import Plan
-from spectune.planner.policy import (
+from spectune.planner.plans.plan import Plan
+from spectune.planner.policies import (
     CachebackPolicy,
     LookupPolicy,
     PlainPolicy,
@@ -21,13 +19,15 @@ from spectune.planner.policy import (
     policy_from_json,
     policy_to_json,
 )
-from spectune.planner.recorded import Text, rows_of
-from spectune.planner.replay import replay_results
-from spectune.planner.search import solve
-from spectune.planner.text_candidates import text_drafted
-from spectune.planner.text_results import calibrated, text_results
-from spectune.planner.text_state import TextState
-from spectune.planner.visited import shape_of
+from spectune.planner.pricing.cost import cells_of
+from spectune.planner.replay.recorded import Text, rows_of
+from spectune.planner.replay.replay import replay_results
+from spectune.planner.replay.visited import shape_of
+from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.search import solve
+from spectune.planner.text.candidates import text_drafted
+from spectune.planner.text.results import calibrated, text_results
+from spectune.planner.text.state import TextState
 
 from .synthetic import DEVICE, TARGET, overhead, surface
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.extent import Extent, extent_of, fixed_tree
-from spectune.planner.growth import grow
-from spectune.planner.policy import (
+from spectune.planner.growth.extent import Extent, extent_of, fixed_tree
+from spectune.planner.growth.grow import grow
+from spectune.planner.growth.shape import ShapeFacts
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import (
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
@@ -23,10 +25,8 @@ from spectune.planner.policy import (
     TalonPolicy,
     TreePolicy,
 )
-from spectune.planner.recorded import RecordedScorer, recording_of, texts_of
-from spectune.planner.shape import ShapeFacts
-from spectune.planner.tree import TokenTree
-from spectune.planner.visited import shape_of
+from spectune.planner.replay.recorded import RecordedScorer, recording_of, texts_of
+from spectune.planner.replay.visited import shape_of
 
 from .synthetic import Language, SkilledDrafter, every_node, record, texts
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.engine_walk import walk
-from spectune.planner.recorded import Text, rows_of
-from spectune.planner.whole_ngrams import whole_ngram_results
+from spectune.planner.engines.walk import walk
+from spectune.planner.replay.recorded import Text, rows_of
+from spectune.planner.text.whole_ngrams import whole_ngram_results
 
 from .simulated_engine import whole_ngram_draft
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spectune.planner.observation import Observation
+from spectune.planner.plans.observation import Observation
 from spectune.report.site.contents import Contents
 from spectune.report.site.kept import KeptCell, Verdict, kept_cells
 from spectune.report.site.standing import standings

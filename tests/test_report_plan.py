@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spectune.planner.objective import LatencyBound
-from spectune.planner.plan import PlanCell, PublishedPrice
-from spectune.planner.policy import ChainPolicy, Eagle2Policy
-from spectune.planner.shape import ShapeFacts
+from spectune.planner.growth.shape import ShapeFacts
+from spectune.planner.plans.plan import PlanCell, PublishedPrice
+from spectune.planner.policies import ChainPolicy, Eagle2Policy
+from spectune.planner.search.objective import LatencyBound
 from spectune.report.figure import Figure, Line, Panel
 from spectune.report.page import html_page
 from spectune.report.picture import write_picture

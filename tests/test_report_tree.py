@@ -8,11 +8,11 @@ from itertools import combinations
 
 import pytest
 
-from spectune.planner.plan import PlanCell
-from spectune.planner.policy import ChainPolicy, Eagle2Policy, PlainPolicy, StaticPolicy, TreePolicy
-from spectune.planner.shape import ShapeFacts
-from spectune.planner.static_tree import best_tree
-from spectune.planner.tree import TokenTree
+from spectune.planner.growth.shape import ShapeFacts
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.plans.plan import PlanCell
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, StaticPolicy, TreePolicy
+from spectune.planner.search.static_tree import best_tree
 from spectune.report.figure import Panel
 from spectune.report.svg import panel_svg
 from spectune.report.tree import MOST_TREES, drawn_trees, tree_panel, tree_rows

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Many
 import pytest
 import torch
 
-from spectune.planner.policy import StackPolicy
+from spectune.planner.policies import StackPolicy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter

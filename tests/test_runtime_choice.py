@@ -13,9 +13,9 @@ import pytest
 
 from spectune.db import Store, open_store
 from spectune.errors import RequestError
-from spectune.planner.cost import cells_of
-from spectune.planner.plan import Plan, plan_to_json
-from spectune.planner.search import solve
+from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.pricing.cost import cells_of
+from spectune.planner.search.search import solve
 from spectune.profiler.catalogue import catalogued
 from spectune.profiler.records.device import GIB, Device
 from spectune.runtime.choice import Choice, choose_plan

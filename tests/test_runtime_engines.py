@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from spectune.errors import PlanError, RequestError
-from spectune.planner.lookup import Occurrence
-from spectune.planner.plan import Plan
-from spectune.planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TreePolicy
-from spectune.planner.tree import TokenTree
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.plans.plan import Plan
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TreePolicy
+from spectune.planner.text.lookup import Occurrence
 from spectune.runtime.engines.export import Rates, export_plan, rates_of_plan
 from spectune.runtime.engines.exported import Exported
 from spectune.runtime.engines.schema import recorded_version, require_known, schema_of

@@ -12,11 +12,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from spectune.errors import MeasurementError, ModelError, RequestError
-from spectune.planner.acceptance import rank_results
-from spectune.planner.engine_walk import walk
-from spectune.planner.policy import ChainPolicy, LookupPolicy
-from spectune.planner.recorded import Text, recording_of, rows_of
-from spectune.planner.whole_ngrams import whole_ngram_results
+from spectune.planner.engines.walk import walk
+from spectune.planner.policies import ChainPolicy, LookupPolicy
+from spectune.planner.replay.acceptance import rank_results
+from spectune.planner.replay.recorded import Text, recording_of, rows_of
+from spectune.planner.text.whole_ngrams import whole_ngram_results
 from spectune.runtime.engines.llama_running import RunningLlamaCpp, missing
 from spectune.runtime.engines.measured import EngineText, Load
 from spectune.runtime.engines.running import run_engine

@@ -13,9 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from spectune.errors import MeasurementError, ModelError, RequestError
-from spectune.planner.lookup import find_continuation
-from spectune.planner.policy import ConfidentChainPolicy
-from spectune.planner.recorded import Text
+from spectune.planner.policies import ConfidentChainPolicy
+from spectune.planner.replay.recorded import Text
+from spectune.planner.text.lookup import find_continuation
 from spectune.runtime.engines.measured import EngineText, Load, MeasuredEngine
 from spectune.runtime.engines.round_counts import RoundCounts
 from spectune.runtime.engines.running import run_engine

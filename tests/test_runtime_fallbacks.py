@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from spectune.db import open_store
-from spectune.planner.observation import Observation
-from spectune.planner.plan import Plan, plan_to_json
-from spectune.planner.policy import ChainPolicy, LookupPolicy, StackPolicy
+from spectune.planner.plans.observation import Observation
+from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.policies import ChainPolicy, LookupPolicy, StackPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.records.wire import from_json

@@ -13,8 +13,8 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spectune.planner.policy import ChainPolicy, StaticPolicy, TreePolicy
-from spectune.planner.tree import TokenTree
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import ChainPolicy, StaticPolicy, TreePolicy
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.layout import ancestors, lay_out
 from spectune.runtime.models.configuration import windows_of

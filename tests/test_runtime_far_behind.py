@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spectune.planner.policy import ChainPolicy, StackPolicy, TreePolicy
+from spectune.planner.policies import ChainPolicy, StackPolicy, TreePolicy
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from spectune.errors import RequestError
-from spectune.planner.draft import DraftBatch
-from spectune.planner.policy import ChainPolicy, StackPolicy, TreePolicy
+from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.policies import ChainPolicy, StackPolicy, TreePolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.model import ModelDrafter

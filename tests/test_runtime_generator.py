@@ -9,7 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from spectune.errors import RequestError
-from spectune.planner.policy import ChainPolicy, OptTreePolicy, TalonPolicy, TreePolicy
+from spectune.planner.policies import ChainPolicy, OptTreePolicy, TalonPolicy, TreePolicy
 from spectune.runtime.choice import Choice
 from spectune.runtime.generation import GenerationOptions, GenerationSettings
 from spectune.runtime.generator import Generator

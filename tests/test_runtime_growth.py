@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectune.errors import PlanError
-from spectune.planner.draft import DraftBatch
-from spectune.planner.growth import grow
-from spectune.planner.policy import CastPolicy, ChainPolicy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
-from spectune.planner.room import most_drafted
-from spectune.planner.tree import TokenTree
+from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.growth.grow import grow
+from spectune.planner.growth.room import most_drafted
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import CastPolicy, ChainPolicy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
 from spectune.runtime.growth.draft import DeviceDraft
 from spectune.runtime.growth.grow import grow_on_device
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.growth import grow
-from spectune.planner.policy import CastPolicy, TreePolicy
+from spectune.planner.growth.grow import grow
+from spectune.planner.policies import CastPolicy, TreePolicy
 from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.runtime.drafters.model import DraftPass, ModelDrafter
 from spectune.runtime.growth.grow import grow_on_device

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from spectune.errors import ModelError
-from spectune.planner.growth import DraftBatch
-from spectune.planner.policy import Eagle2Policy, TreePolicy
+from spectune.planner.growth.grow import DraftBatch
+from spectune.planner.policies import Eagle2Policy, TreePolicy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.head import HeadDrafter, model_drafter
 from spectune.runtime.drafters.model import ModelDrafter

@@ -13,10 +13,10 @@ from torch import Tensor
 from transformers import CLIPVisionConfig, LlavaConfig, LlavaForConditionalGeneration, PreTrainedTokenizerBase
 
 from spectune.errors import ModelError, RequestError
-from spectune.planner.image_ids import IMAGE_IDS, said
-from spectune.planner.policy import LookupPolicy
-from spectune.planner.recorded import Text
-from spectune.planner.text_results import text_results
+from spectune.planner.policies import LookupPolicy
+from spectune.planner.replay.recorded import Text
+from spectune.planner.text.image_ids import IMAGE_IDS, said
+from spectune.planner.text.results import text_results
 from spectune.runtime.choice import plainly
 from spectune.runtime.generator import Generator
 from spectune.runtime.images import Image, ImagePrompt, ImageTokens, read_image

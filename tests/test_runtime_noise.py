@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.policy import ChainPolicy, StackPolicy, TreePolicy
+from spectune.planner.policies import ChainPolicy, StackPolicy, TreePolicy
 from spectune.runtime.drafters.model import DraftPass, ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter

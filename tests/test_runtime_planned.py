@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from spectune.planner.plan import PlanCell
-from spectune.planner.schedule import next_cell
+from spectune.planner.plans.plan import PlanCell
+from spectune.planner.plans.schedule import next_cell
 from spectune.runtime.planned import PlannedSchedule
 
 from .plans import plan_of

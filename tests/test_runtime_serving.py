@@ -8,7 +8,7 @@ from functools import lru_cache
 import pytest
 
 from spectune.errors import RequestError
-from spectune.planner.policy import ChainPolicy, LookupPolicy, StaticPolicy, TreePolicy
+from spectune.planner.policies import ChainPolicy, LookupPolicy, StaticPolicy, TreePolicy
 from spectune.runtime.choice import Choice
 from spectune.runtime.decoder import Round
 from spectune.runtime.generation import Completion, Event, GenerationSettings

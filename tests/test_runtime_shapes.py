@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from spectune.errors import DeviceError, MeasurementError, ModelError
-from spectune.planner.policy import Eagle2Policy
+from spectune.planner.policies import Eagle2Policy
 from spectune.profiler.protocols import ShapeRunner
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder

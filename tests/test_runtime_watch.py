@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from spectune.errors import RequestError
-from spectune.planner.observation import Observation
-from spectune.planner.policy import PlainPolicy
+from spectune.planner.plans.observation import Observation
+from spectune.planner.policies import PlainPolicy
 from spectune.profiler.records.wire import from_json
 from spectune.runtime.faults import Fault
 from spectune.runtime.setup import PLAIN, RoundSetup

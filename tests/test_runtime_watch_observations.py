@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spectune.db import open_store
 from spectune.errors import PlanError, SpectuneError
-from spectune.planner.observation import CellObservation, Observation
+from spectune.planner.plans.observation import CellObservation, Observation
 from spectune.profiler.records.wire import from_json, to_json
 from spectune.runtime.watch.observations import MOST_WAITING, ObservationWriter, keeper
 

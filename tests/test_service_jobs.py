@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from spectune.db.jobs import Jobs
 from spectune.db.sql_store import SqlStore
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.plan import plan_from_json
+from spectune.planner.plans.plan import plan_from_json
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import from_json

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from spectune.errors import RequestError, TrainingError
-from spectune.planner.image_ids import IMAGE_IDS
-from spectune.planner.policy import ChainPolicy
-from spectune.planner.quality import ends_with
+from spectune.planner.lossy.quality import ends_with
+from spectune.planner.policies import ChainPolicy
+from spectune.planner.text.image_ids import IMAGE_IDS
 from spectune.profiler.prompts import read_answers, read_prompts
 from spectune.runtime.choice import plainly
 from spectune.runtime.decoder import Decoder

@@ -11,9 +11,9 @@ from safetensors.numpy import save_file
 
 from spectune.db.store import Store, open_store
 from spectune.errors import MeasurementError, NoPlanError, RequestError, StoreError
-from spectune.planner.plan import Plan
-from spectune.planner.policy import ChainPolicy, PlainPolicy
-from spectune.planner.validation import Validation
+from spectune.planner.plans.plan import Plan
+from spectune.planner.plans.validation import Validation
+from spectune.planner.policies import ChainPolicy, PlainPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt

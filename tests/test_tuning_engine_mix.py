@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spectune.planner.engine_choice import EngineInputs, TimedSetting, Way, shape_of, walks_of
-from spectune.planner.policy import ChainPolicy, PlainPolicy
-from spectune.planner.recorded import Text
+from spectune.planner.engines.choice import EngineInputs, TimedSetting, Way, shape_of, walks_of
+from spectune.planner.policies import ChainPolicy, PlainPolicy
+from spectune.planner.replay.recorded import Text
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.runtime.engines.measured import Load
 from spectune.tuning.engine_inputs import way_of

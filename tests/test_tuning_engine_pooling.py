@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spectune.planner.engine_choice import EngineInputs, TimedSetting, Way, best_of, offers_at, walks_of
-from spectune.planner.policy import LookupPolicy, PlainPolicy
-from spectune.planner.recorded import Text
+from spectune.planner.engines.choice import EngineInputs, TimedSetting, Way, best_of, offers_at, walks_of
+from spectune.planner.policies import LookupPolicy, PlainPolicy
+from spectune.planner.replay.recorded import Text
 from spectune.tuning.engine_pooling import pooled, shrunk
 
 SEARCHES = (1, 2, 3)  # longest n-gram

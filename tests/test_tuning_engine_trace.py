@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from spectune.errors import MeasurementError
-from spectune.planner.acceptance import rank_results
-from spectune.planner.engine_walk import walk
-from spectune.planner.policy import ChainPolicy
-from spectune.planner.recorded import Text, recording_of
+from spectune.planner.engines.walk import walk
+from spectune.planner.policies import ChainPolicy
+from spectune.planner.replay.acceptance import rank_results
+from spectune.planner.replay.recorded import Text, recording_of
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace
 from spectune.runtime.engines.measured import EngineText, Load
 from spectune.tuning.engine_trace import prompt_trace

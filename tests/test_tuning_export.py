@@ -12,12 +12,12 @@ import pytest
 from spectune.db import open_store
 from spectune.db.imports import Records
 from spectune.errors import RequestError
-from spectune.planner.cost import cells_of
 from spectune.planner.inputs import LOOKUP, PlanInputs
-from spectune.planner.options import SearchOptions
-from spectune.planner.plan import Plan
-from spectune.planner.policy import ChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
-from spectune.planner.search import price, solve
+from spectune.planner.plans.plan import Plan
+from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
+from spectune.planner.pricing.cost import cells_of
+from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.search import price, solve
 from spectune.runtime.engines.exported import Exported
 from spectune.tuning.export import ExportRequest, export, inputs_of_plan
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from spectune.errors import MeasurementError
-from spectune.planner.draft import Children, Ints
-from spectune.planner.growth import grow
-from spectune.planner.policy import CastPolicy, Eagle2Policy, OptTreePolicy, TalonPolicy, TreePolicy
+from spectune.planner.growth.draft import Children, Ints
+from spectune.planner.growth.grow import grow
+from spectune.planner.policies import CastPolicy, Eagle2Policy, OptTreePolicy, TalonPolicy, TreePolicy
 from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.tuning.cast_rule import Cast
 from spectune.tuning.growth_rule import GrowthRule

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 
 from spectune.db import open_store
-from spectune.planner.policy import LookupPolicy, PlainPolicy
-from spectune.planner.recorded import texts_of
+from spectune.planner.policies import LookupPolicy, PlainPolicy
+from spectune.planner.replay.recorded import texts_of
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.acceptance import MISS
 from spectune.runtime.requests import Request

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 import torch
 
-from spectune.planner.policy import DraftedPolicy, TalonPolicy, TextPolicy
+from spectune.planner.policies import DraftedPolicy, TalonPolicy, TextPolicy
 from spectune.profiler import clock as profiler_clock
 from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.cache import KeyValueCache

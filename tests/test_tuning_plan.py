@@ -13,9 +13,9 @@ import pytest
 
 from spectune.db import Store, open_store
 from spectune.errors import RequestError, StoreError
-from spectune.planner.footprint import Footprint
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.plan import plan_from_json
+from spectune.planner.memory.footprint import Footprint
+from spectune.planner.plans.plan import plan_from_json
 from spectune.profiler.identity import identify
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance

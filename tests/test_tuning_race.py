@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spectune.errors import RequestError
-from spectune.planner.policy import ChainPolicy
+from spectune.planner.policies import ChainPolicy
 from spectune.runtime.decoder import Round
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request

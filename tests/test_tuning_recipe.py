@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spectune.errors import MeasurementError
-from spectune.planner.policy import CastPolicy, ConfidentChainPolicy, TalonPolicy
-from spectune.planner.published_rules import EAGLE, EAGLE_OF_TALON, opt_tree, talon
+from spectune.planner.policies import CastPolicy, ConfidentChainPolicy, TalonPolicy
+from spectune.planner.published.rules import EAGLE, EAGLE_OF_TALON, opt_tree, talon
 from spectune.tuning.cast_rule import Cast
 from spectune.tuning.growth_rules import Beam, OptTree, Talon
 from spectune.tuning.recipe import Level, Recipe, recipe_of

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from spectune.errors import MeasurementError
-from spectune.planner.growth import grow
-from spectune.planner.policy import ChainPolicy, Eagle2Policy, TreePolicy
-from spectune.planner.recorded import RecordedScorer, recording_of
+from spectune.planner.growth.grow import grow
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
+from spectune.planner.replay.recorded import RecordedScorer, recording_of
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.lean import LeanModel

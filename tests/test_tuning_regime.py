@@ -9,7 +9,7 @@ import pytest
 
 from spectune.demo.story import family_folder
 from spectune.errors import DeviceError, MeasurementError
-from spectune.planner.provenance import SurfaceSource
+from spectune.planner.plans.provenance import SurfaceSource
 from spectune.profiler.records.device import Device
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import decoding_regime

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.acceptance import eagle2_results, rank_results, results_of, text_results
-from spectune.planner.frozen import frozen_table
-from spectune.planner.hybrid import hybrid_results
-from spectune.planner.policy import (
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import (
     CachebackPolicy,
     CastPolicy,
     ChainPolicy,
@@ -29,9 +27,11 @@ from spectune.planner.policy import (
     TextPolicy,
     TreePolicy,
 )
-from spectune.planner.recorded import Recording, recording_of
-from spectune.planner.replay import Replay, replay_grown, replay_results
-from spectune.planner.tree import TokenTree
+from spectune.planner.replay.acceptance import eagle2_results, rank_results, results_of, text_results
+from spectune.planner.replay.recorded import Recording, recording_of
+from spectune.planner.replay.replay import Replay, replay_grown, replay_results
+from spectune.planner.text.frozen import frozen_table
+from spectune.planner.text.hybrid import hybrid_results
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.runtime.decoder import Round

@@ -13,8 +13,8 @@ from spectune.cli import main
 from spectune.db import open_store
 from spectune.errors import MeasurementError, RequestError
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.plan import PlanCell, plan_from_json, plan_to_json
-from spectune.planner.policy import ChainPolicy, ResumedPolicy
+from spectune.planner.plans.plan import PlanCell, plan_from_json, plan_to_json
+from spectune.planner.policies import ChainPolicy, ResumedPolicy
 from spectune.profiler.identity import identify
 from spectune.profiler.records.document import SurfaceDocument, TraceDocument
 from spectune.profiler.records.role import RESUME

@@ -10,11 +10,11 @@ import pytest
 
 from spectune.db import Store, open_store
 from spectune.errors import ModelError, NoPlanError, RequestError
-from spectune.planner.cost import cells_of
-from spectune.planner.plan import Plan, plan_to_json
-from spectune.planner.policy import ChainPolicy, PlainPolicy
-from spectune.planner.search import solve
-from spectune.planner.validation import Validation, ValidationRow
+from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.plans.validation import Validation, ValidationRow
+from spectune.planner.policies import ChainPolicy, PlainPolicy
+from spectune.planner.pricing.cost import cells_of
+from spectune.planner.search.search import solve
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt

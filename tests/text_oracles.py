@@ -6,7 +6,7 @@ import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
-from spectune.planner.policy import CachebackPolicy, SuffixPolicy, SuffixTreePolicy
+from spectune.planner.policies import CachebackPolicy, SuffixPolicy, SuffixTreePolicy
 
 Path = tuple[int, ...]
 Tree = list[Path]  # every node by its path, in the order of the tree

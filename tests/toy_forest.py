@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spectune.planner.draft import Children, Ints
+from spectune.planner.growth.draft import Children, Ints
 from spectune.tuning.forest import Forest
 from spectune.tuning.growth_rule import GrowthRule
 from spectune.tuning.union import Layer, grow_union

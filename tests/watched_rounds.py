@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from spectune.planner.plan import Alternative, Plan, PlanCell
-from spectune.planner.policy import ChainPolicy, LookupPolicy, PlainPolicy
+from spectune.planner.plans.plan import Alternative, Plan, PlanCell
+from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
 from spectune.runtime.choice import Choice
 from spectune.runtime.decoder import Round
 from spectune.runtime.faults import Fault

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..planner.policy import ChainPolicy
+from ..planner.policies import ChainPolicy
 from ..runtime.decoder import Decoder
 from ..runtime.drafters.head import model_drafter
 from ..runtime.feed import Feed

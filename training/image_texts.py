@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..errors import ModelError, TrainingError
-from ..planner.image_ids import IMAGE_IDS
+from ..planner.text.image_ids import IMAGE_IDS
 from ..profiler.prompts import Prompt, read_prompts
 from ..runtime.decoder import Decoder
 from ..runtime.feed import Feed

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import TrainingError
-from ..planner.quality import ends_with
+from ..planner.lossy.quality import ends_with
 from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
 from ..runtime.models.drafter import load_drafter, require_drafter_of

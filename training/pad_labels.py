@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import TrainingError
-from ..planner.pad import PadRule
-from ..planner.pad_policy import PadPolicy
-from ..planner.policy import ChainPolicy
+from ..planner.lossy.pad import PadRule
+from ..planner.policies import ChainPolicy
+from ..planner.policies.pad import PadPolicy
 from ..profiler.records.model import ModelIdentity
 from ..runtime.decoder import Decoder, Round
 from ..runtime.drafters.head import model_drafter

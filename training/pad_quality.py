@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TrainingError
-from ..planner.quality import share_interval
+from ..planner.lossy.quality import share_interval
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import ModelError, PlanError
-from ..planner.eyesight import seeing_footprint
-from ..planner.footprint import Footprint, footprint_of
-from ..planner.head_footprint import footprint_beside
+from ..planner.memory.eyesight import seeing_footprint
+from ..planner.memory.footprint import Footprint, footprint_of
+from ..planner.memory.heads import footprint_beside
 from ..profiler.configuration import read_architecture
 from ..profiler.records import configuration
 from ..profiler.records.architecture import Architecture, bytes_of

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..planner.beam import best_candidates
-from ..planner.cast import select_max_valid_index, survivals
-from ..planner.draft import Scores
-from ..planner.policy import CastPolicy
+from ..planner.growth.beam import best_candidates
+from ..planner.growth.cast import select_max_valid_index, survivals
+from ..planner.growth.draft import Scores
+from ..planner.policies import CastPolicy
 from .growth_rule import Choice, Front, Growth, taken
 
 Floats = NDArray[np.float64]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ..db.store import Store
 from ..errors import RequestError
-from ..planner.observation import CellObservation, Observation
-from ..planner.plan import Plan, PlanCell, plan_from_json
-from ..planner.policy import ChainPolicy
+from ..planner.plans.observation import CellObservation, Observation
+from ..planner.plans.plan import Plan, PlanCell, plan_from_json
+from ..planner.policies import ChainPolicy
 from ..profiler.records.wire import from_json, to_json
 from .engine_counters import Counted, CountedAcceptance, CounterFormat
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from ..errors import ModelError
-from ..planner.head_footprint import DrafterParts
+from ..planner.memory.heads import DrafterParts
 from ..profiler.records.architecture import Architecture
 from ..runtime.models.block_shape import block_shape, is_block
 from ..runtime.models.eagle_shape import HeadShape, head_shape, is_head

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import MeasurementError
-from ..planner.engine_choice import EngineInputs, TimedSetting, Way
-from ..planner.lookup import Occurrence
-from ..planner.memory import LOOKUP
-from ..planner.policy import ChainPolicy, LookupPolicy, PlainPolicy
-from ..planner.recorded import texts_of
+from ..planner.engines.choice import EngineInputs, TimedSetting, Way
+from ..planner.memory.peak import LOOKUP
+from ..planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
+from ..planner.replay.recorded import texts_of
+from ..planner.text.lookup import Occurrence
 from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.measurement import Measurement
 from ..profiler.records.surface import LatencySurface

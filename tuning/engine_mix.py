@@ -3,17 +3,17 @@
 A model drafts in every round, so that its rounds cost the same on any text. N-grams are found in a share of the rounds
 that hangs on the text: the few short texts of a profile's turns are another mix of light and heavy rounds than all of
 the recorded ones. What was really drafted in the turns is counted; the line of costs through all settings
-(`planner/engine_costs.py`) then says what the other mix costs.
+(`planner/engines/costs.py`) then says what the other mix costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..planner.engine_choice import EngineInputs, Way, shape_of, source_of
-from ..planner.engine_costs import RoundSample, RoundShape, fit_costs
-from ..planner.engine_walk import Walk
-from ..planner.policy import LookupPolicy
+from ..planner.engines.choice import EngineInputs, Way, shape_of, source_of
+from ..planner.engines.costs import RoundSample, RoundShape, fit_costs
+from ..planner.engines.walk import Walk
+from ..planner.policies import LookupPolicy
 from .engine_turns import Key, Turn
 
 

@@ -12,9 +12,9 @@ from ..db.sources import surface_source as stored_surface
 from ..db.sources import trace_source as stored_trace
 from ..db.store import Store
 from ..errors import RequestError, StoreError
-from ..planner.engine_choice import plan_cells, walks_of
-from ..planner.plan import Plan, plan_to_json
-from ..planner.provenance import Provenance, surface_source, trace_source
+from ..planner.engines.choice import plan_cells, walks_of
+from ..planner.plans.plan import Plan, plan_to_json
+from ..planner.plans.provenance import Provenance, surface_source, trace_source
 from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.device import Device
 from ..profiler.records.measurement import Measurement

@@ -1,6 +1,6 @@
 """What rounds of n-grams cost, told by all settings that were timed together: one timing's luck is no price.
 
-What is copied is verified at one price, whichever search found it (`planner/engine_costs.py`). So the distances of all
+What is copied is verified at one price, whichever search found it (`planner/engines/costs.py`). So the distances of all
 timings from the line of costs tell one curve over the length:
 
     y_L   = mean of log(ms / line) over searches of length L, weighted by 1 / error^2; its error is e_L
@@ -23,11 +23,11 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from ..planner.engine_choice import EngineInputs, TimedSetting, Way, costs_at, shape_of
-from ..planner.engine_costs import RoundCosts
-from ..planner.engine_walk import Walk
-from ..planner.memory import LOOKUP
-from ..planner.policy import LookupPolicy
+from ..planner.engines.choice import EngineInputs, TimedSetting, Way, costs_at, shape_of
+from ..planner.engines.costs import RoundCosts
+from ..planner.engines.walk import Walk
+from ..planner.memory.peak import LOOKUP
+from ..planner.policies import LookupPolicy
 
 Floats = NDArray[np.float64]
 LEAST_ERROR = 1e-4  # of a timing: a simulated one may have none

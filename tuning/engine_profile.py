@@ -1,7 +1,7 @@
 """The profile job for another engine: what its rounds cost in its own regime, and how good each drafter is there.
 
 Few settings are timed, in turns: plain decoding, every drafter at `lengths`, every search for n-grams at one. From them
-and the drafters' traces every other setting is priced (`planner/engine_choice.py`). That needs no care, so it takes
+and the drafters' traces every other setting is priced (`planner/engines/choice.py`). That needs no care, so it takes
 half the turns; the settings that come out ahead are then timed again with plain decoding, so that a plan's own choice
 rests on its own careful measurement. All of it lies in the store as surfaces whose role is "round:WHO" and whose regime
 is the engine's: milliseconds of a round that drafts as the recorded texts let it (`engine_mix.py`). A plan reads what
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from ..db.store import Store
 from ..errors import RequestError
-from ..planner.engine_choice import Way, offers_at, source_of
-from ..planner.policy import ChainPolicy, PlainPolicy
+from ..planner.engines.choice import Way, offers_at, source_of
+from ..planner.policies import ChainPolicy, PlainPolicy
 from ..profiler.device import detect
 from ..profiler.prompts import Prompt
 from ..profiler.records.acceptance import AcceptanceTrace

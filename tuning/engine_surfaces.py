@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from ..planner.engine_choice import EngineInputs, Way, source_of, walks_of
-from ..planner.engine_walk import Walk
-from ..planner.policy import LookupPolicy, PlainPolicy
+from ..planner.engines.choice import EngineInputs, Way, source_of, walks_of
+from ..planner.engines.walk import Walk
+from ..planner.policies import LookupPolicy, PlainPolicy
 from ..profiler.protocols import SurfaceKey
 from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.device import Device

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from ..db.plans import ENGINE_PLAN
 from ..db.store import Store
 from ..errors import MeasurementError, RequestError
-from ..planner.engine_choice import Way
-from ..planner.plan import Plan, PlanCell, plan_from_json
-from ..planner.policy import ChainPolicy, LookupPolicy, PlainPolicy
-from ..planner.validation import Validation, ValidationRow
+from ..planner.engines.choice import Way
+from ..planner.plans.plan import Plan, PlanCell, plan_from_json
+from ..planner.plans.validation import Validation, ValidationRow
+from ..planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
 from ..profiler.prompts import Prompt
 from ..profiler.records.wire import to_json
 from ..runtime.engines.measured import EngineCounters, MeasuredEngine

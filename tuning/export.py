@@ -8,11 +8,11 @@ from pathlib import Path
 
 from ..db.store import Store
 from ..errors import MeasurementError, PlanError, RequestError, SpectuneError
-from ..planner.cost import cells_of
 from ..planner.inputs import PlanInputs
-from ..planner.plan import Plan
-from ..planner.restricted import Staged, prices
-from ..planner.schedule import Place
+from ..planner.plans.plan import Plan
+from ..planner.plans.schedule import Place
+from ..planner.pricing.cost import cells_of
+from ..planner.search.restricted import Staged, prices
 from ..runtime.engines.drafter import engine_drafters
 from ..runtime.engines.export import PLAIN, Rates, export_plan, expressible, rates_of_plan
 from ..runtime.engines.exported import Exported

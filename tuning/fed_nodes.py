@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..planner.draft import Ints
+from ..planner.growth.draft import Ints
 
 Bools = NDArray[np.bool_]
 

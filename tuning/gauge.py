@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from ..planner.plan import PlanCell
+from ..planner.plans.plan import PlanCell
 from ..runtime.models.forward import CausalModel
 from ..runtime.shapes import ForwardShapes
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import MeasurementError
-from ..planner.beam import best_candidates
-from ..planner.draft import Ints, Scores
+from ..planner.growth.beam import best_candidates
+from ..planner.growth.draft import Ints, Scores
 from .growth_rule import NOTHING, Choice, Front, Growth, merged, taken
 
 Floats = NDArray[np.float64]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import get_args
 
-from ..planner.policy import DraftedPolicy, HybridPolicy, PlainPolicy, StackPolicy, TextPolicy
+from ..planner.policies import DraftedPolicy, HybridPolicy, PlainPolicy, StackPolicy, TextPolicy
 from ..profiler.records.overhead import OverheadSample, RoundOverhead
 from ..profiler.records.surface import LatencySurface
 

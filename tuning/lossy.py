@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
-from ..planner.lossy_run import NOBODY, LossyRun, LossyWay
-from ..planner.pad_policy import classifiers_of
-from ..planner.policy import StackPolicy
-from ..planner.quality import Quality, accuracy_loss, ends_with, mean_loss
-from ..planner.stack_policy import stack_name
+from ..planner.lossy.quality import Quality, accuracy_loss, ends_with, mean_loss
+from ..planner.lossy.run import NOBODY, LossyRun, LossyWay
+from ..planner.policies import StackPolicy
+from ..planner.policies.pad import classifiers_of
+from ..planner.policies.stack import stack_name
 from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.prompts import Prompt

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle
 
-from ..planner.policy import (
+from ..planner.growth.tree import TokenTree
+from ..planner.policies import (
     CachebackPolicy,
     CastPolicy,
     ChainPolicy,
@@ -32,8 +33,7 @@ from ..planner.policy import (
     TextPolicy,
     TreePolicy,
 )
-from ..planner.stack_policy import JOINT, stack_name
-from ..planner.tree import TokenTree
+from ..planner.policies.stack import JOINT, stack_name
 from ..profiler.clock import Call, Clock, CudaClock, HostClock
 from ..profiler.records.overhead import OverheadSample
 from ..profiler.records.role import RESUME

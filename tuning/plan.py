@@ -15,18 +15,18 @@ from ..db.plans import WHAT_IF
 from ..db.sources import sources_of_inputs
 from ..db.store import Store
 from ..errors import RequestError, StoreError
-from ..planner.cost import Cell, cells_of
-from ..planner.frozen import FrozenTable
 from ..planner.inputs import DRAFT_ROLES, TARGET, DrafterInputs, PlanInputs, with_weights
-from ..planner.lossy_run import LossyRun
-from ..planner.lossy_search import with_lossy_runs
-from ..planner.memory import memory_bytes
-from ..planner.objective import LatencyBound
-from ..planner.options import SearchOptions
-from ..planner.plan import Plan, plan_to_json
-from ..planner.policy import PlainPolicy
-from ..planner.recorded import texts_of
-from ..planner.search import solve
+from ..planner.lossy.run import LossyRun
+from ..planner.lossy.search import with_lossy_runs
+from ..planner.memory.peak import memory_bytes
+from ..planner.plans.plan import Plan, plan_to_json
+from ..planner.policies import PlainPolicy
+from ..planner.pricing.cost import Cell, cells_of
+from ..planner.replay.recorded import texts_of
+from ..planner.search.objective import LatencyBound
+from ..planner.search.options import SearchOptions
+from ..planner.search.search import solve
+from ..planner.text.frozen import FrozenTable
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import AUTO_DTYPE, GIB, Device
 from ..profiler.records.match import match_devices, nearest

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import MeasurementError
-from ..planner.draft import Children, Ints
+from ..planner.growth.draft import Children, Ints
 from ..profiler.protocols import Parts
 from ..profiler.records.acceptance import PromptTrace
 from ..runtime.models.block import BlockHead

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ..planner.draft import Children, Ints
+from ..planner.growth.draft import Children, Ints
 from ..runtime.drafters.recycling import recycled_children
 from ..runtime.layout import PREFILL_TOKENS, lay_out
 from ..runtime.models.recycling import RecyclingHead, Successors

@@ -25,7 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ..db.sqlite import BUSY_TIMEOUT_S, prepare_file
 from ..db.url import resolve_url, shown, sqlite_file
 from ..errors import StoreError
-from ..planner.studies import studies_in_memory, study_seed
+from ..planner.search.studies import studies_in_memory, study_seed
 
 if TYPE_CHECKING:
     from sqlite3 import Connection

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ..planner.draft import Children, Ints
+from ..planner.growth.draft import Children, Ints
 from ..runtime.drafters.model import recorded_children
 from ..runtime.layout import lay_out
 from ..runtime.models.eagle import EagleHead

@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..planner.candidates import CHAIN_LENGTHS
 from ..planner.inputs import BLOCK, SELF
-from ..planner.recorded import texts_of
-from ..planner.worth import DecisionWorth
+from ..planner.pricing.worth import DecisionWorth
+from ..planner.replay.recorded import texts_of
+from ..planner.search.candidates import CHAIN_LENGTHS
 from ..profiler.domain import Domain
 from ..profiler.latency import measure
 from ..profiler.protocols import MeasurementSink, ShapeRunner

@@ -9,9 +9,9 @@ from statistics import median
 
 from ..db.store import Store
 from ..errors import RequestError
-from ..planner.plan import Plan, PlanCell, plan_from_json
-from ..planner.policy import PlainPolicy
-from ..planner.validation import Validation, ValidationRow
+from ..planner.plans.plan import Plan, PlanCell, plan_from_json
+from ..planner.plans.validation import Validation, ValidationRow
+from ..planner.policies import PlainPolicy
 from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.prompts import Prompt

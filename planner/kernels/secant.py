@@ -1,4 +1,4 @@
-"""The decisions of CAST, in the order of operations of `planner/cast.py`."""
+"""The decisions of CAST, in the order of operations of `planner/growth/cast.py`."""
 
 from __future__ import annotations
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...planner.explain import explain_cell
-from ...planner.facts import cell_facts
-from ...planner.plan import Plan, PlanCell
-from ...planner.reasons import name_of
+from ...planner.plans.plan import Plan, PlanCell
+from ...planner.reasons.explain import explain_cell
+from ...planner.reasons.facts import cell_facts
+from ...planner.reasons.sentences import name_of
 from .heat import place_of
 from .kept import KeptCell
 from .links import anchor

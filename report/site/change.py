@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ...planner.plan import Plan, PlanCell, Prediction
+from ...planner.plans.plan import Plan, PlanCell, Prediction
 
 Kind = Literal["same", "changed", "added", "removed"]
 

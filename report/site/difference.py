@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ...db.plans import PlanRow
 from ...errors import SpectuneError
-from ...planner.plan import Plan, PlanCell
-from ...planner.reasons import name_of
+from ...planner.plans.plan import Plan, PlanCell
+from ...planner.reasons.sentences import name_of
 from .change import CellChange, changes
 from .contents import Contents
 from .grid import number, table, words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from ...planner.reasons import name_of
+from ...planner.reasons.sentences import name_of
 from ..axis import Axis, axis_of_times
 from ..figure import Line, Mark, Panel, Rule
 from .chart import charts

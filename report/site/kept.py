@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...planner.observation import CellObservation, Observation
-from ...planner.plan import Plan, PlanCell
-from ...planner.validation import Validation, ValidationRow
+from ...planner.plans.observation import CellObservation, Observation
+from ...planner.plans.plan import Plan, PlanCell
+from ...planner.plans.validation import Validation, ValidationRow
 from ...runtime.watch.drift import PromiseTest
 from ...runtime.watch.options import WatchOptions
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...db.plans import WHAT_IF, PlanRow
-from ...planner.plan import Plan
-from ...planner.provenance import SurfaceSource, TraceSource
+from ...planner.plans.plan import Plan
+from ...planner.plans.provenance import SurfaceSource, TraceSource
 from .contents import Contents, SurfaceEntry, setup_of
 from .grid import number, table, words
 from .links import Links, difference_page, plan_page, surface_page, trace_page

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ...db.plans import WHAT_IF
-from ...planner.reasons import name_of
+from ...planner.reasons.sentences import name_of
 from .contents import Contents
 from .grid import number, table, words
 from .links import DRIFT, HOME, PLANS, Links, device_page, plan_page, trace_page

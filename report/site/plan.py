@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from ...db.plans import PlanRow
 from ...errors import SpectuneError
-from ...planner.crossing import crossings
-from ...planner.plan import Plan
-from ...planner.reasons import name_of
+from ...planner.plans.crossing import crossings
+from ...planner.plans.plan import Plan
+from ...planner.reasons.sentences import name_of
 from ..figure import Figure
 from ..plan import plan_figure
 from .cell import cell_details, distance

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...db.plans import PlanRow
 from ...errors import SpectuneError
-from ...planner.plan import Plan
+from ...planner.plans.plan import Plan
 from .contents import Contents, Setup
 from .kept import DRIFTED, KeptCell, kept_cells
 

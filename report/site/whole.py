@@ -11,7 +11,7 @@ from itertools import pairwise
 from ...db.plans import PlanRow
 from ...db.store import Store
 from ...db.traces import TraceRow
-from ...planner.plan import Plan
+from ...planner.plans.plan import Plan
 from .contents import Contents, SurfaceEntry, setup_of
 from .device import device_page_of
 from .difference import difference_page_of

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
-from ...planner.growth import Children, DraftBatch, grow
-from ...planner.policy import TreePolicy
+from ...planner.growth.grow import Children, DraftBatch, grow
+from ...planner.policies import TreePolicy
 from ..growth.draft import DeviceChildren
 from ..layout import Ints
 from ..models.block import Block, BlockHead, Levels

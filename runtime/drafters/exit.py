@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
-from ...planner.growth import DraftBatch
-from ...planner.policy import ResumedPolicy, TreePolicy, drafting
+from ...planner.growth.grow import DraftBatch
+from ...planner.policies import ResumedPolicy, TreePolicy, drafting
 from ..cache import KeyValueCache
 from ..layout import lay_out
 from ..models.exit import ExitModel

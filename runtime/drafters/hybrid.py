@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...planner.draft import DraftBatch
-from ...planner.policy import HybridPolicy, TreePolicy
-from ...planner.text_state import TextState
-from ...planner.text_tree import batch_of
+from ...planner.growth.draft import DraftBatch
+from ...planner.policies import HybridPolicy, TreePolicy
+from ...planner.text.state import TextState
+from ...planner.text.tree import batch_of
 from ..cache import KeyValueCache
 from ..models.forward import LeftStates
 from ..requests import Sequence

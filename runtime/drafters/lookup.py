@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...planner.draft import DraftBatch, chains_of
-from ...planner.policy import TextPolicy, TreePolicy
-from ...planner.text_state import TextState
-from ...planner.text_tree import batch_of
+from ...planner.growth.draft import DraftBatch, chains_of
+from ...planner.policies import TextPolicy, TreePolicy
+from ...planner.text.state import TextState
+from ...planner.text.tree import batch_of
 from ..requests import Sequence
 
 

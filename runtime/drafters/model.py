@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from ...errors import ModelError
-from ...planner.growth import Children, DraftBatch, grow
-from ...planner.policy import TalonPolicy, TreePolicy
+from ...planner.growth.grow import Children, DraftBatch, grow
+from ...planner.policies import TalonPolicy, TreePolicy
 from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth
 from ..growth.draft import DeviceDraft, children_of

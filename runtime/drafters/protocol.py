@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 from typing import Protocol, runtime_checkable
 
-from ...planner.growth import DraftBatch
-from ...planner.policy import ResumedPolicy, TreePolicy, drafting
+from ...planner.growth.grow import DraftBatch
+from ...planner.policies import ResumedPolicy, TreePolicy, drafting
 from ..cache import KeyValueCache
 from ..models.forward import LeftStates
 from ..requests import Sequence

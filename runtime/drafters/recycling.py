@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ...errors import ModelError
-from ...planner.draft import Scores
-from ...planner.growth import Children, DraftBatch, grow
-from ...planner.policy import TreePolicy
+from ...planner.growth.draft import Scores
+from ...planner.growth.grow import Children, DraftBatch, grow
+from ...planner.policies import TreePolicy
 from ..layout import Ints
 from ..models.block import APART
 from ..models.forward import ForwardInput

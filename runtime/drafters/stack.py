@@ -9,11 +9,11 @@ from functools import partial
 import numpy as np
 
 from ...errors import ModelError
-from ...planner.draft import ROOT_TOKEN, DraftBatch
-from ...planner.image_ids import said
-from ...planner.lookup import find_continuation
-from ...planner.policy import TreePolicy
-from ...planner.stack_policy import JOINT, LOOKUP, StackPolicy, stack_name
+from ...planner.growth.draft import ROOT_TOKEN, DraftBatch
+from ...planner.policies import TreePolicy
+from ...planner.policies.stack import JOINT, LOOKUP, StackPolicy, stack_name
+from ...planner.text.image_ids import said
+from ...planner.text.lookup import find_continuation
 from ..models.forward import CausalModel
 from ..models.tapped import is_beside_target
 from ..requests import Sequence

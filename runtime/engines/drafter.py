@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ...planner.plan import Plan
+from ...planner.plans.plan import Plan
 from .setting import DrafterForm, EngineDrafter
 
 JOINS = "fc.weight"  # a tensor that heads of EAGLE's forms have and language models do not

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...planner.policy import TreePolicy
+from ...planner.policies import TreePolicy
 from .setting import EngineDrafter, Schedule, Setting, Value
 
 Option = tuple[str, str, Value | tuple[tuple[int, ...], ...]]  # section of the schema, name, value

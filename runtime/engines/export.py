@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...planner.inputs import LOOKUP
-from ...planner.plan import Plan, PlanCell
-from ...planner.policy import PlainPolicy, TreePolicy
-from ...planner.restricted import Staged
-from ...planner.schedule import Place
+from ...planner.plans.plan import Plan, PlanCell
+from ...planner.plans.schedule import Place
+from ...planner.policies import PlainPolicy, TreePolicy
+from ...planner.search.restricted import Staged
 from .engine import Engine
 from .exported import Basis, Dropped, Exported
 from .schedule import Line, Offer, best_line, is_allowed, schedule_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...planner.candidates import CHAIN_LENGTHS, CONFIDENCES, CONFIDENT_LENGTHS
-from ...planner.policy import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, LookupPolicy, SuffixTreePolicy
-from ...planner.text_candidates import LOOKUP_LENGTHS, LOOKUP_NGRAMS, TREE_CHANCES
+from ...planner.policies import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, LookupPolicy, SuffixTreePolicy
+from ...planner.search.candidates import CHAIN_LENGTHS, CONFIDENCES, CONFIDENT_LENGTHS
+from ...planner.text.candidates import LOOKUP_LENGTHS, LOOKUP_NGRAMS, TREE_CHANCES
 
 TREE_WIDTHS = (2, 3, 4, 6, 8, 10)
 TREE_DEPTHS = range(1, 8)

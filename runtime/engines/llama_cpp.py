@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...planner.policy import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
+from ...planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, LOOKUPS
 from .schema import schema_of

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ...errors import RequestError
-from ...planner.recorded import Text
+from ...planner.replay.recorded import Text
 from .gguf_file import GGUF_DTYPES, write_gguf
 from .llama_server import LlamaServer
 from .measured import EngineFacts, Load

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import MeasurementError
-from ...planner.recorded import Text
+from ...planner.replay.recorded import Text
 from .measured import EngineCounters, EngineText, Load
 from .setting import Setting
 

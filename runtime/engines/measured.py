@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from ...errors import MeasurementError
-from ...planner.recorded import Text
+from ...planner.replay.recorded import Text
 from .setting import EngineDrafter, Setting
 
 

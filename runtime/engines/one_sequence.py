@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import MeasurementError
-from ...planner.policy import LookupPolicy, TreePolicy
+from ...planner.policies import LookupPolicy, TreePolicy
 from .engine import Engine
 from .measured import Load
 from .setting import EngineDrafter, Setting

@@ -15,9 +15,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ...errors import MeasurementError, RequestError
-from ...planner.lookup import find_continuation
-from ...planner.policy import ChainPolicy
-from ...planner.recorded import Text
+from ...planner.policies import ChainPolicy
+from ...planner.replay.recorded import Text
+from ...planner.text.lookup import find_continuation
 from .measured import EngineCounters, EngineFacts, EngineText, Load
 from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence
 from .openvino import THRESHOLD, OpenVINO

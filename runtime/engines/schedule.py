@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...planner.policy import TreePolicy
-from ...planner.schedule import Place
+from ...planner.plans.schedule import Place
+from ...planner.policies import TreePolicy
 from .setting import Schedule, Setting, Stage
 
 TIE = 0.005  # mean relative distance below which two ways are equal, and the simpler one is taken

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from ...planner.policy import ChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
+from ...planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
 from .engine import Option, Written
 from .grids import CHAINS, FIRST_LOOKUPS, LOOKUPS, TREES
 from .setting import EngineDrafter, Knobs, Schedule, Setting, Value

@@ -10,7 +10,7 @@ import json
 import shlex
 from collections.abc import Sequence
 
-from ...planner.policy import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
+from ...planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS
 from .setting import EngineDrafter, Knobs, Schedule, Setting, Value

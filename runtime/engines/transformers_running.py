@@ -17,8 +17,8 @@ import transformers
 from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
 
 from ...errors import ModelError
-from ...planner.policy import ChainPolicy
-from ...planner.recorded import Text
+from ...planner.policies import ChainPolicy
+from ...planner.replay.recorded import Text
 from ..models.loading import first_line, load_tokenizer
 from .measured import EngineCounters, EngineFacts, EngineText, Load
 from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence

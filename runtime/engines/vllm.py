@@ -10,8 +10,8 @@ import json
 import shlex
 from collections.abc import Sequence
 
-from ...planner.policy import ChainPolicy, LookupPolicy, StaticPolicy, SuffixTreePolicy, TreePolicy
-from ...planner.tree import TokenTree
+from ...planner.growth.tree import TokenTree
+from ...planner.policies import ChainPolicy, LookupPolicy, StaticPolicy, SuffixTreePolicy, TreePolicy
 from .engine import Option, Written
 from .grids import CHAINS, FIRST_LOOKUPS, SUFFIX_TREES
 from .schema import schema_of

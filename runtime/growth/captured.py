@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...planner.draft import DraftBatch
-from ...planner.policy import ChainPolicy, Eagle2Policy, StaticPolicy, TreePolicy
-from ...planner.room import most_drafted
+from ...planner.growth.draft import DraftBatch
+from ...planner.growth.room import most_drafted
+from ...planner.policies import ChainPolicy, Eagle2Policy, StaticPolicy, TreePolicy
 from ..cache import KeyValueCache
 from ..models.forward import ForwardInput
 from ..models.graphed import GraphedModel, Replayed

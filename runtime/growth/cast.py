@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...planner.cast import breadth_origin
-from ...planner.policy import CastPolicy
+from ...planner.growth.cast import breadth_origin
+from ...planner.policies import CastPolicy
 from ..transfer import sent
 from .candidates import CandidateLayer, all_scores, first_layer, marked, next_layer, tree_of
 from .draft import DeviceDraft, DeviceScorer

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from ...planner.draft import ROOT_TOKEN
-from ...planner.policy import ChainPolicy, ConfidentChainPolicy
+from ...planner.growth.draft import ROOT_TOKEN
+from ...planner.policies import ChainPolicy, ConfidentChainPolicy
 from .draft import DeviceDraft, DeviceScorer, rooted
 
 

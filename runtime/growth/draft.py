@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...planner.draft import ROOT_TOKEN, DraftBatch, Ints
+from ...planner.growth.draft import ROOT_TOKEN, DraftBatch, Ints
 from ..transfer import fetched
 
 

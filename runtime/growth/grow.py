@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 
 from ...errors import PlanError
-from ...planner.draft import ROOT_TOKEN
-from ...planner.policy import (
+from ...planner.growth.draft import ROOT_TOKEN
+from ...planner.policies import (
     CachebackPolicy,
     CastPolicy,
     ChainPolicy,

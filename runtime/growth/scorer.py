@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...planner.draft import ROOT_TOKEN
+from ...planner.growth.draft import ROOT_TOKEN
 from ..models.forward import ForwardInput
 from .draft import DeviceChildren, children_of
 from .layout import LayerLayout

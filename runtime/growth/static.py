@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ...errors import PlanError
-from ...planner.draft import Ints
-from ...planner.policy import StaticPolicy
-from ...planner.static import levels_of
-from ...planner.tree import TokenTree
+from ...planner.growth.draft import Ints
+from ...planner.growth.static import levels_of
+from ...planner.growth.tree import TokenTree
+from ...planner.policies import StaticPolicy
 from ..transfer import sent
 from .draft import DeviceChildren, DeviceDraft, DeviceScorer, rooted
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ...planner.policy import TalonPolicy
+from ...planner.policies import TalonPolicy
 from .candidates import NOTHING, best_candidates, first_layer, next_layer, tree_of
 from .draft import DeviceDraft, DeviceScorer
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...planner.image_ids import IMAGE_IDS
+from ...planner.text.image_ids import IMAGE_IDS
 from ..cache import KeyValueCache
 from .forward import CausalModel, ForwardInput
 

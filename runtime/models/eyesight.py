@@ -11,7 +11,7 @@ from transformers import AutoModel, LlavaConfig
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
 from ...errors import ModelError
-from ...planner.eyesight import Eyesight
+from ...planner.memory.eyesight import Eyesight
 from .loading import first_line, load_config
 from .vision import LLAVA, image_tokens
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...planner.policy import Eagle2Policy
+from ...planner.policies import Eagle2Policy
 from ..drafters.model import ModelDrafter
 from ..models.forward import CausalModel
 from ..requests import Request, Sequence

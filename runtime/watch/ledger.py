@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from threading import Lock
 
-from ...planner.observation import CellObservation, Observation
-from ...planner.plan import PlanCell
-from ...planner.policy import PlainPolicy
+from ...planner.plans.observation import CellObservation, Observation
+from ...planner.plans.plan import PlanCell
+from ...planner.policies import PlainPolicy
 from ..choice import Choice
 from ..setup import PLAIN, RoundSetup
 from .counters import Block, Tally

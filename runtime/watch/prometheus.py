@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...planner.observation import CellObservation
+from ...planner.plans.observation import CellObservation
 
 Labels = Mapping[str, str]
 Sample = tuple[Labels, float]

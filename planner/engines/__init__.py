@@ -1,0 +1,1 @@
+"""Choices for other engines, in their own terms."""

@@ -1,0 +1,276 @@
+"""Who should draft in an engine, how many tokens, or nobody, at each concurrency: priced in the engine's own regime.
+
+Candidates are chains of every drafter at every length up to the longest that was measured, copies behind n-grams, and
+plain decoding. The tokens of a round come from walks over recorded texts (`engine_walk.py`), its cost from a few
+measured settings (`engine_costs.py`); at concurrency c the speed is c t / T. Ties within noise go to the simpler way:
+plain decoding, then the text, then the shorter draft. What choosing on these texts flatters is taken off the promise,
+as `crossfit.py` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import PlanError
+from ...profiler.records.acceptance import AcceptanceTrace
+from ..memory.peak import LOOKUP
+from ..plans.plan import Alternative, ErrorParts, PlanCell, Prediction
+from ..policies import ChainPolicy, LookupPolicy, PlainPolicy
+from ..replay.acceptance import plain_results, rank_results
+from ..replay.recorded import Text, recording_of, rows_of
+from ..search.crossfit import EVERYWHERE, Bools, Ints, cross_fitted_rate
+from ..text.candidates import LOOKUP_LENGTHS
+from ..text.results import lookup_results
+from ..text.whole_ngrams import whole_ngram_results
+from .costs import PLAIN, RoundCost, RoundCosts, RoundSample, RoundShape, fit_costs
+from .walk import Walk, walk
+
+Floats = NDArray[np.float64]
+SDS_OF_90_PERCENT = 1.645
+TIE = 0.005  # relative difference below which two ways are equal
+RESAMPLINGS = 200  # of the texts
+Way = tuple[PlainPolicy | ChainPolicy | LookupPolicy, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedSetting:
+    """A setting whose rounds were timed at one concurrency; `error` is the relative standard error of `ms`."""
+
+    way: Way
+    ms: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EngineInputs:
+    """What an engine's plan is computed from.
+
+    Attributes:
+        traces: of each drafter, by name; prefix-exact.
+        texts: what n-grams are looked for in.
+        timed: by concurrency, the settings that were timed, plain decoding among them.
+        context: middle of the texts, in tokens.
+        drift: relative, of the machine between profile and use.
+        whole_ngrams: whether the engine looks for n-grams as llama.cpp does (`whole_ngrams.py`).
+        pads_ngrams: whether a round of n-grams costs its full length whatever was found to copy, as in OpenVINO GenAI.
+    """
+
+    traces: Mapping[str, AcceptanceTrace]
+    texts: tuple[Text, ...]
+    timed: Mapping[int, Sequence[TimedSetting]]
+    context: int
+    drift: float
+    whole_ngrams: bool = False
+    pads_ngrams: bool = False
+
+    def __post_init__(self) -> None:
+        for name, trace in self.traces.items():
+            if not trace.prefix_exact:
+                raise PlanError(f"the drafts of {name} hang on more than the text; an engine's chains need a new trace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Offer:
+    """A way of decoding at one concurrency, priced."""
+
+    way: Way
+    walk: Walk
+    cost: RoundCost
+    concurrency: int
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all sequences together."""
+        return 1000.0 * self.concurrency * self.walk.tokens_per_round / self.cost.ms
+
+    @property
+    def simplicity(self) -> tuple[int, int]:
+        """Less is simpler: nobody, the text, a model; then a shorter draft."""
+        policy = self.way[0]
+        return (0, 0) if isinstance(policy, PlainPolicy) else (1 + isinstance(policy, ChainPolicy), policy.length)
+
+
+def source_of(way: Way) -> str:
+    """Return what a way's cost is told by: nobody, the drafter's name, or the size of n-gram."""
+    policy, drafter = way
+    if isinstance(policy, LookupPolicy):
+        first = "-first" if policy.occurrence == "first" else ""
+        return f"{LOOKUP}:{policy.min_ngram}-{policy.max_ngram}{first}"
+    return PLAIN if drafter is None else drafter
+
+
+def plan_cells(inputs: EngineInputs, *, seed: int = 0) -> tuple[PlanCell, ...]:
+    """Return the best way at every concurrency that was timed.
+
+    Raises:
+        PlanError: plain decoding was not timed at one of them, or a timed drafter has no trace.
+    """
+    walks = walks_of(inputs)
+    return tuple(_cell(offers_at(inputs, walks, c), inputs, seed) for c in sorted(inputs.timed))
+
+
+def walks_of(inputs: EngineInputs) -> dict[Way, Walk]:
+    """Return what every candidate does on the texts, whatever the concurrency."""
+    rows = rows_of(inputs.texts)
+    found: dict[Way, Walk] = {(PlainPolicy(), None): walk(plain_results(rows), rows)}
+    timed = [timed.way for settings in inputs.timed.values() for timed in settings]
+    for name, trace in inputs.traces.items():
+        recording = recording_of(trace)
+        longest = max((_length(policy) for policy, drafter in timed if drafter == name), default=0)
+        for length in range(1, longest + 1):
+            chain = ChainPolicy(length=length)
+            found[chain, name] = walk(rank_results(chain, recording), recording.rows)
+    searches = {(p.max_ngram, p.min_ngram, p.occurrence) for p, _ in timed if isinstance(p, LookupPolicy)}
+    longest = max((p.length for p, _ in timed if isinstance(p, LookupPolicy)), default=0)
+    lengths = sorted({p.length for p, _ in timed if isinstance(p, LookupPolicy)} | _grid(longest))
+    for most, least, which in sorted(searches):
+        looked_up = lookup_results(inputs.texts, most, least, lengths, which)
+        if inputs.whole_ngrams:
+            looked_up = whole_ngram_results(inputs.texts, most, lengths)
+        for policy, results in looked_up:
+            walked = walk(results, rows)
+            if walked.drafted.any():  # else it is plain decoding by another name
+                found[policy, LOOKUP] = walked
+    return found
+
+
+def _grid(longest: int) -> set[int]:
+    return {length for length in LOOKUP_LENGTHS if length <= longest}
+
+
+def offers_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int) -> list[Offer]:
+    """Return all candidates of one concurrency, priced; plain decoding first."""
+    costs = costs_at(inputs, walks, concurrency)
+    able = [way for way in walks if _is_priced(way, costs)]
+    return [
+        Offer(way=way, walk=walks[way], cost=costs.at(shape_of(inputs, way, walks[way])), concurrency=concurrency)
+        for way in able
+    ]
+
+
+def costs_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int) -> RoundCosts:
+    """Return the costs of rounds at one concurrency; a search that found nothing on the texts tells none.
+
+    Raises:
+        PlanError: a drafter was timed and has no trace, or plain decoding was not timed.
+    """
+    samples = []
+    for timed in inputs.timed[concurrency]:
+        policy, drafter = timed.way
+        if timed.way in walks:
+            shape = shape_of(inputs, timed.way, walks[timed.way])
+            samples.append(RoundSample(shape=shape, ms=timed.ms, error=timed.error))
+        elif not isinstance(policy, LookupPolicy):
+            raise PlanError(f"{policy.label} by {drafter} was timed and has no trace; record its drafter")
+    return fit_costs(samples)
+
+
+def best_of(offers: Sequence[Offer]) -> Offer:
+    """Return the fastest way; of those within a tie of it, the simplest."""
+    fastest = max(offer.tokens_per_s for offer in offers)
+    near = [offer for offer in offers if offer.tokens_per_s >= (1.0 - TIE) * fastest]
+    return min(near, key=lambda offer: (offer.simplicity, -offer.tokens_per_s))
+
+
+def shape_of(inputs: EngineInputs, way: Way, found: Walk) -> RoundShape:
+    """Return what a way's rounds look like on average, given what it does on the texts."""
+    policy, _ = way
+    if inputs.pads_ngrams and isinstance(policy, LookupPolicy):
+        length = policy.length
+        return RoundShape(source=source_of(way), is_model=False, length=length, share=1.0, drafted=float(length))
+    return found.shape(source_of(way), isinstance(policy, ChainPolicy), _length(policy))
+
+
+def _length(policy: PlainPolicy | ChainPolicy | LookupPolicy) -> int:
+    return 0 if isinstance(policy, PlainPolicy) else policy.length
+
+
+def _is_priced(way: Way, costs: RoundCosts) -> bool:
+    policy, _ = way
+    scales = costs.scales.get(source_of(way))
+    if isinstance(policy, ChainPolicy):
+        return scales is not None and policy.length <= max(scales)
+    return isinstance(policy, PlainPolicy) or costs.has_text
+
+
+def _cell(offers: Sequence[Offer], inputs: EngineInputs, seed: int) -> PlanCell:
+    chosen, plain = best_of(offers), offers[0]
+    optimism = _optimism(offers, chosen)
+    others = sorted((o for o in offers if o is not chosen), key=lambda offer: -offer.tokens_per_s)
+    apart = {source_of(offer.way): offer for offer in reversed(others) if source_of(offer.way) != source_of(chosen.way)}
+    rivals = sorted(map(_alternative, apart.values()), key=lambda one: -one.tokens_per_s)
+    policy, drafter = chosen.way
+    return PlanCell(
+        batch=chosen.concurrency,
+        context=inputs.context,
+        policy=policy,
+        drafter=drafter,
+        run_tokens=tuple(range(policy.max_verify_tokens + 1)),
+        prediction=_prediction(chosen, plain, inputs, optimism, seed),
+        plain=_prediction(plain, plain, inputs, 0.0, seed),
+        runner_up=rivals[0] if rivals else None,
+        alternatives=tuple(rivals),
+    )
+
+
+def _alternative(offer: Offer) -> Alternative:
+    policy, drafter = offer.way
+    return Alternative(label=policy.label, policy=policy, drafter=drafter, tokens_per_s=offer.tokens_per_s)
+
+
+def _optimism(offers: Sequence[Offer], chosen: Offer) -> float:
+    """Return by how much choosing on these texts flatters the choice, relatively, at least 0."""
+    tokens = np.array([offer.walk.tokens for offer in offers])
+    ms = np.array([offer.walk.rounds * offer.cost.ms for offer in offers])
+
+    def choose(may: Ints, texts: Bools) -> int:
+        told = [_on_texts(offers[place], tokens[place][texts], ms[place][texts]) for place in may]
+        return int(may[[id(one) for one in told].index(id(best_of(told)))])
+
+    crossed = cross_fitted_rate(tokens, ms, np.full(len(offers), EVERYWHERE), choose)
+    place = [id(offer) for offer in offers].index(id(chosen))
+    own = float(tokens[place].sum() / ms[place].sum())
+    return max(0.0, 1.0 - crossed / own) if np.isfinite(crossed) else 0.0
+
+
+def _on_texts(offer: Offer, tokens: Floats, ms: Floats) -> Offer:
+    """Return an offer as some of the texts alone tell it."""
+    rounds = ms / offer.cost.ms
+    return replace(offer, walk=Walk(tokens=tokens, rounds=rounds, drafts=0 * rounds, drafted=0 * rounds))
+
+
+def _prediction(offer: Offer, plain: Offer, inputs: EngineInputs, optimism: float, seed: int) -> Prediction:
+    errors = ErrorParts(
+        acceptance=_acceptance_error(offer.walk, seed), surfaces=offer.cost.error, drift=inputs.drift, optimism=optimism
+    )
+    rate = offer.tokens_per_s * (1.0 - optimism)
+    off = SDS_OF_90_PERCENT * float(np.hypot(errors.acceptance, np.hypot(errors.surfaces, errors.drift)))
+    speedup = rate / plain.tokens_per_s
+    beside = SDS_OF_90_PERCENT * float(np.hypot(errors.acceptance, np.hypot(errors.surfaces, plain.cost.error)))
+    beside = 0.0 if offer is plain else beside
+    return Prediction(
+        tokens_per_s=rate,
+        low=rate * max(0.0, 1.0 - off),
+        high=rate * (1.0 + off),
+        tokens_per_round=offer.walk.tokens_per_round,
+        round_ms=offer.cost.ms,
+        draft_ms=offer.cost.draft_ms,
+        verify_ms=offer.cost.rest_ms,
+        host_ms=0.0,
+        speedup_over_plain=speedup,
+        speedup_low=speedup * max(0.0, 1.0 - beside),
+        speedup_high=speedup * (1.0 + beside),
+        errors=errors,
+    )
+
+
+def _acceptance_error(found: Walk, seed: int) -> float:
+    """Return the relative standard error of the tokens per round: recorded texts are a sample."""
+    texts = len(found.rounds)
+    drawn = np.random.default_rng(seed).integers(0, texts, size=(RESAMPLINGS, texts))
+    rates = found.tokens[drawn].sum(axis=1) / found.rounds[drawn].sum(axis=1)
+    return float(rates.std() / rates.mean())

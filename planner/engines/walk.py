@@ -1,0 +1,76 @@
+"""The rounds of one setting on recorded texts, each text by itself: what an engine's counters will say.
+
+A round drafts at most one token fewer than are still to come, as engines do. Texts of an engine run side by side, but
+none depends on another, so that each is walked alone at every concurrency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import PlanError
+from ..replay.acceptance import PositionResults
+from ..replay.recorded import Rows
+from .costs import RoundShape
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Walk:
+    """What a setting does on each text.
+
+    Attributes:
+        tokens: (texts,), emitted behind each first one.
+        rounds: (texts,).
+        drafts: (texts,), rounds that drafted.
+        drafted: (texts,), tokens.
+    """
+
+    tokens: Floats
+    rounds: Floats
+    drafts: Floats
+    drafted: Floats
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Tokens a sequence gains in a round, over all texts."""
+        return float(self.tokens.sum() / self.rounds.sum())
+
+    @property
+    def acceptance(self) -> float | None:
+        """Share of the drafted tokens that is accepted; None where nothing is drafted."""
+        drafted = float(self.drafted.sum())
+        return float((self.tokens - self.rounds).sum()) / drafted if drafted else None
+
+    def shape(self, source: str, is_model: bool, length: int) -> RoundShape:
+        """Return what its rounds look like on average."""
+        rounds = float(self.rounds.sum())
+        share, drafted = float(self.drafts.sum()) / rounds, float(self.drafted.sum()) / rounds
+        return RoundShape(source=source, is_model=is_model, length=length, share=share, drafted=drafted)
+
+
+def walk(results: PositionResults, rows: Rows) -> Walk:
+    """Return what a policy does on each text.
+
+    Args:
+        results: of a policy that depends on the committed text alone.
+        rows: the numbering of its texts.
+
+    Raises:
+        PlanError: a position is censored: the recording leaves open what happens there.
+    """
+    if results.censored.any():
+        raise PlanError(f"{int(results.censored.sum())} positions leave open what is accepted; record the drafter anew")
+    found = np.zeros((4, len(rows.starts)))
+    for text, start in enumerate(rows.starts):
+        row = int(start)
+        while (left := int(rows.left[row])) > 0:
+            drafted = min(int(results.sizes[row]) - 1, left - 1)
+            kept = 1 + min(int(results.accepted[row]), drafted)
+            found[:, text] += (kept, 1, drafted > 0, drafted)
+            row += kept
+    return Walk(tokens=found[0], rounds=found[1], drafts=found[2], drafted=found[3])

@@ -1,0 +1,1 @@
+"""Trees, and the code that grows them: one for replay and runtime."""

@@ -1,0 +1,1 @@
+"""Acceptance rules that change the output, and what they cost in quality."""

@@ -1,0 +1,145 @@
+"""What a lossy way of decoding costs in quality, measured on a workload, with intervals that small samples deserve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import PlanError
+
+Measure = Literal["accuracy", "log-prob"]
+Floats = NDArray[np.float64]
+CONFIDENCE = 0.95  # of every interval
+NORMAL = 1.959964  # standard deviations of it
+BISECTIONS = 50  # halvings of [0, 1]
+MEASURES = {"accuracy": "share of right answers", "log-prob": "nats per token by the target"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """How good texts are beside the target's own, on the same prompts; [low, high] is a 95 % interval of the loss.
+
+    Attributes:
+        measure: "accuracy": share of prompts answered right. "log-prob": the target's mean log-probability of a token
+            of the text, where prompts have no answers; a proxy, which says how natural the text is to the target and
+            nothing about truth.
+        prompts: how many were decoded.
+        target, lossy: of the target's own texts, and of the lossy ones.
+        loss: target - lossy; below 0 where the lossy texts are better.
+        same_texts: share of prompts whose text is the target's own, token for token.
+        lossy_tokens: share of the emitted tokens that only the rule let pass.
+    """
+
+    measure: Measure
+    prompts: int
+    target: float
+    lossy: float
+    loss: float
+    low: float
+    high: float
+    same_texts: float
+    lossy_tokens: float
+
+    def __post_init__(self) -> None:
+        if self.prompts < 1 or not self.low <= self.loss <= self.high:
+            raise PlanError(f"need prompts and low <= loss <= high, got {self.prompts}, {self}")
+        shares = (self.same_texts, self.lossy_tokens)
+        if not all(0.0 <= share <= 1.0 for share in shares):
+            raise PlanError(f"shares must be in [0, 1], got {shares}")
+
+    @property
+    def label(self) -> str:
+        """What was lost, in words."""
+        return (
+            f"{MEASURES[self.measure]} {self.lossy:.4g} instead of {self.target:.4g}, loss {self.loss:.4g} "
+            f"({self.low:.4g} to {self.high:.4g}) on {self.prompts} prompts"
+        )
+
+
+def ends_with(text: str, answer: str) -> bool:
+    """Return whether the last words of a text are an answer's."""
+    wanted = answer.split()
+    return bool(wanted) and text.split()[-len(wanted) :] == wanted
+
+
+def share_interval(hits: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return an interval of a share that holds it at least that often (Clopper and Pearson 1934).
+
+    Raises:
+        PlanError: not 0 <= hits <= count, or count is 0.
+    """
+    if count < 1 or not 0 <= hits <= count:
+        raise PlanError(f"a share needs 0 <= hits <= count and count >= 1, got {hits} of {count}")
+    tail = (1.0 - confidence) / 2.0
+    low = 0.0 if hits == 0 else _root(lambda share: 1.0 - _at_most(hits - 1, count, share) - tail)
+    high = 1.0 if hits == count else _root(lambda share: tail - _at_most(hits, count, share))
+    return low, high
+
+
+def accuracy_loss(target: Sequence[bool], lossy: Sequence[bool]) -> tuple[float, float, float]:
+    """Return the loss of accuracy on the same prompts, and its interval.
+
+    Only prompts where one is right and the other wrong tell anything: b that were lost, c that were won. The loss is
+    (b - c) / n, and its interval joins those of b / n and c / n, each at half the error: it is on the safe side, and
+    never of no width, whatever few prompts show.
+
+    Raises:
+        PlanError: not as many answers on both sides, or none.
+    """
+    _require_pairs(target, lossy)
+    count = len(target)
+    lost = sum(own and not other for own, other in zip(target, lossy, strict=True))
+    won = sum(other and not own for own, other in zip(target, lossy, strict=True))
+    each = 1.0 - (1.0 - CONFIDENCE) / 2.0
+    (lost_low, lost_high), (won_low, won_high) = share_interval(lost, count, each), share_interval(won, count, each)
+    return (lost - won) / count, lost_low - won_high, lost_high - won_low
+
+
+def mean_loss(target: Sequence[float], lossy: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean loss over the same prompts, and its interval by the spread of the paired differences.
+
+    Raises:
+        PlanError: not as many on both sides, or fewer than 2.
+    """
+    _require_pairs(target, lossy)
+    if len(target) < 2:
+        raise PlanError(f"the spread of a loss needs 2 prompts or more, got {len(target)}; add some")
+    lost: Floats = np.array(target, dtype=np.float64) - np.array(lossy, dtype=np.float64)
+    mean, margin = float(lost.mean()), NORMAL * float(lost.std(ddof=1)) / math.sqrt(len(lost))
+    return mean, mean - margin, mean + margin
+
+
+def _require_pairs(target: Sequence[object], lossy: Sequence[object]) -> None:
+    if len(target) != len(lossy) or not target:
+        raise PlanError(f"a loss is told on the same prompts, got {len(target)} and {len(lossy)}; decode them all")
+
+
+def _at_most(hits: int, count: int, share: float) -> float:
+    """Return the chance of so many hits or fewer; 0 < share < 1."""
+    known = math.lgamma(count + 1)
+    logs = (
+        known
+        - math.lgamma(place + 1)
+        - math.lgamma(count - place + 1)
+        + place * math.log(share)
+        + (count - place) * math.log1p(-share)
+        for place in range(hits + 1)
+    )
+    return math.fsum(math.exp(value) for value in logs)
+
+
+def _root(rising: Callable[[float], float]) -> float:
+    """Return where a rising function of a share is 0."""
+    low, high = 0.0, 1.0
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2.0
+        if rising(middle) < 0.0:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2.0

@@ -1,0 +1,148 @@
+"""What one lossy way of decoding did on a workload, round by round: what the planner replays and prices.
+
+Lossy texts are not the target's own, so a recording along the target's text cannot tell them: behind the first token
+that was let pass, nobody knows what comes. Therefore each way is decoded once, at each batch size, by the very decoder
+that will run it, and its rounds are kept. Pricing them on any device's latencies is then exact: node for node the
+rounds that ran. What was never run has a forecast (see `lossy_forecast.py`) and no price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import PlanError, SpectuneError
+from ...profiler.records.arrays import Floats32, Ints32, frozen_copy
+from ...profiler.records.wire import from_json, to_json
+from ..policies.fly import FlyPolicy
+from ..policies.pad import PadPolicy
+from ..replay.replay import Replay
+from .quality import Quality
+
+_ARRAYS = ("contexts", "nodes", "catch_up", "widths", "levels", "texts", "kept", "entropies", "pivots")
+LossyWay: TypeAlias = FlyPolicy | PadPolicy
+NOBODY = -1  # stands in `levels` where no forward ran, and everywhere but in a stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LossyRun:
+    """The steady rounds of one policy at one batch size, and what the texts were worth; arrays are read-only.
+
+    Attributes:
+        target: ModelIdentity.key.
+        drafters: names and keys of the models that drafted.
+        drafter: what a plan's cell calls them together.
+        prompts: in order; texts are told by their place in it.
+        contexts, nodes, catch_up, widths, texts, kept: as `Replay` has them.
+        levels: (rounds, forwards), as `StackReplay` has them; NOBODY everywhere for a chain.
+        matched: drafted tokens that were the target's own, up to where each chain ended.
+        mismatched: those that were not, likewise; the one that ended a chain is among them.
+        entropies: of the target, where a window of FLy let a mismatch pass and the gate was asked; by the rule's
+            definition.
+        pivots: chances of being a pivot, of the mismatches that reached PAD's floor, so that its classifier was asked.
+    """
+
+    target: str
+    dtype: str
+    workload: str
+    temperature: float
+    seed: int
+    max_new_tokens: int
+    batch: int
+    drafters: tuple[tuple[str, str], ...]
+    drafter: str
+    policy: LossyWay
+    quality: Quality
+    prompts: tuple[tuple[int, ...], ...]
+    contexts: Ints32
+    nodes: Ints32
+    catch_up: Ints32
+    widths: Ints32
+    levels: Ints32
+    texts: Ints32
+    kept: Ints32
+    matched: int
+    mismatched: int
+    entropies: Floats32
+    pivots: Floats32 = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+
+    def __post_init__(self) -> None:
+        for name in _ARRAYS:
+            object.__setattr__(self, name, frozen_copy(getattr(self, name)))
+        rounds = len(self.contexts)
+        forwards = self.widths.shape[1] if self.widths.ndim == 2 else 0
+        shapes = {
+            "contexts": (rounds,),
+            "nodes": (rounds,),
+            "catch_up": (rounds,),
+            "widths": (rounds, forwards),
+            "levels": (rounds, forwards),
+            "texts": (rounds, self.batch),
+            "kept": (rounds, self.batch),
+        }
+        wrong = [name for name, shape in shapes.items() if getattr(self, name).shape != shape]
+        wrong += [name for name in ("entropies", "pivots") if getattr(self, name).ndim != 1]
+        if not rounds or wrong:
+            raise PlanError(f"a lossy run needs rounds, and arrays of one length; wrong: {wrong or ['rounds']}")
+        if self.kept.min() < 1 or self.texts.min() < 0 or self.texts.max() >= len(self.prompts):
+            raise PlanError(
+                "a lossy run keeps a token or more per round and sequence, of texts that it has prompts for"
+            )
+        if min(self.matched, self.mismatched) < 0:
+            raise PlanError(f"counts must not be negative, got {self.matched} and {self.mismatched}")
+
+    @property
+    def replay(self) -> Replay:
+        """The rounds as the planner prices them; nothing of them is modelled."""
+
+        def wide(array: NDArray[np.int32]) -> NDArray[np.int64]:
+            return array.astype(np.int64)
+
+        return Replay(
+            contexts=wide(self.contexts),
+            nodes=wide(self.nodes),
+            catch_up=wide(self.catch_up),
+            widths=wide(self.widths),
+            texts=wide(self.texts),
+            kept=wide(self.kept),
+            censored=0,
+        )
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Tokens per sequence and round."""
+        return float(self.kept.mean())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LossyRuns:
+    """The document that `spectune lossy` writes and `spectune plan --lossy` reads."""
+
+    runs: tuple[LossyRun, ...]
+    kind: Literal["lossy runs"] = "lossy runs"
+    version: Literal[1] = 1
+
+
+def write_runs(path: Path, runs: Sequence[LossyRun]) -> None:
+    """Write runs as one JSON document."""
+    path.write_text(to_json(LossyRuns(runs=tuple(runs))), encoding="utf-8")
+
+
+def read_runs(path: Path) -> tuple[LossyRun, ...]:
+    """Return the runs of a document.
+
+    Raises:
+        PlanError: the file cannot be read, or is no such document.
+    """
+    try:
+        return from_json(LossyRuns, path.read_text(encoding="utf-8")).runs
+    except (OSError, UnicodeDecodeError, SpectuneError) as error:
+        reason = " ".join(str(error).split())
+        raise PlanError(
+            f"cannot read lossy runs from {path} ({reason}); write them with: spectune lossy -o FILE"
+        ) from error

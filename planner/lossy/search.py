@@ -1,0 +1,97 @@
+"""Lossy ways of decoding as candidates of a cell: only those that were run, and lost no more than is allowed.
+
+Nothing is entered unless `allow_lossy` was asked for. A run's rounds are the decoder's own, so pricing them is exact;
+of a stack every forward is priced by the model that ran it. The rule's own time, the entropy of a few rows of logits or
+a classifier's look at them, is not priced apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ...errors import PlanError
+from ..inputs import PlanInputs
+from ..policies.stack import StackPolicy
+from ..pricing.cost import RoundTimes
+from ..search.contest import Contest
+from ..search.options import SearchOptions
+from ..stacks.replay import StackReplay
+from ..stacks.search import stack_times
+from .forecast import forecast_notes
+from .run import LossyRun
+
+
+def with_lossy_runs(inputs: PlanInputs, runs: Sequence[LossyRun]) -> PlanInputs:
+    """Return the inputs with lossy runs beside them.
+
+    Raises:
+        PlanError: there are none, or one is of other models, another number format, or other prompts.
+    """
+    if not runs:
+        raise PlanError("lossy decoding was allowed, and no lossy run was given; make some with: spectune lossy")
+    for run in runs:
+        _require_fitting(inputs, run)
+    return replace(inputs, lossy=tuple(runs))
+
+
+def search_lossy(contest: Contest, inputs: PlanInputs, options: SearchOptions) -> tuple[str, ...]:
+    """Enter the lossy runs of a cell's batch size, and return what a reader of the plan must know of them."""
+    if not options.allow_lossy:
+        return ()
+    own = [run for run in inputs.lossy if run.batch == contest.batch]
+    for run in own:
+        _enter(contest, run, options.max_quality_loss)
+    return tuple(forecast_notes(own, contest.costs))
+
+
+def lossy_times(contest: Contest, run: LossyRun) -> RoundTimes:
+    """Return what every round of a run costs in a cell.
+
+    Raises:
+        PlanError: a forward is larger than what was measured, or the kind has no host time.
+    """
+    draft = run.policy.draft
+    if not isinstance(draft, StackPolicy):
+        return contest.costs.times(run.replay, draft.kind, run.drafter)
+    is_modelled = np.zeros((run.replay.rounds, run.widths.shape[1] + 1), dtype=np.bool_)
+    found = StackReplay(replay=run.replay, levels=run.levels.astype(np.int64), is_modelled=is_modelled)
+    return stack_times(draft, found, contest.costs)
+
+
+def _enter(contest: Contest, run: LossyRun, most_loss: float | None) -> None:
+    if most_loss is not None and run.quality.high > most_loss:
+        contest.refuse(
+            run.policy,
+            run.drafter,
+            f"its loss may be as much as {run.quality.high:.4g}, and {most_loss:.4g} is allowed ({run.quality.label})",
+        )
+        return
+    try:
+        times = lossy_times(contest, run)
+    except PlanError as error:
+        contest.refuse(run.policy, run.drafter, str(error))
+        return
+    contest.enter(run.policy, run.drafter, run.replay, times=times, quality=run.quality)
+
+
+def _require_fitting(inputs: PlanInputs, run: LossyRun) -> None:
+    for what, seen, wanted in (
+        ("target", run.target, inputs.target.key),
+        ("dtype", run.dtype, inputs.dtype),
+        ("workload", run.workload, inputs.workload),
+        ("temperature", run.temperature, inputs.temperature),
+    ):
+        if seen != wanted:
+            raise PlanError(f"a lossy run's {what} is {seen!r}, the profile's {wanted!r}; run it on the profiled setup")
+    known = {drafter.name: drafter.model.key for drafter in inputs.drafters}
+    for name, key in run.drafters:
+        if known.get(name) != key:
+            raise PlanError(f"a lossy run drafted with {name} ({key}), which was not profiled; profile it too")
+    if run.prompts != tuple(text.prompt for text in inputs.texts):
+        raise PlanError(
+            "a lossy run is of other prompts than the traces, so that the two cannot be compared text by text; "
+            "run it with the profile's --prompts and --max-prompt-tokens"
+        )

@@ -1,0 +1,1 @@
+"""What decoding takes of memory at its peak."""

@@ -1,0 +1,140 @@
+"""What decoding by a policy takes of memory at its peak: weights, caches, masks, and the largest forward's own results.
+
+    peak     = held + the most that any forward has alive at once
+    held     = weights and tables of target and drafters + slots * capacity * (key-value bytes per token of all) + masks
+    capacity = context + what a round drafts or verifies at most + 1
+    forward  = max(rows * row_bytes + pairs * pair_bytes,  rows * vocabulary * bytes per logit)
+
+A forward's first peak lies inside a layer, its second where tokens are drawn from its logits. A pair is a fed token
+and a cache position in its sight; masks have an entry for each. A drafter beside its target, as a head or an exit, is
+fed otherwise, and the target keeps hidden states for it: see `beside.py`.
+All of it is counted in bytes that torch's allocator hands out, for the lean forward run eagerly; on a GPU with what
+cuBLAS takes of it to work in. What libraries map for themselves, and CUDA graphs, are not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..policies import StackPolicy, TreePolicy, drafting
+from ..pricing.cost import Cell
+from .drafting import DRAWN, NOISE, PIECE, answering, drafting_bytes, fed_pairs, inside
+from .footprint import Footprint
+from .load import Load, load_of
+
+if TYPE_CHECKING:
+    from ...profiler.records.device import Device
+    from ..inputs import PlanInputs
+
+HOPPER_WORKSPACE, OLDER_WORKSPACE = 32 * 2**20, 8320 * 2**10  # bytes
+LOOKUP = "lookup"  # drafts from the text itself, without weights or a cache
+
+
+def memory_bytes(
+    cell: Cell, policy: TreePolicy, drafter: str | None, inputs: PlanInputs, run_tokens: Sequence[int] = ()
+) -> int | None:
+    """Return the peak of decoding by a policy in a cell; None where a model's footprint is not known.
+
+    Args:
+        cell: its batch and context.
+        policy: what is drafted.
+        drafter: name among the inputs' drafters, of a stack, "lookup", or None.
+        inputs: whose footprints count, on whose device.
+        run_tokens: index = tokens in the tree, value = tokens fed; where a round runs padded.
+    """
+    drafts = drafting(policy)
+    names = drafts.models if isinstance(drafts, StackPolicy) else [drafter]
+    keys = [inputs.drafter(name).model.key for name in names if name not in (None, LOOKUP)]
+    if any(key not in inputs.footprints for key in (inputs.target.key, *keys)):
+        return None
+    return peak_bytes(
+        inputs.footprints[inputs.target.key],
+        [inputs.footprints[key] for key in keys],
+        load_of(cell, policy, run_tokens),
+        device_kind=inputs.device.kind,
+        is_sampled=inputs.temperature > 0,
+        library_bytes=workspace_bytes(inputs.device),
+    )
+
+
+def workspace_bytes(device: Device) -> int:
+    """Return what cuBLAS works in: torch gives it 32 MiB from Hopper on and 8.125 MiB before; nothing on a CPU.
+
+    Source: PyTorch's documentation of CUBLAS_WORKSPACE_CONFIG.
+    """
+    if device.kind == "cpu":
+        return 0
+    return HOPPER_WORKSPACE if float(device.compute_capability or "9.0") >= 9.0 else OLDER_WORKSPACE
+
+
+def peak_bytes(
+    target: Footprint,
+    drafters: Sequence[Footprint],
+    load: Load,
+    *,
+    device_kind: str,
+    is_sampled: bool,
+    library_bytes: int = 0,
+) -> int:
+    """Return the most bytes that a decoder's tensors take at once.
+
+    Args:
+        target: its footprint.
+        drafters: of every model that drafts.
+        load: what is held and fed.
+        device_kind: "cpu" or "cuda".
+        is_sampled: whether requests have a temperature above 0.
+        library_bytes: what the device's libraries take of torch's allocator.
+    """
+    if device_kind != "cpu":
+        target, *drafters = (replace(model, widened_bytes=0, halved_bytes=0) for model in (target, *drafters))
+    tapped = [drafter.beside for drafter in drafters if drafter.beside is not None]
+    waiting, kept = sum(one.waiting_bytes for one in tapped), sum(one.answering_bytes for one in tapped)
+    rows, piece = load.slots * load.verify_tokens, min(PIECE, load.prompt_tokens)
+    held = library_bytes
+    held += sum(_held(model, device_kind) + load.slots * _cached(model, load.capacity) for model in (target, *drafters))
+    held += load.slots * load.capacity * sum(one.tapped_bytes for one in tapped)
+    held += load.slots * load.resumed_tokens * sum(one.state_bytes for one in tapped)
+    held += rows * load.capacity * _mask_bytes(target, device_kind)
+    held += sum(fed_pairs(drafter, load) * _mask_bytes(drafter, device_kind) for drafter in drafters)
+    prompt_mask = piece * load.prompt_tokens * target.number_bytes  # its own, while it is read
+    forwards = [
+        prompt_mask + piece * waiting + inside(target, piece, piece * load.prompt_tokens),
+        rows * waiting + inside(target, rows, rows * load.capacity),
+        answering(target, rows, kept),
+        _drawing_bytes(target, load, device_kind, is_sampled),
+        target.looking_bytes,
+    ]
+    return held + max(*forwards, *(drafting_bytes(drafter, load, is_sampled=is_sampled) for drafter in drafters))
+
+
+def _held(model: Footprint, device_kind: str) -> int:
+    """Return a model's weights and tables; a tied head in oneDNN's layout or in halves is a second token table."""
+    again = model.tied_head_bytes if device_kind == "cpu" else 0
+    return model.weight_bytes + model.table_bytes + again - model.halved_bytes
+
+
+def _cached(model: Footprint, capacity: int) -> int:
+    """Return a sequence's keys and values, and the features that a head keeps with them."""
+    further = 0 if model.beside is None else model.beside.further_positions
+    return (capacity + further) * model.kv_bytes_per_token
+
+
+def _mask_bytes(model: Footprint, device_kind: str) -> int:
+    """Return the bytes of one mask entry: masks are made in float32 on the host and kept as the model takes them."""
+    return model.number_bytes + (DRAWN if device_kind == "cpu" and model.number_bytes else 0)
+
+
+def _drawing_bytes(model: Footprint, load: Load, device_kind: str, is_sampled: bool) -> int:
+    """Return what drawing from the target's logits takes, themselves included.
+
+    Noise is made once per place in the text and spread over the tokens that stand there.
+    """
+    logits = load.slots * load.verify_tokens * model.vocabulary
+    if not is_sampled:
+        is_copied = device_kind == "cpu" and model.number_bytes < DRAWN  # numpy knows no bfloat16
+        return logits * (model.number_bytes + (DRAWN if is_copied else 0))
+    made = load.slots * load.verify_depths * model.vocabulary
+    return logits * (model.number_bytes + DRAWN) + max(NOISE * made, DRAWN * (made + 2 * logits))

@@ -1,0 +1,1 @@
+"""Plans as records: cells, schedule, provenance, and what became of their promises."""

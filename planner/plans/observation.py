@@ -1,0 +1,90 @@
+"""What a decoder saw while it ran a plan: the measured side of every promise, added up cell by cell."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...errors import PlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellObservation:
+    """The rounds of one cell, run one way.
+
+    Attributes:
+        batch, context: the plan's cell; rounds may have had other batches near it.
+        is_planned: False for plain rounds of a cell that plans to speculate: comparisons, and after a switch.
+        policy: label of what really ran.
+        tokens: of all sequences.
+        kept: index = tokens that one sequence got in one round, value = how often; what is beyond its end counts last.
+        draft_ms, verify_ms, round_ms: added up; the rest of a round is the host's.
+        faults: reported in these rounds.
+        block_tokens_per_s: speeds of whole blocks of rounds at exactly the cell's batch: what its promise is about.
+    """
+
+    batch: int
+    context: int
+    is_planned: bool
+    policy: str
+    drafter: str | None
+    rounds: int
+    tokens: int
+    kept: tuple[int, ...]
+    draft_ms: float
+    verify_ms: float
+    round_ms: float
+    faults: int = 0
+    block_tokens_per_s: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or self.tokens < 0 or self.faults < 0 or min(self.kept, default=0) < 0:
+            raise PlanError(f"an observed cell needs a round or more and counts of at least 0, got {self}")
+        times = (self.draft_ms, self.verify_ms, self.round_ms, *self.block_tokens_per_s)
+        if not all(math.isfinite(time) and time >= 0.0 for time in times):
+            raise PlanError(f"observed times and speeds must be finite and at least 0, got {times}")
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Measured speed of all sequences together; 0 where no time was told."""
+        return 1e3 * self.tokens / self.round_ms if self.round_ms else 0.0
+
+    @property
+    def host_ms(self) -> float:
+        """Time beyond drafting and verifying."""
+        return max(self.round_ms - self.draft_ms - self.verify_ms, 0.0)
+
+    @property
+    def accepted_at_least(self) -> tuple[int, ...]:
+        """Index d - 1 = how often one sequence's draft was accepted down to depth d or further."""
+        deeper, found = 0, []
+        for count in reversed(self.kept[2:]):
+            deeper += count
+            found.append(deeper)
+        return tuple(reversed(found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One batch of observations of one stored plan.
+
+    Attributes:
+        device: fingerprint of where it was seen.
+        source: how the plan was found, as `Choice.source` says it.
+        began, ended: UTC, ISO 8601.
+        events: what was told meanwhile: switches, drift, faults.
+    """
+
+    plan_id: int
+    device: str
+    dtype: str
+    source: str
+    spectune: str
+    began: str
+    ended: str
+    cells: tuple[CellObservation, ...]
+    events: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.cells:
+            raise PlanError("an observation needs a cell in which something ran; write none where nothing did")

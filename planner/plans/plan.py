@@ -1,0 +1,351 @@
+"""A plan: how to decode in every cell of batch x context, what that promises, and where it comes from.
+
+As JSON it is one document in which every cell also carries what readers look for first
+(`drafters`, `predicted_tokens_per_s`, `interval`, `predicted_speedup`). These repeat the record; a
+document in which they disagree with it was edited by hand and is refused.
+
+A plan that names any lossy policy is of a version of its own, and says `"lossy": true`: what knows no
+lossy policies refuses it by its version, and never takes it for a lossless one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import PlanError, SpectuneError
+from ...profiler.records.device import Device
+from ...profiler.records.model import ModelIdentity
+from ...profiler.records.wire import from_json, to_json
+from ..growth.shape import ShapeFacts
+from ..lossy.quality import Quality
+from ..policies import LossyPolicy, PlainPolicy, StackPolicy, TreePolicy, drafting
+from ..policies.pad import classifiers_of
+from ..policies.stack import stack_name
+from ..reasons.outlook import Outlook
+from ..search.objective import LatencyBound
+from .provenance import Provenance
+
+VERSION = 2
+LOSSY_VERSION = 3  # of plans that name a lossy policy
+KEYS = ("version", "device", "target", "cells", "provenance")
+
+Json = dict[str, Any]  # JSON values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorParts:
+    """Relative standard errors of a predicted speed, and the optimism already taken off it."""
+
+    acceptance: float  # the recorded texts are a sample, and so are future ones
+    surfaces: float  # of the measured latencies, weighted by their share of the round
+    drift: float  # the device changes between measuring and decoding
+    optimism: float  # relative; how much choosing on the recorded texts flattered the choice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a policy promises in the steady state of a cell; [low, high] are 90 % intervals."""
+
+    tokens_per_s: float  # of all sequences of the batch
+    low: float
+    high: float
+    tokens_per_round: float  # per sequence
+    round_ms: float
+    draft_ms: float
+    verify_ms: float
+    host_ms: float
+    speedup_over_plain: float
+    speedup_low: float
+    speedup_high: float
+    errors: ErrorParts
+
+    def __post_init__(self) -> None:
+        times = (self.round_ms, self.draft_ms, self.verify_ms, self.tokens_per_round)
+        if not 0.0 <= self.low <= self.tokens_per_s <= self.high < math.inf:
+            raise PlanError(f"need 0 <= low <= tokens_per_s <= high, got {self.low}, {self.tokens_per_s}, {self.high}")
+        if not 0.0 <= self.speedup_low <= self.speedup_over_plain <= self.speedup_high < math.inf:
+            raise PlanError(
+                f"need 0 <= speedup_low <= speedup_over_plain <= speedup_high, got {self.speedup_low}, "
+                f"{self.speedup_over_plain}, {self.speedup_high}"
+            )
+        if not all(math.isfinite(time) and time >= 0.0 for time in times):
+            raise PlanError(f"times and tokens of a round must be finite and at least 0, got {times}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another policy that was priced in the cell, without the optimism taken off the plan's own."""
+
+    label: str
+    policy: TreePolicy
+    drafter: str | None
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lead:
+    """How far a choice is ahead of the runner-up on the recorded texts: relative, and its standard error over texts."""
+
+    relative: float  # negative where the runner-up is faster, but less simple
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedPrice:
+    """What a published default would do in the cell; no speed where it could not be priced, and why."""
+
+    name: str  # as people call it, e.g. "EAGLE-2 60/7/10"
+    drafter: str | None
+    tokens_per_s: float | None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.tokens_per_s is None) != bool(self.reason):
+            raise PlanError(f"{self.name} needs a speed, or a reason why it has none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackForecast:
+    """The best hierarchy of drafters in the cell: modelled from pairwise acceptance, not replayed, so never chosen.
+
+    Source: Globerson et al. 2025, arXiv:2510.19705.
+    """
+
+    models: tuple[str, ...]  # smallest first, the target not among them
+    thresholds: tuple[int, ...]  # tokens each gathers before the next one verifies
+    tokens_per_s: float
+    best_single_tokens_per_s: float  # of the best single drafter by the same model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCell:
+    """How to decode at one batch size and context.
+
+    Attributes:
+        drafter: name of what drafts, "lookup" for a LookupPolicy, `stack_name` of a StackPolicy, None for plain
+            decoding.
+        run_tokens: index = tokens in the tree, value = tokens fed to the target per sequence; up to
+            policy.max_verify_tokens.
+        run_ms: likewise, what the surface says of that forward at the cell's context; empty in older plans.
+        runner_up: the fastest alternative of another kind or drafter.
+        lead: over the runner-up; None where there is none.
+        alternatives: the fastest of every kind and drafter, fastest first, the plan's own left out.
+        published: published defaults, each with its fastest drafter.
+        outlook: what would change the answer.
+        memory_bytes: at the peak of decoding, weights and caches included; None where architectures are not known.
+        keeps_bound: whether the plan's latency bound is kept; True where there is none.
+        stack: the best hierarchy of drafters, where pairwise acceptance is known.
+        shape: what the policy's trees look like.
+        quality: what a lossy policy was measured to cost; None for all that are lossless.
+    """
+
+    batch: int
+    context: int
+    policy: TreePolicy
+    drafter: str | None
+    run_tokens: tuple[int, ...]
+    prediction: Prediction
+    plain: Prediction
+    runner_up: Alternative | None
+    alternatives: tuple[Alternative, ...]
+    published: tuple[PublishedPrice, ...] = ()
+    outlook: Outlook | None = None
+    memory_bytes: int | None = None
+    keeps_bound: bool = True
+    lead: Lead | None = None
+    stack: StackForecast | None = None
+    shape: ShapeFacts | None = None
+    run_ms: tuple[float, ...] = ()
+    quality: Quality | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.context < 1:
+            raise PlanError(f"a cell needs batch >= 1 and context >= 1, got {self.batch} and {self.context}")
+        if (self.drafter is None) != isinstance(self.policy, PlainPolicy):
+            raise PlanError(f"a {self.policy.label} cannot have drafter {self.drafter!r}; only plain decoding has none")
+        drafts = drafting(self.policy)
+        if isinstance(drafts, StackPolicy) and self.drafter != stack_name(drafts):
+            raise PlanError(f"a {self.policy.label} is drafted by {stack_name(drafts)!r}, got {self.drafter!r}")
+        if self.is_lossy != (self.quality is not None):
+            has = "none" if self.quality is None else "one"
+            raise PlanError(f"a measured quality belongs to lossy policies, and to all; {self.policy.label} has {has}")
+        padded = self.run_tokens
+        if len(padded) <= self.policy.max_verify_tokens or any(fed < n for n, fed in enumerate(padded)):
+            raise PlanError(
+                f"run_tokens must reach {self.policy.max_verify_tokens} tokens and never feed fewer than asked, "
+                f"got {padded}"
+            )
+        if self.run_ms and len(self.run_ms) != len(padded):
+            raise PlanError(f"run_ms must have a time for each of {len(padded)} run_tokens, got {len(self.run_ms)}")
+        if not all(math.isfinite(ms) and ms >= 0.0 for ms in self.run_ms):
+            raise PlanError(f"run_ms must be finite and at least 0, got {self.run_ms}")
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether the cell's output is not the target's own."""
+        return isinstance(self.policy, LossyPolicy)
+
+    @property
+    def names_lossy(self) -> bool:
+        """Whether the cell is lossy or names a lossy policy among its alternatives."""
+        return self.is_lossy or any(isinstance(other.policy, LossyPolicy) for other in self.alternatives)
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Names of all that draft: every level of a stack, else the one drafter or nobody."""
+        drafts = drafting(self.policy)
+        if isinstance(drafts, StackPolicy):
+            return drafts.drafters
+        return () if self.drafter is None else (self.drafter,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The schedule of one target on one device for one workload and temperature.
+
+    Attributes:
+        bound: latency that was asked for.
+        hysteresis: how far beyond the middle between two cells, as a factor in batch or context, a running decoder
+            goes on with the cell it is in.
+        version: `LOSSY_VERSION` where any cell names a lossy policy, else `VERSION`; 0 is filled in.
+    """
+
+    device: Device
+    target: ModelIdentity
+    drafters: tuple[tuple[str, ModelIdentity], ...]
+    dtype: str
+    workload: str
+    temperature: float
+    cells: tuple[PlanCell, ...]
+    provenance: Provenance
+    bound: LatencyBound | None = None
+    hysteresis: float = 1.0
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        own = LOSSY_VERSION if any(cell.names_lossy for cell in self.cells) else VERSION
+        if not self.version:
+            object.__setattr__(self, "version", own)
+        if self.version != own:
+            raise PlanError(f"this is a plan of version {self.version}, and what it holds is of {own}; make it anew")
+        if not 1.0 <= self.hysteresis < math.inf:
+            raise PlanError(f"a plan's hysteresis is a factor of at least 1, got {self.hysteresis}; 1 is none")
+        places = [(cell.batch, cell.context) for cell in self.cells]
+        if not places or len(set(places)) < len(places):
+            raise PlanError(f"a plan needs cells at different (batch, context), got {places}; plan every cell once")
+        known = {"lookup", *(name for name, _ in self.drafters)}
+        for cell in self.cells:
+            if not known.issuperset(cell.drafters):
+                raise PlanError(f"a cell drafts with {cell.drafter!r}, which is not among the plan's drafters; add it")
+        if shared := known.intersection(dict(self.classifiers)):
+            raise PlanError(f"a drafter and a classifier are both called {min(shared)!r}; rename one")
+
+    @property
+    def regime(self) -> str:
+        """How the target's forwards ran that priced it; "eager" where nobody says."""
+        return next((each.regime for each in self.provenance.surfaces if each.role == "verify"), "eager")
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether any cell decodes to another text than the target's own."""
+        return any(cell.is_lossy for cell in self.cells)
+
+    @property
+    def classifiers(self) -> tuple[tuple[str, ModelIdentity], ...]:
+        """Every pivot classifier that a cell or an alternative asks, by name; none but with PAD."""
+        ways = ((cell.policy, *(other.policy for other in cell.alternatives)) for cell in self.cells)
+        return classifiers_of(policy for own in ways for policy in own)
+
+    def cell(self, batch: int, context: int) -> PlanCell:
+        """Return the nearest cell: first in the logarithm of the batch, then in context; ties go down."""
+        if batch < 1 or context < 0:
+            raise PlanError(f"a cell is looked up by batch >= 1 and context >= 0, got {batch} and {context}")
+        return min(
+            self.cells,
+            key=lambda cell: (
+                abs(math.log(cell.batch / batch)),
+                cell.batch,
+                abs(cell.context - context),
+                cell.context,
+            ),
+        )
+
+
+def plan_to_json(plan: Plan) -> str:
+    """Return the plan as an indented JSON document; numbers come back bit for bit."""
+    document = json.loads(to_json(plan))
+    for entry, cell in zip(document["cells"], plan.cells, strict=True):
+        entry.update(_headline(cell))
+        if cell.quality is None:
+            del entry["quality"]  # what is lossless stays readable where nothing lossy is known
+    first = {"version": document.pop("version")} | ({"lossy": True} if plan.is_lossy else {})
+    return json.dumps({**first, **document}, indent=1)
+
+
+def plan_from_json(text: str) -> Plan:
+    """Return the plan of a document.
+
+    Raises:
+        PlanError: not JSON, another version, or a part that is missing, unknown, of another type or
+            in contradiction to the rest; one line.
+    """
+    document = _read(text)
+    said_lossy = document.pop("lossy", False)
+    headlines = [_without_headline(entry, place) for place, entry in enumerate(document["cells"])]
+    try:
+        plan = from_json(Plan, json.dumps(document, allow_nan=False))
+    except (SpectuneError, ValueError, RecursionError) as error:  # ValueError: a number beyond all floats
+        raise PlanError(f"this plan cannot be read: {' '.join(str(error).split())}") from error
+    if said_lossy is not plan.is_lossy:
+        raise PlanError(f"the plan says lossy: {said_lossy!r}, and its cells say otherwise; make the plan anew")
+    for place, (cell, seen) in enumerate(zip(plan.cells, headlines, strict=True)):
+        if seen != _headline(cell):
+            raise PlanError(f"cell {place} of the plan contradicts itself: it says {seen}; make the plan anew")
+    return plan
+
+
+def _headline(cell: PlanCell) -> Json:
+    label = {"lossy": True} if cell.is_lossy else {}
+    return {
+        **label,
+        "drafters": list(cell.drafters),
+        "predicted_tokens_per_s": cell.prediction.tokens_per_s,
+        "interval": [cell.prediction.low, cell.prediction.high],
+        "predicted_speedup": cell.prediction.speedup_over_plain,
+    }
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _read(text: str) -> Json:
+    try:
+        document = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:  # ValueError: no JSON, or an integer of thousands of digits
+        raise PlanError(f"a plan must be JSON ({error}); write it with plan_to_json") from error
+    if not isinstance(document, dict):
+        raise PlanError(f"a plan must be a JSON object, got {type(document).__name__}; write it with plan_to_json")
+    missing = [key for key in KEYS if key not in document]
+    if missing:
+        raise PlanError(f"the plan lacks {', '.join(missing)}; make the plan anew")
+    if document["version"] not in (VERSION, LOSSY_VERSION):
+        raise PlanError(
+            f"this is a plan of version {document['version']!r}, spectune reads {VERSION}; make the plan anew"
+        )
+    if not isinstance(document["cells"], list) or not all(isinstance(entry, dict) for entry in document["cells"]):
+        raise PlanError("the plan's cells must be a list of objects; make the plan anew")
+    return document
+
+
+def _without_headline(entry: Json, place: int) -> Json:
+    """Take the repeated values out of a cell and return them."""
+    names = ("drafters", "predicted_tokens_per_s", "interval", "predicted_speedup")
+    missing = [name for name in names if name not in entry]
+    if missing:
+        raise PlanError(f"cell {place} of the plan lacks {', '.join(missing)}; make the plan anew")
+    label = {"lossy": entry.pop("lossy")} if "lossy" in entry else {}
+    return {**label, **{name: entry.pop(name) for name in names}}

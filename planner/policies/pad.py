@@ -1,0 +1,52 @@
+"""A chain accepted by PAD's rule, which asks a trained classifier: LOSSY."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from ...errors import PlanError
+from ...profiler.records.model import ModelIdentity
+from ..lossy.pad import PadRule
+from .lossy import LossyPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PadPolicy(LossyPolicy):
+    """Draft a chain, and let a pivot classifier decide which of its tokens stay: the output is not the target's own.
+
+    Attributes:
+        rule: of acceptance.
+        classifier: that is asked: its name, the hash of its weights, and where they lay. Whoever runs the policy needs
+            these weights; without them nothing is let be.
+
+    Source: Ziashahabi et al. 2025, arXiv:2511.00351.
+    """
+
+    rule: PadRule
+    classifier: ModelIdentity
+    kind: Literal["lossy-pad"] = "lossy-pad"
+
+    @property
+    def label(self) -> str:
+        """Name for people; says that it is lossy."""
+        return f"LOSSY {self.draft.label} by {self.rule.label}, classifier {self.classifier.name}"
+
+
+def classifiers_of(policies: Iterable[object]) -> tuple[tuple[str, ModelIdentity], ...]:
+    """Return the classifiers that policies ask, by name, in the order in which they first come.
+
+    Raises:
+        PlanError: one name stands for two sets of weights.
+    """
+    found: dict[str, ModelIdentity] = {}
+    for policy in policies:
+        if isinstance(policy, PadPolicy):
+            known = found.setdefault(policy.classifier.name, policy.classifier)
+            if known.key != policy.classifier.key:
+                raise PlanError(
+                    f"the classifier {known.name!r} has two sets of weights, {known.key} and "
+                    f"{policy.classifier.key}; give each its own name"
+                )
+    return tuple(found.items())

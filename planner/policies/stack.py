@@ -1,0 +1,103 @@
+"""A stack of drafters: each verifies the chain of the one below it, and the target that of the first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from ...errors import PlanError
+from .chain import IndependentPolicy, require_at_least
+
+LOOKUP = "lookup"  # the text itself as the lowest drafter
+JOINT = "+"  # between the names of a stack's drafters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackPolicy(IndependentPolicy):
+    """Draft the first drafter's own chain, found with the help of the drafters below it.
+
+    A level asks the one below for a chain, verifies it in one forward, keeps what it would have said itself and its own
+    next token, and asks again, until it holds `lengths[level]` tokens or more; then it hands up all of them. The lowest
+    drafts exactly its length, token by token; a lookup copies up to its length.
+
+    Attributes:
+        drafters: names, the one next to the target first; only the last may be "lookup".
+        lengths: tokens that each of them gathers before it hands them up.
+        max_ngram, min_ngram: what a lookup looks for.
+        siblings: next-best tokens verified beside each token of the chain, as leaves: the first drafter's forwards
+            tell them anyway.
+
+    Source: Globerson et al. 2025, arXiv:2510.19705, what was drafted beyond a length being kept.
+    """
+
+    drafters: tuple[str, ...]
+    lengths: tuple[int, ...]
+    max_ngram: int = 3
+    min_ngram: int = 1
+    siblings: int = 0
+    kind: Literal["stack"] = "stack"
+
+    def __post_init__(self) -> None:
+        if not self.models or LOOKUP in self.models or len(set(self.models)) < len(self.models):
+            raise PlanError(
+                f"a stack needs one or more different models, and only then {LOOKUP!r}, got {list(self.drafters)}"
+            )
+        if any(JOINT in name or not name for name in self.drafters):
+            raise PlanError(f"names in a stack are joined by {JOINT!r}, got {list(self.drafters)}; rename the drafter")
+        if len(self.lengths) != len(self.drafters):
+            raise PlanError(f"a stack needs a length per drafter, got {self.lengths} for {list(self.drafters)}")
+        require_at_least("lengths in a stack", min(self.lengths), 1)
+        require_at_least("siblings in a stack", self.siblings, 0)
+        require_at_least("lookup min_ngram", self.min_ngram, 1)
+        require_at_least("lookup max_ngram", self.max_ngram, self.min_ngram)
+
+    @property
+    def has_lookup(self) -> bool:
+        """Whether the lowest drafter is the text itself."""
+        return self.drafters[-1:] == (LOOKUP,)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the drafters that are models, the one next to the target first."""
+        return self.drafters[:-1] if self.has_lookup else self.drafters
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+        levels = " over ".join(f"{name} {length}" for name, length in zip(self.drafters, self.lengths, strict=True))
+        ngrams = f" after {self.max_ngram}..{self.min_ngram}-grams" if self.has_lookup else ""
+        return f"stack of {levels}{ngrams}{f', {self.siblings} siblings' if self.siblings else ''}"
+
+    @property
+    def draft_forwards(self) -> int:
+        """Most forwards of all drafters in a round: a verification by a level yields one token or more."""
+        return sum(prod(self.lengths[: level + 1]) for level in range(len(self.models)))
+
+    @property
+    def max_chain(self) -> int:
+        """Most tokens the first drafter hands up: one below its length, and then all that it is handed and one more."""
+        return sum(self.lengths)
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Most tokens one verify feeds per sequence, root included."""
+        return 1 + self.max_chain * (1 + self.siblings)
+
+
+def stack_name(policy: StackPolicy) -> str:
+    """Return what a stack's drafter is called among a decoder's: it does not depend on the lengths."""
+    return JOINT.join(policy.drafters)
+
+
+def stack_room(policy: StackPolicy, batch: int | None = None) -> int:
+    """Return the cache positions behind the text that a stack's models need.
+
+    A forward over several sequences is as wide as the widest of them needs, and it is written behind those too that
+    hold their tokens already and wait.
+
+    Args:
+        policy: what is drafted.
+        batch: sequences; None for any number.
+    """
+    return policy.max_chain if batch == 1 else 2 * policy.max_chain + len(policy.lengths)

@@ -1,0 +1,1 @@
+"""What rounds cost, and how sure that is."""

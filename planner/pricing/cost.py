@@ -1,0 +1,286 @@
+"""What one round costs in one cell: drafter forwards, one padded verify, and the host around them.
+
+    draft  = t_draft(catch_up) + sum over further forwards of t_draft(width), which a block drafter has none of;
+             an exit of the target's own catches up with 1 token: the target has read the others
+    verify = t_verify(run_tokens[nodes])      the padded shape that will really run; of few sizes where each is captured
+             and where it goes on from an exit's states t_resume of that exit, padded by itself
+    host   = a + b * forwards + c * nodes     fitted per kind of policy
+
+A round whose own context lies in the cell's span is priced there, clipped to the contexts that
+were measured; any other round is priced at the cell's own context.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import MeasurementError, PlanError
+from ...profiler.records.overhead import RoundOverhead
+from ...profiler.records.role import BLOCK, CAPTURED, SELF
+from ...profiler.records.surface import LatencySurface
+from ..growth.draft import Ints
+from ..kernels.rounds import Table, price
+from ..policies.resumed import RESUMED
+from ..replay.replay import Replay
+from .table import NOTHING_DRAFTED, CostTable, Verification
+
+Floats = NDArray[np.float64]
+CHAIN = "chain"  # the kind whose rounds are a resumed chain's but for the verification
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One point of the schedule and the contexts it answers for, low < context <= high."""
+
+    batch: int
+    context: int
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.context < 1 or not self.low < self.context <= self.high:
+            raise PlanError(f"a cell needs batch >= 1 and low < context <= high, got {self}; see cells_of")
+
+
+def cells_of(batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
+    """Return every batch at every context; each context answers for all that are nearest to it.
+
+    Raises:
+        PlanError: no batch, no context, or one below 1.
+    """
+    lengths = sorted(set(contexts))
+    if not batches or not lengths:
+        raise PlanError(f"a plan needs batches and contexts, got {list(batches)} and {list(contexts)}; give both")
+    middles = [(left + right) / 2 for left, right in pairwise(lengths)]
+    spans = zip(lengths, [-math.inf, *middles], [*middles, math.inf], strict=True)
+    return tuple(
+        Cell(batch=batch, context=context, low=low, high=high)
+        for context, low, high in list(spans)
+        for batch in sorted(set(batches))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RoundTimes:
+    """Milliseconds of each round by what they are spent on: (3, rounds), drafting, verifying and the host."""
+
+    by_part: Floats
+
+    @property
+    def draft_ms(self) -> Floats:
+        """(rounds,): all forwards of the drafter."""
+        draft_ms: Floats = self.by_part[0]
+        return draft_ms
+
+    @property
+    def verify_ms(self) -> Floats:
+        """(rounds,): the target's forward."""
+        verify_ms: Floats = self.by_part[1]
+        return verify_ms
+
+    @property
+    def host_ms(self) -> Floats:
+        """(rounds,): what a round takes beyond its forwards."""
+        host_ms: Floats = self.by_part[2]
+        return host_ms
+
+    @property
+    def total_ms(self) -> Floats:
+        """(rounds,): whole rounds."""
+        return self.draft_ms + self.verify_ms + self.host_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CellCosts:
+    """All costs of one cell.
+
+    Attributes:
+        verify: by tokens in the tree; the shape that runs is already chosen.
+        run_tokens: index = tokens in the tree, value = tokens fed.
+        drafts: by drafter name.
+        host: by kind of policy, milliseconds of a round, of each drafter forward and of each node.
+        resumed: by the name of an exit, what verifying from its states costs.
+    """
+
+    cell: Cell
+    verify: CostTable
+    run_tokens: tuple[int, ...]
+    drafts: dict[str, CostTable]
+    host: dict[str, tuple[float, float, float]]
+    resumed: dict[str, Verification] = field(default_factory=dict)
+
+    def times(self, replay: Replay, kind: str, drafter: str | None) -> RoundTimes:
+        """Return what every round of a replay costs here.
+
+        Args:
+            kind: the policy's, for the host time.
+            drafter: the model that drafts, None where none does.
+
+        Raises:
+            PlanError: a forward is larger than what was measured, or the kind has no host time here.
+        """
+        verification = self.verifying(kind, drafter).table
+        _require("verify", int(replay.nodes.max()), verification)
+        draft, rounds = NOTHING_DRAFTED, replay.arrays
+        if drafter is not None and replay.widths.shape[1]:
+            draft = self.drafts[drafter]
+            rounds = rounds._replace(catch_up=draft.caught_up(rounds.catch_up))
+            ran = replay.widths[:, 0] > 0
+            fed = draft.paid(replay.widths)[:, 1:]  # the first reads what was committed
+            most_fed = max(int(rounds.catch_up[ran].max(initial=0)), int(fed.max(initial=0)))
+            _require(f"draft of {drafter}", most_fed, draft)
+        times = np.empty((3, replay.rounds))
+        span = (float(self.cell.low), float(self.cell.high), float(self.cell.context))
+        verify = Table(verification.contexts, verification.ms)
+        table = Table(draft.contexts, draft.ms)
+        paid = draft.paid(replay.widths).shape[1]
+        price(rounds, span, table, paid, verify, self.host_of(kind), times)
+        return RoundTimes(by_part=times)
+
+    def verifying(self, kind: str, drafter: str | None) -> Verification:
+        """Return what verifying costs in rounds of a policy's kind.
+
+        Raises:
+            PlanError: they go on from the states of a drafter, and nobody timed that.
+        """
+        if kind != RESUMED:
+            return Verification(table=self.verify, run_tokens=self.run_tokens)
+        if drafter not in self.resumed:
+            raise PlanError(f"no verification from the states of {drafter} was timed; profile an exit of this target")
+        return self.resumed[drafter]
+
+    def clipped_share(self, replay: Replay) -> float:
+        """Return the share of rounds priced at the nearest measured context, not at their own."""
+        contexts = self.priced_at(replay.contexts)
+        return float(np.mean((contexts < self.verify.contexts[0]) | (contexts > self.verify.contexts[-1])))
+
+    def priced_at(self, contexts: Ints) -> Floats:
+        """Return the contexts that rounds are priced at: their own where the cell answers for it, else the cell's."""
+        inside = (contexts > self.cell.low) & (contexts <= self.cell.high)
+        return np.where(inside, contexts, self.cell.context).astype(np.float64)
+
+    def host_of(self, kind: str) -> tuple[float, float, float]:
+        """Return the host's milliseconds of a round, of each drafter forward and of each node.
+
+        Raises:
+            PlanError: nobody timed rounds of this kind here.
+        """
+        if kind not in self.host:
+            known = ", ".join(sorted(self.host)) or "none"
+            raise PlanError(f"no host time for {kind!r} at batch {self.cell.batch}, measured: {known}; profile it")
+        return self.host[kind]
+
+
+def cell_costs(
+    cell: Cell,
+    verify: LatencySurface,
+    drafts: dict[str, LatencySurface],
+    overhead: RoundOverhead,
+    resumes: Mapping[str, LatencySurface] | None = None,
+) -> CellCosts:
+    """Return the costs of a cell: padded for the target, unpadded for the drafters.
+
+    Args:
+        cell: what is priced.
+        verify: of the target.
+        drafts: of the drafters, by name.
+        overhead: the host's part.
+        resumes: of verifications from the states of those drafters that are exits; no captured forward is one.
+
+    Raises:
+        MeasurementError: the batch was not measured.
+    """
+    context, host = _nearest_measured(verify, cell), _host_lines(overhead, cell.batch)
+    if resumes and CHAIN in host:  # an exit's rounds were timed only where it was the one to draft: else as a chain's
+        host = {RESUMED: host[CHAIN], **host}
+    most = _most_tokens(verify, cell.batch, context)
+    run_tokens = verify.padded(cell.batch, context, most).run_tokens.tolist()
+    if verify.regime == CAPTURED:
+        run_tokens = [min(captured_size(tokens), most) for tokens in run_tokens]
+    return CellCosts(
+        cell=cell,
+        verify=_table(verify, cell, run_tokens),
+        run_tokens=tuple(run_tokens),
+        drafts={
+            name: _table(surface, cell, range(_most_tokens(surface, cell.batch, _nearest_measured(surface, cell)) + 1))
+            for name, surface in drafts.items()
+        },
+        host=host,
+        resumed={
+            name: _resumed(surface, cell, run_tokens)
+            for name, surface in (resumes or {}).items()
+            if verify.regime != CAPTURED
+        },
+    )
+
+
+def _resumed(surface: LatencySurface, cell: Cell, run_tokens: Sequence[int]) -> Verification:
+    """Return what verifying from an exit's states costs; a root alone is always verified whole, padded as there."""
+    context = _nearest_measured(surface, cell)
+    padded = surface.padded(cell.batch, context, _most_tokens(surface, cell.batch, context)).run_tokens.tolist()
+    return Verification(table=_table(surface, cell, padded), run_tokens=(*run_tokens[:2], *padded[2:]))
+
+
+def captured_size(tokens: int) -> int:
+    """Return the tokens that a captured verify of so many runs with: few sizes, for every one is captured by itself.
+
+    Up to 8 every even number, then four sizes for every doubling.
+    """
+    if tokens <= 2:
+        return tokens
+    step = max(2, 1 << (tokens - 1).bit_length() >> 3)
+    return -(-tokens // step) * step
+
+
+def _table(surface: LatencySurface, cell: Cell, fed: Sequence[int]) -> CostTable:
+    """Return the cost of feeding fed[n] tokens, at every measured context that knows them all."""
+    own = _nearest_measured(surface, cell)
+    knots, rows = [], []
+    for context in sorted({own, *surface.contexts(cell.batch)}):
+        try:
+            costs = {tokens: surface.latency(cell.batch, context, tokens).ms for tokens in set(fed) if tokens}
+        except MeasurementError:
+            if context == own:
+                raise
+            continue  # a shape that did not run there; the contexts on both sides answer for it
+        knots.append(float(context))
+        rows.append([costs.get(tokens, 0.0) for tokens in fed])
+    return CostTable(
+        contexts=np.array(knots),
+        ms=np.array(rows),
+        is_block=surface.role == BLOCK,
+        reads_newest=surface.role == SELF,
+    )
+
+
+def _host_lines(overhead: RoundOverhead, batch: int) -> dict[str, tuple[float, float, float]]:
+    """Return the fit per kind: milliseconds of a round, of each drafter forward and of each node."""
+    return {kind: (line.round_ms, line.forward_ms, line.node_ms) for kind, line in overhead.lines(batch).items()}
+
+
+def _nearest_measured(surface: LatencySurface, cell: Cell) -> int:
+    known = surface.contexts(cell.batch)
+    return min(max(cell.context, known[0]), known[-1])
+
+
+def _most_tokens(surface: LatencySurface, batch: int, context: int) -> int:
+    """Return the most tokens per sequence that can be looked up at a context."""
+    shapes = sorted({cell.tokens for cell in surface.measurements if cell.batch == batch}, reverse=True)
+    for tokens in shapes:
+        try:
+            surface.latency(batch, context, tokens)
+        except MeasurementError:
+            continue
+        return tokens
+    raise MeasurementError(f"no shape of batch {batch} ran at context {context}; profile one there first")
+
+
+def _require(role: str, tokens: int, table: CostTable) -> None:
+    if tokens > table.most_tokens:
+        raise PlanError(f"{role} of {tokens} tokens was not measured, at most {table.most_tokens}; profile larger ones")

@@ -1,0 +1,62 @@
+"""How sure a tokens-per-second estimate is, from the spread over recorded texts.
+
+    rate = sum over texts of tokens / sum over texts of ms
+
+The texts are a sample, and so are the texts the plan will meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..search.candidate import Candidate
+from .cost import Floats
+
+RESAMPLES = 400
+TINY = float(np.finfo(np.float64).tiny)
+
+
+def resampling_weights(texts: int, seed: int) -> Floats:
+    """Return (RESAMPLES, texts): how often each text is drawn when texts are drawn with replacement."""
+    generator = np.random.default_rng(seed)
+    return generator.multinomial(texts, np.full(texts, 1.0 / texts), size=RESAMPLES).astype(np.float64)
+
+
+def resampled_rates(candidates: Sequence[Candidate], weights: Floats) -> Floats:
+    """Return (candidates, resamples): tokens per millisecond; columns are paired."""
+    return resampled(*by_text(candidates), weights)
+
+
+def resampled(tokens: Floats, ms: Floats, weights: Floats) -> Floats:
+    """Return (candidates, resamples): tokens per millisecond.
+
+    Args:
+        tokens, ms: (candidates, texts).
+        weights: (resamples, texts).
+    """
+    drawn_ms: Floats = ms @ weights.T
+    return tokens @ weights.T / np.maximum(drawn_ms, TINY)
+
+
+def rates_of(tokens: Floats, ms: Floats) -> Floats:
+    """Return (candidates,): tokens per millisecond over all texts."""
+    spent: Floats = ms.sum(axis=1)
+    emitted: Floats = tokens.sum(axis=1)
+    return emitted / np.maximum(spent, TINY)
+
+
+def relative_error(rates: Floats, texts: int) -> float:
+    """Return the relative standard error of a rate from its resamples (resamples,).
+
+    The bootstrap's variance is that of the plug-in estimate, too small by (texts - 1) / texts.
+    """
+    return float(rates.std() / rates.mean() * np.sqrt(texts / (texts - 1)))
+
+
+def by_text(candidates: Sequence[Candidate]) -> tuple[Floats, Floats]:
+    """Return tokens and milliseconds of every candidate on every text: (candidates, texts) each."""
+    tokens: NDArray[np.float64] = np.array([candidate.tokens for candidate in candidates], dtype=np.float64)
+    return tokens, np.array([candidate.ms for candidate in candidates])

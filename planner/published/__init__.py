@@ -1,0 +1,1 @@
+"""What published planners would choose, to compare with."""

@@ -1,0 +1,1 @@
+"""Why a plan decodes as it does, and what would change it."""

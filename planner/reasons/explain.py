@@ -1,0 +1,109 @@
+"""Why a plan decodes as it does: facts for programs, sentences for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..plans.crossing import Crossing, crossings
+from ..plans.plan import Plan, PlanCell
+from ..search.objective import LatencyBound
+from .facts import CellFacts, Limit, PublishedShares, cell_facts, chain_acceptance, heading, published_shares
+from .sentences import cell_lines
+
+__all__ = ["CellFacts", "Limit", "cell_facts", "chain_acceptance", "explain_cell", "explain_plan"]
+
+COLUMNS = ("batch", "context", "policy", "drafter", "tokens/s", "x plain", "limited by")
+WORDS = (2, 3, 6)  # columns of words, aligned left
+
+
+def explain_plan(plan: Plan) -> list[str]:
+    """Return the explanation of a plan: all cells as a table, where speculation ends, then cell by cell."""
+    lines = [heading(plan)]
+    if plan.bound is not None:
+        lines.append(f"the fastest that keeps {plan.bound}")
+    facts = [cell_facts(cell) for cell in plan.cells]
+    for block in (_table(facts, plan), _ends(plan), _published(plan)):
+        lines += ["", *block] if block else []
+    for cell in plan.cells:
+        lines += ["", *explain_cell(cell, bound=plan.bound, memory_bytes=plan.device.memory_bytes)]
+    return [*lines, "", *_origin(plan)]
+
+
+def explain_cell(cell: PlanCell, *, bound: LatencyBound | None = None, memory_bytes: int = 0) -> list[str]:
+    """Return why a cell decodes as it does, one fact per line.
+
+    Args:
+        bound: the latency that was asked for.
+        memory_bytes: of the device, 0 where that is not known.
+    """
+    return list(cell_lines(cell, bound, memory_bytes))
+
+
+def _table(facts: Sequence[CellFacts], plan: Plan) -> list[str]:
+    """Return the cells as rows below their columns, indented."""
+    rows = [COLUMNS, *(_row(each, cell) for each, cell in zip(facts, plan.cells, strict=True))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    aligned = [
+        [
+            text.ljust(width) if column in WORDS else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in rows
+    ]
+    return [f"  {'  '.join(row)}".rstrip() for row in aligned]
+
+
+def _row(facts: CellFacts, cell: PlanCell) -> tuple[str, ...]:
+    missed = "" if cell.keeps_bound else ", breaks the bound"
+    return (
+        str(facts.batch),
+        str(facts.context),
+        facts.label,
+        facts.drafter or "-",
+        f"{cell.prediction.tokens_per_s:,.1f}",
+        f"{cell.prediction.speedup_over_plain:.2f}",
+        ("-" if facts.drafter is None else facts.limited_by) + missed,
+    )
+
+
+def _ends(plan: Plan) -> list[str]:
+    """Return from which batch on plain decoding wins, a line per context; nothing where there is one batch only."""
+    if len({cell.batch for cell in plan.cells}) < 2:
+        return []
+    return ["speculation pays", *(f"  {_end(crossing)}" for crossing in crossings(plan))]
+
+
+def _end(crossing: Crossing) -> str:
+    where = f"at context {crossing.context}:"
+    if crossing.last is None:
+        return f"{where} at no planned batch"
+    but = f", but not at {', '.join(map(str, crossing.plain_below))}" if crossing.plain_below else ""
+    if crossing.batch is None:
+        return f"{where} at every planned batch, up to {crossing.last}{but}"
+    between = f"between the planned batches {crossing.last} and {crossing.first_plain}"
+    return f"{where} up to a batch of about {crossing.batch:.0f}, {between}{but}"
+
+
+def _published(plan: Plan) -> list[str]:
+    """Return what every published default would keep of the plan's speed over all cells."""
+    shares = published_shares(plan)
+    return ["published defaults would keep", *(f"  {_kept(each)}" for each in shares)] if shares else []
+
+
+def _kept(each: PublishedShares) -> str:
+    if each.least is None or each.most is None:
+        return f"{each.name}: not priced in any cell"
+    span = f"{each.least:.2f} to {each.most:.2f}" if each.priced > 1 else f"{each.least:.2f}"
+    cells = f"{each.slower_than_plain} of {each.priced} cells"
+    beside = f"; slower than plain decoding in {cells}" if each.slower_than_plain else ""
+    return f"{each.name}: {span} of the plan's speed{beside}"
+
+
+def _origin(plan: Plan) -> list[str]:
+    origin = plan.provenance
+    pruned = f", {origin.pruned:,} cannot win and were not replayed" if origin.pruned else ""
+    left_out = f", {len(origin.censored):,} could not be priced" if origin.censored else ""
+    return [
+        f"{origin.candidates:,} candidates were priced on {origin.texts:,} texts{pruned}{left_out}",
+        *(f"note: {note}" for note in origin.notes),
+    ]

@@ -1,0 +1,1 @@
+"""Recorded texts decoded again by any policy."""

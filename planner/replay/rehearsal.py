@@ -1,0 +1,125 @@
+"""Any one policy replayed on the inputs' texts, every drafter's recording laid out once and every replay made once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...errors import PlanError
+from ..growth.shape import ShapeFacts
+from ..inputs import LOOKUP, PlanInputs
+from ..policies import (
+    CastPolicy,
+    HybridPolicy,
+    LossyPolicy,
+    PlainPolicy,
+    ResumedPolicy,
+    StackPolicy,
+    TextPolicy,
+    TreePolicy,
+)
+from ..text.hybrid import hybrid_results
+from .acceptance import PositionResults, plain_results, results_of, text_results
+from .recorded import Recording, Rows, recording_of, rows_of
+from .replay import Replay, replay_cast, replay_results
+from .visited import shape_of
+
+Staged = tuple[TreePolicy, str | None]
+
+
+@dataclass(slots=True, eq=False)
+class Rehearsal:
+    """Replays policies that are asked for by name; CAST, whose cost tables belong to one cell, is not kept."""
+
+    inputs: PlanInputs
+    _recordings: dict[str, Recording] = field(default_factory=dict)
+    _results: dict[Staged, PositionResults] = field(default_factory=dict)
+    _replays: dict[tuple[Staged, int], Replay] = field(default_factory=dict)
+    _shapes: dict[tuple[Staged, int], ShapeFacts] = field(default_factory=dict)
+    _rows: Rows | None = None
+
+    @property
+    def rows(self) -> Rows:
+        """The numbering of the texts' positions."""
+        if self._rows is None:
+            self._rows = rows_of(self.inputs.texts)
+        return self._rows
+
+    def recording(self, drafter: str) -> Recording:
+        """Return a drafter's recording.
+
+        Raises:
+            PlanError: the inputs have no such drafter.
+        """
+        if drafter not in self._recordings:
+            self._recordings[drafter] = recording_of(self.inputs.drafter(drafter).trace)
+        return self._recordings[drafter]
+
+    def replay(self, policy: TreePolicy, drafter: str | None, batch: int, *, is_kept: bool = True) -> Replay:
+        """Return the rounds of a policy.
+
+        Args:
+            policy: any.
+            drafter: who drafts; LOOKUP or None for a TextPolicy, None for plain decoding.
+            batch: slots.
+            is_kept: whether the policy may be asked for again.
+
+        Raises:
+            PlanError: no such drafter, fewer texts than slots, or too few children recorded.
+        """
+        if isinstance(policy, CastPolicy):
+            return replay_cast(policy, self.recording(_named(policy, drafter)), batch)
+        if not is_kept:
+            return replay_results(self._of(policy, drafter), self.rows, batch)
+        staged = (policy, drafter)
+        if (staged, batch) not in self._replays:
+            self._replays[staged, batch] = replay_results(self.results(policy, drafter), self.rows, batch)
+        return self._replays[staged, batch]
+
+    def shape(self, policy: TreePolicy, drafter: str | None, batch: int) -> ShapeFacts | None:
+        """Return what a policy's trees look like on the texts: verified and accepted nodes by depth.
+
+        None for a stack, whose chains end where its lower models happen to, for a hybrid, which drafts two ways, and
+        for what is lossy, whose texts are its own.
+        """
+        if isinstance(policy, StackPolicy | HybridPolicy | LossyPolicy):
+            return None
+        is_model = drafter is not None and drafter != LOOKUP
+        recording = self.recording(drafter) if drafter is not None and is_model else None
+        staged = (policy, drafter)
+        if (staged, batch) not in self._shapes:
+            self._shapes[staged, batch] = shape_of(policy, batch, texts=self.inputs.texts, recording=recording)
+        return self._shapes[staged, batch]
+
+    def results(self, policy: TreePolicy, drafter: str | None) -> PositionResults:
+        """Return what a policy does at every position of the texts.
+
+        Raises:
+            PlanError: it is coupled or a stack, there is no such drafter, or too few children were recorded.
+        """
+        if (policy, drafter) not in self._results:
+            self._results[policy, drafter] = self._of(policy, drafter)
+        return self._results[policy, drafter]
+
+    def _of(self, policy: TreePolicy, drafter: str | None) -> PositionResults:
+        if isinstance(policy, PlainPolicy):
+            return plain_results(self.rows)
+        if isinstance(policy, TextPolicy):
+            return text_results(policy, self.inputs.texts)
+        if isinstance(policy, HybridPolicy):
+            recording = self.recording(_named(policy, drafter))
+            return hybrid_results(text_results(policy.text, self.inputs.texts), results_of(policy.model, recording))
+        if isinstance(policy, ResumedPolicy):
+            return self.results(policy.draft, drafter)
+        if isinstance(policy, LossyPolicy):
+            raise PlanError(f"{policy.label} decodes other texts than the target's own; its own rounds are recorded")
+        if isinstance(policy, StackPolicy):
+            raise PlanError(f"a {policy.label} has several drafters; replay it with stack_replay")
+        if isinstance(policy, CastPolicy):
+            raise PlanError(f"{policy.label} has no results of single positions; replay it")
+        return results_of(policy, self.recording(_named(policy, drafter)))
+
+
+def _named(policy: TreePolicy, drafter: str | None) -> str:
+    if drafter is None or drafter == LOOKUP:
+        raise PlanError(f"a {policy.label} needs a drafter; name one of the inputs' drafters")
+    return drafter

@@ -1,0 +1,261 @@
+"""Decode the recorded texts again, round by round, as the runtime does.
+
+`batch` slots run in lock-step. Before a round the next texts enter at the end of the running
+list; after it, finished ones leave in slot order, each giving its slot to the last of the list.
+Rounds count while every slot is busy: the steady state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import PlanError
+from ..growth.cast import breadth_origin
+from ..growth.draft import Ints
+from ..growth.grow import grow
+from ..kernels.cast import Rule, Setting, cast_walk
+from ..kernels.rounds import walk
+from ..kernels.slots import Numbering, Rounds
+from ..policies import CastPolicy, TreePolicy
+from .acceptance import PositionResults
+from .recorded import RecordedScorer, Recording, Rows
+
+
+class Step(NamedTuple):
+    """One round of all slots."""
+
+    kept: list[int]  # tokens that each slot emits
+    nodes: int  # of the largest tree, root included
+    widths: tuple[int, ...]  # nodes per sequence of each drafter forward
+    censored: int = 0  # slots at positions whose result the trace leaves open
+
+
+Advance = Callable[[list[int]], Step]  # rows of the running sequences -> what the round there does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Replay:
+    """Every round of the steady state.
+
+    Attributes:
+        contexts: (rounds,), most tokens in the target's cache over the slots.
+        nodes: (rounds,), size of the largest tree over the slots, root included.
+        catch_up: (rounds,), tokens per sequence of the drafter's first forward, if it runs: the most any slot committed
+            since the drafter last ran, 1 right after it entered.
+        widths: (rounds, forwards), nodes per sequence of each drafter forward, 0 = did not run.
+        texts: (rounds, batch), which text ran in each slot.
+        kept: (rounds, batch), tokens each slot emitted.
+        censored: slots of all rounds at positions whose result the trace leaves open.
+    """
+
+    contexts: Ints
+    nodes: Ints
+    catch_up: Ints
+    widths: Ints
+    texts: Ints
+    kept: Ints
+    censored: int
+
+    @property
+    def batch(self) -> int:
+        """Slots."""
+        return int(self.kept.shape[1])
+
+    @property
+    def rounds(self) -> int:
+        """Rounds counted."""
+        return int(self.kept.shape[0])
+
+    @property
+    def tokens(self) -> int:
+        """Tokens emitted by all slots in the rounds counted."""
+        return int(self.kept.sum())
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Tokens per sequence and round."""
+        return self.tokens / self.kept.size
+
+    @property
+    def censored_share(self) -> float:
+        """Share of the visited positions whose result the trace leaves open."""
+        return self.censored / self.kept.size
+
+    @property
+    def arrays(self) -> Rounds:
+        """What kernels read."""
+        return Rounds(self.contexts, self.nodes, self.catch_up, self.widths, self.texts, self.kept)
+
+
+def replay_results(results: PositionResults, rows: Rows, batch: int) -> Replay:
+    """Return the rounds of a policy whose tree depends on the committed text alone.
+
+    Raises:
+        PlanError: fewer texts than slots.
+    """
+    rounds = _room(rows, batch, results.widths.shape[1])
+    return _replayed(rounds, *walk(_numbering(rows), results.arrays, rounds))
+
+
+def replay_cast(policy: CastPolicy, recording: Recording, batch: int) -> Replay:
+    """Return the rounds of CAST, whose sequences share widths and size; what `replay_grown` does, compiled.
+
+    It counts fewer positions as censored: only those where the expansion that was not recorded could change something.
+
+    Raises:
+        PlanError: fewer texts than slots, or the trace records too few children.
+    """
+    if not recording.is_ordered:
+        return replay_grown(policy, recording, batch)
+    recording.require_children(policy.max_width)
+    rounds = _room(recording.rows, batch, policy.max_depth)
+    setting = Setting(recording.expansions, recording.survivals(policy.survival), _rule(policy))
+    return _replayed(rounds, *cast_walk(setting, _numbering(recording.rows), rounds))
+
+
+def _rule(policy: CastPolicy) -> Rule:
+    plain_ms = policy.verify_cost_ms[1]
+    draft_costs = np.array(policy.draft_cost_ms[: policy.max_width + 1]) / plain_ms
+    if policy.max_width > 1:
+        draft_costs[0] = breadth_origin(draft_costs.tolist())
+    return Rule(
+        breadth=policy.breadth,
+        depth=policy.depth,
+        rerank=policy.rerank,
+        max_width=policy.max_width,
+        max_depth=policy.max_depth,
+        ratio_window=policy.ratio_window,
+        draft_costs=draft_costs,
+        verify_costs=np.array(policy.verify_cost_ms[1 : policy.max_verify_tokens + 1]) / plain_ms,
+    )
+
+
+def _numbering(rows: Rows) -> Numbering:
+    return Numbering(rows.starts, rows.left, rows.contexts, rows.text_of)
+
+
+def _room(rows: Rows, batch: int, forwards: int) -> Rounds:
+    """Return room for any replay's rounds: in every round each slot keeps a token or more."""
+    _require_texts(rows, batch)
+    most = (len(rows.left) - len(rows.starts)) // batch
+    contexts, nodes, catch_up = np.empty((3, most), dtype=np.int64)
+    texts, kept = np.empty((2, most, batch), dtype=np.int64)
+    return Rounds(contexts, nodes, catch_up, np.empty((most, forwards), dtype=np.int64), texts, kept)
+
+
+def _replayed(rounds: Rounds, count: int, censored: int) -> Replay:
+    """Return the rounds that were written."""
+    return Replay(
+        contexts=rounds.contexts[:count],
+        nodes=rounds.nodes[:count],
+        catch_up=rounds.catch_up[:count],
+        widths=rounds.widths[:count],
+        texts=rounds.texts[:count],
+        kept=rounds.kept[:count],
+        censored=censored,
+    )
+
+
+def replay_grown(policy: TreePolicy, recording: Recording, batch: int) -> Replay:
+    """Return the rounds of a policy that grows its trees over the running sequences together.
+
+    Raises:
+        PlanError: fewer texts than slots, or the trace records too few children.
+    """
+
+    def advance(at: list[int]) -> Step:
+        rows = np.array(at)
+        scorer = RecordedScorer(recording, rows)
+        draft = grow(policy, scorer, batch)
+        accepted = np.maximum(draft.tokens, 0).sum(axis=1)  # the root and padding are -1
+        kept: list[int] = np.minimum(accepted + 1, recording.rows.left[rows]).tolist()
+        return Step(kept, int(draft.sizes.max()), draft.widths, int(scorer.censored.sum()))
+
+    return replay_stepped(recording.rows, batch, advance)
+
+
+def replay_stepped(rows: Rows, batch: int, advance: Advance) -> Replay:
+    """Return the rounds of whatever decodes: it is asked round by round, in order.
+
+    Args:
+        rows: the numbering of the texts' positions.
+        batch: slots.
+        advance: told the rows of the running sequences, in slot order.
+
+    Raises:
+        PlanError: fewer texts than slots.
+    """
+    steps: list[Step] = []
+
+    def noted(at: list[int]) -> list[int]:
+        steps.append(advance(at))
+        return steps[-1].kept
+
+    walked = _walk(rows, batch, noted)
+    widths = [step.widths for step in steps]
+    padded = np.zeros((len(widths), max(map(len, widths))), dtype=np.int64)
+    for row, ran in zip(padded, widths, strict=True):
+        row[: len(ran)] = ran
+    nodes = np.array([step.nodes for step in steps], dtype=np.int64)
+    return _replay(walked, rows, nodes, padded, sum(step.censored for step in steps))
+
+
+def _require_texts(rows: Rows, batch: int) -> None:
+    texts = len(rows.starts)
+    if not 1 <= batch <= texts:
+        raise PlanError(f"a batch of {batch} needs as many texts, the trace holds {texts}; record more prompts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Walk:
+    """Per counted round and slot: the row it started at, the tokens it kept, those it kept before."""
+
+    at: Ints
+    kept: Ints
+    fresh: Ints
+
+
+def _walk(rows: Rows, batch: int, advance: Callable[[list[int]], list[int]]) -> _Walk:
+    _require_texts(rows, batch)
+    waiting = rows.starts.tolist()[::-1]
+    left = rows.left.tolist()
+    running: list[int] = []
+    fresh: list[int] = []
+    at, kept, before = [], [], []
+    while len(running) + len(waiting) >= batch:
+        while len(running) < batch:
+            running.append(waiting.pop())
+            fresh.append(1)
+        step = advance(running)
+        at.append(running)
+        kept.append(step)
+        before.append(fresh)
+        running = [row + tokens for row, tokens in zip(running, step, strict=True)]
+        fresh = step.copy()
+        _leave(running, fresh, [row for row in running if not left[row]])
+    return _Walk(at=np.array(at), kept=np.array(kept), fresh=np.array(before))
+
+
+def _leave(running: list[int], fresh: list[int], finished: list[int]) -> None:
+    """Let the finished rows, in slot order, give their slots to the last of the list."""
+    for row in finished:
+        slot = running.index(row)
+        running[slot], fresh[slot] = running[-1], fresh[-1]
+        running.pop()
+        fresh.pop()
+
+
+def _replay(walked: _Walk, rows: Rows, nodes: Ints, widths: Ints, censored: int) -> Replay:
+    return Replay(
+        contexts=rows.contexts[walked.at].max(axis=1),
+        nodes=nodes,
+        catch_up=walked.fresh.max(axis=1),
+        widths=widths,
+        texts=rows.text_of[walked.at],
+        kept=walked.kept,
+        censored=censored,
+    )

@@ -1,0 +1,82 @@
+"""One policy with one drafter, replayed and priced in one cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..growth.draft import Ints
+from ..inputs import LOOKUP
+from ..kernels.rounds import sum_by_text
+from ..lossy.quality import Quality
+from ..policies import TreePolicy
+from ..pricing.cost import CellCosts, Floats, RoundTimes
+from ..replay.replay import Replay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Candidate:
+    """What a policy yields in the steady state of one cell; times are means per round.
+
+    Attributes:
+        drafter: name of what drafts, None for plain decoding.
+        tokens: (texts,), tokens each recorded text emitted in the rounds counted.
+        ms: (texts,), time spent on each; the slots of a round share its time equally.
+        tokens_per_round: per sequence.
+        censored_share: share of the visited positions whose result the trace leaves open.
+        run_tokens: the padding it was priced with: index = tokens in the tree, value = tokens fed.
+        quality: of a lossy policy, what it was measured to cost; None for all that are lossless.
+    """
+
+    policy: TreePolicy
+    drafter: str | None
+    tokens: Ints
+    ms: Floats
+    tokens_per_round: float
+    draft_ms: float
+    verify_ms: float
+    host_ms: float
+    censored_share: float
+    run_tokens: tuple[int, ...]
+    quality: Quality | None = None
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of all slots per second."""
+        return float(self.tokens.sum() / self.ms.sum() * 1000.0)
+
+    @property
+    def round_ms(self) -> float:
+        """Mean milliseconds of one round."""
+        return self.draft_ms + self.verify_ms + self.host_ms
+
+
+def times_of(policy: TreePolicy, drafter: str | None, replay: Replay, costs: CellCosts) -> RoundTimes:
+    """Return what each round of a replay costs; `drafter` is one model, LOOKUP, or None.
+
+    Raises:
+        PlanError: a forward is larger than what was measured, or the kind has no host time.
+    """
+    return costs.times(replay, policy.kind, None if drafter == LOOKUP else drafter)
+
+
+def candidate_of(
+    policy: TreePolicy, drafter: str | None, replay: Replay, times: RoundTimes, costs: CellCosts, texts: int
+) -> Candidate:
+    """Return the candidate of a replay whose rounds take these times; `drafter` is LOOKUP for a LookupPolicy."""
+    tokens, ms = np.zeros(texts, dtype=np.int64), np.zeros(texts)
+    sum_by_text(replay.arrays, times.by_part, tokens, ms)
+    draft_ms, verify_ms, host_ms = times.by_part.mean(axis=1).tolist()
+    return Candidate(
+        policy=policy,
+        drafter=drafter,
+        tokens=tokens,
+        ms=ms,
+        tokens_per_round=replay.tokens_per_round,
+        draft_ms=draft_ms,
+        verify_ms=verify_ms,
+        host_ms=host_ms,
+        censored_share=replay.censored_share,
+        run_tokens=costs.verifying(policy.kind, drafter).run_tokens[: policy.max_verify_tokens + 1],
+    )

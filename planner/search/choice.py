@@ -1,0 +1,350 @@
+"""Which of a cell's priced candidates may be used, which of them it would take by itself, and what it promises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..growth.shape import ShapeFacts
+from ..plans.plan import Alternative, ErrorParts, Lead, PlanCell, Prediction, PublishedPrice, StackForecast
+from ..policies import LossyPolicy, PlainPolicy, ResumedPolicy, StackPolicy, TextPolicy, drafting
+from ..pricing.cost import CellCosts, Floats
+from ..pricing.estimate import by_text, rates_of, relative_error, resampled, resampled_rates
+from ..reasons.sensitivity import outlook_of
+from .candidate import Candidate
+from .contest import Contest
+from .crossfit import Bools, cross_fitted_rate
+
+SIMPLICITY = {  # of equally many models and nodes: shapes known before the round, then those that grow
+    "plain": 0,
+    "lookup": 0,
+    "chain": 0,
+    "resumed": 1,
+    "suffix": 1,
+    "static": 1,
+    "confident-chain": 2,
+    "suffix-tree": 2,
+    "cacheback": 2,
+    "eagle2": 3,
+    "talon": 3,
+    "opt-tree": 3,
+    "hybrid": 4,
+    "cast": 4,
+    "stack": 5,
+    "lossy-fly": 6,
+    "lossy-pad": 6,
+}
+TIE = 0.005  # relative distance below which two speeds are equal, whatever the texts say
+TIE_MOST = 0.01  # relative distance above which they are not, however few the texts are: what simplicity may cost
+CONSIDERED = 0.2  # relative distance to the fastest up to which noise is looked at
+DRIFT = 0.02  # least relative standard deviation of a device between measuring and decoding
+SDS_OF_90_PERCENT = 1.645
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurfaceErrors:
+    """Relative errors of the measured latencies: of the target, by drafter name, and of all by the device's drift."""
+
+    verify: float
+    drafts: dict[str, float]
+    drift: float = DRIFT
+    resumed: dict[str, float] = field(default_factory=dict)  # of verifications from an exit's states, by its name
+
+    def verify_of(self, candidate: Candidate) -> float:
+        """Return the error of a candidate's verification."""
+        if isinstance(candidate.policy, ResumedPolicy):
+            return self.resumed[candidate.drafter or ""]
+        return self.verify
+
+    def draft_of(self, candidate: Candidate) -> float:
+        """Return the error of a candidate's drafting, of a stack that of its worst known model; 0 without a model."""
+        drafts = drafting(candidate.policy)
+        names = drafts.models if isinstance(drafts, StackPolicy) else (candidate.drafter or "",)
+        return max(self.drafts.get(name, 0.0) for name in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ballot:
+    """The candidates of one cell that may be chosen.
+
+    Attributes:
+        candidates: all that were priced.
+        plain: place of plain decoding.
+        able: places of those that may be chosen, plain decoding always among them.
+        near: places of those as good as the best, the one the cell takes by itself first.
+        cross_fitted: tokens per second of choices on texts that did not make them, NaN where that cannot be told.
+    """
+
+    candidates: list[Candidate]
+    plain: int
+    able: tuple[int, ...]
+    near: tuple[int, ...]
+    cross_fitted: float
+
+    @property
+    def flattery(self) -> float:
+        """By how much the choice on these texts is faster than on others, relative, at least 0."""
+        if self.near[0] == self.plain or not math.isfinite(self.cross_fitted):
+            return 0.0
+        return max(0.0, 1.0 - self.cross_fitted / self.candidates[self.near[0]].tokens_per_s)
+
+
+def ballot_of(contest: Contest, weights: Floats) -> Ballot:
+    """Return which candidates of a cell are as good as its best; plain decoding must be among the priced.
+
+    The best is the fastest that keeps the bound, or, where none does, of those with the least latency. Where a promise
+    freed of its optimism is no faster than plain decoding, plain decoding alone is left.
+
+    Args:
+        contest: of the cell.
+        weights: (resamples, texts), how often each text is drawn.
+    """
+    candidates = contest.priced
+    plain = next(place for place, one in enumerate(candidates) if isinstance(one.policy, PlainPolicy))
+    able = _able(contest)
+    field = Field.of([candidates[place] for place in able], weights)
+    near = tuple(int(able[place]) for place in field.near())
+    searched = np.array([contest.searched_on[place] for place in able])
+    crossed = 1000.0 * cross_fitted_rate(field.tokens, field.ms, searched, field.choose)
+    speed = candidates[near[0]].tokens_per_s
+    is_no_gain = (min(crossed, speed) if math.isfinite(crossed) else speed) <= candidates[plain].tokens_per_s
+    if is_no_gain and plain in able:
+        near = (plain,)
+    return Ballot(
+        candidates=candidates,
+        plain=plain,
+        able=tuple(sorted({plain, *near, *able.tolist()})),
+        near=near,
+        cross_fitted=crossed,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Field:
+    """Candidates of which one is to be chosen.
+
+    Attributes:
+        tokens, ms: (candidates, texts).
+        simplicity: (candidates,), rank of each, the simplest first.
+        weights: (resamples, texts).
+    """
+
+    tokens: Floats
+    ms: Floats
+    simplicity: Ints
+    weights: Floats
+
+    @staticmethod
+    def of(candidates: Sequence[Candidate], weights: Floats) -> Field:
+        """Return the field of some candidates."""
+        tokens, ms = by_text(candidates)
+        return Field(tokens=tokens, ms=ms, simplicity=ranks_of_simplicity(candidates), weights=weights)
+
+    def near(self, may: Ints | None = None, texts: Bools | None = None) -> list[int]:
+        """Return the places whose distance to the fastest is noise, the simplest first.
+
+        Noise is the standard error of the paired difference over resampled texts, but at least TIE and at most
+        TIE_MOST: with few texts it would else let a plainly slower policy pass for as good.
+
+        Args:
+            may: places to choose among; all where None.
+            texts: (texts,), to choose by; all where None.
+        """
+        rows = np.arange(len(self.tokens)) if may is None else may
+        used = np.ones(self.tokens.shape[1], dtype=np.bool_) if texts is None else texts
+        tokens, ms = self.tokens[rows][:, used], self.ms[rows][:, used]
+        speeds = rates_of(tokens, ms)
+        best = float(speeds.max())
+        close = np.flatnonzero(speeds >= (1.0 - CONSIDERED) * best)
+        drawn = resampled(tokens[close], ms[close], self.weights[:, used])
+        noise = np.clip((drawn[int(speeds[close].argmax())] - drawn).std(axis=1), TIE * best, TIE_MOST * best)
+        tied = rows[close[best - speeds[close] <= noise]]
+        return sorted(tied.tolist(), key=lambda place: int(self.simplicity[place]))
+
+    def choose(self, may: Ints, texts: Bools) -> int:
+        """Return the simplest of the places near the best."""
+        return self.near(may, texts)[0]
+
+
+def ranks_of_simplicity(candidates: Sequence[Candidate]) -> Ints:
+    """Return (candidates,): the place of each among them, simplest first; of equally simple ones the faster first."""
+    keys = [_complexity(candidate) for candidate in candidates]
+    order = sorted(range(len(keys)), key=lambda place: keys[place])
+    ranks = np.empty(len(keys), dtype=np.int64)
+    ranks[order] = np.arange(len(keys))
+    return ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What a cell's plan tells besides its choice, whichever of the near candidates that is."""
+
+    published: tuple[PublishedPrice, ...] = ()
+    stack: StackForecast | None = None
+    shape: ShapeFacts | None = None
+
+
+def planned_cell(
+    contest: Contest, ballot: Ballot, taken: int, weights: Floats, errors: SurfaceErrors, beside: Beside
+) -> PlanCell:
+    """Return the cell's plan once the schedule has taken one of its near candidates.
+
+    Args:
+        taken: place among `ballot.near`.
+        weights: (resamples, texts).
+    """
+    cell, chosen = contest.costs.cell, ballot.candidates[ballot.near[taken]]
+    plain, able = ballot.candidates[ballot.plain], [ballot.candidates[place] for place in ballot.able]
+    flattery = 0.0 if chosen is plain else ballot.flattery
+    rates = resampled_rates([chosen, plain], weights)
+    promise = Promise(rates=rates, plain=plain, errors=errors, texts=weights.shape[1])
+    others = alternatives(able, chosen)
+    place, base = ballot.able.index(ballot.near[taken]), ballot.able.index(ballot.plain)
+    return PlanCell(
+        batch=cell.batch,
+        context=cell.context,
+        policy=chosen.policy,
+        drafter=chosen.drafter,
+        run_tokens=chosen.run_tokens,
+        prediction=promise.of(chosen, flattery),
+        plain=promise.of(plain, 0.0),
+        runner_up=others[0] if others else None,
+        lead=_lead(chosen, able, others, weights),
+        alternatives=others,
+        published=beside.published,
+        outlook=outlook_of(able, place, base, contest.costs, optimism=flattery),
+        memory_bytes=contest.needs_bytes(chosen.policy, chosen.drafter),
+        keeps_bound=_keeps_bound(contest, ballot.near[taken], flattery),
+        stack=beside.stack,
+        shape=beside.shape,
+        run_ms=_run_ms(contest.costs, chosen),
+        quality=chosen.quality,
+    )
+
+
+def _run_ms(costs: CellCosts, chosen: Candidate) -> tuple[float, ...]:
+    """Return what the forwards of a candidate's verification take at the cell's context; a root alone is read whole."""
+    context, count = costs.cell.context, len(chosen.run_tokens)
+    own = costs.verifying(chosen.policy.kind, chosen.drafter).table.row(context)[2:count]
+    return (*costs.verify.row(context)[:2].tolist(), *own.tolist())
+
+
+def _lead(chosen: Candidate, able: Sequence[Candidate], others: Sequence[Alternative], weights: Floats) -> Lead | None:
+    """Return how far the choice is ahead of the runner-up on the recorded texts."""
+    if not others:
+        return None
+    rival = next(one for one in able if (one.policy, one.drafter) == (others[0].policy, others[0].drafter))
+    drawn = resampled_rates([chosen, rival], weights)
+    usable = (drawn > 0.0).all(axis=0)
+    return Lead(
+        relative=chosen.tokens_per_s / rival.tokens_per_s - 1.0,
+        error=float((drawn[0, usable] / drawn[1, usable]).std()),
+    )
+
+
+def _keeps_bound(contest: Contest, place: int, flattery: float) -> bool:
+    """Return whether a candidate keeps the bound once its optimism is taken off."""
+    if contest.bound is None:
+        return True
+    return contest.latencies_ms[place] / (1.0 - flattery) <= contest.bound.most_ms
+
+
+def alternatives(candidates: Sequence[Candidate], chosen: Candidate) -> tuple[Alternative, ...]:
+    """Return the fastest of every other kind and drafter, fastest first."""
+    fastest: dict[tuple[str, str | None], Candidate] = {}
+    for candidate in sorted(candidates, key=lambda candidate: -candidate.tokens_per_s):
+        fastest.setdefault((candidate.policy.kind, candidate.drafter), candidate)
+    fastest.pop((chosen.policy.kind, chosen.drafter))
+    return tuple(
+        Alternative(
+            label=candidate.policy.label,
+            policy=candidate.policy,
+            drafter=candidate.drafter,
+            tokens_per_s=candidate.tokens_per_s,
+        )
+        for candidate in fastest.values()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Promise:
+    """Turns a chosen candidate and plain decoding of one cell into predictions.
+
+    Attributes:
+        rates: (2, resamples), paired: of the chosen one and of plain decoding.
+        plain: plain decoding.
+        texts: how many were recorded.
+    """
+
+    rates: Floats
+    plain: Candidate
+    errors: SurfaceErrors
+    texts: int
+
+    def of(self, chosen: Candidate, flattery: float) -> Prediction:
+        """Return a candidate's prediction after taking the relative flattery off its tokens."""
+        is_plain = chosen is self.plain
+        own, plainly = self.rates[1 if is_plain else 0], self.rates[1]
+        usable = (own > 0.0) & (plainly > 0.0)  # with few texts a resample may hold none of a steady round
+        parts = self._parts(chosen, own[usable], flattery)
+        relative = self._parts(chosen, own[usable] / plainly[usable], flattery)
+        speed = chosen.tokens_per_s * (1.0 - flattery)
+        speedup = speed / self.plain.tokens_per_s
+        margin, speedup_margin = _margin(parts), 0.0 if is_plain else _margin(relative)
+        return Prediction(
+            tokens_per_s=speed,
+            low=speed * max(1.0 - margin, 0.0),
+            high=speed * (1.0 + margin),
+            tokens_per_round=chosen.tokens_per_round * (1.0 - flattery),
+            round_ms=chosen.round_ms,
+            draft_ms=chosen.draft_ms,
+            verify_ms=chosen.verify_ms,
+            host_ms=chosen.host_ms,
+            speedup_over_plain=speedup,
+            speedup_low=speedup * max(1.0 - speedup_margin, 0.0),
+            speedup_high=speedup * (1.0 + speedup_margin),
+            errors=parts,
+        )
+
+    def _parts(self, chosen: Candidate, rates: Floats, flattery: float) -> ErrorParts:
+        verify = self.errors.verify_of(chosen) * chosen.verify_ms / chosen.round_ms
+        draft = self.errors.draft_of(chosen) * chosen.draft_ms / chosen.round_ms
+        return ErrorParts(
+            acceptance=math.sqrt(2.0) * relative_error(rates, self.texts),
+            surfaces=math.hypot(verify, draft),
+            drift=self.errors.drift,
+            optimism=flattery,
+        )
+
+
+def _able(contest: Contest) -> Ints:
+    """Return the places that may be chosen: those that keep the bound, where none does those that miss it least."""
+    keeping = np.array([place for place in range(len(contest.priced)) if contest.keeps_bound(place)], dtype=np.int64)
+    if len(keeping):
+        return keeping
+    latencies = np.array(contest.latencies_ms)
+    return np.flatnonzero(latencies <= latencies.min() * (1.0 + TIE_MOST))
+
+
+def _margin(parts: ErrorParts) -> float:
+    return SDS_OF_90_PERCENT * math.hypot(parts.acceptance, parts.surfaces, parts.drift)
+
+
+def _complexity(candidate: Candidate) -> tuple[float, ...]:
+    """Return what makes a candidate less simple: loss, models, nodes, how its tree comes about; then the slower."""
+    policy, drafts = candidate.policy, drafting(candidate.policy)
+    models = 0 if isinstance(policy, PlainPolicy | TextPolicy) else 1
+    if isinstance(drafts, StackPolicy):
+        models = len(drafts.models)
+    return (
+        isinstance(policy, LossyPolicy),
+        models,
+        policy.max_verify_tokens,
+        SIMPLICITY[policy.kind],
+        -candidate.tokens_per_s,
+    )

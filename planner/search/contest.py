@@ -1,0 +1,207 @@
+"""All candidates of one cell: priced, pruned because they cannot win, or left out because they cannot be priced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ...errors import PlanError
+from ..inputs import LOOKUP
+from ..lossy.quality import Quality
+from ..plans.provenance import LeftOut
+from ..policies import LossyPolicy, PlainPolicy, TreePolicy
+from ..pricing.bounds import least_round_ms
+from ..pricing.cost import CellCosts, RoundTimes
+from ..replay.acceptance import PositionResults
+from ..replay.replay import Replay
+from .candidate import Candidate, candidate_of, times_of
+from .crossfit import EVERYWHERE
+from .objective import LatencyBound
+
+MOST_CENSORED = 0.02  # share of visited positions that may lack an expansion before a policy is left out
+REACH = 0.90  # candidates that cannot come so near to the cell's best are not replayed
+TAIL = 0.90  # share of rounds that keep a bound on the tail
+Rival = tuple[str, str | None]  # kind and drafter
+
+
+@dataclass(slots=True, eq=False)
+class Contest:
+    """The candidates of one cell.
+
+    Attributes:
+        needs_bytes: the memory a policy with a drafter takes, None where that is not known.
+        most_bytes: of memory; None is no limit.
+        bound: of the latency; a candidate that breaks it is priced, but nothing is measured against it.
+        priced: candidates, in the order they came.
+        searched_on: of each, the half of the folds its knobs were searched on, or EVERYWHERE.
+        latencies_ms: of each where there is a bound: what the bound is about.
+        pruned: how many were not replayed because they cannot win.
+        clipped_share: of plain decoding's rounds, those priced at the nearest measured context.
+        steady_share: of the texts' tokens, those that plain decoding emits while every slot is busy.
+    """
+
+    costs: CellCosts
+    texts: int  # recorded
+    needs_bytes: Callable[[TreePolicy, str | None], int | None]
+    most_bytes: int | None = None
+    bound: LatencyBound | None = None
+    priced: list[Candidate] = field(default_factory=list)
+    searched_on: list[int] = field(default_factory=list)
+    latencies_ms: list[float] = field(default_factory=list)
+    pruned: int = 0
+    clipped_share: float = 0.0
+    steady_share: float = 1.0
+    _best: dict[Rival | None, float] = field(default_factory=dict)
+    _refused: dict[Rival, list[str]] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> int:
+        """Sequences of the cell."""
+        return self.costs.cell.batch
+
+    @property
+    def best_rate(self) -> float:
+        """Most tokens per second so far, of those that keep the bound."""
+        return self._best.get(None, 0.0)
+
+    def best_with(self, drafter: str) -> float:
+        """Return the most tokens per second with a drafter so far, 0 where none was priced."""
+        return max((speed for rival, speed in self._best.items() if rival and rival[1] == drafter), default=0.0)
+
+    def keeps_bound(self, place: int) -> bool:
+        """Return whether a priced candidate keeps the bound; all do where there is none."""
+        return self.bound is None or self.latencies_ms[place] <= self.bound.most_ms
+
+    def best_of(self, kind: str, drafter: str | None) -> float:
+        """Return the most tokens per second of a kind with a drafter so far, 0 where none was priced."""
+        return self._best.get((kind, drafter), 0.0)
+
+    def lacks_host_time(self, policy: TreePolicy, drafter: str | None) -> bool:
+        """Return whether nobody timed the host in rounds of a policy's kind; it is then refused without a replay."""
+        try:
+            self.costs.host_of(policy.kind)
+        except PlanError as error:
+            self.refuse(policy, drafter, str(error))
+            return True
+        return False
+
+    def can_matter(self, policy: TreePolicy, drafter: str | None, results: PositionResults, most_tokens: float) -> bool:
+        """Return whether a policy may come near the best, or be the best of its kind and drafter; count it if not.
+
+        One whose results are not all recorded has no bound on its speed; it is for `enter` to refuse. Where much of the
+        texts is decoded outside the steady state, the bound, which is about whole texts, says nothing.
+
+        Args:
+            policy, drafter: what is to be priced.
+            results: its own, at every position.
+            most_tokens: per sequence and round, from `bounds.most_tokens_per_round`.
+        """
+        if results.censored.mean() > MOST_CENSORED or self.steady_share < REACH:
+            return True
+        model = None if drafter == LOOKUP else drafter
+        least_ms = least_round_ms(results, policy.kind, model, self.costs)
+        most_rate = 1000.0 * self.costs.cell.batch * most_tokens / least_ms if np.isfinite(least_ms) else np.inf
+        matters = most_rate >= min(REACH * self.best_rate, self.best_of(policy.kind, drafter))
+        self.pruned += not matters
+        return bool(matters)
+
+    def enter(
+        self,
+        policy: TreePolicy,
+        drafter: str | None,
+        replay: Replay,
+        searched_on: int = EVERYWHERE,
+        *,
+        times: RoundTimes | None = None,
+        quality: Quality | None = None,
+    ) -> Candidate | None:
+        """Price a replay, or note why it cannot be and return None.
+
+        Args:
+            policy, drafter, replay: what is priced.
+            searched_on: half of the folds its knobs were searched on.
+            times: of the rounds, where they are known: where several models draft.
+            quality: what a lossy policy was measured to cost; it is refused without.
+        """
+        refusal = self._lacking(policy, drafter) or self._refusal(policy, drafter, replay)
+        if isinstance(policy, LossyPolicy) and quality is None:
+            refusal = "it is lossy, and what it costs in quality was not measured"
+        if refusal is None:
+            try:
+                known = times or times_of(policy, drafter, replay, self.costs)
+                made = candidate_of(policy, drafter, replay, known, self.costs, self.texts)
+                found = made if quality is None else replace(made, quality=quality)
+            except PlanError as error:
+                refusal = str(error)
+        if refusal is not None:
+            self.refuse(policy, drafter, refusal)
+            return None
+        self.priced.append(found)
+        self.searched_on.append(searched_on)
+        if self.bound is not None:
+            self.latencies_ms.append(self._latency_ms(found, replay, known, self.bound))
+        if self.keeps_bound(-1):
+            for rival in (None, (policy.kind, drafter)):
+                self._best[rival] = max(self._best.get(rival, 0.0), found.tokens_per_s)
+        return found
+
+    def refuse(self, policy: TreePolicy, drafter: str | None, reason: str) -> None:
+        """Note a policy that cannot be priced."""
+        self._refused.setdefault((policy.kind, drafter), []).append(f"{policy.label}: {reason}")
+
+    def find(self, policy: TreePolicy, drafter: str | None) -> Candidate | None:
+        """Return a candidate that was priced, None where this policy was not."""
+        is_it = (one for one in self.priced if one.drafter == drafter and one.policy == policy)
+        return next(is_it, None)
+
+    def reason(self, policy: TreePolicy, drafter: str | None) -> str:
+        """Return why a policy has no price."""
+        own = f"{policy.label}: "
+        reasons = self._refused.get((policy.kind, drafter), [])
+        return next(reason.removeprefix(own) for reason in reasons if reason.startswith(own))
+
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Return what could not be priced, one line per kind and drafter, the first of each as its reason."""
+        cell = self.costs.cell
+        return tuple(
+            LeftOut(
+                batch=cell.batch,
+                context=cell.context,
+                drafter=drafter,
+                label=reasons[0].split(":")[0] if len(reasons) == 1 else f"{len(reasons)} of kind {kind}",
+                reason=reasons[0].split(": ", 1)[1] if len(reasons) == 1 else f"for example {reasons[0]}",
+            )
+            for (kind, drafter), reasons in self._refused.items()
+        )
+
+    def _lacking(self, policy: TreePolicy, drafter: str | None) -> str | None:
+        try:
+            self.costs.verifying(policy.kind, drafter)
+        except PlanError as error:
+            return str(error)
+        return None
+
+    def _refusal(self, policy: TreePolicy, drafter: str | None, replay: Replay) -> str | None:
+        if replay.censored_share > MOST_CENSORED:
+            lacking = f"{replay.censored_share:.1%} of the visited positions lack a recorded expansion"
+            return f"{lacking}; record wider or deeper"
+        if policy.max_verify_tokens > self.costs.verifying(policy.kind, drafter).table.most_tokens:
+            return f"a verify of {policy.max_verify_tokens} tokens was not measured; profile larger ones"
+        if self.most_bytes is None or isinstance(policy, PlainPolicy):
+            return None
+        needed = self.needs_bytes(policy, drafter)
+        if needed is not None and needed > self.most_bytes:
+            return f"it takes {needed / 2**30:.2f} GiB of memory, at most {self.most_bytes / 2**30:.2f} GiB are allowed"
+        return None
+
+    def _latency_ms(self, found: Candidate, replay: Replay, times: RoundTimes, bound: LatencyBound) -> float:
+        if bound.metric == "itl":
+            return 1000.0 * self.batch / found.tokens_per_s
+        return _tail_ms(replay, times)
+
+
+def _tail_ms(replay: Replay, times: RoundTimes) -> float:
+    """Return the milliseconds per token that nine of ten rounds of a sequence keep."""
+    return float(np.quantile((times.total_ms[:, None] / replay.kept).ravel(), TAIL))

@@ -1,0 +1,55 @@
+"""What a plan is chosen for: the most tokens per second, if asked for among what keeps a latency bound.
+
+At one batch size, the mean time per token is batch / throughput, so the most tokens per second are also the lowest
+mean latency. A bound decides which cells can serve at all; a bound on the tail rules out policies whose rounds are long
+and seldom pay.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from ...errors import PlanError
+
+Metric = Literal["itl", "p90_itl"]
+METRICS: tuple[Metric, ...] = ("itl", "p90_itl")
+_SLO = re.compile(r"\s*(\w+)\s*<=?\s*([0-9]*\.?[0-9]+)\s*ms\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyBound:
+    """A service-level objective of one sequence.
+
+    itl       mean inter-token latency: milliseconds of decoding per token
+    p90_itl   what nine of ten rounds keep: milliseconds of a round per token it yields
+    """
+
+    metric: Metric
+    most_ms: float
+
+    def __post_init__(self) -> None:
+        if self.metric not in METRICS or not self.most_ms > 0.0:
+            raise PlanError(
+                f"a latency bound is one of {', '.join(METRICS)} and positive milliseconds, got {self.metric!r} and "
+                f"{self.most_ms}; write for example 'itl<=30ms'"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.metric}<={self.most_ms:g}ms"
+
+
+def parse_bound(text: str) -> LatencyBound:
+    """Return the bound of a text such as "itl<=30ms".
+
+    Raises:
+        PlanError: it has another form.
+    """
+    match = _SLO.fullmatch(text)
+    if match is None or match[1] not in METRICS:
+        raise PlanError(
+            f"cannot read the latency bound {text!r}; write METRIC<=NUMBERms, METRIC {' or '.join(METRICS)}"
+        )
+    metric: Metric = "itl" if match[1] == "itl" else "p90_itl"
+    return LatencyBound(metric=metric, most_ms=float(match[2]))

@@ -1,0 +1,48 @@
+"""How a plan is searched for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import PlanError
+from ..text.frozen import FrozenTable
+from .objective import LatencyBound
+
+if TYPE_CHECKING:
+    import optuna
+
+Studies = Callable[[str], "optuna.Study"]  # opens or creates the study of a name; trials it holds are not run again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """How long a search takes and what it must keep to.
+
+    Attributes:
+        seed: of the resampling of texts and of Optuna's samplers.
+        trials: Optuna trials per cell and searched policy kind; 0 leaves it at grids and fixed points.
+        bound: latency to keep where possible.
+        max_memory_bytes: weights and key-value caches of a cell may take at most this.
+        allow_lossy: whether ways may compete whose output is not the target's own.
+        max_quality_loss: most that such a way may lose, at the upper end of the interval of its measured loss, in
+            units of its measure; None is no limit.
+        tables: frozen ones that Cacheback may draft from beside the texts' own.
+    """
+
+    seed: int = 0
+    trials: int = 24
+    bound: LatencyBound | None = None
+    max_memory_bytes: int | None = None
+    allow_lossy: bool = False
+    max_quality_loss: float | None = None
+    tables: tuple[FrozenTable, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.trials < 0:
+            raise PlanError(f"the number of Optuna trials must be at least 0, got {self.trials}")
+        if self.max_memory_bytes is not None and self.max_memory_bytes < 1:
+            raise PlanError(f"memory must be a positive number of bytes, got {self.max_memory_bytes}")
+        if self.max_quality_loss is not None and not self.allow_lossy:
+            raise PlanError("a limit on the loss of quality means nothing where nothing lossy is allowed; allow it too")

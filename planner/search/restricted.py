@@ -1,0 +1,164 @@
+"""Prices of chosen policies in every cell of a plan, on the plan's inputs: for a choice among less than a plan's all.
+
+An engine expresses some policies and not others. What it can express is priced here as candidates of a plan are, by
+replay on the recorded texts and the measured surfaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ...errors import PlanError
+from ..inputs import LOOKUP, PlanInputs, resumes_of
+from ..plans.schedule import Place
+from ..policies import (
+    CastPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    LookupPolicy,
+    StackPolicy,
+    SuffixTreePolicy,
+    TreePolicy,
+)
+from ..pricing.cost import Cell, cell_costs
+from ..replay.acceptance import PositionResults, confident_chain_results, eagle2_results
+from ..replay.rehearsal import Rehearsal
+from ..replay.replay import replay_results
+from ..stacks.search import StackSearch
+from ..text.lookup import Occurrence
+from ..text.results import lookup_results, suffix_tree_results
+from .contest import Contest
+from .objective import LatencyBound
+
+Staged = tuple[TreePolicy, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a policy yields in a cell.
+
+    Attributes:
+        tokens_per_s: of all sequences, nothing taken off for optimism.
+        keeps_bound: whether it keeps the latency bound; True where there is none.
+    """
+
+    tokens_per_s: float
+    keeps_bound: bool
+
+
+def prices(
+    inputs: PlanInputs, cells: Sequence[Cell], staged: Sequence[Staged], bound: LatencyBound | None = None
+) -> dict[Staged, dict[Place, Price]]:
+    """Return the prices of policies by cell; none where a policy cannot be priced there, with the reason unsaid.
+
+    Args:
+        inputs: what was measured and recorded.
+        cells: from `cells_of`.
+        staged: policies with their drafters: None for plain decoding, LOOKUP where the text drafts.
+        bound: of the latency.
+
+    Raises:
+        PlanError: the inputs have no such drafter, or fewer texts than slots.
+        MeasurementError: a batch was not measured.
+    """
+    rehearsal = Rehearsal(inputs)
+    contests = {(cell.batch, cell.context): _contest(inputs, cell, bound) for cell in cells}
+    found: dict[Staged, dict[Place, Price]] = {one: {} for one in staged}
+    for one, results in _results(rehearsal, staged):
+        replays = {batch: replay_results(results, rehearsal.rows, batch) for batch in {cell.batch for cell in cells}}
+        for place, contest in contests.items():
+            _note(found[one], place, contest, contest.enter(*one, replays[place[0]]) is not None)
+    stacks = StackSearch(rehearsal, seed=0)
+    for policy, drafter in staged:
+        for place, contest in contests.items():
+            if isinstance(policy, CastPolicy):
+                replay = rehearsal.replay(policy, drafter, place[0])
+                _note(found[policy, drafter], place, contest, contest.enter(policy, drafter, replay) is not None)
+            elif isinstance(policy, StackPolicy):
+                _note(found[policy, drafter], place, contest, _is_priced(stacks, contest, policy))
+    return found
+
+
+def _contest(inputs: PlanInputs, cell: Cell, bound: LatencyBound | None) -> Contest:
+    drafts = {drafter.name: drafter.surface for drafter in inputs.drafters}
+    costs = cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs))
+    return Contest(costs=costs, texts=len(inputs.texts), needs_bytes=lambda policy, drafter: None, bound=bound)
+
+
+def _results(rehearsal: Rehearsal, staged: Sequence[Staged]) -> Iterator[tuple[Staged, PositionResults]]:
+    """Yield what each policy does at every position; grids of one kind come out of one pass."""
+    wanted = set(staged)
+    beams = {(policy.top_k, drafter) for policy, drafter in wanted if isinstance(policy, Eagle2Policy)}
+    for top_k, drafter in sorted(beams, key=str):
+        yield from _beam(rehearsal, wanted, top_k, drafter)
+    doubting = {drafter for policy, drafter in wanted if isinstance(policy, ConfidentChainPolicy)}
+    for drafter in sorted(doubting, key=str):
+        yield from _confident(rehearsal, wanted, drafter)
+    yield from _lookups(rehearsal, wanted)
+    yield from _suffix_trees(rehearsal, wanted)
+    together = (Eagle2Policy, ConfidentChainPolicy, LookupPolicy, SuffixTreePolicy, CastPolicy, StackPolicy)
+    for policy, drafter in staged:
+        if not isinstance(policy, together):
+            yield from _alone(rehearsal, policy, drafter)
+
+
+def _beam(
+    rehearsal: Rehearsal, wanted: set[Staged], top_k: int, drafter: str | None
+) -> Iterator[tuple[Staged, PositionResults]]:
+    recording = rehearsal.recording(drafter or "")
+    own = [p for p, by in wanted if isinstance(p, Eagle2Policy) and (p.top_k, by) == (top_k, drafter)]
+    if top_k > recording.children:
+        return
+    depths, sizes = sorted({p.depth for p in own}), sorted({p.verify_tokens for p in own})
+    for policy, results in eagle2_results(recording, top_k, depths, sizes):
+        if (policy, drafter) in wanted:
+            yield (policy, drafter), results
+
+
+def _confident(
+    rehearsal: Rehearsal, wanted: set[Staged], drafter: str | None
+) -> Iterator[tuple[Staged, PositionResults]]:
+    own = [p for p, by in wanted if isinstance(p, ConfidentChainPolicy) and by == drafter]
+    lengths, confidences = sorted({p.length for p in own}), sorted({p.confidence for p in own})
+    for policy, results in confident_chain_results(rehearsal.recording(drafter or ""), lengths, confidences):
+        if (policy, drafter) in wanted:
+            yield (policy, drafter), results
+
+
+def _lookups(rehearsal: Rehearsal, wanted: set[Staged]) -> Iterator[tuple[Staged, PositionResults]]:
+    own = [(policy, drafter) for policy, drafter in wanted if isinstance(policy, LookupPolicy)]
+    by_search: dict[tuple[int, int, Occurrence], set[int]] = {}
+    for asked, _ in own:
+        by_search.setdefault((asked.max_ngram, asked.min_ngram, asked.occurrence), set()).add(asked.length)
+    for (longest, shortest, which), lengths in sorted(by_search.items()):
+        for policy, results in lookup_results(rehearsal.inputs.texts, longest, shortest, sorted(lengths), which):
+            if (policy, LOOKUP) in wanted:
+                yield (policy, LOOKUP), results
+
+
+def _suffix_trees(rehearsal: Rehearsal, wanted: set[Staged]) -> Iterator[tuple[Staged, PositionResults]]:
+    own = [policy for policy, _ in wanted if isinstance(policy, SuffixTreePolicy)]
+    for policy, results in suffix_tree_results(rehearsal.inputs.texts, own) if own else ():
+        yield (policy, LOOKUP), results
+
+
+def _alone(rehearsal: Rehearsal, policy: TreePolicy, drafter: str | None) -> Iterator[tuple[Staged, PositionResults]]:
+    """Yield one policy's results; nothing where the recording does not tell them."""
+    try:
+        yield (policy, drafter), rehearsal.results(policy, drafter)
+    except PlanError:
+        return
+
+
+def _note(found: dict[Place, Price], place: Place, contest: Contest, is_priced: bool) -> None:
+    if is_priced:
+        found[place] = Price(tokens_per_s=contest.priced[-1].tokens_per_s, keeps_bound=contest.keeps_bound(-1))
+
+
+def _is_priced(stacks: StackSearch, contest: Contest, policy: StackPolicy) -> bool:
+    try:
+        stacks.price(contest, policy)
+    except PlanError:
+        return False
+    return True

@@ -1,0 +1,158 @@
+"""The knobs that grids cannot hold, searched per cell: CAST's thresholds and caps, and what lies between grid points.
+
+Every drafter that comes near a cell's best is searched for, and every kind whose grid does. Each study sees one half
+of the texts alone, so that what it finds can be judged on the other (crossfit.py); CAST's survival curves are fitted on
+the same half.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...profiler.confidence import fit_calibration
+from ...profiler.records.calibration import SurvivalCurve
+from ..inputs import PlanInputs
+from ..policies import Eagle2Policy, TreePolicy
+from ..replay.rehearsal import Rehearsal
+from .candidate import Candidate
+from .contest import Contest
+from .crossfit import EVERYWHERE, HALVES, folds_of, half_of
+from .knobs import Knobs, search
+from .options import SearchOptions, Studies
+from .solved_cast import cast_policy, cast_space, fixed_point, like_eagle2, uniform
+from .spaces import MOST_CHILDREN, Space, spaces
+
+DRAFTER_REACH = 0.85  # of the cell's best, that a drafter's own best must come to
+KIND_REACH = 0.95  # of the same, that the best of a kind's grid must come to
+HAND_SET = (1.0, 2.0, 3.0)  # uniform CAST thresholds that always compete, on the drafter's own confidence
+STARTS = 2  # of a grid's fastest, that a study begins with
+STUDY_VERSION = 1  # of what a trial's knobs and value mean
+Bools = NDArray[np.bool_]
+
+
+@dataclass(slots=True, eq=False)
+class Searcher:
+    """Searches cells one by one; survival curves are fitted once per drafter and half."""
+
+    options: SearchOptions
+    studies: Studies
+    rehearsal: Rehearsal
+    _digest: str = ""
+    _survivals: dict[tuple[str, int], tuple[SurvivalCurve, ...]] = field(default_factory=dict)
+
+    def search(self, contest: Contest) -> None:
+        """Enter searched policies of the drafters and kinds that come near the best of a cell."""
+        for drafter in self.rehearsal.inputs.drafters:
+            if contest.best_with(drafter.name) >= DRAFTER_REACH * contest.best_rate:
+                hunts = [self._hunt(contest, drafter.name, half) for half in range(HALVES)]
+                if "cast" in contest.costs.host and contest.costs.verify.most_tokens >= 2:
+                    self._search_cast(contest, drafter.name, hunts)
+                for space in spaces(hunts[0].children, contest.costs.verify.most_tokens):
+                    if contest.best_of(space.kind, drafter.name) >= KIND_REACH * contest.best_rate:
+                        for hunt in hunts:
+                            starts = [space.knobs(policy) for policy in hunt.fastest(space.kind)]
+                            self._study(hunt, space, starts)
+
+    def _search_cast(self, contest: Contest, drafter: str, hunts: list[Hunt]) -> None:
+        for threshold in HAND_SET:
+            policy = cast_policy(contest.costs, drafter, hunts[0].children, uniform(threshold))
+            contest.enter(policy, drafter, self.rehearsal.replay(policy, drafter, contest.batch))
+        for hunt in hunts:
+            self._search_cast_on(hunt)
+
+    def _search_cast_on(self, hunt: Hunt) -> None:
+        space, contest = self._cast_space(hunt), hunt.contest
+        unit = 1000.0 * contest.batch / float(contest.costs.verify.row(contest.costs.cell.context)[1])
+        reached = fixed_point(lambda knobs: hunt.price(space.policy(knobs)), unit, contest.best_rate)
+        widest = {name: range_.high for name, range_ in space.ranges.items() if range_.is_whole}
+        starts = [widest | knobs for knobs in reached[:STARTS]]
+        starts += [like_eagle2(policy) for policy in hunt.fastest("eagle2") if isinstance(policy, Eagle2Policy)]
+        self._study(hunt, space, starts)
+
+    def _cast_space(self, hunt: Hunt) -> Space:
+        costs, survival = hunt.contest.costs, self._survival(hunt.drafter, hunt.half)
+
+        def policy(knobs: Knobs) -> TreePolicy:
+            return cast_policy(costs, hunt.drafter, hunt.children, knobs, survival)
+
+        ranges = cast_space(hunt.children, costs.verify.most_tokens)
+        return Space(kind="cast", ranges=ranges, policy=policy, knobs=lambda policy: {})
+
+    def _study(self, hunt: Hunt, space: Space, starts: list[dict[str, float]]) -> None:
+        trials = (self.options.trials + hunt.half) // HALVES  # an odd one goes to the second half
+        if trials:
+            cell, limits = hunt.contest.costs.cell, (self.options.bound, self.options.max_memory_bytes)
+            place = f"{cell.batch}x{cell.context} in {cell.low:g}..{cell.high:g}, {limits}, half {hunt.half}"
+            name = f"{self._inputs_digest()} v{STUDY_VERSION} {hunt.drafter} {space.kind} {place}"
+            search(self.studies(name), space.ranges, starts, trials, lambda knobs: hunt.price(space.policy(knobs)))
+
+    def _hunt(self, contest: Contest, drafter: str, half: int) -> Hunt:
+        return Hunt(contest=contest, drafter=drafter, half=half, rehearsal=self.rehearsal)
+
+    def _survival(self, drafter: str, half: int) -> tuple[SurvivalCurve, ...]:
+        if (drafter, half) not in self._survivals:
+            trace = self.rehearsal.inputs.drafter(drafter).trace
+            places = np.flatnonzero(texts_of_half(len(trace.prompts), half)).tolist()
+            self._survivals[drafter, half] = fit_calibration(trace, places).curves
+        return self._survivals[drafter, half]
+
+    def _inputs_digest(self) -> str:
+        """Return a name for everything prices follow from: trials of other inputs must not be taken for these."""
+        if not self._digest:
+            self._digest = _digest(self.rehearsal.inputs)
+        return self._digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Hunt:
+    """One cell and drafter, searched on one half of the texts."""
+
+    contest: Contest
+    drafter: str
+    half: int
+    rehearsal: Rehearsal
+
+    @property
+    def children(self) -> int:
+        """Best next tokens of a node that policies look at."""
+        return min(MOST_CHILDREN, self.rehearsal.recording(self.drafter).children)
+
+    def price(self, policy: TreePolicy) -> float:
+        """Enter a policy; return its tokens/s on the half's texts, 0 where it has no price or breaks the bound."""
+        replay = self.rehearsal.replay(policy, self.drafter, self.contest.batch, is_kept=False)
+        found = self.contest.enter(policy, self.drafter, replay, self.half)
+        return self._speed(found) if found is not None and self.contest.keeps_bound(-1) else 0.0
+
+    def fastest(self, kind: str) -> list[TreePolicy]:
+        """Return the fastest policies of a kind on the half's texts, of those that saw no other ones."""
+        seen = (EVERYWHERE, self.half)
+        priced = zip(self.contest.priced, self.contest.searched_on, strict=True)
+        known = [one for one, half in priced if half in seen and (one.policy.kind, one.drafter) == (kind, self.drafter)]
+        return [one.policy for one in sorted(known, key=lambda one: -self._speed(one))[:STARTS]]
+
+    def _speed(self, candidate: Candidate) -> float:
+        texts = texts_of_half(len(candidate.ms), self.half)
+        spent = float(candidate.ms[texts].sum())
+        return 1000.0 * float(candidate.tokens[texts].sum()) / spent if spent > 0.0 else 0.0
+
+
+def texts_of_half(texts: int, half: int) -> Bools:
+    """Return (texts,): which of them a half holds."""
+    is_of_half: Bools = half_of(folds_of(texts)) == half
+    return is_of_half
+
+
+def _digest(inputs: PlanInputs) -> str:
+    found = hashlib.sha256(f"{inputs.device.fingerprint} {inputs.target.key} {inputs.dtype}".encode())
+    for surface in (inputs.verify, *(surface for drafter in inputs.drafters for surface in drafter.surfaces)):
+        found.update(repr([(c.batch, c.context_tokens, c.tokens, c.repeats_ms) for c in surface.measurements]).encode())
+    found.update(repr(inputs.overhead.samples).encode())
+    for drafter in inputs.drafters:
+        for prompt in drafter.trace.prompts:
+            found.update(repr((prompt.prompt, prompt.continuation)).encode())
+            found.update(prompt.log_probs.tobytes())
+    return found.hexdigest()[:16]

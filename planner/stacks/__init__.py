@@ -1,0 +1,1 @@
+"""Drafters above drafters: replayed, searched, foretold."""

@@ -1,0 +1,75 @@
+"""The best hierarchy of drafters in a cell, modelled: what stacking drafters promises before it is recorded.
+
+Costs are the cell's own, acceptance between models is how often they agreed along the target's text, taken as
+independent from token to token. A trace of the lower drafter along the *upper one's* text would be needed to replay a
+stack, so this is a forecast and no candidate.
+
+Source: Globerson et al. 2025, arXiv:2510.19705.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..hierarchy.records import HierarchyInputs, ModelCosts
+from ..hierarchy.search import best_hierarchy
+from ..inputs import TARGET, PlanInputs
+from ..plans.plan import StackForecast
+from ..pricing.cost import CellCosts
+
+MOST_THRESHOLD = 16  # tokens a level gathers; drafters are not measured at wider forwards
+HOST_OF = "chain"  # the kind whose host time a level of a hierarchy is taken to have
+
+
+def stack_forecast(inputs: PlanInputs, costs: CellCosts) -> StackForecast | None:
+    """Return the best hierarchy of two or more drafters, beside the best single one by the same model.
+
+    None at batch sizes above 1, where sequences wait for each other in ways the model does not know; with fewer than
+    two drafters; and where their agreement was not recorded.
+    """
+    models = sum(not drafter.reads_features for drafter in inputs.drafters)
+    if costs.cell.batch > 1 or models < 2 or inputs.pairwise is None or HOST_OF not in costs.host:
+        return None
+    everything = hierarchy_inputs(inputs, costs)
+    stacked = best_hierarchy(everything, MOST_THRESHOLD)
+    single = min(best_hierarchy(_only(everything, place), MOST_THRESHOLD).ms_per_token for place in range(models))
+    return StackForecast(
+        models=tuple(level.name for level in stacked.hierarchy.levels),
+        thresholds=tuple(level.threshold for level in stacked.hierarchy.levels),
+        tokens_per_s=1000.0 / stacked.ms_per_token,
+        best_single_tokens_per_s=1000.0 / single,
+    )
+
+
+def hierarchy_inputs(inputs: PlanInputs, costs: CellCosts) -> HierarchyInputs:
+    """Return a cell's models as a hierarchy's, the cheapest first; heads, which are in no stack, are left out.
+
+    A drafter's acceptance by the target is how often its first choice was the target's token; by another drafter, how
+    often their first choices agreed.
+    """
+    assert inputs.pairwise is not None, "without agreement there is no hierarchy"
+    context = float(costs.cell.context)
+    base, per_forward, per_node = costs.host[HOST_OF]
+    curves = {
+        name: table.row(context) for name, table in costs.drafts.items() if not inputs.drafter(name).reads_features
+    }
+    order = sorted(curves, key=lambda name: float(curves[name][1]))
+    models = [ModelCosts(name=name, forward_ms=tuple(curves[name].tolist()), host_ms=per_forward) for name in order]
+    root_ms = base + per_node  # of a round that drafts nothing
+    target = ModelCosts(name=TARGET, forward_ms=tuple(costs.verify.row(context).tolist()), host_ms=root_ms)
+    return HierarchyInputs(models=(*models, target), acceptance=_acceptance(inputs, order))
+
+
+def _acceptance(inputs: PlanInputs, order: list[str]) -> tuple[tuple[float, ...], ...]:
+    assert inputs.pairwise is not None
+    place = {name: index for index, name in enumerate(inputs.pairwise.models)}
+    greedy = inputs.pairwise.greedy
+    rows = [tuple(greedy[place[upper]][place[lower]] for lower in order[:index]) for index, upper in enumerate(order)]
+    by_target = tuple(float(inputs.drafter(name).trace.rank_acceptance()[0]) for name in order)
+    return (*rows, by_target)
+
+
+def _only(inputs: HierarchyInputs, place: int) -> HierarchyInputs:
+    """Return the inputs with one drafter and the target."""
+    chance = inputs.acceptance[-1][place]
+    return replace(inputs, models=(inputs.models[place], inputs.models[-1]), acceptance=((), (chance,)))

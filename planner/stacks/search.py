@@ -1,0 +1,210 @@
+"""Stacks of drafters as candidates of a cell: listed, pruned by a bound, replayed, priced model by model.
+
+A stack that cannot come near the cell's best is not replayed:
+
+    rate <= batch * (tokens per round of the first drafter's chain of the most tokens the stack hands up)
+            / (verify of the fewest nodes + the fewest forwards of each of its models + host)
+
+How many forwards the lower models run behind the place where an upper one leaves the text is modelled (see
+`stack_replay`); all tokens of a round are exact.
+
+Source: Globerson et al. 2025, arXiv:2510.19705.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, permutations, product
+
+import numpy as np
+
+from ...errors import PlanError
+from ..inputs import LOOKUP, PlanInputs
+from ..policies import ChainPolicy, TreePolicy
+from ..policies.stack import StackPolicy, stack_name
+from ..pricing.bounds import most_tokens_per_round
+from ..pricing.cost import CellCosts, RoundTimes
+from ..replay.rehearsal import Rehearsal
+from ..search.candidate import Candidate
+from ..search.contest import REACH, Contest
+from .replay import StackReplay, agreement_of, replay_stack
+
+STACK = "stack"  # the kind
+MOST_MODELS = 3  # of a stack; a model more is worth little once three verify each other
+FIRST_LENGTHS = (2, 4, 6, 8, 12)  # tokens the drafter next to the target gathers
+LOWER_LENGTHS = (2, 4)  # tokens a drafter below gathers
+LOOKUP_LENGTHS = (3, 8)  # tokens copied from the text at the bottom
+SIBLINGS = (1, 2)  # tried beside the tokens of the best stack
+MOST_REPLAYED = 6  # of a cell, those with the best bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """A stack and the most tokens per second it can reach in a cell."""
+
+    policy: StackPolicy
+    most_rate: float
+
+
+class StackSearch:
+    """Enters the stacks of a plan's drafters into its cells; every stack is replayed once per batch size."""
+
+    def __init__(self, rehearsal: Rehearsal, seed: int) -> None:
+        """Take the recordings; `seed` is of the tosses."""
+        self._rehearsal, self._seed = rehearsal, seed
+        self._most: dict[tuple[str, int], float] = {}
+        self._replays: dict[tuple[StackPolicy, int], StackReplay] = {}
+
+    def search(self, contest: Contest) -> None:
+        """Enter the most promising stacks, then siblings beside the best of them."""
+        if STACK not in contest.costs.host:
+            return
+        prospects = sorted(self._prospects(contest), key=lambda one: -one.most_rate)
+        tried = [one.policy for one in prospects if one.most_rate >= REACH * contest.best_rate]
+        contest.pruned += len(prospects) - min(len(tried), MOST_REPLAYED)
+        for policy in tried[:MOST_REPLAYED]:
+            self._enter(contest, policy)
+        best = max(
+            (one for one in contest.priced if isinstance(one.policy, StackPolicy)),
+            key=lambda one: one.tokens_per_s,
+            default=None,
+        )
+        if best is not None and isinstance(best.policy, StackPolicy):
+            for count in SIBLINGS:
+                self._enter(contest, with_siblings(best.policy, count))
+
+    def price(self, contest: Contest, policy: StackPolicy) -> Candidate:
+        """Return one stack's speed in a cell.
+
+        Raises:
+            PlanError: it cannot be priced.
+        """
+        found = self._enter(contest, policy)
+        if found is None:
+            raise PlanError(f"{policy.label} cannot be priced: {contest.left_out()[0].reason}")
+        return found
+
+    def replay(self, policy: StackPolicy, batch: int) -> StackReplay:
+        """Return the rounds of a stack.
+
+        Raises:
+            PlanError: a recording or an agreement is missing, or there are fewer texts than slots.
+        """
+        if (policy, batch) not in self._replays:
+            recordings = {name: self._rehearsal.recording(name) for name in policy.models}
+            chances = agreement_of(policy, recordings, self._rehearsal.inputs.pairwise)
+            tosses = np.random.default_rng(self._seed)
+            self._replays[policy, batch] = replay_stack(policy, recordings, batch, agreement=chances, generator=tosses)
+        return self._replays[policy, batch]
+
+    def notes_of(self, contest: Contest, policy: TreePolicy) -> tuple[str, ...]:
+        """Return what is not exact about a policy that a cell chose; nothing unless it is a stack."""
+        if not isinstance(policy, StackPolicy):
+            return ()
+        found, cell = self.replay(policy, contest.batch), contest.costs.cell
+        shares = ", ".join(f"{found.modelled_share(level):.0%} of {name}" for level, name in enumerate(policy.models))
+        return (
+            f"batch {cell.batch}, context {cell.context}: the tokens of the {policy.label} are replayed; of its "
+            f"forwards these are modelled, because a model above had left the text: {shares}",
+        )
+
+    def _prospects(self, contest: Contest) -> Iterator[Prospect]:
+        for policy in stacks_of(self._rehearsal.inputs, contest.costs):
+            least_ms = _least_ms(policy, contest.costs)
+            most = self._most_tokens(policy.models[0], policy.max_chain)
+            yield Prospect(policy=policy, most_rate=1000.0 * contest.batch * most / least_ms)
+
+    def _most_tokens(self, drafter: str, length: int) -> float:
+        """Return a bound on the tokens of a round whose chain is a drafter's own, of that length."""
+        if (drafter, length) not in self._most:
+            results = self._rehearsal.results(ChainPolicy(length=length), drafter)
+            self._most[drafter, length] = most_tokens_per_round(results, self._rehearsal.rows)
+        return self._most[drafter, length]
+
+    def _enter(self, contest: Contest, policy: StackPolicy) -> Candidate | None:
+        name = stack_name(policy)
+        try:
+            found = self.replay(policy, contest.batch)
+            times = stack_times(policy, found, contest.costs)
+        except PlanError as error:
+            contest.refuse(policy, name, str(error))
+            return None
+        return contest.enter(policy, name, found.replay, times=times)
+
+
+def stacks_of(inputs: PlanInputs, costs: CellCosts) -> list[StackPolicy]:
+    """Return the stacks that are worth a look in a cell: upper models cost more per forward than those below them.
+
+    Without recorded agreement between drafters only those of one model over a lookup.
+    """
+    names = [drafter.name for drafter in inputs.drafters if not drafter.reads_features]
+    one_ms = {name: float(costs.drafts[name].row(float(costs.cell.context))[1]) for name in names}
+    most = min(MOST_MODELS, len(one_ms)) if inputs.pairwise is not None else 1
+    found: list[StackPolicy] = []
+    for count in range(1, most + 1):
+        for models in permutations(one_ms, count):
+            if all(one_ms[upper] > one_ms[lower] for upper, lower in pairwise(models)):
+                found.extend(_with_lengths(models))
+    return [policy for policy in found if policy.max_verify_tokens <= costs.verify.most_tokens]
+
+
+def _with_lengths(models: Sequence[str]) -> Iterator[StackPolicy]:
+    grids = [FIRST_LENGTHS, *([LOWER_LENGTHS] * (len(models) - 1))]
+    if len(models) > 1:
+        for lengths in product(*grids):
+            yield StackPolicy(drafters=tuple(models), lengths=lengths)
+    for lengths in product(*grids, LOOKUP_LENGTHS):
+        yield StackPolicy(drafters=(*models, LOOKUP), lengths=lengths)
+
+
+def with_siblings(policy: StackPolicy, count: int) -> StackPolicy:
+    """Return a stack whose first drafter's next-best tokens are verified, too."""
+    return replace(policy, siblings=count)
+
+
+def stack_times(policy: StackPolicy, found: StackReplay, costs: CellCosts) -> RoundTimes:
+    """Return what every round of a stack costs: each forward by the model that ran it.
+
+    Raises:
+        PlanError: a forward is larger than what was measured.
+    """
+    times = costs.times(found.replay, STACK, None).by_part.copy()
+    contexts = costs.priced_at(found.replay.contexts)
+    for level, name in enumerate(policy.models):
+        widths = np.where(found.levels == level, found.replay.widths, 0)
+        table, widest = costs.drafts[name], int(widths.max(initial=0))
+        if widest > table.most_tokens:
+            raise PlanError(
+                f"a forward of {widest} tokens of {name} was not measured, only up to {table.most_tokens}; "
+                "profile wider ones with --record full"
+            )
+        times[0] += table.at(contexts, widths).sum(axis=1)  # entry 0 of a table is 0 ms: a forward that did not run
+    return RoundTimes(by_part=times)
+
+
+def _least_ms(policy: StackPolicy, costs: CellCosts) -> float:
+    """Return a bound on a round's milliseconds: every draft accepted, every forward at its cheapest."""
+    nodes = 1 + policy.lengths[0]
+    base, per_forward, per_node = costs.host[STACK]
+    counts = least_forwards(policy)
+    forwards_ms = sum(
+        count * float(costs.drafts[name].ms[:, 1:].min()) for name, count in zip(policy.models, counts, strict=True)
+    )
+    verify_ms = float(costs.verify.ms[:, nodes].min())
+    return verify_ms + forwards_ms + base + per_forward * sum(counts) + per_node * nodes
+
+
+def least_forwards(policy: StackPolicy) -> tuple[int, ...]:
+    """Return the fewest forwards of each model in a round whose texts are not at their end.
+
+    One forward of a level yields at most all that can be handed up to it and one token more. A model at the bottom
+    runs one forward per token.
+    """
+    calls, found = 1, []
+    for level, length in enumerate(policy.lengths[: len(policy.models)]):
+        is_bottom = level + 1 == len(policy.lengths)
+        most = 1 if is_bottom else 1 + sum(policy.lengths[level + 1 :])
+        calls *= -(-length // most)
+        found.append(calls)
+    return tuple(found)

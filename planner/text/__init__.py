@@ -1,0 +1,1 @@
+"""Drafting from the text itself, without a model."""

@@ -1,0 +1,57 @@
+"""What is kept of a text to draft from it, and the drafts made of that: one code for replay and runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..policies import CachebackPolicy, LookupPolicy, SuffixPolicy, SuffixTreePolicy, TextPolicy
+from .cacheback import CachebackText, table_key
+from .frozen import FrozenTable
+from .image_ids import said
+from .lookup import find_continuation
+from .suffix import SuffixText
+from .tree import TextTree, chain_tree
+
+
+class TextState:
+    """One growing text, and what the policies that were asked about it keep of it, each from when it was first asked.
+
+    What it drafts is a function of the tokens and the policy alone. Images in a text are passed over: what stands
+    behind one follows what stands before it.
+    """
+
+    def __init__(self) -> None:
+        """Start with nothing kept."""
+        self._said: list[int] = []
+        self._read = 0  # tokens of the text so far, images included
+        self._suffix: SuffixText | None = None
+        self._tables: dict[tuple[int, int, int, int, FrozenTable | None], CachebackText] = {}
+
+    def draft(self, tokens: Sequence[int], policy: TextPolicy) -> TextTree:
+        """Return what a policy drafts behind the text.
+
+        Args:
+            tokens: the committed text; it begins with what it was before.
+            policy: any.
+        """
+        self._said += said(tokens[self._read :])
+        self._read = len(tokens)
+        tokens = self._said
+        match policy:
+            case LookupPolicy():
+                sizes = policy.length, policy.max_ngram, policy.min_ngram
+                return chain_tree(find_continuation(tokens, *sizes, policy.occurrence))
+            case SuffixPolicy() | SuffixTreePolicy():
+                self._suffix = self._suffix or SuffixText()
+                self._suffix.read(tokens[self._suffix.length :])
+                return self._suffix.draft(policy)
+            case CachebackPolicy():
+                table = self._table(policy)
+                table.read(tokens[table.length :])
+                return table.draft(policy)
+
+    def _table(self, policy: CachebackPolicy) -> CachebackText:
+        key = table_key(policy)
+        if key not in self._tables:
+            self._tables[key] = CachebackText(policy)
+        return self._tables[key]
