@@ -38,11 +38,11 @@ from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.loading import load_pretrained
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always, setup_of
-from spectune.tuning.baseline import GenerateEntrant
-from spectune.tuning.decoding import Family, room_for
 from spectune.tuning.family import load_family
-from spectune.tuning.gauge import Gauge
-from spectune.tuning.race import Entrant, race
+from spectune.tuning.measuring.baseline import GenerateEntrant
+from spectune.tuning.measuring.decoding import Family, room_for
+from spectune.tuning.measuring.gauge import Gauge
+from spectune.tuning.measuring.race import Entrant, race
 from spectune.tuning.validate import entrant, plain_setup
 
 from llama_server import PLAIN_NAME, ways  # isort: skip

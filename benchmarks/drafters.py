@@ -49,8 +49,8 @@ from spectune.planner.text.frozen import FrozenTable, frozen_table
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request
-from spectune.tuning.decoding import Family
 from spectune.tuning.family import load_family, torch_device
+from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.request import Models
 
 from sweep import DTYPE, FINE_TURNS, Raced, Way, learned, raced, requests, speed_of  # isort: skip

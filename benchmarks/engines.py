@@ -40,11 +40,11 @@ from spectune.profiler.device import detect
 from spectune.runtime.engines.measured import Load, MeasuredEngine
 from spectune.runtime.engines.running import RUNNING, run_engine
 from spectune.runtime.engines.setting import Setting
-from spectune.tuning.engine_counters import READERS
-from spectune.tuning.engine_inputs import setting_of
-from spectune.tuning.engine_plan import EnginePlanRequest, plan_engine
-from spectune.tuning.engine_profile import EngineRequest, profile_engine
-from spectune.tuning.engine_turns import Key, by_key, speed, stable
+from spectune.tuning.engines.counters import READERS
+from spectune.tuning.engines.inputs import setting_of
+from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine
+from spectune.tuning.engines.profile import EngineRequest, profile_engine
+from spectune.tuning.engines.turns import Key, by_key, speed, stable
 
 LENGTHS = range(1, 9)
 NEW_TOKENS = 96

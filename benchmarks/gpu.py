@@ -57,15 +57,15 @@ from spectune.runtime.models.regime import in_regime
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup, always, setup_of
 from spectune.runtime.shapes import ForwardShapes
-from spectune.tuning.decoding import LOOKUP, Family
 from spectune.tuning.family import EXACT_DTYPE, family_in, identify_all, load_family
-from spectune.tuning.overhead import measure_overhead
+from spectune.tuning.measuring.decoding import LOOKUP, Family
+from spectune.tuning.measuring.overhead import measure_overhead
+from spectune.tuning.measuring.race import race, without_stalls
+from spectune.tuning.measuring.timing import domains_of, time_surfaces
 from spectune.tuning.plan import PlanRequest, solve_plan
-from spectune.tuning.race import race, without_stalls
-from spectune.tuning.recipe import recipe_of
+from spectune.tuning.recording.recipe import recipe_of
+from spectune.tuning.recording.traces import record_workloads, workloads_of
 from spectune.tuning.request import ProfileRequest
-from spectune.tuning.timing import domains_of, time_surfaces
-from spectune.tuning.traces import record_workloads, workloads_of
 from spectune.tuning.validate import entrant, plain_setup
 
 DTYPE, REGIME = "bfloat16", "cuda-graph"

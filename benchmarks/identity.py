@@ -44,9 +44,9 @@ from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.loading import load_pretrained, load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
-from spectune.tuning.decoding import Family, decode_timed, room_for
-from spectune.tuning.exact import judge
 from spectune.tuning.family import EXACT_DTYPE, load_family
+from spectune.tuning.measuring.decoding import Family, decode_timed, room_for
+from spectune.tuning.measuring.exact import judge
 
 LOOKUP = "lookup"
 PROMPT_TOKENS = (8, 64)  # shortest and longest

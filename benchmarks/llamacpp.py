@@ -45,8 +45,8 @@ from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup
 from spectune.tuning.family import load_family
+from spectune.tuning.measuring.race import DecoderEntrant, race
 from spectune.tuning.prompts import requests_of
-from spectune.tuning.race import DecoderEntrant, race
 from spectune.tuning.request import Models, ProfileRequest
 from spectune.tuning.validate import entrant
 

@@ -51,11 +51,11 @@ from spectune.training.pad import train_pad
 from spectune.training.pad_labels import RolloutSettings
 from spectune.training.pad_request import Exercise, PadRequest
 from spectune.training.settings import TrainingSettings
-from spectune.tuning.decoding import Family, names_of, room_for
 from spectune.tuning.family import load_family
 from spectune.tuning.lossy import setup_for
+from spectune.tuning.measuring.decoding import Family, names_of, room_for
+from spectune.tuning.measuring.race import DecoderEntrant, race
 from spectune.tuning.prompts import encode_prompt, requests_of
-from spectune.tuning.race import DecoderEntrant, race
 from spectune.tuning.request import Models, ProfileRequest
 
 PUBLISHED = FlyRule()

@@ -38,8 +38,8 @@ from spectune.runtime.models.loading import causal_model, load_pretrained
 from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
-from spectune.tuning.architectures import footprints_of
-from spectune.tuning.decoding import Family, decode_timed
+from spectune.tuning.estimates.architectures import footprints_of
+from spectune.tuning.measuring.decoding import Family, decode_timed
 
 from identity import LOOKUP, PROMPT_TOKENS, WAYS, drafters_of, random_prompts  # isort: skip
 

@@ -38,13 +38,13 @@ from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.loading import load_model, load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.runtime.shapes import ForwardShapes
-from spectune.tuning.cast_rule import Cast
-from spectune.tuning.continuations import continuations
-from spectune.tuning.growth_rule import NOTHING
-from spectune.tuning.growth_rules import Beam, BestFirst, OptTree, Talon
 from spectune.tuning.prompts import requests_of
-from spectune.tuning.recipe import MOST_CHILDREN, Recipe, Rule, recipe_of
-from spectune.tuning.recording import record_prompts
+from spectune.tuning.recording.cast_rule import Cast
+from spectune.tuning.recording.continuations import continuations
+from spectune.tuning.recording.growth_rule import NOTHING
+from spectune.tuning.recording.growth_rules import Beam, BestFirst, OptTree, Talon
+from spectune.tuning.recording.recipe import MOST_CHILDREN, Recipe, Rule, recipe_of
+from spectune.tuning.recording.record import record_prompts
 from spectune.tuning.request import Models, ProfileRequest
 
 FAMILY = Path(__file__).resolve().parents[1] / "demo" / "models"

@@ -38,8 +38,8 @@ from spectune.planner.pricing.cost import Cell, cell_costs
 from spectune.planner.search.search import price
 from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request
-from spectune.tuning.decoding import Family
 from spectune.tuning.family import load_family, torch_device
+from spectune.tuning.measuring.decoding import Family
 
 from sweep import DTYPE, FINE_TURNS, LOOKUP, PROMPTS, Raced, Way, learned, raced, requests, speed_of, speeds_of  # isort: skip
 

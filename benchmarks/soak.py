@@ -47,9 +47,9 @@ from spectune.runtime.faults import MOST_FAULTS
 from spectune.runtime.layout import READ_TOGETHER
 from spectune.runtime.models.loading import load_pretrained
 from spectune.runtime.setup import RoundSetup, draft_room
-from spectune.tuning.decoding import Family
-from spectune.tuning.exact import Judgement, judge
 from spectune.tuning.family import EXACT_DTYPE
+from spectune.tuning.measuring.decoding import Family
+from spectune.tuning.measuring.exact import Judgement, judge
 
 from crowd import NAN, Crowd, Emitted, Flawed, NeverWorks, Prompts, ScoresNaN, ShortOfMemory  # isort: skip
 from identity import PROMPT_TOKENS, WAYS, drafters_of, random_prompts  # isort: skip

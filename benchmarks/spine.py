@@ -30,9 +30,9 @@ from spectune.demo.records import DemoOutcome
 from spectune.demo.story import DemoSize, compare, family_folder, family_models, learn
 from spectune.demo.variety import distinct_share
 from spectune.profiler.device import detect
-from spectune.tuning.continuations import continuations
 from spectune.tuning.family import EXACT_DTYPE, load_family
 from spectune.tuning.prompts import requests_of
+from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.request import ProfileRequest
 
 LOOPING = 0.8  # share of the corpus's distinct 4-grams below which greedy text counts as looping

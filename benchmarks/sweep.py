@@ -22,12 +22,12 @@ from spectune.profiler.prompts import Prompt
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup
-from spectune.tuning.decoding import Family
+from spectune.tuning.measuring.decoding import Family
+from spectune.tuning.measuring.race import DecoderEntrant, race
 from spectune.tuning.plan import PlanRequest, inputs_of, solve_and_store
 from spectune.tuning.profile import profile
 from spectune.tuning.prompts import requests_of
-from spectune.tuning.race import DecoderEntrant, race
-from spectune.tuning.recipe import Level
+from spectune.tuning.recording.recipe import Level
 from spectune.tuning.request import Models, ProfileRequest
 from spectune.tuning.validate import entrant
 

@@ -29,14 +29,14 @@ from spectune.profiler.records.model import ModelIdentity
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
 from spectune.profiler.records.surface import LatencySurface
 from spectune.runtime.models.loading import load_tokenizer
-from spectune.tuning.continuations import continuations
 from spectune.tuning.family import EXACT_DTYPE, identify_all, load_family
 from spectune.tuning.prompts import requests_of
-from spectune.tuning.recipe import Recipe
-from spectune.tuning.recording import record_prompts
+from spectune.tuning.recording.continuations import continuations
+from spectune.tuning.recording.recipe import Recipe
+from spectune.tuning.recording.record import record_prompts
+from spectune.tuning.recording.traces import trace_of
 from spectune.tuning.request import ProfileRequest
 from spectune.tuning.spread import Spread, cores_available
-from spectune.tuning.traces import trace_of
 
 MOST_S = 60.0
 BATCHES, CONTEXTS = (1, 2, 4, 8, 16, 32), (256, 1024, 4096)

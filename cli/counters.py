@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..planner.plans.observation import Observation
-    from ..tuning.engine_counters import Counted, CountedAcceptance
+    from ..tuning.engines.counters import Counted, CountedAcceptance
 
 
 def print_counted(found: Counted, file: Path, file_format: str, *, as_json: bool) -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ..profiler.prompts import Prompt
     from ..profiler.records.model import ModelIdentity
     from ..runtime.engines.measured import MeasuredEngine
-    from ..tuning.engine_profile import EngineProfile
-    from ..tuning.engine_validate import EngineValidation
+    from ..tuning.engines.profile import EngineProfile
+    from ..tuning.engines.validate import EngineValidation
 
 NAMES = ("llama.cpp", "openvino", "transformers")  # a test compares them
 PROFILE = {"engine", "target", "drafters", "prompts", "workload", "dtype", "batches", "seed", "store", "as_json"}
@@ -39,7 +39,7 @@ def profile_command(
 ) -> None:
     """Profile an engine, keep it, and print what it costs."""
     from ..db.store import open_store
-    from ..tuning.engine_profile import EngineRequest, profile_engine
+    from ..tuning.engines.profile import EngineRequest, profile_engine
     from ..tuning.request import Models
 
     _require_only(PROFILE | TOLD)
@@ -69,7 +69,7 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
     from ..db.store import open_store
     from ..planner.plans.plan import plan_to_json
     from ..profiler.device import detect
-    from ..tuning.engine_plan import EnginePlanRequest, plan_engine
+    from ..tuning.engines.plan import EnginePlanRequest, plan_engine
     from ..tuning.export import ExportRequest, export
     from .cells import plan_table
     from .output import require_writable, write_whole
@@ -110,8 +110,8 @@ def validate_command(
     """Measure an engine's plan on it, keep the outcome beside the plan, print and return it."""
     from ..db.store import open_store
     from ..profiler.device import detect
-    from ..tuning.engine_plan import EnginePlanRequest
-    from ..tuning.engine_validate import EngineValidateRequest, newest_engine_plan, validate_engine
+    from ..tuning.engines.plan import EnginePlanRequest
+    from ..tuning.engines.validate import EngineValidateRequest, newest_engine_plan, validate_engine
     from .cells import validation_table
 
     _require_only(VALIDATE | TOLD | {"fail_above"})
@@ -177,7 +177,7 @@ def _concurrencies(engine: str, asked: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _target(text: str, store: Any) -> ModelIdentity:  # Any: a Store
-    from ..tuning.engine_models import identify_gguf
+    from ..tuning.engines.models import identify_gguf
     from .model import named_model
 
     is_file = Path(text).suffix == ".gguf" and Path(text).is_file()

@@ -11,7 +11,7 @@ from .report import Table, facts_of, print_table
 if TYPE_CHECKING:
     from ..profiler.catalogue import Published
     from ..profiler.records.surface import LatencySurface
-    from ..tuning.estimate import Estimate
+    from ..tuning.estimates.estimate import Estimate
 
 Json = dict[str, Any]  # JSON values
 

@@ -17,8 +17,8 @@ from .report import Table, print_json, print_table, tell
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..tuning.fleet import FleetJob, Outcome, Tell, Word
-    from ..tuning.turns import Turn
+    from ..tuning.fleet.fleet import FleetJob, Outcome, Tell, Word
+    from ..tuning.fleet.turns import Turn
     from .settings import Settings
 
 ray_address = click.option(
@@ -43,7 +43,7 @@ def profile_fleet(settings: Settings, job: FleetJob, address: str | None, *, as_
     Raises:
         DeviceError: at least one device failed; every other one was profiled and printed.
     """
-    from ..tuning.fleet import profile_all
+    from ..tuning.fleet.fleet import profile_all
 
     def say(word: Word) -> None:
         where, what, share = word
@@ -78,7 +78,7 @@ def print_turns(turns: Sequence[Turn], *, as_json: bool) -> None:
 
 def _of_cluster(settings: Settings, job: FleetJob, say: Tell, address: str) -> list[Outcome]:
     """Return what became of every kind; Ray prints the log of a lost node on stdout, where only results belong."""
-    from ..tuning.turns import profile_cluster
+    from ..tuning.fleet.turns import profile_cluster
 
     with redirect_stdout(sys.stderr if settings.verbose else io.StringIO()):
         return list(profile_cluster(job, say, address))

@@ -17,9 +17,9 @@ from .settings import Settings
 if TYPE_CHECKING:
     from ..db.imports import Records
     from ..db.store import Store
-    from ..tuning.engine_counters import Counted, CounterFormat
-    from ..tuning.foreign import Given
-    from ..tuning.importing import Format
+    from ..tuning.engines.counters import Counted, CounterFormat
+    from ..tuning.foreign.importing import Format
+    from ..tuning.foreign.told import Given
 
 FORMATS = ("csv", "json", "sglang-bench", "sglang-sps", "vllm-metrics", "trtllm-bench", "llama-metrics")
 TABLES = ("csv", "json")  # formats of what the store keeps; the others are an engine's counters
@@ -76,7 +76,7 @@ def import_(
     _require_none({"plan": plan_id, "batch": batch, "context": context}, "is for an engine's counters.")
     from ..db.store import open_store
     from ..db.url import resolve_url, shown
-    from ..tuning.importing import read_import
+    from ..tuning.foreign.importing import read_import
 
     with open_store(as_it_is(store)) as known:  # a file with a mistake in it makes no store
         records = read_import(file, _given(known, **told), cast("Format | None", file_format))
@@ -101,7 +101,7 @@ def _require_none(given: Mapping[str, object], why: str) -> None:
 
 def _counters(settings: Settings, file: Path, file_format: str, keeping: Keeping | None, *, as_json: bool) -> None:
     """Print what an engine counted, and keep it with the plan that it ran."""
-    from ..tuning.engine_counters import read_counters
+    from ..tuning.engines.counters import read_counters
     from .counters import print_counted
 
     known = cast("CounterFormat", file_format)
@@ -120,7 +120,7 @@ def _keep(
     from importlib.metadata import version
 
     from ..db.store import open_store
-    from ..tuning.counted import counted_observation, keep_observation, stored_plan
+    from ..tuning.engines.counted import counted_observation, keep_observation, stored_plan
 
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     with open_store(as_it_is(store) if dry_run else store) as opened:
@@ -142,7 +142,7 @@ def _keep(
 
 
 def _given(store: Store, *, device: str | None, model: str | None, regime_name: str | None) -> Given:
-    from ..tuning.foreign import Given
+    from ..tuning.foreign.told import Given
     from .device import named_device
     from .model import named_model
 

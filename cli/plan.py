@@ -209,7 +209,7 @@ def _from_store(
     from ..db.store import open_store
     from ..profiler.catalogue import catalogued
     from ..profiler.device import detect
-    from ..tuning.estimated_inputs import inputs_on_estimates
+    from ..tuning.estimates.inputs import inputs_on_estimates
     from ..tuning.plan import PlanRequest, inputs_from_store, solve_and_store
     from .model import named_model
 

@@ -232,7 +232,7 @@ def _time_alone(
 def _profile_fleet(
     settings: Settings, request: ProfileRequest, store: str | None, address: str | None, fresh: bool, as_json: bool
 ) -> None:
-    from ..tuning.fleet import FleetJob
+    from ..tuning.fleet.fleet import FleetJob
     from .fleet import profile_fleet
     from .measured import profile_facts
 
@@ -242,12 +242,12 @@ def _profile_fleet(
 
 def _dry_run(request: ProfileRequest, address: str | None, as_json: bool) -> None:
     if address is not None:
-        from ..tuning.turns import turns_of_cluster
+        from ..tuning.fleet.turns import turns_of_cluster
         from .fleet import print_turns
 
         print_turns(turns_of_cluster(address), as_json=as_json)
         return
-    from ..tuning.fleet import requests_of_devices
+    from ..tuning.fleet.fleet import requests_of_devices
     from ..tuning.preview import preview
     from .measured import preview_facts, print_preview
 
@@ -259,7 +259,7 @@ def _estimate(
     settings: Settings, models: Models, device: str, store: str | None, measured: dict[str, Any], as_json: bool
 ) -> None:
     from ..db.store import open_store
-    from ..tuning.estimate import EstimateRequest, estimate
+    from ..tuning.estimates.estimate import EstimateRequest, estimate
     from .estimated import estimate_facts, print_estimate
 
     asked = {name: measured[name] for name in ("batches", "contexts") if measured[name]}

@@ -20,7 +20,7 @@ from ..profiler.records.wire import from_json, to_json
 from ..report.plan import plan_figure
 from ..report.surface import surface_figure
 from ..report.trace import trace_figure
-from ..tuning.counted import imported_observations
+from ..tuning.engines.counted import imported_observations
 from .cells import plan_table, published_table, validation_table
 from .counters import counted_table
 from .report import Table, facts_of

@@ -24,15 +24,15 @@ from ..planner.pricing.cost import Cell
 from ..planner.search.search import price
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, setup_of
-from ..tuning.baseline import GenerateEntrant
-from ..tuning.decoding import Family, Run, decode_timed, room_for
-from ..tuning.exact import Judgement, judge
-from ..tuning.growth_rules import Beam, OptTree, Talon
-from ..tuning.race import Entrant, race
-from ..tuning.recipe import CHILDREN, Recipe, Rule, recipe_of
-from ..tuning.recording import record_prompts
+from ..tuning.measuring.baseline import GenerateEntrant
+from ..tuning.measuring.decoding import Family, Run, decode_timed, room_for
+from ..tuning.measuring.exact import Judgement, judge
+from ..tuning.measuring.race import Entrant, race
+from ..tuning.recording.growth_rules import Beam, OptTree, Talon
+from ..tuning.recording.recipe import CHILDREN, Recipe, Rule, recipe_of
+from ..tuning.recording.record import record_prompts
+from ..tuning.recording.traces import trace_of
 from ..tuning.request import Identities, ProfileRequest
-from ..tuning.traces import trace_of
 from ..tuning.validate import entrant, plain_setup
 from .records import CellOutcome, Row
 

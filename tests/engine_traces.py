@@ -8,7 +8,7 @@ from spectune.planner.replay.recorded import Text
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.runtime.engines.measured import MeasuredEngine
 from spectune.runtime.engines.setting import EngineDrafter
-from spectune.tuning.engine_trace import prompt_trace
+from spectune.tuning.engines.trace import prompt_trace
 
 
 def followed(engine: MeasuredEngine, drafter: EngineDrafter, texts: Sequence[Text]) -> AcceptanceTrace:

@@ -16,10 +16,10 @@ from spectune.cli.group import LazyGroup
 from spectune.cli.settings import Settings
 from spectune.profiler.device import detect_all
 from spectune.profiler.prompts import Prompt
-from spectune.tuning.fleet import FleetJob
-from spectune.tuning.nodes import Node
+from spectune.tuning.fleet.fleet import FleetJob
+from spectune.tuning.fleet.nodes import Node
+from spectune.tuning.fleet.turns import Turn
 from spectune.tuning.request import Models, ProfileRequest
-from spectune.tuning.turns import Turn
 
 
 @click.command()

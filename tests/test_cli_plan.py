@@ -19,8 +19,8 @@ from spectune.planner.plans.plan import plan_from_json
 from spectune.profiler.identity import identify
 from spectune.profiler.records.document import SurfaceDocument, TraceDocument
 from spectune.profiler.records.wire import from_json, to_json
-from spectune.tuning.foreign import Given
-from spectune.tuning.importing import read_import
+from spectune.tuning.foreign.importing import read_import
+from spectune.tuning.foreign.told import Given
 
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, record, texts
 

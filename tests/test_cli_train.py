@@ -21,7 +21,7 @@ from spectune.runtime.drafters.stack import named_stack
 from spectune.runtime.loader import load
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.loading import load_model
-from spectune.tuning.estimate import EstimateRequest, estimate
+from spectune.tuning.estimates.estimate import EstimateRequest, estimate
 from spectune.tuning.latency_profile import LatencyRequest, profile_latency
 from spectune.tuning.plan import PlanRequest, inputs_of, make_plan
 from spectune.tuning.profile import Profile, profile

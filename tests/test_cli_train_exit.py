@@ -18,7 +18,7 @@ from spectune.planner.policies import Eagle2Policy
 from spectune.profiler.prompts import Prompt
 from spectune.runtime.engines.drafter import drafter_form
 from spectune.runtime.loader import load
-from spectune.tuning.estimate import EstimateRequest, estimate
+from spectune.tuning.estimates.estimate import EstimateRequest, estimate
 from spectune.tuning.latency_profile import LatencyRequest, profile_latency
 from spectune.tuning.plan import PlanRequest, inputs_of, make_plan
 from spectune.tuning.profile import Profile, profile

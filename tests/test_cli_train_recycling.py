@@ -28,7 +28,7 @@ from spectune.runtime.models.loading import load_model
 from spectune.runtime.models.recycling import RecyclingHead
 from spectune.runtime.models.recycling_shape import RecyclingShape, is_recycling, recycling_shape
 from spectune.training.recycling import RecyclingRequest
-from spectune.tuning.estimate import EstimateRequest, estimate
+from spectune.tuning.estimates.estimate import EstimateRequest, estimate
 from spectune.tuning.plan import PlanRequest, inputs_of, make_plan, solve_plan
 from spectune.tuning.profile import Profile, profile
 from spectune.tuning.request import Models, ProfileRequest

@@ -32,11 +32,11 @@ from spectune.profiler.prompts import Prompt
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.setup import PLAIN as PLAINLY
 from spectune.runtime.setup import RoundSetup
-from spectune.tuning.cast_rule import Cast
-from spectune.tuning.decoding import Family
-from spectune.tuning.exact import Judgement
-from spectune.tuning.growth_rules import Beam
-from spectune.tuning.recipe import STANDARD, Recipe
+from spectune.tuning.measuring.decoding import Family
+from spectune.tuning.measuring.exact import Judgement
+from spectune.tuning.recording.cast_rule import Cast
+from spectune.tuning.recording.growth_rules import Beam
+from spectune.tuning.recording.recipe import STANDARD, Recipe
 from spectune.tuning.request import Models, ProfileRequest
 
 from .decoded_runs import POLICIES, random_requests

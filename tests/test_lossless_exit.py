@@ -33,10 +33,10 @@ from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
-from spectune.tuning.continuations import continuations
-from spectune.tuning.growth_rules import Beam
-from spectune.tuning.recipe import Recipe
-from spectune.tuning.recording import record_prompts
+from spectune.tuning.recording.continuations import continuations
+from spectune.tuning.recording.growth_rules import Beam
+from spectune.tuning.recording.recipe import Recipe
+from spectune.tuning.recording.record import record_prompts
 
 from .decoded_runs import BUSHY, CAPACITY, PADDED, POLICIES, Run, random_requests, run
 from .tiny_exits import exit_weights, tiny_exit

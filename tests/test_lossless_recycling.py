@@ -24,10 +24,10 @@ from spectune.runtime.models.recycling import RecyclingHead, SuccessorCache, Suc
 from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
-from spectune.tuning.continuations import continuations
-from spectune.tuning.growth_rules import Beam
-from spectune.tuning.recipe import Recipe
-from spectune.tuning.recording import record_prompts
+from spectune.tuning.recording.continuations import continuations
+from spectune.tuning.recording.growth_rules import Beam
+from spectune.tuning.recording.recipe import Recipe
+from spectune.tuning.recording.record import record_prompts
 
 from .decoded_runs import CAPACITY, POLICIES, RecordingDrafter, random_requests, run
 from .fresh_states import worst_difference

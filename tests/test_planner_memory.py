@@ -35,7 +35,7 @@ from spectune.runtime.models.anatomy import DRAFT_DEPTH, FAMILIES
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
-from spectune.tuning.decoding import room_for
+from spectune.tuning.measuring.decoding import room_for
 
 from .decoded_runs import POLICIES, drafter_for, drafting, random_requests, run
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, model, record, texts

@@ -33,8 +33,8 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
-from spectune.tuning.architectures import footprints_of
 from spectune.tuning.drafter_parts import drafter_parts
+from spectune.tuning.estimates.architectures import footprints_of
 from spectune.tuning.plan import PlanRequest, solve_plan
 
 from .decoded_runs import run

@@ -32,7 +32,7 @@ from spectune.runtime.models.gallery import IMAGES
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
-from spectune.tuning.architectures import architecture_of, footprints_of
+from spectune.tuning.estimates.architectures import architecture_of, footprints_of
 
 from .decoded_runs import run
 from .tiny_llava import PATCH, random_image, tiny_llava

@@ -21,9 +21,9 @@ from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAccept
 from spectune.runtime.decoder import Round
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.requests import Request, Sequence
-from spectune.tuning.continuations import continuations
-from spectune.tuning.recipe import Recipe
-from spectune.tuning.recording import Recorder
+from spectune.tuning.recording.continuations import continuations
+from spectune.tuning.recording.recipe import Recipe
+from spectune.tuning.recording.record import Recorder
 
 from .chain_traces import rooted, trace_of
 from .decoded_runs import random_requests, run

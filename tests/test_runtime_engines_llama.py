@@ -21,9 +21,9 @@ from spectune.runtime.engines.llama_running import RunningLlamaCpp, missing
 from spectune.runtime.engines.measured import EngineText, Load
 from spectune.runtime.engines.running import run_engine
 from spectune.runtime.engines.setting import Setting
-from spectune.tuning.engine_counters import READERS
-from spectune.tuning.engine_inputs import setting_of, way_of
-from spectune.tuning.engine_models import identify_gguf
+from spectune.tuning.engines.counters import READERS
+from spectune.tuning.engines.inputs import setting_of, way_of
+from spectune.tuning.engines.models import identify_gguf
 
 from .engine_traces import followed
 from .tiny_family import save_model

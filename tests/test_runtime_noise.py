@@ -14,7 +14,7 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.noise import gumbel
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
-from spectune.tuning.text_pass import TextPass
+from spectune.tuning.recording.text_pass import TextPass
 
 from .decoded_runs import CAPACITY, run
 from .tiny_models import perturbed, tiny_llama

@@ -9,7 +9,7 @@ import pytest
 
 from spectune.profiler.records.acceptance import PairwiseAcceptance
 from spectune.runtime.models.lean import LeanModel
-from spectune.tuning.agreement import pairwise_acceptance
+from spectune.tuning.recording.record.agreement import pairwise_acceptance
 
 from .shelf import Shelf, StoppedError
 from .tiny_models import perturbed, plain_logits, tiny_llama
@@ -79,7 +79,7 @@ def test_an_agreement_says_what_it_was_measured_on() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 2, 3])
 def test_texts_read_in_pieces_agree_as_texts_read_whole(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spectune.tuning.agreement.PIECE_TOKENS", tokens)
+    monkeypatch.setattr("spectune.tuning.recording.agreement.PIECE_TOKENS", tokens)
     found = pairwise_acceptance(LEAN, TEXTS, 0.6)
     assert found.greedy == measured(0.6).greedy
     for row, whole in zip(found.overlap, measured(0.6).overlap, strict=True):

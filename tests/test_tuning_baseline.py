@@ -10,9 +10,9 @@ import torch
 
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
-from spectune.tuning import baseline
-from spectune.tuning.baseline import GenerateEntrant
-from spectune.tuning.continuations import continuations
+from spectune.tuning.measuring import baseline
+from spectune.tuning.measuring.baseline import GenerateEntrant
+from spectune.tuning.recording.continuations import continuations
 
 from .tiny_models import tiny_llama
 

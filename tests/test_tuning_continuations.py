@@ -8,7 +8,7 @@ import torch
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.noise import gumbel
 from spectune.runtime.requests import Request
-from spectune.tuning.continuations import continuations
+from spectune.tuning.recording.continuations import continuations
 
 from .shelf import Shelf, StoppedError
 from .tiny_models import plain_logits, tiny_llama

@@ -13,7 +13,7 @@ from spectune.runtime.decoder import Round
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.tuning.decoding import LOOKUP, Family, Run, TimedRound, decode_timed, room_for
+from spectune.tuning.measuring.decoding import LOOKUP, Family, Run, TimedRound, decode_timed, room_for
 
 from .decoded_runs import POLICIES, random_requests
 from .tiny_models import perturbed, tiny_llama

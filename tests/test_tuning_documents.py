@@ -14,7 +14,7 @@ from spectune.planner.inputs import PlanInputs
 from spectune.profiler.records.document import SurfaceDocument, TraceDocument
 from spectune.profiler.records.wire import from_json, to_json
 from spectune.tuning.documents import PlanFiles, inputs_from_files
-from spectune.tuning.host_time import UNKNOWN, no_host_time
+from spectune.tuning.estimates.host_time import UNKNOWN, no_host_time
 
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, model, record, surface, texts
 

@@ -19,7 +19,7 @@ from spectune.errors import RequestError
 from spectune.planner.plans.observation import Observation
 from spectune.planner.plans.plan import plan_to_json
 from spectune.profiler.records.wire import from_json
-from spectune.tuning.engine_counters import FORMATS, READERS, Counted, CounterFormat, read_counters
+from spectune.tuning.engines.counters import FORMATS, READERS, Counted, CounterFormat, read_counters
 
 from .engine_policies import chains_by_batch
 

@@ -21,10 +21,10 @@ from spectune.profiler.records.wire import from_json
 from spectune.runtime.choice import choose_plan
 from spectune.runtime.engines.measured import Load, Sample
 from spectune.runtime.engines.setting import Setting
-from spectune.tuning.engine_inputs import setting_of, way_of
-from spectune.tuning.engine_plan import EnginePlanRequest, plan_engine
-from spectune.tuning.engine_profile import EngineProfile, EngineRequest, profile_engine
-from spectune.tuning.engine_validate import EngineValidateRequest, EngineValidation, neighbour_of, validate_engine
+from spectune.tuning.engines.inputs import setting_of, way_of
+from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine
+from spectune.tuning.engines.profile import EngineProfile, EngineRequest, profile_engine
+from spectune.tuning.engines.validate import EngineValidateRequest, EngineValidation, neighbour_of, validate_engine
 from spectune.tuning.request import Models
 
 from .simulated_engine import Curve, SimulatedEngine
@@ -37,7 +37,7 @@ DRAFTERS = {"small": 0.6, "large": 0.9}
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path))  # another test may hold the device
-    monkeypatch.setattr("spectune.tuning.engine_turns.SETTLE_S", 0.0)
+    monkeypatch.setattr("spectune.tuning.engines.turns.SETTLE_S", 0.0)
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from spectune.planner.policies import ChainPolicy, PlainPolicy
 from spectune.planner.replay.recorded import Text
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.runtime.engines.measured import Load
-from spectune.tuning.engine_inputs import way_of
-from spectune.tuning.engine_mix import heavier_than_recorded
-from spectune.tuning.engine_turns import Key, by_key, stable
+from spectune.tuning.engines.inputs import way_of
+from spectune.tuning.engines.mix import heavier_than_recorded
+from spectune.tuning.engines.turns import Key, by_key, stable
 
 from .engine_traces import followed
 from .simulated_engine import SimulatedEngine, affine

@@ -10,7 +10,7 @@ import pytest
 from spectune.planner.engines.choice import EngineInputs, TimedSetting, Way, best_of, offers_at, walks_of
 from spectune.planner.policies import LookupPolicy, PlainPolicy
 from spectune.planner.replay.recorded import Text
-from spectune.tuning.engine_pooling import pooled, shrunk
+from spectune.tuning.engines.pooling import pooled, shrunk
 
 SEARCHES = (1, 2, 3)  # longest n-gram
 LENGTHS = (2, 4, 8)

@@ -12,7 +12,7 @@ from spectune.planner.replay.acceptance import rank_results
 from spectune.planner.replay.recorded import Text, recording_of
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace
 from spectune.runtime.engines.measured import EngineText, Load
-from spectune.tuning.engine_trace import prompt_trace
+from spectune.tuning.engines.trace import prompt_trace
 
 from .engine_traces import followed
 from .simulated_engine import SimulatedEngine

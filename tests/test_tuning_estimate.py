@@ -18,8 +18,8 @@ from spectune.profiler.records.ceilings import Ceilings
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import from_json
-from spectune.tuning.estimate import EstimateRequest, estimate
-from spectune.tuning.evidence import beaten_bounds
+from spectune.tuning.estimates.estimate import EstimateRequest, estimate
+from spectune.tuning.estimates.evidence import beaten_bounds
 from spectune.tuning.request import Models
 
 DATA, FAMILY = Path(__file__).parent / "data", Path(__file__).parents[1] / "demo" / "models"

@@ -17,8 +17,8 @@ from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.model import ModelIdentity
 from spectune.runtime.choice import choose_plan
-from spectune.tuning.estimated_inputs import inputs_on_estimates
-from spectune.tuning.host_time import UNKNOWN
+from spectune.tuning.estimates.host_time import UNKNOWN
+from spectune.tuning.estimates.inputs import inputs_on_estimates
 from spectune.tuning.plan import PlanRequest, solve_and_store
 
 from .synthetic import DEVICE, Language, SkilledDrafter, every_node, overhead, record, texts

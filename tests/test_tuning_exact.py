@@ -9,8 +9,8 @@ from transformers import LlamaForCausalLM
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.noise import gumbel
 from spectune.runtime.requests import Request
-from spectune.tuning.continuations import continuations
-from spectune.tuning.exact import Judgement, judge
+from spectune.tuning.measuring.exact import Judgement, judge
+from spectune.tuning.recording.continuations import continuations
 
 from .tiny_models import tiny_llama
 

@@ -11,9 +11,9 @@ import pytest
 from spectune.errors import DeviceError, ModelError, RequestError, StoreError
 from spectune.profiler.device import detect_all
 from spectune.profiler.prompts import Prompt
-from spectune.tuning.fleet import FleetJob, Outcome, Quarters, Word, profile_all, requests_of_devices
+from spectune.tuning.fleet.fleet import FleetJob, Outcome, Quarters, Word, profile_all, requests_of_devices
+from spectune.tuning.fleet.turns import profile_cluster
 from spectune.tuning.request import Models, ProfileRequest
-from spectune.tuning.turns import profile_cluster
 
 REQUEST = ProfileRequest(
     models=Models(target=Path("nowhere")), prompts=[Prompt(text="a"), Prompt(text="b")], batches=(1,), device="all"

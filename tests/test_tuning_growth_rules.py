@@ -13,9 +13,9 @@ from spectune.planner.growth.draft import Children, Ints
 from spectune.planner.growth.grow import grow
 from spectune.planner.policies import CastPolicy, Eagle2Policy, OptTreePolicy, TalonPolicy, TreePolicy
 from spectune.profiler.records.calibration import SurvivalCurve
-from spectune.tuning.cast_rule import Cast
-from spectune.tuning.growth_rule import GrowthRule
-from spectune.tuning.growth_rules import Beam, BestFirst, OptTree, Talon
+from spectune.tuning.recording.cast_rule import Cast
+from spectune.tuning.recording.growth_rule import GrowthRule
+from spectune.tuning.recording.growth_rules import Beam, BestFirst, OptTree, Talon
 
 from .toy_drafter import ToyDrafter, ToyScorer
 from .toy_forest import Path, expanded, grown

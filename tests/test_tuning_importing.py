@@ -17,9 +17,9 @@ from spectune.profiler.identity import identify
 from spectune.profiler.records.document import SurfaceDocument, TraceDocument
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.wire import to_json
-from spectune.tuning.foreign import Given
-from spectune.tuning.foreign_csv import NEEDED
-from spectune.tuning.importing import read_import
+from spectune.tuning.foreign.csv_table import NEEDED
+from spectune.tuning.foreign.importing import read_import
+from spectune.tuning.foreign.told import Given
 
 from .synthetic import DEVICE, Language, SkilledDrafter, every_node, model, record, surface, texts
 from .tiny_family import save_model

@@ -10,7 +10,7 @@ import pytest
 
 from spectune.errors import RequestError
 from spectune.profiler.records.device import GIB, Device
-from spectune.tuning.nodes import Node, by_kind, kind_of, nodes_of, require_reachable
+from spectune.tuning.fleet.nodes import Node, by_kind, kind_of, nodes_of, require_reachable
 
 HERE = socket.gethostname()
 CPU = Device(kind="cpu", name="one", index=0, memory_bytes=24 * GIB, cores=2, threads=2)

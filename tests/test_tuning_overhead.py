@@ -17,9 +17,9 @@ from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
-from spectune.tuning import overhead
-from spectune.tuning.decoding import Family
-from spectune.tuning.overhead import ROUNDS, TEXT_ROUNDS, measure_overhead, probes
+from spectune.tuning.measuring import overhead
+from spectune.tuning.measuring.decoding import Family
+from spectune.tuning.measuring.overhead import ROUNDS, TEXT_ROUNDS, measure_overhead, probes
 
 from .tiny_models import tiny_lean, tiny_llama
 

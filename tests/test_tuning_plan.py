@@ -22,8 +22,8 @@ from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAccept
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
 from spectune.profiler.records.surface import LatencySurface
 from spectune.runtime.choice import choose_plan
-from spectune.tuning.architectures import footprints_of
-from spectune.tuning.host_time import borrowed_host_time, is_known, no_host_time
+from spectune.tuning.estimates.architectures import footprints_of
+from spectune.tuning.estimates.host_time import borrowed_host_time, is_known, no_host_time
 from spectune.tuning.plan import (
     Effort,
     PlanRequest,

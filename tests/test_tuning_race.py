@@ -10,9 +10,9 @@ from spectune.runtime.decoder import Round
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup
-from spectune.tuning.continuations import continuations
-from spectune.tuning.decoding import Family, TimedRound
-from spectune.tuning.race import STALL, DecoderEntrant, race, without_stalls
+from spectune.tuning.measuring.decoding import Family, TimedRound
+from spectune.tuning.measuring.race import STALL, DecoderEntrant, race, without_stalls
+from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.validate import entrant
 
 from .decoded_runs import random_requests

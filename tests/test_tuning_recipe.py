@@ -7,9 +7,9 @@ import pytest
 from spectune.errors import MeasurementError
 from spectune.planner.policies import CastPolicy, ConfidentChainPolicy, TalonPolicy
 from spectune.planner.published.rules import EAGLE, EAGLE_OF_TALON, opt_tree, talon
-from spectune.tuning.cast_rule import Cast
-from spectune.tuning.growth_rules import Beam, OptTree, Talon
-from spectune.tuning.recipe import Level, Recipe, recipe_of
+from spectune.tuning.recording.cast_rule import Cast
+from spectune.tuning.recording.growth_rules import Beam, OptTree, Talon
+from spectune.tuning.recording.recipe import Level, Recipe, recipe_of
 
 from .toy_drafter import ToyDrafter
 from .toy_forest import expanded, grown

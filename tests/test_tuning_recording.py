@@ -17,10 +17,10 @@ from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTr
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
-from spectune.tuning.continuations import continuations
-from spectune.tuning.growth_rules import Beam, Talon
-from spectune.tuning.recipe import Recipe
-from spectune.tuning.recording import Recorder, record_prompts
+from spectune.tuning.recording.record.continuations import continuations
+from spectune.tuning.recording.record.growth_rules import Beam, Talon
+from spectune.tuning.recording.record.recipe import Recipe
+from spectune.tuning.recording.record.record import Recorder, record_prompts
 
 from .shelf import Shelf, StoppedError
 from .tiny_models import perturbed, tiny_llama
@@ -112,7 +112,7 @@ def test_a_cache_too_small_for_the_trees_grows() -> None:
 
 def test_a_text_longer_than_what_is_read_at_once_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = recorded(2)
-    monkeypatch.setattr("spectune.tuning.text_pass.PIECE_TOKENS", 7)
+    monkeypatch.setattr("spectune.tuning.recording.text_pass.PIECE_TOKENS", 7)
     assert np.array_equal(recorded(2).hit_rank, whole.hit_rank)
 
 

@@ -13,8 +13,8 @@ from spectune.planner.plans.provenance import SurfaceSource
 from spectune.profiler.records.device import Device
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import decoding_regime
-from spectune.tuning.decoding import Family
 from spectune.tuning.family import family_in, load_family, require_regime, settled_regime
+from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.request import Models
 
 from .plans import plan_of

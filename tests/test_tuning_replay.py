@@ -38,11 +38,11 @@ from spectune.runtime.decoder import Round
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
-from spectune.tuning.continuations import continuations
-from spectune.tuning.decoding import LOOKUP, Family, decode_timed, room_for
-from spectune.tuning.growth_rules import Beam, OptTree, Talon
-from spectune.tuning.recipe import Recipe
-from spectune.tuning.recording import Recorder
+from spectune.tuning.measuring.decoding import LOOKUP, Family, decode_timed, room_for
+from spectune.tuning.recording.continuations import continuations
+from spectune.tuning.recording.growth_rules import Beam, OptTree, Talon
+from spectune.tuning.recording.recipe import Recipe
+from spectune.tuning.recording.record import Recorder
 
 from .tiny_models import tiny_lean, tiny_llama
 

@@ -30,11 +30,11 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 from spectune.runtime.shapes import room_of, runner_of
 from spectune.training.cards import save_weights
-from spectune.tuning.decoding import Family
 from spectune.tuning.documents import PlanFiles, inputs_from_files
-from spectune.tuning.gauge import Gauge
 from spectune.tuning.latency_profile import LatencyRequest, profile_latency
-from spectune.tuning.overhead import measure_overhead
+from spectune.tuning.measuring.decoding import Family
+from spectune.tuning.measuring.gauge import Gauge
+from spectune.tuning.measuring.overhead import measure_overhead
 from spectune.tuning.request import Models
 
 from .synthetic import DEVICE, TARGET

@@ -19,11 +19,11 @@ from spectune.db import open_store
 from spectune.errors import ModelError
 from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt
-from spectune.tuning.cluster import NodeLostError
-from spectune.tuning.fleet import FleetJob, Outcome, Word
-from spectune.tuning.nodes import kind_of
+from spectune.tuning.fleet.cluster import NodeLostError
+from spectune.tuning.fleet.fleet import FleetJob, Outcome, Word
+from spectune.tuning.fleet.nodes import kind_of
+from spectune.tuning.fleet.turns import profile_cluster, turns_of_cluster
 from spectune.tuning.request import Models, ProfileRequest
-from spectune.tuning.turns import profile_cluster, turns_of_cluster
 
 from .local_cluster import LocalCluster, local_cluster
 from .tiny_family import save_model

@@ -9,9 +9,9 @@ import pytest
 
 from spectune.planner.policies import CastPolicy
 from spectune.profiler.records.acceptance import MISS
-from spectune.tuning.cast_rule import Cast
-from spectune.tuning.growth_rule import GrowthRule
-from spectune.tuning.growth_rules import Beam, BestFirst, OptTree, Talon
+from spectune.tuning.recording.cast_rule import Cast
+from spectune.tuning.recording.growth_rule import GrowthRule
+from spectune.tuning.recording.growth_rules import Beam, BestFirst, OptTree, Talon
 
 from .toy_drafter import ToyDrafter
 from .toy_forest import Path, expanded, grown

@@ -21,7 +21,7 @@ from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.wire import from_json
 from spectune.runtime.setup import setup_of
 from spectune.tuning.family import load_family
-from spectune.tuning.gauge import Gauge
+from spectune.tuning.measuring.gauge import Gauge
 from spectune.tuning.request import Models
 from spectune.tuning.validate import ValidateRequest, plain_setup, validate_stored
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from spectune.planner.growth.draft import Children, Ints
-from spectune.tuning.forest import Forest
-from spectune.tuning.growth_rule import GrowthRule
-from spectune.tuning.union import Layer, grow_union
+from spectune.tuning.recording.forest import Forest
+from spectune.tuning.recording.growth_rule import GrowthRule
+from spectune.tuning.recording.union import Layer, grow_union
 
 from .toy_drafter import ToyDrafter
 

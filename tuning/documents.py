@@ -17,8 +17,8 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import RESUME, SELF
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json
-from .architectures import footprints_of
-from .host_time import UNKNOWN, no_host_time
+from .estimates.architectures import footprints_of
+from .estimates.host_time import UNKNOWN, no_host_time
 
 Document = TypeVar("Document", SurfaceDocument, TraceDocument)
 Surfaces = Mapping[Path, SurfaceDocument]

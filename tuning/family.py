@@ -15,7 +15,7 @@ from ..runtime.models.loading import load_model
 from ..runtime.models.pivots import load_pivots
 from ..runtime.models.regime import in_regime
 from ..runtime.models.tapped import is_beside_target
-from .decoding import Family
+from .measuring.decoding import Family
 from .request import Identities, Models
 
 AUTO_REGIME = "auto"  # "cuda-graph" on a GPU where it can be, else "eager"

@@ -30,11 +30,11 @@ from ..runtime.models.regime import in_regime
 from ..runtime.shapes import ForwardShapes, room_of
 from ..runtime.shapes.lockstep import LockstepShapes, follow
 from .family import settled_regime, torch_device
-from .holding import held
+from .measuring.holding import held
+from .measuring.timing import DRAFT_TOKENS, resumed_domain, runner_for
 from .parts import finished_surfaces
 from .request import Identities, Models
 from .steps import Progress
-from .timing import DRAFT_TOKENS, resumed_domain, runner_for
 
 LOOP_WIDTH = 10  # of a drafting loop: EAGLE-2's published beam
 OF_DRAFTERS = ("draft", "loop", RESUME)

@@ -28,10 +28,10 @@ from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.pivots import require_pivots_of
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always
-from .continuations import continuations
-from .decoding import Family, Run, decode_timed, names_of, room_for, steady_rounds
 from .family import identify_all, load_family, torch_device
+from .measuring.decoding import Family, Run, decode_timed, names_of, room_for, steady_rounds
 from .prompts import requests_of, shown_to
+from .recording.continuations import continuations
 from .request import Identities, Models, ProfileRequest
 from .steps import Progress, silent
 

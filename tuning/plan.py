@@ -33,8 +33,8 @@ from ..profiler.records.match import match_devices, nearest
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED, RESUME, SELF
 from ..profiler.records.surface import LatencySurface
-from .architectures import footprints_of
-from .host_time import is_known
+from .estimates.architectures import footprints_of
+from .estimates.host_time import is_known
 from .spread import Spread, jobs_that_pay
 from .steps import Progress, silent
 from .studies import StoredStudies

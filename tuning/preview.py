@@ -10,9 +10,9 @@ from ..profiler.records.role import RESUME
 from ..runtime.models.drafter import draft_role
 from ..runtime.models.loading import load_tokenizer
 from .family import identify_all
+from .measuring.timing import domains_of, resuming
+from .recording.traces import workloads_of
 from .request import ProfileRequest
-from .timing import domains_of, resuming
-from .traces import workloads_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

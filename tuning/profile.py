@@ -24,17 +24,17 @@ from ..profiler.records.wire import from_json, to_json
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.tapped import is_beside_target
 from ..runtime.requests import Request
-from .decoding import Family
 from .family import EXACT_DTYPE, identify_all, load_family, require_regime, settled_regime, torch_device
-from .holding import held
-from .overhead import measure_overhead
+from .measuring.decoding import Family
+from .measuring.holding import held
+from .measuring.overhead import measure_overhead
+from .measuring.timing import by_name, domains_of, resumes_by_name, time_surfaces
 from .parts import finished_surfaces
 from .prompts import shown_to
-from .recipe import Recipe, recipe_of
+from .recording.recipe import Recipe, recipe_of
+from .recording.traces import Workload, record_workloads, workloads_of
 from .request import Identities, ProfileRequest
 from .steps import Progress
-from .timing import by_name, domains_of, resumes_by_name, time_surfaces
-from .traces import Workload, record_workloads, workloads_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from ..errors import RequestError
 from ..profiler.prompts import Prompt
 from ..profiler.records.device import AUTO_DTYPE
 from ..profiler.records.model import ModelIdentity
-from .recipe import Level
+from .recording.recipe import Level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

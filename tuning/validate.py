@@ -22,11 +22,11 @@ from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.regime import decoding_regime
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, setup_of
-from .decoding import Family, decode_timed, names_of, room_for
 from .family import load_family, torch_device
-from .gauge import Gauge
+from .measuring.decoding import Family, decode_timed, names_of, room_for
+from .measuring.gauge import Gauge
+from .measuring.race import DecoderEntrant, race
 from .prompts import requests_of, shown_to
-from .race import DecoderEntrant, race
 from .request import Models, ProfileRequest
 from .steps import Progress
 

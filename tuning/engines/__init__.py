@@ -1,0 +1,1 @@
+"""The jobs for other engines: profile, plan, validate, and what their counters say."""

@@ -1,0 +1,245 @@
+"""What an engine counted while it decoded, brought to one definition of acceptance.
+
+Acceptance here is unconditional by position: of all rounds, the share in which the first k drafted tokens were kept. A
+round then yields 1 + the sum over positions, its own token included. Counters say nothing of which text they were
+counted at, so they are no acceptance trace: only chains as long as what was drafted follow from them.
+
+A reader per format is listed in `READERS`; docs/import.md says what each converts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from ...errors import RequestError, SpectuneError
+
+CounterFormat = Literal["sglang-bench", "sglang-sps", "vllm-metrics", "trtllm-bench", "llama-metrics"]
+FORMATS: tuple[CounterFormat, ...] = get_args(CounterFormat)
+SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+SLACK = 1e-3  # by which a rate may exceed the one before it: engines round to three digits
+Json = dict[str, Any]  # JSON values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedAcceptance:
+    """What was kept of an engine's drafts.
+
+    Attributes:
+        about: what tells it from others of the same file, e.g. "batch 4".
+        by_position: unconditional acceptance of the first, second, ... drafted token; empty where it is not told.
+        tokens_per_round: its own token included.
+        drafts: rounds that were counted, None where that is not told.
+        step_ms: of a whole round of all sequences, drafting and host included; None where it is not told.
+        notes: what is not certain about it.
+    """
+
+    about: str
+    by_position: tuple[float, ...]
+    tokens_per_round: float
+    drafts: int | None = None
+    step_ms: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        previous = 1.0
+        for position, rate in enumerate(self.by_position, start=1):
+            if not 0.0 <= rate <= previous + SLACK:
+                raise RequestError(
+                    f"{self.about}: acceptance at position {position} is {rate:.4g} behind {previous:.4g}; a longer "
+                    "start cannot be kept more often: these are not counts of one run"
+                )
+            previous = rate
+        if not 1.0 <= self.tokens_per_round < math.inf:
+            raise RequestError(f"{self.about}: a round yields a token or more, got {self.tokens_per_round:.4g}")
+
+    @property
+    def by_length(self) -> tuple[float, ...]:
+        """Tokens per round of chains of 1, 2, ... tokens, up to what was drafted."""
+        return tuple(1.0 + sum(self.by_position[:length]) for length in range(1, len(self.by_position) + 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """What a step of so many tokens of all sequences together takes, drafting and host included."""
+
+    tokens: int
+    step_ms: float
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1 or not 0.0 < self.step_ms < math.inf:
+            raise RequestError(f"a step has a token and a time, got {self.tokens} and {self.step_ms} ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What a file of an engine's counters holds."""
+
+    acceptance: tuple[CountedAcceptance, ...] = ()
+    steps: tuple[StepCost, ...] = ()
+
+
+def read_counters(path: Path, file_format: CounterFormat) -> Counted:
+    """Return what a file says.
+
+    Raises:
+        RequestError: it cannot be read, or is not of the format, or its counts contradict each other.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise RequestError(f"cannot read {path} ({reason}); give a file of the format {file_format}") from error
+    try:
+        return READERS[file_format](text)
+    except (KeyError, TypeError, ValueError) as error:  # a field that is missing, or is no number
+        raise RequestError(f"{path} is not of the format {file_format}: {type(error).__name__} {error}") from error
+    except SpectuneError as error:
+        raise RequestError(f"{path}, {error}") from error
+
+
+def _vllm(text: str) -> Counted:
+    return Counted(acceptance=(_of_metrics(text, "vllm:"),))
+
+
+def _llama(text: str) -> Counted:
+    return Counted(acceptance=(_of_metrics(text, "llamacpp:"),))
+
+
+def _of_metrics(text: str, prefix: str) -> CountedAcceptance:
+    """Return the acceptance of Prometheus counters: accepted at a position over the rounds that drafted.
+
+    Source: vLLM's spec_decode counters, and llama.cpp's of the same names since pull request 26389.
+    """
+    start = f"{prefix}spec_decode_num_"
+    drafts, drafted = _summed(text, f"{start}drafts"), _summed(text, f"{start}draft_tokens")
+    accepted = _summed(text, f"{start}accepted_tokens")
+    if not drafts:
+        raise RequestError(f"no round drafted, {start}drafts is 0; scrape behind some requests")
+    at = _by_position(text, f"{start}accepted_tokens_per_pos")
+    rates = tuple(at[position] / drafts for position in range(len(at)))
+    if rates and not math.isclose(sum(at.values()), accepted, rel_tol=1e-6, abs_tol=0.5):
+        raise RequestError(f"{sum(at.values()):g} tokens were accepted at positions, {accepted:g} in all; scrape anew")
+    short = drafted < drafts * len(rates)
+    note = "some rounds drafted fewer tokens: of the far positions these are lower bounds"
+    return CountedAcceptance(
+        about="all requests",
+        by_position=rates,
+        tokens_per_round=1.0 + accepted / drafts,
+        drafts=int(drafts),
+        notes=(note,) if short else (),
+    )
+
+
+def _samples(text: str, name: str) -> list[tuple[dict[str, str], float]]:
+    """Return labels and values of a counter, whether or not its name ends in `_total`."""
+    found = []
+    for line in text.splitlines():
+        match = SAMPLE.fullmatch(line.strip())
+        if match is not None and match[1].removesuffix("_total") == name:
+            found.append((dict(LABEL.findall(match[2] or "")), float(match[3])))
+    return found
+
+
+def _summed(text: str, name: str) -> float:
+    """Return a counter over all engines of one server."""
+    found = _samples(text, name)
+    if not found:
+        raise RequestError(f"there is no counter {name}; scrape /metrics of a server that speculates")
+    models = {labels.get("model_name", "") for labels, _ in found}
+    if len(models) > 1:
+        raise RequestError(f"{name} is of several models ({', '.join(sorted(models))}); scrape one server")
+    return sum(value for _, value in found)
+
+
+def _by_position(text: str, name: str) -> dict[int, float]:
+    at: dict[int, float] = {}
+    for labels, value in _samples(text, name):
+        at[int(labels["position"])] = at.get(int(labels["position"]), 0.0) + value
+    if sorted(at) != list(range(len(at))):
+        raise RequestError(f"{name} lacks positions, it has {sorted(at)}; scrape anew")
+    return at
+
+
+def _sglang_bench(text: str) -> Counted:
+    """Return the acceptance of SGLang's `bench_speculative.py`: one JSON object per server that was tried.
+
+    `acc_length` counts a round's own token. At top-k 1, the tokens of k steps over those of k - 1 are the acceptance of
+    position k; a gap in the steps ends what is known by position.
+    """
+    rows: list[Json] = [json.loads(line) for line in text.splitlines() if line.strip()]
+    if not rows:
+        raise RequestError("there is no line in it; run bench_speculative.py with --output")
+    found = []
+    for batch in sorted({int(row["batch_size"]) for row in rows}):
+        own = [row for row in rows if int(row["batch_size"]) == batch and int(row["steps"]) > 0]
+        chains = {int(row["steps"]): float(row["acc_length"]) for row in own if int(row["topk"]) == 1}
+        for row in own:
+            found.append(_benched(row, batch, chains))
+    return Counted(acceptance=tuple(found))
+
+
+def _benched(row: Json, batch: int, chains: Mapping[int, float]) -> CountedAcceptance:
+    steps, top_k, tokens = int(row["steps"]), int(row["topk"]), int(row["num_draft_tokens"])
+    rates: list[float] = []
+    if top_k == 1:
+        before = 1.0
+        for length in range(1, steps + 1):
+            if length not in chains:
+                break
+            rates.append(chains[length] - before)
+            before = chains[length]
+    notes = []
+    if top_k == 1 and len(rates) < steps:
+        notes.append(f"positions beyond {len(rates)} are not told apart: steps {len(rates) + 1} were not tried")
+    if top_k > 1:
+        notes.append("of a tree: positions of its paths are not told")
+    return CountedAcceptance(
+        about=f"batch {batch}, {steps} steps, top-k {top_k}, {tokens} tokens",
+        by_position=tuple(rates),
+        tokens_per_round=float(row["acc_length"]),
+        step_ms=1000.0 * float(row["step_time"]),
+        notes=tuple(notes),
+    )
+
+
+def _sglang_sps(text: str) -> Counted:
+    """Return the steps of SGLang's SPS table: steps per second by tokens that all sequences verify together."""
+    table = json.loads(text)
+    if "sample_batch_tokens" not in table:
+        raise RequestError(
+            'the table has no "sample_batch_tokens"; additive tables tell no whole steps, write the plain'
+        )
+    pairs = zip(table["sample_batch_tokens"], table["sample_steps_per_sec"], strict=True)
+    return Counted(steps=tuple(StepCost(tokens=int(n), step_ms=1000.0 / float(rate)) for n, rate in pairs))
+
+
+def _trtllm_bench(text: str) -> Counted:
+    """Return the acceptance of a `trtllm-bench --report_json`: means over requests, nothing by position.
+
+    Its acceptance length counts a round's own token.
+    """
+    told = json.loads(text)
+    stats = told.get("decoding_stats") if isinstance(told, dict) else None
+    if not stats or not stats.get("acceptance_length_percentiles"):
+        raise RequestError("the report has no decoding_stats with acceptance lengths; run it with speculative decoding")
+    length = float(stats["acceptance_length_percentiles"]["average"])
+    note = "a mean over requests, not over rounds, and nothing by position"
+    return Counted(
+        acceptance=(CountedAcceptance(about="all requests", by_position=(), tokens_per_round=length, notes=(note,)),)
+    )
+
+
+READERS: Mapping[CounterFormat, Callable[[str], Counted]] = {
+    "sglang-bench": _sglang_bench,
+    "sglang-sps": _sglang_sps,
+    "vllm-metrics": _vllm,
+    "trtllm-bench": _trtllm_bench,
+    "llama-metrics": _llama,
+}

@@ -1,0 +1,63 @@
+"""How much heavier the rounds of some turns were than those of the recorded texts, where the text itself drafts.
+
+A model drafts in every round, so that its rounds cost the same on any text. N-grams are found in a share of the rounds
+that hangs on the text: the few short texts of a profile's turns are another mix of light and heavy rounds than all of
+the recorded ones. What was really drafted in the turns is counted; the line of costs through all settings
+(`planner/engines/costs.py`) then says what the other mix costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...planner.engines.choice import EngineInputs, Way, shape_of, source_of
+from ...planner.engines.costs import RoundSample, RoundShape, fit_costs
+from ...planner.engines.walk import Walk
+from ...planner.policies import LookupPolicy
+from .turns import Key, Turn
+
+
+def heavier_than_recorded(
+    turns: Mapping[Key, Sequence[Turn]], ways: Mapping[Key, Way], inputs: EngineInputs, walks: Mapping[Way, Walk]
+) -> dict[Key, float]:
+    """Return what the mix of rounds in turns costs, over what that of the recorded texts does.
+
+    Args:
+        turns: of every setting.
+        ways: what each setting decodes.
+        inputs: with what was timed in these very turns.
+        walks: of every candidate, as `walks_of` returns them.
+
+    Returns:
+        a factor for every setting whose text drafts in both; the others are no mix.
+    """
+    if inputs.pads_ngrams:  # such an engine's rounds cost the same whatever was found
+        return {}
+    factors: dict[Key, float] = {}
+    for concurrency, timed in inputs.timed.items():
+        own = [key for key in turns if key[0] == concurrency and ways[key] in walks]
+        shapes = {key: _seen(ways[key], turns[key]) or shape_of(inputs, ways[key], walks[ways[key]]) for key in own}
+        ms = {one.way: one for one in timed}
+        samples = [RoundSample(shape=shapes[key], ms=ms[ways[key]].ms, error=ms[ways[key]].error) for key in own]
+        costs = fit_costs(samples)
+        for key in own:
+            if _seen(ways[key], turns[key]) is not None:
+                recorded = shape_of(inputs, ways[key], walks[ways[key]])
+                factors[key] = costs.at(shapes[key]).ms / costs.at(recorded).ms
+    return factors
+
+
+def _seen(way: Way, turns: Sequence[Turn]) -> RoundShape | None:
+    """Return what the rounds of turns looked like; None where no text drafted, or nobody counted."""
+    policy, _ = way
+    samples = [turn.sample for turn in turns]
+    if not isinstance(policy, LookupPolicy) or any(sample.drafts is None for sample in samples):
+        return None
+    rounds = sum(sample.rounds for sample in samples)
+    drafts = sum(sample.drafts or 0 for sample in samples)
+    if not drafts:
+        return None
+    drafted = sum(sample.drafted for sample in samples)
+    return RoundShape(
+        source=source_of(way), is_model=False, length=policy.length, share=drafts / rounds, drafted=drafted / rounds
+    )

@@ -1,0 +1,179 @@
+"""The plan job for another engine: who drafts in it, how many tokens, or nobody, at each concurrency."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from ...db.plans import ENGINE_PLAN
+from ...db.sources import surface_source as stored_surface
+from ...db.sources import trace_source as stored_trace
+from ...db.store import Store
+from ...errors import RequestError, StoreError
+from ...planner.engines.choice import plan_cells, walks_of
+from ...planner.plans.plan import Plan, plan_to_json
+from ...planner.plans.provenance import Provenance, surface_source, trace_source
+from ...profiler.records.acceptance import AcceptanceTrace
+from ...profiler.records.device import Device
+from ...profiler.records.measurement import Measurement
+from ...profiler.records.model import ModelIdentity
+from ...profiler.records.surface import LatencySurface
+from ..request import Identities
+from .inputs import PLAIN_ROLE, ROLE, inputs_of_surfaces
+from .pooling import pooled
+from .record import workload_in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlanRequest:
+    """Which plan is wanted; empty concurrencies mean all that were profiled, an empty dtype the newest profiled."""
+
+    engine: str
+    target: ModelIdentity
+    device: Device
+    dtype: str = ""
+    workload: str = "default"
+    concurrencies: tuple[int, ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRecords:
+    """What the store holds of an engine with a target: surfaces of one regime, traces along the same texts."""
+
+    surfaces: tuple[LatencySurface, ...]
+    traces: tuple[AcceptanceTrace, ...]
+    identities: Identities
+    notes: tuple[str, ...] = field(default=())
+
+
+def plan_engine(request: EnginePlanRequest, store: Store) -> tuple[int, Plan]:
+    """Return a plan's number and the plan, kept in the store apart from plans of our own decoder.
+
+    Raises:
+        StoreError: the engine was not profiled with this target here.
+        RequestError: a concurrency was not profiled.
+        PlanError: the records do not fit together.
+    """
+    records = records_of(request, store)
+    plan = solve_engine(request, records)
+    sources = [*(stored_surface(surface, surface.role[:100]) for surface in records.surfaces)]
+    number = store.add_plan(
+        plan_to_json(plan),
+        device=f"{ENGINE_PLAN}{plan.device.fingerprint}",
+        device_kind=f"{ENGINE_PLAN}{plan.device.kind_key}",
+        target=plan.target.key,
+        workload=plan.workload,
+        temperature=plan.temperature,
+        sources=[*sources, *(stored_trace(trace) for trace in records.traces)],
+    )
+    return number, plan
+
+
+def solve_engine(request: EnginePlanRequest, records: EngineRecords) -> Plan:
+    """Return the plan of an engine's records."""
+    surfaces = _of_concurrencies(request, records.surfaces)
+    as_timed = inputs_of_surfaces(surfaces, records.traces, records.identities)
+    inputs = pooled(as_timed, walks_of(as_timed))
+    cells = plan_cells(inputs, seed=request.seed)
+    return Plan(
+        device=request.device,
+        target=request.target,
+        drafters=tuple(records.identities.drafters.items()),
+        dtype=surfaces[0].dtype,
+        workload=workload_in(request.engine, request.workload),
+        temperature=0.0,
+        cells=cells,
+        provenance=Provenance(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            spectune=version("spectune"),
+            surfaces=tuple(surface_source(surface) for surface in surfaces),
+            traces=tuple(trace_source(trace.drafter_name, trace) for trace in records.traces),
+            texts=len(inputs.texts),
+            seed=request.seed,
+            candidates=sum(1 + len(cell.alternatives) for cell in cells),
+            pruned=0,
+            censored=(),
+            notes=(f"for {request.engine}, priced in its own regime ({surfaces[0].regime})", *records.notes),
+        ),
+    )
+
+
+def records_of(request: EnginePlanRequest, store: Store) -> EngineRecords:
+    """Return what the store holds: the newest regime's surfaces and the traces of their drafters.
+
+    Raises:
+        StoreError: something is missing.
+    """
+    start = f"engine:{request.engine}-"
+    found = [
+        surface
+        for surface in store.surfaces(request.device.fingerprint, request.target.key, request.dtype or None)
+        if surface.role.startswith(ROLE) and surface.regime.startswith(start)
+    ]
+    plain = [surface for surface in found if surface.role == PLAIN_ROLE]
+    if not plain:
+        raise _missing(request, store, "rounds")
+    newest = plain[-1]
+    own = [s for s in found if (s.regime, s.dtype) == (newest.regime, newest.dtype)]
+    traces = _traces(request, store)
+    keys = {trace.drafter: trace.drafter_name for trace in traces}
+    models = {keys[key]: store.find_model(key) for key in keys if f"{ROLE}{key}" in {s.role for s in own}}
+    drafters = {name: model for name, model in models.items() if model is not None}
+    roles = {f"{ROLE}{model.key}" for model in drafters.values()}
+    kept = [surface for surface in own if surface.role in roles or ":" in surface.role.removeprefix(ROLE)]
+    return EngineRecords(
+        surfaces=(newest, *kept),
+        traces=tuple(traces),
+        identities=Identities(target=request.target, drafters=drafters),
+    )
+
+
+def _traces(request: EnginePlanRequest, store: Store) -> Sequence[AcceptanceTrace]:
+    """Return the traces recorded in the engine, else those of our own decoder: of the newest one's texts."""
+    own = store.traces(request.target.key, workload_in(request.engine, request.workload), 0.0)
+    found = own or store.traces(request.target.key, request.workload, 0.0)
+    if not found:
+        raise _missing(request, store, f"acceptance on the workload {request.workload!r}")
+    newest = [prompt.prompt for prompt in found[-1].prompts]
+    return [trace for trace in found if [prompt.prompt for prompt in trace.prompts] == newest]
+
+
+def _of_concurrencies(request: EnginePlanRequest, surfaces: Sequence[LatencySurface]) -> list[LatencySurface]:
+    """Return the surfaces' cells of the wanted concurrencies alone."""
+    wanted = request.concurrencies
+    if missing := [c for c in wanted if c not in surfaces[0].batches]:
+        known = ", ".join(map(str, surfaces[0].batches))
+        raise RequestError(
+            f"{missing[0]} sequences at once were not profiled, {known} were; run: spectune profile --engine "
+            f"{request.engine} --batch {missing[0]}"
+        )
+    if not wanted:
+        return list(surfaces)
+    kept = []
+    for surface in surfaces:
+        cells = tuple(cell for cell in surface.measurements if cell.batch in wanted)
+        if cells:
+            kept.append(_with_cells(surface, cells))
+    return kept
+
+
+def _with_cells(surface: LatencySurface, cells: tuple[Measurement, ...]) -> LatencySurface:
+    return LatencySurface(
+        device=surface.device,
+        model=surface.model,
+        role=surface.role,
+        regime=surface.regime,
+        dtype=surface.dtype,
+        attention=surface.attention,
+        measurements=cells,
+    )
+
+
+def _missing(request: EnginePlanRequest, store: Store, what: str) -> StoreError:
+    return StoreError(
+        f"{store.url} holds no {what} of {request.engine} with {request.target.name} on {request.device.label}; run: "
+        f"spectune profile --engine {request.engine} --target {request.target.location} --drafter NAME=PATH"
+    )

@@ -1,0 +1,115 @@
+"""What rounds of n-grams cost, told by all settings that were timed together: one timing's luck is no price.
+
+What is copied is verified at one price, whichever search found it (`planner/engines/costs.py`). So the distances of all
+timings from the line of costs tell one curve over the length:
+
+    y_L   = mean of log(ms / line) over searches of length L, weighted by 1 / error^2; its error is e_L
+    m     = mean of y_L over lengths, weighted likewise
+    t^2   = what the lengths differ by beyond their errors, at least 0
+    curve = m + t^2 / (t^2 + e_L^2) (y_L - m)
+
+Timed 2 % apart by luck, two searches would else be chosen between by that luck, and not by what their drafts keep.
+
+Source: t^2 by moments, DerSimonian and Laird 1986, Controlled Clinical Trials 7(3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...planner.engines.choice import EngineInputs, TimedSetting, Way, costs_at, shape_of
+from ...planner.engines.costs import RoundCosts
+from ...planner.engines.walk import Walk
+from ...planner.memory.peak import LOOKUP
+from ...planner.policies import LookupPolicy
+
+Floats = NDArray[np.float64]
+LEAST_ERROR = 1e-4  # of a timing: a simulated one may have none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooled:
+    """A value by all of its neighbours, and its standard error."""
+
+    value: float
+    error: float
+
+
+def pooled(inputs: EngineInputs, walks: Mapping[Way, Walk]) -> EngineInputs:
+    """Return inputs in which every search for n-grams has a price at every length that any of them was timed at.
+
+    Args:
+        inputs: as timed.
+        walks: of every candidate, as `walks_of` returns them; a search that finds nothing on the texts has none.
+    """
+    return replace(inputs, timed={concurrency: _pooled_at(inputs, walks, concurrency) for concurrency in inputs.timed})
+
+
+def shrunk(values: Sequence[float], errors: Sequence[float]) -> list[Pooled]:
+    """Return values pulled toward their common mean as far as their errors explain why they differ.
+
+    Args:
+        values: one or more.
+        errors: standard errors, positive.
+    """
+    found, variances = np.array(values), np.square(errors)
+    weights = 1.0 / variances
+    middle = float((weights * found).sum() / weights.sum())
+    excess = float((weights * (found - middle) ** 2).sum()) - (len(found) - 1)
+    scale = float(weights.sum() - (weights**2).sum() / weights.sum())
+    apart = max(0.0, excess / scale) if len(found) > 1 else 0.0
+    own: Floats = apart / (apart + variances)
+    left = own * variances + (1.0 - own) ** 2 / weights.sum()
+    return [
+        Pooled(value=float(value), error=math.sqrt(error))
+        for value, error in zip(middle + own * (found - middle), left, strict=True)
+    ]
+
+
+def _pooled_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int) -> list[TimedSetting]:
+    timed = inputs.timed[concurrency]
+    searched = {
+        one.way[0]: one for one in timed if isinstance(one.way[0], LookupPolicy) and (one.way[0], LOOKUP) in walks
+    }
+    if not searched:
+        return list(timed)
+    costs = costs_at(inputs, walks, concurrency)
+    away: dict[int, list[tuple[float, float]]] = {}
+    for policy, one in searched.items():
+        line_ms = _line_ms(costs, inputs, walks, (policy, LOOKUP))
+        away.setdefault(policy.length, []).append((math.log(one.ms / line_ms), max(one.error, LEAST_ERROR)))
+    means = {length: _mean(own) for length, own in sorted(away.items())}
+    curve = dict(
+        zip(means, shrunk([one.value for one in means.values()], [one.error for one in means.values()]), strict=True)
+    )
+    found = [one for one in timed if one.way[0] not in searched]
+    for policy, length in product(_searches(searched), curve):
+        way: Way = replace(policy, length=length), LOOKUP
+        if way in walks:
+            ms = _line_ms(costs, inputs, walks, way) * math.exp(curve[length].value)
+            found.append(TimedSetting(way=way, ms=ms, error=curve[length].error))
+    return found
+
+
+def _searches(policies: Mapping[LookupPolicy, TimedSetting]) -> list[LookupPolicy]:
+    """Return a policy of each search, whatever its length."""
+    return list({(one.max_ngram, one.min_ngram, one.occurrence): one for one in policies}.values())
+
+
+def _line_ms(costs: RoundCosts, inputs: EngineInputs, walks: Mapping[Way, Walk], way: Way) -> float:
+    """Return what the line through all sources says of a round whose text drafts."""
+    shape = shape_of(inputs, way, walks[way])
+    return costs.plain_ms + costs.drafting_ms * shape.share + costs.token_ms * shape.drafted
+
+
+def _mean(own: Sequence[tuple[float, float]]) -> Pooled:
+    """Return the mean of values with errors, weighted by their certainty."""
+    weights = [1.0 / error**2 for _, error in own]
+    value = sum(weight * one for weight, (one, _) in zip(weights, own, strict=True)) / sum(weights)
+    return Pooled(value=value, error=math.sqrt(1.0 / sum(weights)))

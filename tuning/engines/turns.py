@@ -1,0 +1,150 @@
+"""Settings of an engine measured in turns, so that whatever slows the machine slows all of them.
+
+In a turn every setting decodes the same prompts, in random order. The next turn takes the next prompts. How slow the
+machine was at a moment is told by the turns just before and after it, of whatever settings (`profiler/drift.py`).
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...errors import RequestError
+from ...profiler.drift import fit_drift
+from ...runtime.engines.measured import EngineCounters, Load, MeasuredEngine, RunningEngine, Sample
+from ...runtime.engines.setting import Setting
+
+SETTLE_S = 0.03  # threads of an engine that has just answered stop polling
+Key = tuple[int, Setting | None]  # concurrency and setting
+Prompts = Sequence[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What one setting did in one turn, how slow its moment was (1.0 is typical), and the seconds it took in all."""
+
+    key: Key
+    sample: Sample
+    slowness: float
+    seconds: float
+
+    @property
+    def round_ms(self) -> float:
+        """Milliseconds of a round at a typical moment."""
+        return self.sample.round_ms / self.slowness
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all sequences, at a typical moment."""
+        return self.sample.tokens_per_s * self.slowness
+
+
+@dataclass(slots=True)
+class Stable:
+    """Engines started with different settings, and every turn they took."""
+
+    engine: MeasuredEngine
+    capacity: int
+    new_tokens: int
+    _running: dict[Key, RunningEngine] = field(default_factory=dict)
+    _taken: list[tuple[Key, Sample, float]] = field(default_factory=list)
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _turns: int = 0
+
+    def start(self, key: Key) -> RunningEngine:
+        """Start a setting; one that runs already goes on."""
+        if key not in self._running:
+            load = Load(concurrency=key[0], capacity=self.capacity)
+            self._running[key] = self._stack.enter_context(self.engine.started(key[1], load))
+        return self._running[key]
+
+    def counters(self, key: Key) -> EngineCounters:
+        """Return what a setting has counted since its start."""
+        return self._running[key].counters()
+
+    def take(self, keys: Sequence[Key], prompts: Prompts, *, turns: int, seed: int = 0) -> None:
+        """Let every setting decode in turns.
+
+        Args:
+            keys: which settings.
+            prompts: turn t of concurrency c takes c of them from place t x c on, around.
+            turns: of each.
+            seed: of the order within turns.
+
+        Raises:
+            RequestError: fewer prompts than a concurrency.
+        """
+        most = max(concurrency for concurrency, _ in keys)
+        if len(prompts) < most:
+            raise RequestError(f"{len(prompts)} prompts do not fill {most} sequences; give more, or fewer sequences")
+        order = random.Random(seed)
+        for key in keys:
+            self.start(key)
+        for _ in range(turns):
+            field_ = list(keys)
+            order.shuffle(field_)
+            for key in field_:
+                given = [prompts[(self._turns * key[0] + place) % len(prompts)] for place in range(key[0])]
+                self._taken.append((key, *self._decoded(key, given)))
+                time.sleep(SETTLE_S)
+            self._turns += 1
+
+    def _decoded(self, key: Key, prompts: Prompts) -> tuple[Sample, float]:
+        running, drafts_text = self._running[key], key[1] is not None and key[1].drafter is None
+        before = running.counters() if drafts_text else None
+        begun = time.monotonic()
+        texts = running.decode(prompts, self.new_tokens)
+        seconds = time.monotonic() - begun
+        return Sample(texts=texts, drafts=None if before is None else running.counters().since(before).drafts), seconds
+
+    @property
+    def turns(self) -> list[Turn]:
+        """Every turn so far, in the order they were taken, beside the drift of its moment."""
+        keys = list(dict.fromkeys(key for key, _, _ in self._taken))
+        ms = np.array([sample.round_ms for _, sample, _ in self._taken])
+        cells = np.array([keys.index(key) for key, _, _ in self._taken])
+        slowness = fit_drift(ms, cells).slowness
+        return [
+            Turn(key=key, sample=sample, slowness=float(slow), seconds=seconds)
+            for (key, sample, seconds), slow in zip(self._taken, slowness, strict=True)
+        ]
+
+
+@contextmanager
+def stable(engine: MeasuredEngine, *, capacity: int, new_tokens: int) -> Iterator[Stable]:
+    """Yield a place where settings are started and measured; all of them stop when it is left.
+
+    Args:
+        engine: whose.
+        capacity: tokens of a sequence, prompt and drafts included.
+        new_tokens: decoded per prompt and turn.
+    """
+    held = Stable(engine=engine, capacity=capacity, new_tokens=new_tokens)
+    with held._stack:
+        yield held
+
+
+def by_key(turns: Sequence[Turn]) -> Mapping[Key, list[Turn]]:
+    """Return turns by setting."""
+    found: dict[Key, list[Turn]] = {}
+    for turn in turns:
+        found.setdefault(turn.key, []).append(turn)
+    return found
+
+
+def speed(turns: Sequence[Turn]) -> float:
+    """Return the tokens/s of a setting over its turns: all of its tokens over all of its time, its drift taken out.
+
+    A turn that took much longer per round than the others' middle is the machine's stall, and cut to 1.5 times that.
+    """
+    middle = statistics.median(turn.round_ms for turn in turns)
+    texts = [(turn, text) for turn in turns for text in turn.sample.texts]
+    tokens = sum(len(text.tokens) - 1 for _, text in texts)
+    ms = sum(text.rounds * min(turn.round_ms, 1.5 * middle) for turn, text in texts)
+    return 1000.0 * turns[0].key[0] * tokens / ms

@@ -1,0 +1,218 @@
+"""The validate job for another engine: the plan's setting beside plain decoding and a neighbour, and that it took.
+
+All three decode the same prompts in turns. That the plan's setting took effect is asked of the engine's own counters:
+drafts must have been made, of the length that was set, and about as many of them kept as the plan's traces say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...db.plans import ENGINE_PLAN
+from ...db.store import Store
+from ...errors import MeasurementError, RequestError
+from ...planner.engines.choice import Way
+from ...planner.plans.plan import Plan, PlanCell, plan_from_json
+from ...planner.plans.validation import Validation, ValidationRow
+from ...planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
+from ...profiler.prompts import Prompt
+from ...profiler.records.wire import to_json
+from ...runtime.engines.measured import EngineCounters, MeasuredEngine
+from ..steps import Progress
+from .inputs import setting_of
+from .plan import EnginePlanRequest
+from .record import workload_in
+from .turns import Key, Stable, by_key, speed, stable
+
+KEPT_SLACK = 0.35  # by which tokens per round may differ from the traces', relatively: other prompts, few of them
+NEIGHBOUR_STEP = 2  # lengths
+DRAFTED_LEAST = 0.5  # of the length that was set, on average over drafting rounds of a chain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCheck:
+    """What an engine's counters say of the plan's setting at one concurrency.
+
+    Attributes:
+        drafted, accepted: tokens since the setting's first turn; None of them without drafting.
+        tokens_per_round, predicted_tokens_per_round: per sequence.
+        neighbour: label of the setting next to the plan's, and its speed.
+        neighbour_tokens_per_s: measured in the same turns.
+    """
+
+    concurrency: int
+    drafted: int
+    accepted: int
+    tokens_per_round: float
+    predicted_tokens_per_round: float
+    neighbour: str
+    neighbour_tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineValidation:
+    """What a plan kept, and that its settings took effect."""
+
+    validation: Validation
+    checks: tuple[EngineCheck, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineValidateRequest:
+    """How a plan is measured; empty concurrencies mean all of the plan's."""
+
+    plan: EnginePlanRequest
+    prompts: Sequence[Prompt]
+    concurrencies: tuple[int, ...] = ()
+    max_new_tokens: int = 96
+    max_prompt_tokens: int = 64
+    turns: int = 12
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.turns < 3 or self.max_new_tokens < 8:
+            raise RequestError(f"give at least 3 turns of 8 tokens, got {self.turns} of {self.max_new_tokens}")
+
+
+def newest_engine_plan(request: EnginePlanRequest, store: Store) -> tuple[int, Plan]:
+    """Return the plan of an engine, target and device that counts, and its number.
+
+    Raises:
+        NoPlanError: the store holds none.
+    """
+    row = store.find_plan(
+        device=f"{ENGINE_PLAN}{request.device.fingerprint}",
+        target=request.target.key,
+        workload=workload_in(request.engine, request.workload),
+        temperature=0.0,
+    )
+    return row.id, plan_from_json(store.plan(row.id))
+
+
+def validate_engine(
+    request: EngineValidateRequest, engine: MeasuredEngine, store: Store, *, progress: Progress
+) -> EngineValidation:
+    """Measure the newest plan of an engine and keep the outcome beside it.
+
+    Raises:
+        NoPlanError: there is no such plan.
+        MeasurementError: the plan's setting did not take effect; nothing was kept then.
+        RequestError: fewer prompts than sequences, or a concurrency without a plan.
+    """
+    number, plan = newest_engine_plan(request.plan, store)
+    cells = _cells(plan, request.concurrencies)
+    encoded = engine.encode([prompt.text for prompt in request.prompts])
+    prompts = [tokens[-request.max_prompt_tokens :] for tokens in encoded]
+    longest = max(cell.policy.max_verify_tokens for cell in cells)
+    room = max(len(prompt) for prompt in prompts) + request.max_new_tokens + 2 * longest + 32
+    rows, checks = [], []
+    for done, cell in enumerate(cells):
+        progress(f"measuring {cell.batch} sequences", done / len(cells))
+        with stable(engine, capacity=room, new_tokens=request.max_new_tokens) as stall:
+            row, check = _measured(cell, engine, stall, prompts, request)
+        rows.append(row)
+        checks.append(check)
+    validation = Validation(plan_id=number, rows=tuple(rows))
+    store.add_validation(number, to_json(validation))
+    return EngineValidation(validation=validation, checks=tuple(checks))
+
+
+def neighbour_of(cell: PlanCell) -> Way:
+    """Return a setting next to a cell's: another length of the same source, for plain decoding its runner-up."""
+    policy, drafter = cell.policy, cell.drafter
+    if isinstance(policy, ChainPolicy | LookupPolicy):
+        length = policy.length - NEIGHBOUR_STEP if policy.length > NEIGHBOUR_STEP else policy.length + NEIGHBOUR_STEP
+        if isinstance(policy, ChainPolicy):
+            return ChainPolicy(length=length), drafter
+        return (
+            LookupPolicy(
+                length=length, max_ngram=policy.max_ngram, min_ngram=policy.min_ngram, occurrence=policy.occurrence
+            ),
+            drafter,
+        )
+    rival = cell.runner_up
+    if rival is None or not isinstance(rival.policy, ChainPolicy | LookupPolicy):
+        return PlainPolicy(), None
+    return rival.policy, rival.drafter
+
+
+def require_effect(cell: PlanCell, counted: EngineCounters, tokens_per_round: float) -> None:
+    """Raise MeasurementError where an engine's counters say that it does something else than a cell's policy.
+
+    Args:
+        cell: what was set.
+        counted: since the setting's first turn.
+        tokens_per_round: measured, per sequence.
+    """
+    policy, where = cell.policy, f"at {cell.batch} sequences"
+    if isinstance(policy, PlainPolicy):
+        if counted.drafted:
+            raise MeasurementError(f"plain decoding was set {where}, but {counted.drafted} tokens were drafted")
+        return
+    assert isinstance(policy, ChainPolicy | LookupPolicy), "an engine's plan holds chains and lookups"
+    if not counted.drafted:
+        raise MeasurementError(
+            f"{policy.label} was set {where}, but the engine drafted nothing; check that its build and version know it"
+        )
+    if counted.drafts:
+        mean = counted.drafted / counted.drafts
+        is_short = isinstance(policy, ChainPolicy) and mean < DRAFTED_LEAST * policy.length
+        if mean > policy.length or is_short:
+            raise MeasurementError(
+                f"{policy.label} was set {where}, but {mean:.1f} tokens were drafted per round; the length that was "
+                "set has no effect"
+            )
+    promised = cell.prediction.tokens_per_round
+    if abs(tokens_per_round / promised - 1.0) > KEPT_SLACK:
+        raise MeasurementError(
+            f"{policy.label} yields {tokens_per_round:.2f} tokens per round {where}, the plan's traces say "
+            f"{promised:.2f}; the drafter is another one, or the prompts are: profile on prompts like these"
+        )
+
+
+def _measured(
+    cell: PlanCell,
+    engine: MeasuredEngine,
+    stall: Stable,
+    prompts: Sequence[tuple[int, ...]],
+    request: EngineValidateRequest,
+) -> tuple[ValidationRow, EngineCheck]:
+    way, beside = (cell.policy, cell.drafter), neighbour_of(cell)
+    assert isinstance(cell.policy, PlainPolicy | ChainPolicy | LookupPolicy), "an engine's plan holds no other"
+    own: Key = (cell.batch, setting_of(engine, (cell.policy, way[1])))
+    plain: Key = (cell.batch, None)
+    other: Key = (cell.batch, setting_of(engine, beside))
+    before = stall.start(own).counters()
+    stall.take(list(dict.fromkeys([plain, own, other])), prompts, turns=request.turns, seed=request.seed)
+    counted, turns = stall.counters(own).since(before), by_key(stall.turns)
+    rounds = sum(turn.sample.rounds for turn in turns[own])
+    tokens = sum(len(text.tokens) - 1 for turn in turns[own] for text in turn.sample.texts)
+    require_effect(cell, counted, tokens / rounds)
+    row = ValidationRow(
+        batch=cell.batch,
+        context=cell.context,
+        policy=cell.policy.label,
+        drafter=cell.drafter,
+        predicted_tokens_per_s=cell.prediction.tokens_per_s,
+        interval=(cell.prediction.low, cell.prediction.high),
+        measured_tokens_per_s=speed(turns[own]),
+        plain_tokens_per_s=speed(turns[plain]),
+        machine_speed=speed(turns[plain]) / cell.plain.tokens_per_s,
+    )
+    return row, EngineCheck(
+        concurrency=cell.batch,
+        drafted=counted.drafted,
+        accepted=counted.accepted,
+        tokens_per_round=tokens / rounds,
+        predicted_tokens_per_round=cell.prediction.tokens_per_round,
+        neighbour=beside[0].label if beside[1] is None else f"{beside[0].label} by {beside[1]}",
+        neighbour_tokens_per_s=speed(turns[other]),
+    )
+
+
+def _cells(plan: Plan, concurrencies: tuple[int, ...]) -> list[PlanCell]:
+    planned = {cell.batch: cell for cell in plan.cells}
+    if missing := [c for c in concurrencies if c not in planned]:
+        raise RequestError(f"the plan has no cell for {missing[0]} sequences, only for {sorted(planned)}")
+    return [planned[c] for c in concurrencies or sorted(planned)]

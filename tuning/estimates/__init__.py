@@ -1,0 +1,1 @@
+"""What forwards should take on a device that is not here, from those that were."""

@@ -1,0 +1,84 @@
+"""Architectures of models that are known by name and hash: read from where they lay, if they still lie there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from ...errors import ModelError, PlanError
+from ...planner.memory.eyesight import seeing_footprint
+from ...planner.memory.footprint import Footprint, footprint_of
+from ...planner.memory.heads import footprint_beside
+from ...profiler.configuration import read_architecture
+from ...profiler.records import configuration
+from ...profiler.records.architecture import Architecture, bytes_of
+from ...profiler.records.model import ModelIdentity
+from ...runtime.models.drafter import draft_role
+from ...runtime.models.eyesight import eyesight_of, seeing_config
+from ..drafter_parts import drafter_parts
+
+
+def architecture_of(model: ModelIdentity) -> Architecture | None:
+    """Return a model's architecture; None where its configuration is gone, was changed, or is of no known kind.
+
+    Of a model that sees it is that of its language model.
+    """
+    place = _place_of(model)
+    if place is None or draft_role(place) != "draft":  # its configuration is its own; the rest is its target's
+        return None
+    try:
+        seeing = seeing_config(place)
+        return read_architecture(place) if seeing is None else configuration.architecture_of(seeing.to_dict())
+    except (OSError, ModelError):
+        return None
+
+
+def footprints_of(target: ModelIdentity, drafters: Iterable[ModelIdentity], dtype: str) -> dict[str, Footprint]:
+    """Return the memory of every model whose files are known, by ModelIdentity.key.
+
+    Args:
+        target: whose sizes drafters beside it share.
+        drafters: models, heads, block drafters and exits; the target may be among them.
+        dtype: number format of weights and caches.
+
+    Raises:
+        ModelError: the format is unknown.
+    """
+    bytes_of(dtype)
+    whole = architecture_of(target)
+    found = {model.key: _footprint(model, whole, dtype) for model in (target, *drafters)}
+    return {key: footprint for key, footprint in found.items() if footprint is not None}
+
+
+def _footprint(model: ModelIdentity, target: Architecture | None, dtype: str) -> Footprint | None:
+    architecture, place = architecture_of(model), _place_of(model)
+    if place is None:
+        return None
+    try:
+        if architecture is not None:
+            return _whole_footprint(place, architecture, dtype)
+        parts = None if target is None else drafter_parts(place, target)
+        return None if parts is None else footprint_beside(parts, dtype)
+    except (OSError, ModelError, PlanError):
+        return None
+
+
+def _whole_footprint(place: Path, architecture: Architecture, dtype: str) -> Footprint:
+    """Return that of a language model, and of what sees beside it."""
+    seeing = seeing_config(place)
+    if seeing is None:
+        return footprint_of(architecture, dtype)
+    return seeing_footprint(architecture, eyesight_of(seeing), dtype)
+
+
+def _place_of(model: ModelIdentity) -> Path | None:
+    """Return where a model lies; None where its configuration is not there as it was."""
+    if not model.location:
+        return None
+    place = Path(model.location)
+    try:
+        written = (place / "config.json" if place.is_dir() else place).read_bytes()
+    except OSError:
+        return None
+    return place if hashlib.sha256(written).hexdigest() == model.config_hash else None

@@ -1,0 +1,158 @@
+"""Which measurements of a store an estimate goes by: those of the device most like the one wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...db.store import Store
+from ...errors import DeviceError, MeasurementError, ModelError
+from ...profiler.catalogue import Catalogued, catalogued
+from ...profiler.ceilings import known_ceilings, limits_here, measure_ceilings, remember_ceilings
+from ...profiler.configuration import read_architecture
+from ...profiler.device import detect_all
+from ...profiler.efficiency import Measured, calibrate
+from ...profiler.lock import device_lock
+from ...profiler.records.architecture import Architecture
+from ...profiler.records.device import Device
+from ...profiler.records.efficiency import Efficiency
+from ...profiler.records.limits import Limits
+from ...profiler.records.measurement import Measurement
+from ...profiler.records.surface import LatencySurface
+from ...profiler.remembered import cache_folder
+from ...profiler.roofline import WHOLE_FORWARDS, cells_below_bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """How efficient the closest measured device was, None where none can tell, and why others were passed over."""
+
+    efficiency: Efficiency | None
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeatenBound:
+    """A measured cell below its bound: the limits of its device were measured too slow."""
+
+    surface: LatencySurface
+    cell: Measurement
+    bound_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """All surfaces of one device, regime and number format whose architectures are known."""
+
+    device: Device
+    regime: str
+    dtype: str
+    measured: tuple[Measured, ...]
+
+    @property
+    def name(self) -> str:
+        """What it is called when it is told about."""
+        return f"{self.device.label}, {self.regime}"
+
+    @property
+    def cells(self) -> int:
+        """Cells in all."""
+        return sum(len(each.surface.measurements) for each in self.measured)
+
+
+def evidence_of(wanted: Catalogued, target: Architecture, dtype: str, regime: str | None, store: Store) -> Evidence:
+    """Return how efficient the measured device was that comes closest to a wanted one.
+
+    A device of the same kind (CPU or GPU) comes before another kind, then one on which the target's own architecture
+    was measured, then the one with most cells.
+
+    Args:
+        wanted: device to estimate.
+        target: architecture to estimate.
+        dtype: of the measurements.
+        regime: of the measurements; any where None.
+        store: where they are.
+    """
+    if dtype not in dict(wanted.limits.flops_per_s):
+        told = f"the catalogue has no sourced {dtype} speed of {wanted.device.name}: bounds count bytes alone"
+        return Evidence(efficiency=None, reasons=(told,))
+    groups = sorted(_groups(store, dtype, regime), key=lambda group: _closeness(group, wanted, target), reverse=True)
+    reasons: list[str] = []
+    for group in groups:
+        try:
+            efficiency = calibrate(group.measured, limits_of(group.device, dtype))
+        except (DeviceError, MeasurementError) as error:  # another group may do
+            reasons.append(f"{group.name}: {error}")
+            continue
+        if group.device.kind != wanted.device.kind:
+            reasons.append(
+                f"only a {group.device.kind} was measured; another kind of device keeps to its limits otherwise"
+            )
+        return Evidence(efficiency=efficiency, reasons=tuple(reasons))
+    return Evidence(efficiency=None, reasons=tuple(reasons))
+
+
+def beaten_bounds(store: Store) -> tuple[BeatenBound, ...]:
+    """Return every measured cell of a store that ran faster than its roofline bound allows: none, if limits are right.
+
+    Surfaces of devices whose limits are not known, and of models whose configuration is gone, are passed over.
+    """
+    beaten = []
+    for group in _groups(store):
+        try:
+            limits = limits_of(group.device, group.dtype)
+        except DeviceError:
+            continue
+        for each in group.measured:
+            found = cells_below_bound(each.surface, each.architecture, limits)
+            beaten += [BeatenBound(surface=each.surface, cell=cell, bound_ms=bound_ms) for cell, bound_ms in found]
+    return tuple(beaten)
+
+
+def limits_of(device: Device, dtype: str) -> Limits:
+    """Return the limits of a measured device: measured ones where it is here, published ones elsewhere.
+
+    Measuring takes a few seconds, once per device and number format.
+
+    Raises:
+        DeviceError: it is not here and not in the catalogue, or is being measured by another process.
+    """
+    ceilings = known_ceilings(device)
+    is_known = ceilings is not None and any(product.dtype == dtype for product in ceilings.products)
+    if not is_known and device.fingerprint in {here.fingerprint for here in detect_all()}:
+        with device_lock(device, cache_folder()):
+            ceilings = remember_ceilings(device, measure_ceilings(device, dtype))
+    elif not is_known:
+        return catalogued(device.name).limits
+    assert ceilings is not None
+    return limits_here(device, ceilings)
+
+
+def _groups(store: Store, dtype: str | None = None, regime: str | None = None) -> Iterable[Group]:
+    """Yield the measured surfaces of the store by device, regime and number format."""
+    devices = {device.fingerprint: device for device in store.devices()}
+    found: dict[tuple[str, str, str], list[Measured]] = {}
+    for surface in store.surfaces(dtype=dtype, regime=regime):
+        architecture = _architecture(store, surface)
+        if architecture is not None and surface.device in devices:
+            place = (surface.device, surface.regime, surface.dtype)
+            found.setdefault(place, []).append(Measured(surface=surface, architecture=architecture))
+    for (device, ran, number_format), measured in found.items():
+        yield Group(device=devices[device], regime=ran, dtype=number_format, measured=tuple(measured))
+
+
+def _architecture(store: Store, surface: LatencySurface) -> Architecture | None:
+    """Return the architecture of a measured whole forward, None for other surfaces and models that are gone."""
+    model = store.find_model(surface.model)
+    if model is None or surface.origin != "measured" or surface.role not in WHOLE_FORWARDS:
+        return None
+    try:
+        return read_architecture(Path(model.location))
+    except ModelError:
+        return None
+
+
+def _closeness(group: Group, wanted: Catalogued, target: Architecture) -> tuple[bool, bool, int]:
+    is_same_kind = group.device.kind == wanted.device.kind
+    return is_same_kind, any(each.architecture == target for each in group.measured), group.cells

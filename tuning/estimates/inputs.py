@@ -1,0 +1,111 @@
+"""What a plan for a device that is not here is computed from: recorded traces, and surfaces computed for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...db.store import Store
+from ...errors import RequestError
+from ...planner.inputs import DrafterInputs, PlanInputs, with_weights
+from ...planner.replay.recorded import texts_of
+from ...profiler.records.acceptance import AcceptanceTrace
+from ...profiler.records.match import nearest
+from ...profiler.records.model import ModelIdentity
+from ...profiler.records.overhead import RoundOverhead
+from ...profiler.records.surface import LatencySurface
+from ..plan import PlanRequest, agreement, missing, recorded_model, recorded_together
+from ..request import Identities, Models
+from .architectures import architecture_of, footprints_of
+from .estimate import Estimate, EstimateRequest, estimate
+from .host_time import UNKNOWN, borrowed_host_time, no_host_time
+
+BATCHES = (1, 8)  # where no batches are asked for, as far as there are texts for them
+
+
+def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
+    """Return the store's traces with surfaces computed for the request's device, which are kept in the store.
+
+    Host time is that of the measured device nearest to it, or none; the notes say which, and what the rest goes by.
+
+    Args:
+        request: its device is one of the catalogue.
+        store: holds the traces.
+
+    Raises:
+        StoreError: there is no trace of the workload.
+        RequestError: the configuration of a model is gone.
+        DeviceError: the catalogue does not know the device.
+    """
+    traces = store.traces(request.target.key, request.workload, request.temperature)
+    if not traces:
+        raise missing(f"trace of the workload {request.workload!r}", request, store)
+    together, left_out = recorded_together(traces)
+    drafted = with_weights(together)
+    models = {trace.drafter_name: recorded_model(trace, request, store) for trace in drafted}
+    done = estimate(_wanted(request, models, together), store, Identities(target=request.target, drafters=models))
+    verify, *drafts = done.surfaces
+    overhead, told = _host_time(request, verify, store)
+    return PlanInputs(
+        device=request.device,
+        target=request.target,
+        dtype=request.dtype,
+        verify=verify,
+        overhead=overhead,
+        drafters=tuple(
+            DrafterInputs(name=name, model=model, surface=surface, trace=trace)
+            for (name, model), surface, trace in zip(models.items(), drafts, drafted, strict=True)
+        ),
+        texts=texts_of(together[-1]),
+        workload=request.workload,
+        temperature=together[-1].temperature,
+        pairwise=agreement(drafted, request, store),
+        footprints=footprints_of(request.target, models.values(), request.dtype),
+        notes=(_origin(done), *done.reasons, told, *left_out),
+    )
+
+
+def _wanted(
+    request: PlanRequest, models: dict[str, ModelIdentity], traces: Sequence[AcceptanceTrace]
+) -> EstimateRequest:
+    """Return which shapes to compute: the cells asked for, and the contexts that the texts reach."""
+    for model in (request.target, *models.values()):
+        if architecture_of(model) is None:
+            raise RequestError(
+                f"nothing can be computed for {model.name}, because its config.json is not at "
+                f"{model.location or 'a known place'} as it was; put it there"
+            )
+    prompts = traces[0].prompts
+    ends = (min(len(p.prompt) for p in prompts), max(len(p.prompt) + len(p.continuation) for p in prompts))
+    return EstimateRequest(
+        models=Models(
+            target=Path(request.target.location), drafters={name: Path(m.location) for name, m in models.items()}
+        ),
+        device=request.device.name,
+        dtype=request.dtype,
+        regime=request.regime or None,
+        batches=request.batches or tuple(batch for batch in BATCHES if batch <= len(prompts)),
+        contexts=tuple(sorted({*request.contexts, *ends})),
+    )
+
+
+def _host_time(request: PlanRequest, verify: LatencySurface, store: Store) -> tuple[RoundOverhead, str]:
+    """Return the host times of the nearest device that has some for the target, and a note on them."""
+    known = {}
+    for device in store.devices():
+        overhead = store.overhead(device.fingerprint, request.target.key, request.dtype)
+        if overhead is not None:
+            known[device] = overhead
+    near = nearest(request.device, list(known))
+    if near is None:
+        return no_host_time(verify), UNKNOWN
+    return borrowed_host_time(known[near], verify), f"the host time of rounds is that of {near.label}"
+
+
+def _origin(done: Estimate) -> str:
+    if done.efficiency is None:
+        way = "from limits alone, which no forward undercuts"
+    else:
+        fitted = done.efficiency
+        way = f"from {fitted.cells} cells of {fitted.device}, {fitted.regime}"
+    return f"an estimate: every forward on {done.device.device.name} was computed {way}, none was measured"

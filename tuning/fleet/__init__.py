@@ -1,0 +1,1 @@
+"""Profiles on several devices, and on the nodes of a Ray cluster."""

@@ -1,0 +1,174 @@
+"""One profile on every kind of device in a Ray cluster, all into one store.
+
+Every kind has its turn on one of its nodes. Nodes of one machine wait for each other: at the same time they would
+measure each other. A turn that loses its node goes to another node of the kind, where there is one; what the lost one
+had measured is in the store either way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from ...db.store import open_store
+from ...errors import DeviceError, RequestError
+from ...profiler.device import detect
+from ..profile import profile
+from ..request import ProfileRequest
+from .cluster import Cluster, NodeLostError, Task, joined
+from .fleet import Facts, FleetJob, Outcome, Quarters, Tell
+from .nodes import Node, by_kind, kind_of, require_reachable
+
+LOOK_S = 0.2  # between two looks at the running tasks
+PROBE_S = 60.0  # for a node to say what it computes with
+LOCK_WAIT_S = 60.0  # a lost node's own process may live on for some seconds and hold the device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One kind of device to be profiled: on its first node, or on the next if that is lost; it has at least one."""
+
+    kind: str
+    nodes: tuple[Node, ...]
+
+    @property
+    def node(self) -> Node:
+        """The node whose turn it is."""
+        return self.nodes[0]
+
+
+def turns_of_cluster(address: str = "auto") -> tuple[Turn, ...]:
+    """Return what `profile_cluster` would run.
+
+    Raises:
+        DeviceError: Ray is not installed, or there is no cluster, or no node of it computes.
+    """
+    with joined(address) as cluster:
+        return _turns(cluster, cluster.nodes())
+
+
+def profile_cluster(job: FleetJob, tell: Tell, address: str = "auto") -> Iterator[Outcome]:
+    """Yield what became of each kind of device in a Ray cluster, in the order in which they end.
+
+    One task per kind runs on one of its nodes, with one GPU where it has some and all of Ray's CPUs where it has none.
+    Nodes of one machine take turns: at the same time they would measure each other. A kind that loses its node goes
+    on with another node of the kind. spectune and the models lie at the same places on every node.
+
+    Args:
+        job: its request leaves the device at "auto".
+        tell: is told what every node does.
+        address: of the cluster; "auto" is RAY_ADDRESS, or the one on this machine.
+
+    Raises:
+        DeviceError: Ray is not installed, or there is no cluster, or no node of it computes.
+        RequestError: a device is named, or some node cannot reach the store.
+        StoreError: the store cannot be opened from here. Nothing was measured in any of these cases.
+    """
+    if job.request.device != "auto":
+        raise RequestError(f"Ray chooses the devices of a cluster, got --device {job.request.device}; leave it out")
+    with joined(address) as cluster:
+        nodes = cluster.nodes()
+        url = require_reachable(job.store_url, nodes)
+        open_store(url).close()  # makes the schema, and fails before any node does
+        shipped = replace(job, store_url=url, request=_from_anywhere(job.request))
+        yield from _Tasks(cluster, shipped, tell, waiting=list(_turns(cluster, nodes))).outcomes()
+
+
+@dataclass(slots=True)
+class _Tasks:
+    """Turns that wait, and those that run on a machine of their own."""
+
+    cluster: Cluster
+    job: FleetJob
+    tell: Tell
+    waiting: list[Turn]
+    running: dict[Task, Turn] = field(default_factory=dict)
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Start, watch and collect until nothing is left; whatever still runs at the end is stopped."""
+        try:
+            while self.waiting or self.running:
+                self._start()
+                ended = self.cluster.ended(list(self.running), LOOK_S)
+                for word in self.cluster.heard():
+                    self.tell(word)
+                yield from filter(None, map(self._outcome, ended))
+        finally:
+            for task in self.running:
+                self.cluster.stop(task)
+
+    def _start(self) -> None:
+        """Start the next turn on every machine where none runs."""
+        busy = {turn.node.address for turn in self.running.values()}
+        for turn in list(self.waiting):
+            if turn.node.address not in busy:
+                busy.add(turn.node.address)
+                self.waiting.remove(turn)
+                self.running[self._task(turn.node)] = turn
+                self.tell((turn.node.label, "waiting for the node", 0.0))
+
+    def _task(self, node: Node) -> Task:
+        share = {"cpus": min(node.cpus, 1), "gpus": 1} if node.gpus else {"cpus": node.cpus, "gpus": 0}
+        return self.cluster.start(_profile_here, self.job, node, self.cluster.teller(), node=node, **share)
+
+    def _outcome(self, task: Task) -> Outcome | None:
+        """Return what became of a task that has ended; None if another node of its kind takes over."""
+        turn = self.running.pop(task)
+        where = turn.node.label
+        try:
+            facts = self.cluster.result(task)
+        except NodeLostError as error:
+            if len(turn.nodes) == 1:
+                return Outcome(where=where, error=_lost(error))
+            self.waiting.append(replace(turn, nodes=turn.nodes[1:]))
+            self.tell((where, f"lost ({error}); {turn.nodes[1].label} takes over", 0.0))
+            return None
+        except Exception as error:  # raised by the profile on its node
+            return Outcome(where=where, error=error)
+        self.tell((where, "done", 1.0))
+        return Outcome(where=where, facts=facts)
+
+
+def _profile_here(job: FleetJob, node: Node, tell: Tell) -> Facts:
+    """Return the facts of a profile of the device that Ray gave to this process."""
+    request = replace(job.request, device="cuda:0" if node.gpus else "cpu")
+    with open_store(job.store_url) as store:
+        report = Quarters(node.label, tell)
+        done = profile(request, store, progress=report, fresh=job.fresh, lock_wait_s=LOCK_WAIT_S)
+        return job.facts(done, store.url)
+
+
+def _turns(cluster: Cluster, nodes: tuple[Node, ...]) -> tuple[Turn, ...]:
+    """Return one turn per kind; a node that neither Ray nor its operator names is asked what it is."""
+    asked = {node: cluster.start(_kind_here, node, node=node, cpus=0, gpus=0) for node in nodes if node.kind is None}
+    told = {node: _kind_told(cluster, task) for node, task in asked.items()}
+    kinds = by_kind([replace(node, kind=told.get(node, node.kind)) for node in nodes])
+    return tuple(Turn(kind=kind, nodes=alike) for kind, alike in kinds.items())
+
+
+def _kind_told(cluster: Cluster, task: Task) -> str | None:
+    try:
+        return str(cluster.result(task, PROBE_S))
+    except DeviceError:  # lost, or its device cannot be read: its own turn will say so
+        return None
+
+
+def _kind_here(node: Node) -> str:
+    """Return what this node computes with; it is called in a process of its own."""
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # some versions of Ray hide the GPUs from a task that takes none
+    return kind_of(detect("cuda:0" if node.gpus else "cpu"))
+
+
+def _lost(error: NodeLostError) -> NodeLostError:
+    return NodeLostError(
+        f"the node was lost ({error}); what it had measured is in the store: "
+        "once it is back, run the same command again, and it goes on from there"
+    )
+
+
+def _from_anywhere(request: ProfileRequest) -> ProfileRequest:
+    """Return the request with paths that do not depend on the working folder."""
+    models = request.models
+    drafters = {name: path.absolute() for name, path in models.drafters.items()}
+    return replace(request, models=replace(models, target=models.target.absolute(), drafters=drafters))

@@ -1,0 +1,1 @@
+"""Measurements of other software, read from files."""

@@ -1,0 +1,1 @@
+"""Decoding and forwards against the clock: what profile, validate and demo share."""

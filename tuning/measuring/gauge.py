@@ -1,0 +1,69 @@
+"""How fast the machine is while others race, against when it was profiled.
+
+A plan promises speeds at the pace at which its surfaces were timed. A shared or warm machine has another pace a minute
+later, and not the same for all forwards: who takes a core's arithmetic away slows large forwards more than small ones.
+A gauge therefore times one forward that matters, in its turns of the race, the way the profiler timed it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+from ...planner.plans.plan import PlanCell
+from ...runtime.models.forward import CausalModel
+from ...runtime.shapes import ForwardShapes
+
+CALLS = 4  # a turn
+
+
+class Gauge:
+    """Someone in a race who decodes nothing: it times the forward that verifies a tree, whatever its share of work."""
+
+    def __init__(
+        self, cell: PlanCell, target: CausalModel, nodes: int, clock_ns: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        """Prepare the forward.
+
+        Args:
+            cell: says what the forward took when it was profiled; an older one only of plain rounds.
+            target: the model.
+            nodes: tokens in the tree, root included; 1 is a plain round.
+            clock_ns: what tells the time.
+        """
+        size = nodes if cell.run_ms else 1
+        fed = cell.run_tokens[size]
+        shapes = ForwardShapes(
+            target,
+            identity="gauge",
+            dtype=str(target.dtype),
+            role="verify",
+            slots=cell.batch,
+            capacity=cell.context + fed,
+        )
+        self.name = f"gauge of {fed} tokens"
+        self._batch, self._profiled_ms = cell.batch, cell.run_ms[size] if cell.run_ms else cell.plain.verify_ms
+        self._call, self._wait = shapes.prepare(cell.batch, cell.context, fed), shapes.wait
+        self._clock_ns = clock_ns
+        self._ms: list[float] = []
+
+    def advance(self, share: float) -> None:
+        """Time a few calls after an untimed one."""
+        self._call()
+        self._wait()
+        for _ in range(CALLS):
+            start = self._clock_ns()
+            self._call()
+            self._wait()
+            self._ms.append((self._clock_ns() - start) / 1e6)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """What decoding would reach if a round were this forward alone and kept one token."""
+        return 1e3 * self._batch / statistics.median(self._ms)
+
+    @property
+    def speed(self) -> float:
+        """The machine's pace in this race over its pace when it was profiled: below 1 it is slower now."""
+        return self._profiled_ms / statistics.median(self._ms)

@@ -1,0 +1,39 @@
+"""Hold a device for one profile: nobody else measures it, and what disturbs it is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ...db.store import Store
+from ...profiler.lock import device_lock
+from ...profiler.records.device import Device
+from ...profiler.remembered import cache_folder
+from ...profiler.state import disturbances, read_state
+from ..request import Identities
+
+
+@contextmanager
+def held(
+    device: Device, identities: Identities, store: Store, *, wait_s: float
+) -> Iterator[Callable[[], tuple[str, ...]]]:
+    """Hold a device for one block, and let the store know it and the models.
+
+    Args:
+        device: what is measured.
+        identities: of the models measured on it.
+        store: where the measurements go.
+        wait_s: seconds to wait for another profile of the device.
+
+    Yields:
+        What says, in words, what has disturbed the device since.
+
+    Raises:
+        DeviceError: another profile holds it, or it cannot be read.
+    """
+    with device_lock(device, cache_folder(), wait_s=wait_s):
+        before = read_state(device)
+        store.add_device(device)
+        for identity in (identities.target, *identities.drafters.values()):
+            store.add_model(identity)
+        yield lambda: disturbances(before, read_state(device))

@@ -1,0 +1,327 @@
+"""Measure what a round takes beyond its forwards timed alone: short real rounds of every kind of policy.
+
+It is the host's own work, and what a forward loses by running between others: the target pushes the
+drafter's weights out of the caches, and the other way round.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import cycle
+
+from ...planner.growth.tree import TokenTree
+from ...planner.policies import (
+    CachebackPolicy,
+    CastPolicy,
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    HybridPolicy,
+    LookupPolicy,
+    OptTreePolicy,
+    PlainPolicy,
+    ResumedPolicy,
+    StackPolicy,
+    StaticPolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
+    TalonPolicy,
+    TextPolicy,
+    TreePolicy,
+)
+from ...planner.policies.stack import JOINT, stack_name
+from ...profiler.clock import Call, Clock, CudaClock, HostClock
+from ...profiler.records.overhead import OverheadSample
+from ...profiler.records.role import RESUME
+from ...profiler.repeats import SETTLED, SHORT_RUN
+from ...runtime.decoder import Decoder, Round
+from ...runtime.models.block import RoundHead
+from ...runtime.models.exit import ExitModel
+from ...runtime.models.forward import CausalModel
+from ...runtime.models.tapped import is_beside_target
+from ...runtime.requests import Request
+from ...runtime.setup import PLAIN, RoundSetup
+from ...runtime.shapes import ForwardShapes, ResumedShapes
+from .decoding import LOOKUP, Family, require_faultless, room_for
+
+ROUNDS = 7  # timed, per policy that runs a drafter
+TEXT_ROUNDS = 21  # of the others: their drafts cost little, and they differ by less than forwards do from call to call
+WARM_UP = 1  # rounds before, untimed
+MOST_BEHIND = 16  # tokens; a drafter that is further behind catches up in an untimed round first
+ALWAYS = -1.0  # a least gain that every layer reaches
+
+_Fed = tuple[str, int]  # a forward's role, and tokens per sequence
+
+
+def probes(drafter: str | None) -> list[RoundSetup]:
+    """Return one or more policies per kind, small and large, that show its cost per forward and per node.
+
+    They prune nothing where they can be told not to, so that their shapes do not hang on what the drafter thinks.
+    """
+    setups: list[tuple[TreePolicy, str | None]] = [
+        (PlainPolicy(), None),
+        (LookupPolicy(length=2, max_ngram=2), LOOKUP),
+        (LookupPolicy(length=8, max_ngram=2), LOOKUP),
+        (SuffixPolicy(length=2, factor=8), LOOKUP),
+        (SuffixPolicy(length=8, factor=8), LOOKUP),
+        (SuffixTreePolicy(nodes=6, factor=8, least_chance=0.0), LOOKUP),
+        (SuffixTreePolicy(nodes=24, factor=24, least_chance=0.0), LOOKUP),
+        (CachebackPolicy(nodes=6), LOOKUP),
+        (CachebackPolicy(nodes=24), LOOKUP),
+    ]
+    if drafter is not None:
+        policies: list[TreePolicy] = [
+            ChainPolicy(length=1),
+            ChainPolicy(length=8),
+            ConfidentChainPolicy(length=1, confidence=0.0),
+            ConfidentChainPolicy(length=8, confidence=0.0),
+            StaticPolicy(tree=_bush(2, 2)),
+            StaticPolicy(tree=_bush(3, 5)),
+            Eagle2Policy(verify_tokens=6, depth=1, top_k=2),
+            Eagle2Policy(verify_tokens=24, depth=4, top_k=6),
+            TalonPolicy(nodes=6, top_k=2, children=4, max_depth=2),
+            TalonPolicy(nodes=24, top_k=6, children=6, max_depth=5),
+            OptTreePolicy(nodes=5, least_gain=ALWAYS, max_depth=2, children=2),
+            OptTreePolicy(nodes=23, least_gain=ALWAYS, max_depth=5, children=6),
+            _cast(2, 2, 6),
+            _cast(6, 5, 24),
+            HybridPolicy(text=SuffixPolicy(length=2, min_match=2), model=ChainPolicy(length=1)),
+            HybridPolicy(text=SuffixPolicy(length=8, min_match=2), model=ChainPolicy(length=4)),
+            ResumedPolicy(draft=ChainPolicy(length=1)),
+            ResumedPolicy(draft=ChainPolicy(length=4)),
+        ]
+        setups.extend((policy, drafter) for policy in policies)
+        stacks = [StackPolicy(drafters=(drafter, LOOKUP), lengths=lengths) for lengths in ((2, 2), (4, 4))]
+        setups.extend((stack, stack_name(stack)) for stack in stacks)
+    return [RoundSetup(policy=policy, drafter=name) for policy, name in setups]
+
+
+def measure_overhead(
+    family: Family, requests: Sequence[Request], *, batch: int, drafter: str | None, seed: int = 0
+) -> list[OverheadSample]:
+    """Return the samples of one batch size.
+
+    One batch of texts is decoded, and all policies take turns on it, some rounds each, of which the last is timed.
+    Policies that verify equally many tokens follow each other, in random order, and right after them their forwards are
+    timed alone, so that both meet the same mood of the machine.
+
+    Args:
+        family: the models, in the dtype that is to be planned.
+        requests: at least one; each joins again when all others have.
+        batch: sequences.
+        drafter: the one the probes draft with; None where the family has none.
+        seed: of the order.
+    """
+    setups = [probe for probe in probes(drafter) if _is_run(probe.policy, family, drafter)]
+    unending = [replace(r, stop=frozenset(), max_new_tokens=max(r.max_new_tokens, 2)) for r in requests]
+    room = room_for(unending, setups, batch)
+    alone, running = _Alone(family, drafter, batch, room), _Running(family, unending, drafter, batch, room)
+    found = [_Probe(setup, batch) for setup in setups]
+    order = random.Random(seed)
+    for turn in range(WARM_UP + TEXT_ROUNDS):
+        for group in _groups([probe for probe in found if turn < WARM_UP + probe.rounds], order):
+            rounds = [running.settled_step(probe.setup) for probe in group]
+            alone_ms = alone.forwards_ms([done for done, _ in rounds])
+            if turn >= WARM_UP:
+                for probe, (done, round_ms), forwards_ms in zip(group, rounds, alone_ms, strict=True):
+                    probe.keep(done, round_ms - forwards_ms)
+    return [probe.sample() for probe in found]
+
+
+def _is_run(policy: TreePolicy, family: Family, drafter: str | None) -> bool:
+    """Whether a drafter drafts a policy: in stacks are models alone, and exits alone leave states."""
+    model = None if drafter is None else family.drafters[drafter]
+    if isinstance(policy, StackPolicy):
+        return model is not None and not is_beside_target(model)
+    return not isinstance(policy, ResumedPolicy) or isinstance(model, ExitModel)
+
+
+def _groups(found: Sequence[_Probe], order: random.Random) -> list[list[_Probe]]:
+    """Return the probes by the size of their trees, groups and their members in random order."""
+    sizes = sorted({probe.tokens for probe in found})
+    groups = [[probe for probe in found if probe.tokens == size] for size in sizes]
+    for group in groups:
+        order.shuffle(group)
+    order.shuffle(groups)
+    return groups
+
+
+class _Alone:
+    """Times a round's forwards outside the round, the way the profiler times them."""
+
+    def __init__(self, family: Family, drafter: str | None, batch: int, room: int) -> None:
+        self._batch, self._room = batch, room
+        self._clock = _clock_of(family.target)
+        self._is_block = drafter is not None and isinstance(family.drafters[drafter], RoundHead)
+        self._shapes: dict[str, ForwardShapes] = {"verify": _shapes(family.target, "verify", batch, room)}
+        if drafter is not None:
+            self._shapes["draft"] = _shapes(family.drafters[drafter], "draft", batch, room)
+            self._shapes["read"] = _shapes(family.drafters[drafter], "verify", batch, room)
+            model = family.drafters[drafter]
+            if isinstance(model, ExitModel):
+                self._shapes[RESUME] = ResumedShapes(
+                    model, identity=RESUME, dtype=str(model.dtype), slots=batch, capacity=room
+                )
+        self._usual_ms: dict[_Fed, float] = {}
+
+    def forwards_ms(self, rounds: Sequence[Round]) -> list[float]:
+        """Return what the forwards of each round take one by one; each shape of theirs is timed once.
+
+        All have run before any is timed, so that each is timed behind another, as in the profiler's visits.
+        """
+        fed = [_fed(done, self._is_block) for done in rounds]
+        calls = {
+            part: self._call(part, done.context) for done, parts in zip(rounds, fed, strict=True) for part in parts
+        }
+        took = {part: self._ms(part, call) for part, call in calls.items()}
+        return [sum(took[part] for part in parts) for parts in fed]
+
+    def _call(self, part: _Fed, context: int) -> Call:
+        """Return a call that has run once: what a regime does once per shape is done."""
+        role, tokens = part
+        before = min(context, self._room - tokens) if role == "read" else context  # who catches up is further back
+        call = self._shapes[role].prepare(self._batch, before, tokens)
+        call()
+        if part not in self._usual_ms:
+            self._usual_ms[part] = self._clock.time_ms(call)
+        return call
+
+    def _ms(self, part: _Fed, call: Call) -> float:
+        repeats = SETTLED if part[0] in ("verify", RESUME) else SHORT_RUN
+        return repeats.time_ms(call, self._clock, self._usual_ms[part])
+
+
+def _clock_of(model: CausalModel) -> Clock:
+    """Return the clock by which the profiler times a model's forwards."""
+    return CudaClock(model.device.index or 0) if model.device.type == "cuda" else HostClock()
+
+
+def _fed(done: Round, is_block: bool) -> list[_Fed]:
+    """Return the forwards of a round: in which role, and of how many tokens per sequence.
+
+    A stack's are pieces of text; all of them are one model's here. A block drafter runs one, whatever its layers.
+    """
+    verify = (RESUME if isinstance(done.setup.policy, ResumedPolicy) else "verify", done.verify_tokens)
+    if done.levels:
+        return [verify, *(("read", tokens) for tokens in done.widths)]
+    drafted = (done.fresh, *(() if is_block else done.widths[1:])) if done.widths else ()
+    return [verify, *(("draft", tokens) for tokens in drafted)]
+
+
+def _shapes(model: CausalModel, role: str, batch: int, room: int) -> ForwardShapes:
+    return ForwardShapes(model, identity=role, dtype=str(model.dtype), role=role, slots=batch, capacity=room)
+
+
+class _Running:
+    """A batch on its way, kept full; each of its rounds is run the way it is told."""
+
+    def __init__(self, family: Family, requests: Sequence[Request], drafter: str | None, batch: int, room: int) -> None:
+        self._setup = PLAIN
+        self._waiting = cycle(requests)
+        self._unread: dict[str, int] = {}  # tokens committed since a drafter with a model last ran it
+        names = [LOOKUP]
+        if drafter is not None:
+            is_alone = is_beside_target(family.drafters[drafter])
+            names += [drafter] if is_alone else [drafter, JOINT.join((drafter, LOOKUP))]
+        self._models = [name for name in names if name != LOOKUP]
+        self._decoder: Decoder = family.decoder(lambda *_: self._setup, names=names, batch=batch, capacity=room)
+
+    def settled_step(self, setup: RoundSetup) -> tuple[Round, float]:
+        """Run a round like any but the first of its kind: right after others by the same setup, as a decoder's are.
+
+        What the caches hold behind another kind of round, or a GPU behind another graph, is no cost of it; short
+        rounds take as many to settle as the profiler's forwards do.
+        """
+        spent_ms = 0.0
+        while spent_ms < SETTLED.untimed_ms:
+            spent_ms += self.step(setup)[1]
+        return self.step(setup)
+
+    def step(self, setup: RoundSetup) -> tuple[Round, float]:
+        """Run one round; return it and its milliseconds.
+
+        What a text repeats is drafted many tokens at once, and a drafter far behind reads them in forwards that are no
+        part of its policy's rounds.
+        """
+        if setup.drafter is not None and self._unread.get(setup.drafter, 0) > MOST_BEHIND:
+            is_hybrid = isinstance(setup.policy, HybridPolicy)  # whose model may not be asked
+            self._run(replace(setup, policy=ChainPolicy(length=1)) if is_hybrid else setup)
+        return self._run(setup)
+
+    def _run(self, setup: RoundSetup) -> tuple[Round, float]:
+        while self._decoder.has_room:
+            self._decoder.admit(next(self._waiting))
+        self._setup = setup
+        start = time.perf_counter_ns()
+        done = self._decoder.step()
+        ms = (time.perf_counter_ns() - start) / 1e6
+        require_faultless(done)
+        for name in self._models:
+            has_read = name == setup.drafter and bool(done.widths)
+            self._unread[name] = max(done.kept) + (0 if has_read else self._unread.get(name, 0))
+        return done, ms
+
+
+class _Probe:
+    """What the rounds of one policy took beyond their forwards."""
+
+    def __init__(self, setup: RoundSetup, batch: int) -> None:
+        self.setup = setup
+        self._batch = batch
+        self._host_ms: list[float] = []
+        self._rounds: list[Round] = []
+
+    @property
+    def rounds(self) -> int:
+        """How many of its rounds are timed."""
+        return TEXT_ROUNDS if isinstance(self.setup.policy, PlainPolicy | TextPolicy) else ROUNDS
+
+    @property
+    def tokens(self) -> int:
+        """Most tokens per sequence one verify feeds."""
+        return self.setup.policy.max_verify_tokens
+
+    def keep(self, done: Round, host_ms: float) -> None:
+        """Note one round."""
+        self._rounds.append(done)
+        self._host_ms.append(host_ms)
+
+    def sample(self) -> OverheadSample:
+        """Return the host time of the rounds, and their mean shape."""
+        return OverheadSample(
+            kind=self.setup.policy.kind,
+            batch=self._batch,
+            draft_forwards=round(statistics.mean(len(r.widths) for r in self._rounds)),
+            nodes=round(statistics.mean(r.verify_tokens for r in self._rounds)),
+            host_ms=tuple(self._host_ms),
+        )
+
+
+def _bush(width: int, depth: int) -> TokenTree:
+    """Return a tree whose first child at every depth has `width` children."""
+    parents, ranks, trunk = [-1], [0], 0
+    for _ in range(depth):
+        first = len(parents)
+        parents.extend([trunk] * width)
+        ranks.extend(range(width))
+        trunk = first
+    return TokenTree(parents=tuple(parents), ranks=tuple(ranks))
+
+
+def _cast(width: int, depth: int, tokens: int) -> CastPolicy:
+    """Return a CAST policy that prunes nothing, so its shape is its caps."""
+    return CastPolicy(
+        breadth=0.0,
+        depth=0.0,
+        rerank=0.0,
+        max_width=width,
+        max_depth=depth,
+        max_verify_tokens=tokens,
+        ratio_window=4,
+        draft_cost_ms=(0.0, *([1.0] * width)),
+        verify_cost_ms=(0.0, *([1.0] * tokens)),
+    )

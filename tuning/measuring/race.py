@@ -1,0 +1,108 @@
+"""Measure several ways of decoding side by side, in turns, so that the machine's moods hit all alike.
+
+Every entrant decodes the same requests. The work is cut into equal shares of the tokens; in each
+turn every entrant does its share, in random order.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from typing import Protocol
+
+from ...runtime.decoder import Decoder
+from ...runtime.feed import Feed
+from ...runtime.requests import Request
+from .decoding import Run, TimedRound, steady_rounds, timed_step
+
+STALL = 5.0  # a round this many times longer than its like is the machine's stall, and cut to that
+
+
+class Entrant(Protocol):
+    """One way of decoding the requests."""
+
+    name: str
+
+    def advance(self, share: float) -> None:
+        """Decode on until `share` in (0, 1] of all requests' tokens are emitted."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Throughput of what was decoded, prompts apart."""
+
+
+def race(entrants: Sequence[Entrant], *, turns: int, seed: int = 0) -> None:
+    """Let all entrants decode everything, turn by turn.
+
+    Args:
+        entrants: fresh ones.
+        turns: shares the work is cut into.
+        seed: of the order within turns.
+    """
+    order = random.Random(seed)
+    for turn in range(1, turns + 1):
+        field = list(entrants)
+        order.shuffle(field)
+        for entrant in field:
+            entrant.advance(turn / turns)
+
+
+class DecoderEntrant:
+    """Our decoder with one schedule."""
+
+    def __init__(self, name: str, decoder: Decoder, requests: Sequence[Request], batch: int) -> None:
+        """Take an empty decoder."""
+        self.name = name
+        self._decoder, self._feed, self._batch = decoder, Feed(decoder, requests), batch
+        self._rounds: list[TimedRound] = []
+        self._cold: set[int] = set()  # places of the rounds right after another entrant's turn
+        self._wanted = sum(r.max_new_tokens for r in requests)
+
+    def advance(self, share: float) -> None:
+        """Decode on until `share` of all tokens are emitted, or all requests are done."""
+        self._cold.add(len(self._rounds))
+        while self._emitted() < share * self._wanted and self._step():
+            pass
+
+    def _emitted(self) -> int:
+        """Tokens emitted, an ended sequence counted with all it might have emitted."""
+        return sum(
+            s.request.max_new_tokens if s.is_finished else len(s.tokens) - len(s.request.prompt)
+            for s in self._feed.sequences
+        )
+
+    def _step(self) -> bool:
+        """Refill, run one timed round; return whether there was anything to do."""
+        if not self._feed.refill():
+            return False
+        self._rounds.append(timed_step(self._decoder))
+        return True
+
+    @property
+    def run(self) -> Run:
+        """What was decoded, every round as it was timed."""
+        texts = tuple(tuple(s.emitted) for s in self._feed.sequences)
+        return Run(batch=self._batch, rounds=tuple(self._rounds), texts=texts)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Steady-state throughput, stalls of the machine cut.
+
+        The first round of a turn finds the caches full of another entrant's numbers, which no decoder by itself does;
+        such rounds count only where there are no others.
+        """
+        steady = steady_rounds(self._rounds, self._batch)
+        cold = {id(r) for place, r in enumerate(self._rounds) if place in self._cold}
+        steady = [r for r in steady if id(r) not in cold] or steady
+        return 1000.0 * sum(sum(r.round.kept) for r in steady) / sum(without_stalls(steady))
+
+
+def without_stalls(rounds: Sequence[TimedRound]) -> list[float]:
+    """Return the rounds' milliseconds, each cut to `STALL` times the median of the rounds of its shape."""
+    shapes = [(r.round.verify_tokens, len(r.round.widths), r.round.levels) for r in rounds]
+    like: dict[tuple[int, int, tuple[int, ...]], list[float]] = {}
+    for r, shape in zip(rounds, shapes, strict=True):
+        like.setdefault(shape, []).append(r.ms)
+    limits = {shape: STALL * statistics.median(ms) for shape, ms in like.items()}
+    return [min(r.ms, limits[shape]) for r, shape in zip(rounds, shapes, strict=True)]

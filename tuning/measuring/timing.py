@@ -1,0 +1,149 @@
+"""Time the forwards of a family: the surface of the target, then of each drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...planner.inputs import BLOCK, SELF
+from ...planner.pricing.worth import DecisionWorth
+from ...planner.replay.recorded import texts_of
+from ...planner.search.candidates import CHAIN_LENGTHS
+from ...profiler.domain import Domain
+from ...profiler.latency import measure
+from ...profiler.protocols import MeasurementSink, ShapeRunner
+from ...profiler.records.acceptance import AcceptanceTrace
+from ...profiler.records.device import Device
+from ...profiler.records.model import ModelIdentity
+from ...profiler.records.role import RESUME
+from ...profiler.records.surface import LatencySurface
+from ...runtime.models.drafter import draft_role, role_of
+from ...runtime.models.forward import CausalModel
+from ...runtime.requests import Request
+from ...runtime.shapes import room_of, runner_of
+from ..request import Identities, ProfileRequest
+from ..steps import Progress
+from .decoding import LOOKUP, Family
+
+VERIFY_TOKENS = 64  # of the target: EAGLE-2's published tree has 60
+DRAFT_TOKENS = 24  # of a drafter: the widest layer, and what it reads to catch up with an accepted chain of 20
+RESUMED_TOKENS = 1 + max(CHAIN_LENGTHS)  # of a verification from an exit's states: only chains are
+FULL_DRAFT_TOKENS = 64  # where everything is recorded: a layer of TALON's or OPT-Tree's published tree is that wide
+
+
+def domains_of(request: ProfileRequest, requests: Sequence[Request]) -> tuple[Domain, ...]:
+    """Return what is to be measured of the target, then of each drafter, then of verifying from each exit's states.
+
+    Contexts default to where the texts begin and end.
+    """
+    shortest = min(len(r.prompt) for r in requests)
+    longest = max(len(r.prompt) + r.max_new_tokens for r in requests)
+    contexts = tuple(sorted(set(request.contexts or (shortest, longest))))
+    drafted = FULL_DRAFT_TOKENS if request.record == "full" else DRAFT_TOKENS
+    tokens = (VERIFY_TOKENS, *([drafted] * len(request.models.drafters)))
+    batches = tuple(sorted(set(request.batches)))
+    own = tuple(Domain(batches=batches, contexts=contexts, most_tokens=most) for most in tokens)
+    return (*own, *([resumed_domain(batches, contexts)] * len(resuming(request))))
+
+
+def resumed_domain(batches: tuple[int, ...], contexts: tuple[int, ...]) -> Domain:
+    """Return what is to be measured of verifications from an exit's states: chains of one token and more."""
+    return Domain(batches=batches, contexts=contexts, least_tokens=2, most_tokens=RESUMED_TOKENS)
+
+
+def resuming(request: ProfileRequest) -> list[str]:
+    """Return the names of the drafters whose states a verification goes on from: exits, which run eagerly alone."""
+    return [name for name, path in request.models.drafters.items() if draft_role(path) == SELF]
+
+
+def time_surfaces(
+    request: ProfileRequest,
+    family: Family,
+    identities: Identities,
+    domains: Sequence[Domain],
+    *,
+    device: Device,
+    sink: MeasurementSink,
+    traces: Sequence[AcceptanceTrace] = (),
+    progress: Progress,
+) -> tuple[LatencySurface, ...]:
+    """Return the surface of the target, then of each drafter, then of verifying from exits, in the family's order.
+
+    Where there are traces, shapes that the best policies use are measured best.
+
+    Raises:
+        Interrupted: Ctrl-C; what was timed is in the sink.
+        MeasurementError: the budget is too small for the first points.
+    """
+    longest = domains[0].contexts[-1]
+    runners = [runner_for(family.target, "verify", identities.target.key, request, domains[0], longest)]
+    names, exits = list(family.drafters), resuming(request)
+    timed = [*((name, str(role_of(family.drafters[name]))) for name in names), *((name, RESUME) for name in exits)]
+    for (name, role), domain in zip(timed, domains[1:], strict=True):
+        key = identities.drafters[name].key
+        runners.append(runner_for(family.drafters[name], role, key, request, domain, longest))
+    return measure(
+        runners,
+        domains,
+        device=device,
+        budget_s=request.budget_s,
+        sink=sink,
+        seed=request.seed,
+        held_out=request.held_out,
+        value=_worth(domains[0], traces, names, _blocks(family), exits),
+        progress=lambda share: progress("timing forwards", share),
+    )
+
+
+class Timed(Protocol):
+    """What a runner needs to know of a request."""
+
+    @property
+    def regime(self) -> str:
+        """How forwards run."""
+        ...
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Batch sizes."""
+        ...
+
+
+def runner_for(
+    model: CausalModel, role: str, identity: str, request: Timed, domain: Domain, longest_context: int
+) -> ShapeRunner:
+    """Return the runner of one model in one role, with a cache for the domain's largest shape."""
+    capacity = room_of(role, longest_context, domain.most_tokens)
+    return runner_of(model, role, request.regime, identity=identity, slots=max(request.batches), capacity=capacity)
+
+
+def _blocks(family: Family) -> set[int]:
+    """Return the numbers of the surfaces of block drafters."""
+    return {place for place, model in enumerate(family.drafters.values(), start=1) if role_of(model) == BLOCK}
+
+
+def _worth(
+    verify: Domain, traces: Sequence[AcceptanceTrace], names: Sequence[str], blocks: set[int], exits: Sequence[str]
+) -> DecisionWorth | None:
+    resumes = {1 + names.index(name): place for place, name in enumerate(exits, start=1 + len(names))}
+    acceptance: dict[int, NDArray[np.float64]] = {}
+    for trace in traces:
+        if trace.drafter != LOOKUP:
+            acceptance[1 + names.index(trace.drafter_name)] = trace.rank_acceptance()
+    return DecisionWorth(0, acceptance, verify.contexts, texts_of(traces[0]), blocks, resumes) if traces else None
+
+
+def by_name(surfaces: Sequence[LatencySurface], drafters: Mapping[str, object]) -> dict[str, LatencySurface]:
+    """Return the drafters' surfaces by name."""
+    return dict(zip(drafters, surfaces[1 : 1 + len(drafters)], strict=True))
+
+
+def resumes_by_name(
+    surfaces: Sequence[LatencySurface], drafters: Mapping[str, ModelIdentity]
+) -> dict[str, LatencySurface]:
+    """Return what verifying from an exit's states costs, by the exit's name."""
+    found = {surface.model: surface for surface in surfaces if surface.role == RESUME}
+    return {name: found[model.key] for name, model in drafters.items() if model.key in found}

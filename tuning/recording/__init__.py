@@ -1,0 +1,1 @@
+"""What drafters would propose along the target's own texts, recorded."""

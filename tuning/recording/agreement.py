@@ -1,0 +1,140 @@
+"""How often each pair of models agrees on the next token, from one teacher-forced sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...profiler.protocols import Parts
+from ...profiler.records.acceptance import PairwiseAcceptance
+from ...runtime.cache import KeyValueCache
+from ...runtime.layout import lay_out
+from ...runtime.models.block import RoundHead
+from ...runtime.models.eagle import EagleHead
+from ...runtime.models.forward import CausalModel
+from ..parts import kept_or_made
+
+PIECE_TOKENS = 128  # of a text, read at once: no model's distributions are held for more than these
+Matrix = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """Sums over the positions of one text: (n, n) positions with the same argmax, and common probability mass."""
+
+    same: Matrix
+    common: Matrix
+    positions: int
+
+
+def pairwise_acceptance(
+    models: Mapping[str, CausalModel],
+    texts: Sequence[tuple[Sequence[int], Sequence[int]]],
+    temperature: float,
+    *,
+    target: str = "",
+    workload: str = "",
+    parts: Parts | None = None,
+) -> PairwiseAcceptance:
+    """Return greedy agreement and overlap of all pairs along the target's own texts.
+
+    overlap[i][j] is the mean over positions of sum over tokens of min(p_i, p_j): the acceptance of
+    speculative sampling with drafter j on target i, and the other way round.
+
+    Args:
+        models: by name; all read every text once, piece by piece side by side.
+        texts: prompt and continuation tokens of each text.
+        temperature: of the distributions; at 0 the models' own are compared.
+        target: ModelIdentity.key of the model that wrote the texts.
+        workload: what the texts are.
+        parts: keeps every finished text as "agreement 0", "agreement 1", ...
+
+    Source: Leviathan et al. 2023, arXiv:2211.17192, Theorem 3.5.
+    """
+    along = [
+        kept_or_made(parts, f"agreement {place}", Agreement, partial(_along, models, *text, temperature))
+        for place, text in enumerate(texts)
+    ]
+    positions = sum(one.positions for one in along)
+    same, common = (np.sum([getattr(one, name) for one in along], axis=0) for name in ("same", "common"))
+    return PairwiseAcceptance(
+        models=tuple(models),
+        greedy=_matrix(same / positions),
+        overlap=_matrix((common / positions).clip(0.0, 1.0)),
+        positions=positions,
+        target=target,
+        workload=workload,
+        temperature=temperature,
+    )
+
+
+def _along(
+    models: Mapping[str, CausalModel], prompt: Sequence[int], continuation: Sequence[int], temperature: float
+) -> Agreement:
+    """Compare all models along one text."""
+    same, common = np.zeros((2, len(models), len(models)))
+    whole = [*prompt, *continuation[:-1]]
+    readers = [_Reader(model, len(prompt) + len(continuation), whole) for model in models.values()]
+    for reader in readers:
+        reader.skip(prompt[:-1])
+    told = [*prompt[-1:], *continuation[:-1]]  # behind each of these stands one token of the continuation
+    for start in range(0, len(told), PIECE_TOKENS):
+        each = [reader.distributions(told[start : start + PIECE_TOKENS], temperature) for reader in readers]
+        best = [probabilities.argmax(-1) for probabilities in each]
+        for i in range(len(each)):
+            for j in range(i, len(each)):
+                same[i, j] += int((best[i] == best[j]).sum())
+                common[i, j] += float(torch.minimum(each[i], each[j]).sum(dtype=torch.float64))
+    return Agreement(same=_mirrored(same), common=_mirrored(common), positions=len(continuation))
+
+
+class _Reader:
+    """One model and how far it has read the text."""
+
+    def __init__(self, model: CausalModel, longest: int, text: Sequence[int]) -> None:
+        self._model, self._read = model, 0
+        self._features = model.along(text) if isinstance(model, EagleHead | RoundHead) else None
+        self._cache: KeyValueCache = model.new_cache(1, longest)
+
+    def skip(self, tokens: Sequence[int]) -> None:
+        """Read tokens nobody asks about."""
+        for start in range(0, len(tokens), PIECE_TOKENS):
+            self._feed(tokens[start : start + PIECE_TOKENS], is_asked=False)
+
+    def distributions(self, tokens: Sequence[int], temperature: float) -> torch.Tensor:
+        """Read tokens; return (tokens, vocabulary) float32, the distribution behind each."""
+        logits = self._feed(tokens, is_asked=True)[0].float()
+        return torch.softmax(logits / (temperature or 1.0), dim=-1)
+
+    def _feed(self, tokens: Sequence[int], *, is_asked: bool) -> torch.Tensor:
+        count = len(tokens)
+        step = lay_out(
+            np.array([tokens], dtype=np.int64),
+            np.arange(count),
+            [self._read],
+            np.tri(count, dtype=np.bool_)[None],
+            take=None if is_asked else np.array([count - 1]),
+            dtype=self._model.dtype,
+            device=self._model.device,
+        )
+        self._read += count
+        if self._features is None:
+            return self._model.forward(step, self._cache)
+        features = self._features[None, self._read - count : self._read]
+        if isinstance(self._model, RoundHead):
+            return self._model.next_logits(features, step, self._cache)[None]
+        assert isinstance(self._model, EagleHead), "only these have features"
+        return self._model.read(features, step, self._cache)
+
+
+def _mirrored(upper: NDArray[np.float64]) -> Matrix:
+    return _matrix(upper + np.triu(upper, 1).T)
+
+
+def _matrix(values: NDArray[np.float64]) -> Matrix:
+    return tuple(tuple(row) for row in values.tolist())

@@ -1,0 +1,92 @@
+"""What CAST would expand for one sequence, as a rule of the recording."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...planner.growth.beam import best_candidates
+from ...planner.growth.cast import select_max_valid_index, survivals
+from ...planner.growth.draft import Scores
+from ...planner.policies import CastPolicy
+from .growth_rule import Choice, Front, Growth, taken
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast:
+    """CAST's widths and depth at batch 1, from the policy's own cost tables.
+
+    At larger batches the sequences share their widths, so what is expanded depends on who runs together; then only
+    the beams beside this rule help.
+
+    Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4; see `planner.cast` for the open points of the paper.
+    """
+
+    policy: CastPolicy
+
+    @property
+    def children(self) -> int:
+        """Best next tokens of a node that it looks at."""
+        return self.policy.max_width
+
+    def start(self, rows: int) -> Growth:
+        """Return fresh trees."""
+        policy = self.policy
+        costs = np.array(policy.draft_cost_ms[: policy.max_width + 1]) / policy.verify_cost_ms[1]
+        return _CastGrowth(policy=policy, costs=costs, front=Front.roots(rows), rows=[_Row() for _ in range(rows)])
+
+
+@dataclass(slots=True)
+class _Row:
+    """One tree on its way down: its layers so far, their ratios, and the utility of the last one."""
+
+    ratios: tuple[float, ...] = (1.0,)
+    last_utility: float = 0.0
+    is_open: bool = True
+
+
+@dataclass(slots=True)
+class _CastGrowth:
+    policy: CastPolicy
+    costs: Floats  # of a drafter step by width, in plain decoding steps; entry 0 is unused
+    front: Front
+    rows: list[_Row]
+    layers: int = 0
+
+    def choose(self, log_probs: Scores) -> Choice:
+        self.layers += 1
+        most = self.policy.max_width
+        candidates = self.front.candidates(log_probs, most)
+        order = best_candidates(candidates, most)
+        best = np.take_along_axis(candidates, order, axis=1)
+        utilities = survivals(self.policy, best, self.layers).cumsum(axis=1)
+        widths = np.array([self._width(row, mine) for row, mine in zip(self.rows, utilities, strict=True)])
+        is_open = np.array([row.is_open for row in self.rows])
+        choice, self.front = taken(candidates, order, np.arange(order.shape[1]) < widths[:, None], is_open)
+        return choice
+
+    def _width(self, row: _Row, utilities: Floats) -> int:
+        """Return how many nodes of the row's newest layer are expanded, and note whether any are."""
+        if not row.is_open or self.layers >= self.policy.max_depth:
+            row.is_open = False
+            return 0
+        width = self._kept(utilities)
+        utility = float(utilities[width - 1])
+        if self.layers > 1:
+            ratio = utility / row.last_utility if row.last_utility > 0 else 0.0
+            row.ratios = (*row.ratios, ratio)[-self.policy.ratio_window :]
+        row.last_utility = utility
+        row.is_open = sum(row.ratios) / len(row.ratios) * utility >= self.policy.depth * self.costs[width]
+        return width
+
+    def _kept(self, utilities: Floats) -> int:
+        """Return n_i: the index scan starts where the line through the costs of 1 and 2 nodes meets no node."""
+        if len(utilities) == 1:
+            return 1
+        origin = min(max(2 * self.costs[1] - self.costs[2], 0.0), self.costs[1])
+        costs = [origin, *self.costs[1 : len(utilities) + 1].tolist()]
+        return max(1, select_max_valid_index([0.0, *utilities.tolist()], costs, self.policy.breadth))

@@ -1,0 +1,52 @@
+"""The target's own continuations of a set of prompts: what every drafter is measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ...profiler.protocols import Parts
+from ...runtime.models.forward import CausalModel
+from ...runtime.requests import Request
+from ...runtime.setup import PLAIN, always
+from ..measuring.decoding import Family, decode_timed, room_for
+from ..parts import kept_or_made
+
+SLOTS = 16  # prompts decoded at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continued:
+    """What the target emitted for some prompts, in their order."""
+
+    texts: tuple[tuple[int, ...], ...]
+
+
+def continuations(
+    target: CausalModel, requests: Sequence[Request], *, slots: int = SLOTS, parts: Parts | None = None
+) -> list[tuple[int, ...]]:
+    """Return what the target itself emits for each request, by plain decoding.
+
+    Prompts are decoded in groups of `slots`, whoever asks: a run that goes on after a kill decodes the missing groups
+    as the first run would have, in the same company, so that not even a rounding differs.
+
+    Args:
+        target: the model.
+        requests: what to continue.
+        slots: prompts decoded at once.
+        parts: keeps every finished group as "continuation 0", "continuation 1", ...
+    """
+    found: list[tuple[int, ...]] = []
+    for start in range(0, len(requests), slots):
+        group = requests[start : start + slots]
+        name = f"continuation {start // slots}"
+        made = kept_or_made(parts, name, Continued, partial(_continued, target, group))
+        found.extend(made.texts)
+    return found
+
+
+def _continued(target: CausalModel, requests: Sequence[Request]) -> Continued:
+    family = Family(target=target, drafters={})
+    decoder = family.decoder(always(PLAIN), names=(), batch=len(requests), capacity=room_for(requests, [PLAIN]))
+    return Continued(texts=decode_timed(decoder, requests, len(requests)).texts)

@@ -1,0 +1,74 @@
+"""The trees of many positions of one text, every node expanded once.
+
+Below the target's own token, the tree of a position is the tree of the next one: the committed text is the same, and
+a model's answer is a function of it. So the child that the target takes *is* the next position's root. A head's answer
+also depends on which of its features are the target's, so its trees are not joined.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...planner.growth.draft import Children, Ints, Scores
+
+UNKNOWN = -1
+
+
+class TreeDrafter(Protocol):
+    """Answers behind nodes of trees that hang off numbered rows, the positions of a text."""
+
+    def expand(self, parents: Ints, tokens: Ints) -> Children:
+        """Return the best children of new nodes (nodes,) as (1, nodes, children).
+
+        Args:
+            parents: rows or earlier nodes; nodes are numbered in the order they came, the rows first.
+            tokens: the nodes' own tokens.
+        """
+
+
+class Forest:
+    """Every node of one text expanded so far, numbered; the first ones are the rows' roots.
+
+    Attributes:
+        tokens: (nodes, children), best next tokens.
+        log_probs: (nodes, children), conditional, descending.
+    """
+
+    def __init__(self, drafter: TreeDrafter, roots: Children, next_roots: Ints, next_ranks: Ints) -> None:
+        """Start with the roots.
+
+        Args:
+            drafter: stands at the rows already.
+            roots: (1, rows, children).
+            next_roots: (any,), rows whose next position is a row too, the one after it.
+            next_ranks: (any,), which child of those rows the next position's root is.
+        """
+        self._drafter = drafter
+        self.tokens: Ints = roots.tokens[0]
+        self.log_probs: Scores = roots.log_probs[0]
+        self._child: NDArray[np.int64] = np.full(self.tokens.shape, UNKNOWN)
+        self._child[next_roots, next_ranks] = next_roots + 1
+
+    @property
+    def children(self) -> int:
+        """Best next tokens per node."""
+        return int(self.tokens.shape[1])
+
+    def nodes(self, parents: Ints, ranks: Ints) -> Ints:
+        """Return the children (any,) of nodes, expanding those that are new."""
+        is_new = self._child[parents, ranks] == UNKNOWN
+        fresh = np.unique(parents[is_new] * self.children + ranks[is_new])
+        if len(fresh):
+            self._enter(fresh // self.children, fresh % self.children)
+        found: Ints = self._child[parents, ranks]
+        return found
+
+    def _enter(self, parents: Ints, ranks: Ints) -> None:
+        below = self._drafter.expand(parents, self.tokens[parents, ranks])
+        self._child[parents, ranks] = len(self.tokens) + np.arange(len(parents))
+        self.tokens = np.concatenate([self.tokens, below.tokens[0]])
+        self.log_probs = np.concatenate([self.log_probs, below.log_probs[0]])
+        self._child = np.concatenate([self._child, np.full(below.tokens[0].shape, UNKNOWN)])

@@ -1,0 +1,69 @@
+"""What is recorded at every position: the union of what several ways of growing a tree would expand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ...errors import MeasurementError
+from ...planner.policies import CastPolicy
+from ...profiler.records.acceptance import MISS
+from .cast_rule import Cast
+from .growth_rules import Beam, BestFirst, OptTree, Talon
+
+Rule = Beam | BestFirst | Talon | OptTree | Cast
+Level = Literal["quick", "standard", "full"]
+
+CHILDREN, MOST_CHILDREN = 10, 60
+NARROW: tuple[Rule, ...] = tuple(
+    Beam(width=width, forwards=forwards) for width, forwards in ((1, 8), (2, 6), (3, 5), (4, 4))
+)
+BEAMS: tuple[Rule, ...] = tuple(
+    Beam(width=width, forwards=8) for width in range(1, CHILDREN + 1)
+)  # the widest is EAGLE-2 60/7/10's own
+STANDARD: tuple[Rule, ...] = (*BEAMS, Talon(children=CHILDREN), BestFirst(nodes=24))
+DEEP: tuple[Rule, ...] = (Beam(width=1, forwards=20), Beam(width=10, forwards=9))  # transformers' chain, EAGLE 60/8/10
+FULL: tuple[Rule, ...] = (*STANDARD, *DEEP, Talon(), BestFirst(), OptTree(), OptTree(children=CHILDREN))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Which nodes are recorded: every node that any of the rules would expand; only the roots where there are none.
+
+    What a rule expands does not depend on the others. The default is the `standard` level.
+    """
+
+    children: int = CHILDREN  # best next tokens recorded of each
+    rules: tuple[Rule, ...] = STANDARD
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.children < MISS:
+            raise MeasurementError(f"a recording keeps 1..{MISS - 1} children of a node, got {self.children}")
+        for rule in self.rules:
+            if rule.children > self.children:
+                raise MeasurementError(
+                    f"{rule} looks at {rule.children} children of a node and {self.children} are recorded; record more"
+                )
+
+
+def recipe_of(level: Level, cast: Sequence[CastPolicy] = ()) -> Recipe:
+    """Return what a level records.
+
+    quick     chains and narrow beams: chains of up to 8, EAGLE-2 of top 2 to 4
+    standard  beams of width 1 to 10 as deep as EAGLE-2's default, the 24 most probable nodes, and TALON's default
+              tree; all over the 10 best children of a node
+    full      besides these the 60 most probable nodes, TALON's and OPT-Tree's default trees over the 60 best children,
+              which is all that they can use, chains of up to 20, and the deepest of EAGLE's published trees
+
+    Args:
+        level: how much.
+        cast: policies whose trees at batch 1 are recorded besides; their cost tables belong to a device, so they
+            are known only once that is measured.
+    """
+    own = tuple(Cast(policy=policy) for policy in cast)
+    if level == "quick":
+        return Recipe(rules=(*NARROW, *own))
+    if level == "standard":
+        return Recipe(rules=(*STANDARD, *own))
+    return Recipe(children=MOST_CHILDREN, rules=(*FULL, *own))

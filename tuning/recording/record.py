@@ -1,0 +1,148 @@
+"""Record what a drafter would draw at every position of the target's own text.
+
+At each position every node is expanded that any rule of a recipe would expand. A policy whose tree only expands
+recorded nodes then replays exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import MeasurementError
+from ...planner.growth.draft import Children, Ints
+from ...profiler.protocols import Parts
+from ...profiler.records.acceptance import PromptTrace
+from ...runtime.models.block import BlockHead
+from ...runtime.models.forward import CausalModel
+from ...runtime.models.recycling import RecyclingHead
+from ...runtime.requests import Request
+from ..parts import kept_or_made
+from .block_pass import BlockTextPass
+from .forest import Forest
+from .recipe import Recipe
+from .recycling_pass import RecyclingTextPass
+from .text_pass import SLOTS, TextPass
+from .union import Layer, grow_union
+
+ROWS = 64  # positions recorded at once
+AnyPass = TextPass | BlockTextPass | RecyclingTextPass
+
+
+def record_prompts(
+    drafter: CausalModel,
+    texts: Sequence[tuple[Request, Sequence[int]]],
+    recipe: Recipe,
+    positions: Sequence[Sequence[int]] | None = None,
+    *,
+    parts: Parts | None = None,
+    name: str = "drafter",
+    progress: Callable[[float], None] | None = None,
+) -> tuple[PromptTrace, ...]:
+    """Return a drafter's recording along the target's texts.
+
+    Args:
+        drafter: in float32 for a trace that replays exactly.
+        texts: requests and the target's own continuations of them, at least 2 tokens each.
+        recipe: what is recorded.
+        positions: per text, where trees are recorded; at the other positions only the root's children. All where None.
+        parts: keeps every finished prompt as "trace NAME 0", "trace NAME 1", ...; what it holds is not recorded again.
+        name: of the drafter, which tells its parts from those of others.
+        progress: told the share of prompts done.
+
+    Raises:
+        MeasurementError: a kept part is of another text or another recipe.
+    """
+    recorder = Recorder(drafter, recipe, longest=max(len(asked.prompt) + len(text) for asked, text in texts))
+    found = []
+    for place, (asked, text) in enumerate(texts):
+        at = None if positions is None else positions[place]
+        made = kept_or_made(parts, f"trace {name} {place}", PromptTrace, partial(recorder.record, asked, text, at))
+        if (made.prompt, made.continuation) != (asked.prompt, tuple(text)):
+            raise MeasurementError(f"the kept trace {name} {place} is of another text; start over with --fresh")
+        found.append(made)
+        if progress is not None:
+            progress((place + 1) / len(texts))
+    return tuple(found)
+
+
+class Recorder:
+    """Records one drafter, prompt by prompt."""
+
+    def __init__(
+        self, drafter: CausalModel, recipe: Recipe, *, longest: int, rows: int = ROWS, slots: int = SLOTS
+    ) -> None:
+        """Allocate for texts of up to `longest` tokens, recorded `rows` positions at a time in `slots` of a cache."""
+        self._recipe, self._rows = recipe, rows
+        self._pass = _pass_of(drafter, longest=longest, children=recipe.children, slots=slots)
+
+    def record(
+        self, request: Request, continuation: Sequence[int], positions: Sequence[int] | None = None
+    ) -> PromptTrace:
+        """Return the trace of one prompt and the target's own continuation of it.
+
+        Args:
+            request: the prompt, and the temperature and seed of the continuation.
+            continuation: the target's own tokens, at least 2.
+            positions: where trees are recorded, ascending; elsewhere only the root's children are. All where None.
+        """
+        first, own = len(request.prompt), np.array(continuation, dtype=np.int64)
+        roots = self._pass.read([*request.prompt, *continuation[:-1]], request)
+        everywhere = np.arange(len(own) - 1)
+        wanted = everywhere if positions is None else np.array(positions, dtype=np.int64)
+        bare = np.setdiff1d(everywhere, wanted)
+        layers = grow_union(_forest(self._pass, roots, own, bare), (), own, bare)
+        for start in range(0, len(wanted), self._rows):
+            rows = wanted[start : start + self._rows]
+            self._pass.stand((first + rows + 1).tolist())
+            layers += grow_union(_forest(self._pass, roots, own, rows), self._recipe.rules, own, rows)
+        return _assembled(request.prompt, tuple(continuation), layers)
+
+
+def _pass_of(drafter: CausalModel, *, longest: int, children: int, slots: int) -> AnyPass:
+    if isinstance(drafter, BlockHead):
+        return BlockTextPass(drafter, longest=longest, children=children)
+    if isinstance(drafter, RecyclingHead):
+        return RecyclingTextPass(drafter, longest=longest, children=children)
+    return TextPass(drafter, longest=longest, children=children, slots=slots)
+
+
+def _forest(drafter: AnyPass, roots: Children, continuation: Ints, positions: Ints) -> Forest:
+    """Return the roots at some positions, each joined to the next position's where that is among them.
+
+    A head's are not joined: below the target's own token it still drafts on its own feature, not on the target's. Nor
+    are a block drafter's, which says there what it said a token earlier, nor recycled ones, which know a row less.
+    """
+    tokens = roots.tokens[:, positions]
+    is_next = tokens[0] == continuation[positions + 1][:, None]
+    is_joined = is_next[:-1].any(axis=1) & (np.diff(positions) == 1)
+    joined = np.flatnonzero(is_joined & drafter.is_of_text_alone)
+    own = Children(tokens=tokens, log_probs=roots.log_probs[:, positions])
+    return Forest(drafter, own, joined, is_next[joined].argmax(axis=1))
+
+
+def _assembled(prompt: tuple[int, ...], continuation: tuple[int, ...], layers: list[Layer]) -> PromptTrace:
+    positions = np.concatenate([layer.positions for layer in layers])
+    order = np.argsort(positions, kind="stable")  # position by position, layers top down
+
+    def together(name: str) -> NDArray[Any]:
+        joined: NDArray[Any] = np.concatenate([getattr(layer, name) for layer in layers])[order]
+        return joined
+
+    counts = np.bincount(positions, minlength=len(continuation) - 1)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    hits = together("hit_ranks").astype(np.uint8)
+    return PromptTrace(
+        prompt=prompt,
+        continuation=continuation,
+        next_rank=hits[offsets[:-1]],
+        offsets=offsets,
+        parent=together("parents").astype(np.int16),
+        rank=together("ranks").astype(np.uint8),
+        log_probs=together("log_probs"),
+        hit_rank=hits,
+    )

@@ -1,0 +1,128 @@
+"""A drafter along one text: its answers behind every prefix, and behind nodes of trees that hang off these.
+
+Slot 0 of the cache holds the text. The other slots hold it too, and behind it the nodes of many positions' trees, each
+seeing its own beginning of the text and its own ancestors: so trees of different sizes fill the slots evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ...planner.growth.draft import Children, Ints
+from ...runtime.drafters.model import recorded_children
+from ...runtime.layout import lay_out
+from ...runtime.models.eagle import EagleHead
+from ...runtime.models.forward import CausalModel, ForwardInput
+from ...runtime.requests import Request
+from .fed_nodes import FedNodes, NewNodes
+
+PIECE_TOKENS = 512  # of the text, read at once
+SLOTS = 4  # the trees are spread over
+NODE_ROOM = 512  # cache positions behind the text at first; more are made when they are needed
+
+
+class TextPass:
+    """One drafter model reading one text after the other; a forest's `TreeDrafter`."""
+
+    def __init__(self, drafter: CausalModel, *, longest: int, children: int, slots: int = SLOTS) -> None:
+        """Allocate for texts of up to `longest` tokens."""
+        self._model, self._children, self._slots = drafter, children, slots
+        self._cache = drafter.new_cache(1 + slots, longest + NODE_ROOM)
+        self._features = torch.empty(0)  # of the text, for a head
+        self.is_of_text_alone = not isinstance(drafter, EagleHead)  # a node is what its text would be if committed
+        self._request = Request(prompt=(0,), max_new_tokens=1)
+        self._base = 0  # cache column of the first node
+        self._nodes = FedNodes(np.zeros(0, dtype=np.int64), slots)
+
+    def read(self, text: Sequence[int], request: Request) -> Children:
+        """Read a request's text; return the best children behind every token of it that was emitted.
+
+        Args:
+            text: the prompt and what was emitted.
+            request: whose prompt it is, and whose temperature and seed decide what is drafted.
+
+        Returns:
+            (1, n, children), the first behind text[: len(prompt) + 1].
+        """
+        self._request, first = request, len(request.prompt)
+        if isinstance(self._model, EagleHead):
+            self._features = self._model.along(text)
+        for start in range(0, first, PIECE_TOKENS):
+            self._read_piece(text[start : min(start + PIECE_TOKENS, first)], start, take=True)
+        pieces = []
+        for at in range(first, len(text), PIECE_TOKENS):
+            logits = self._read_piece(text[at : at + PIECE_TOKENS], at)
+            places = torch.arange(at + 1, at + 1 + logits.shape[1], device=logits.device)[None]
+            pieces.append(recorded_children(logits, self._children, request, places))
+        log_probs, tokens = (torch.cat(parts, dim=1).numpy() for parts in zip(*pieces, strict=True))
+        return Children(tokens=tokens, log_probs=log_probs)
+
+    def stand(self, lengths: Sequence[int]) -> None:
+        """Let row i stand behind the first lengths[i] tokens of the text, without nodes."""
+        self._base = max(lengths)
+        self._cache.spread(1 + self._slots, self._base)
+        self._nodes = FedNodes(np.array(lengths, dtype=np.int64), self._slots)
+
+    def expand(self, parents: Ints, tokens: Ints) -> Children:
+        """Feed new nodes (nodes,), each below a row or an earlier node; return their children, (1, nodes, children)."""
+        new = self._nodes.add(parents)
+        self._make_room(self._base + int(new.places.max()) + 2)
+        among = range(int(new.slots.min()), int(new.slots.max()) + 1)
+        step = self._lay_out(new, tokens, among)
+        logits = self._model.forward(step, self._cache)
+        log_probs, order = recorded_children(logits, self._children, self._request, step.positions + 1)
+        own = new.slots - among.start, new.turns
+        return Children(tokens=order.numpy()[own][None], log_probs=log_probs.numpy()[own][None])
+
+    def _read_piece(self, piece: Sequence[int], start: int, *, take: bool = False) -> torch.Tensor:
+        """Feed tokens of the text to slot 0; return (1, tokens, vocabulary), or only the last one's."""
+        count = len(piece)
+        step = lay_out(
+            np.array([piece], dtype=np.int64),
+            np.arange(count),
+            [start],
+            np.tri(count, dtype=np.bool_)[None],
+            take=np.array([count - 1]) if take else None,
+            dtype=self._model.dtype,
+            device=self._model.device,
+        )
+        if isinstance(self._model, EagleHead):
+            return self._model.read(self._features[None, start : start + count], step, self._cache)
+        return self._model.forward(step, self._cache)
+
+    def _make_room(self, tokens: int) -> None:
+        """Let the cache hold that many tokens per slot."""
+        if tokens > self._cache.capacity:
+            old = self._cache
+            self._cache = self._model.new_cache(1 + self._slots, tokens + NODE_ROOM)
+            self._cache.take_over(old)
+
+    def _lay_out(self, new: NewNodes, tokens: Ints, among: range) -> ForwardInput:
+        """Return the forward of new nodes; short slots are padded with tokens that nobody sees."""
+        slots, shape = new.slots - among.start, (len(among), int(new.turns.max()) + 1)
+        fed, positions = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        fed[slots, new.turns], positions[slots, new.turns] = tokens, new.contexts + new.depths - 1
+        columns = np.full(shape, self._cache.capacity - 1)
+        columns[slots, new.turns] = self._base + new.places
+        seen = self._base + int(new.places.max()) + 1
+        sight = np.zeros((*shape, seen), dtype=np.bool_)
+        sight[:, :, 0] = True
+        sight[slots, new.turns, : self._base] = np.arange(self._base) < new.contexts[:, None]
+        sight[slots, new.turns, self._base :] = new.sees[:, : seen - self._base]
+        device = self._model.device
+        return ForwardInput(
+            tokens=torch.from_numpy(fed).to(device),
+            positions=torch.from_numpy(positions).to(device),
+            columns=torch.from_numpy(columns).to(device),
+            bias=_bias(torch.from_numpy(sight).to(device), self._model.dtype),
+            seen=seen,
+            first_slot=1 + among.start,
+        )
+
+
+def _bias(sight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return 0 where a token is seen and -inf elsewhere."""
+    return torch.zeros(sight.shape, dtype=dtype, device=sight.device).masked_fill_(~sight, -torch.inf)

@@ -1,0 +1,164 @@
+"""Record every drafter along the target's own texts, and how all models agree along them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from transformers import PreTrainedTokenizerBase
+
+from ...errors import RequestError
+from ...profiler.prompts import by_workload
+from ...profiler.protocols import Parts
+from ...profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance, PromptTrace
+from ...runtime.models.tapped import reads_of
+from ...runtime.requests import Request
+from ..measuring.decoding import LOOKUP, Family
+from ..parts import PartsUnder
+from ..prompts import requests_of
+from ..request import Identities, ProfileRequest
+from ..steps import Progress
+from .agreement import pairwise_acceptance
+from .continuations import continuations
+from .lookup_trace import lookup_trace
+from .recipe import Recipe
+from .record import record_prompts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One workload at one temperature: its share of a profile's prompts, ready to be decoded."""
+
+    request: ProfileRequest  # with its own prompts, name and temperature
+    requests: tuple[Request, ...]
+
+    @property
+    def label(self) -> str:
+        """Name it in a few words."""
+        return f"{self.request.workload}, temperature {self.request.temperature:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """Per workload and temperature: a trace of every drafter, or of lookup alone, and how all models agree."""
+
+    traces: tuple[AcceptanceTrace, ...]
+    pairwise: tuple[PairwiseAcceptance, ...]
+
+
+def workloads_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> tuple[Workload, ...]:
+    """Return every workload that the prompts name at every temperature asked for, the request's own first.
+
+    Raises:
+        RequestError: a workload has too few prompts, or one without tokens.
+    """
+    found = []
+    for temperature in (request.temperature, *request.more_temperatures):
+        for name, prompts in by_workload(request.prompts, request.workload).items():
+            own = replace(request, prompts=prompts, workload=name, temperature=temperature, more_temperatures=())
+            found.append(Workload(request=own, requests=tuple(requests_of(own, tokenizer))))
+    return tuple(found)
+
+
+def record_workloads(
+    workloads: Sequence[Workload],
+    identities: Identities,
+    family: Family,
+    recipe: Recipe,
+    parts: Parts,
+    progress: Progress,
+) -> Recorded:
+    """Return what every drafter would have proposed along the target's own continuations, and how all models agree.
+
+    Without a drafter it is what prompt lookup would have proposed.
+
+    Args:
+        workloads: from `workloads_of`.
+        identities: of the models.
+        family: the models, in the number format traces are exact in.
+        recipe: which trees are recorded.
+        parts: receives what is finished, and gives back what a stopped run finished.
+        progress: told each step.
+    """
+    traces, pairwise = [], []
+    for workload in workloads:
+        own = PartsUnder(parts, f"{workload.request.workload} {workload.request.temperature:g}")
+        texts = _texts(workload, family, own, progress)
+        if not family.drafters:
+            prompts = tuple(lookup_trace(asked, text) for asked, text in texts)
+            traces.append(trace_of(workload.request, identities, LOOKUP, prompts))
+            continue
+        traces.extend(_traces(workload, identities, family, recipe, texts, own, progress))
+        progress("comparing the models", 0.0)
+        pairwise.append(
+            pairwise_acceptance(
+                {"target": family.target, **family.drafters},
+                [(asked.prompt, text) for asked, text in texts],
+                workload.request.temperature,
+                target=identities.target.key,
+                workload=workload.request.workload,
+                parts=own,
+            )
+        )
+    return Recorded(traces=tuple(traces), pairwise=tuple(pairwise))
+
+
+def trace_of(
+    request: ProfileRequest,
+    identities: Identities,
+    name: str,
+    prompts: tuple[PromptTrace, ...],
+    *,
+    prefix_exact: bool = True,
+) -> AcceptanceTrace:
+    """Return one drafter's recorded prompts as a trace of the request's workload; LOOKUP has no weights.
+
+    Args:
+        request: of the workload.
+        identities: of the models.
+        name: of the drafter.
+        prompts: recorded.
+        prefix_exact: below the target's own token it drafts what it would if that were committed, as models do.
+    """
+    return AcceptanceTrace(
+        target=identities.target.key,
+        drafter=LOOKUP if name == LOOKUP else identities.drafters[name].key,
+        drafter_name=name,
+        workload=request.workload,
+        temperature=request.temperature,
+        seed=request.seed,
+        children=prompts[0].children,
+        prefix_exact=prefix_exact,
+        prompts=prompts,
+    )
+
+
+def _texts(
+    workload: Workload, family: Family, parts: Parts, progress: Progress
+) -> list[tuple[Request, tuple[int, ...]]]:
+    progress("decoding the target's own text", 0.0)
+    decoded = continuations(family.target, workload.requests, parts=parts)
+    texts = [(asked, text) for asked, text in zip(workload.requests, decoded, strict=True) if len(text) >= 2]
+    if len(texts) < 2:
+        raise RequestError(
+            f"the target ends nearly every prompt of {workload.label} at once, so nothing can be recorded; add prompts"
+        )
+    return texts
+
+
+def _traces(
+    workload: Workload,
+    identities: Identities,
+    family: Family,
+    recipe: Recipe,
+    texts: Sequence[tuple[Request, tuple[int, ...]]],
+    parts: Parts,
+    progress: Progress,
+) -> list[AcceptanceTrace]:
+    traces = []
+    for name, model in family.drafters.items():
+        progress(f"recording {name}", 0.0)
+        prompts = record_prompts(model, texts, recipe, parts=parts, name=name)
+        is_exact = not reads_of(model)
+        traces.append(trace_of(workload.request, identities, name, prompts, prefix_exact=is_exact))
+    return traces
