@@ -3,7 +3,8 @@
     python benchmarks/peaks.py [--device cpu] [--dtype auto] [--temperature 0]
 
 The demo family decodes the longest texts of a cell with every slot busy, and the most bytes that torch's allocator had
-handed out at once, weights and caches included, stand beside `planner.memory`'s peak for that way, batch and context.
+handed out at once, weights and caches included, stand beside `planner.memory`'s peak for that way, batch and context
+and these prompts. A plan, which knows no prompts, takes a whole context for one.
 Heads that lie beside the target take part with a chain and a tree each. A GPU's allocator counts by itself; a CPU's
 tells torch's profiler, and models' weights are copied out of the mapped file first.
 `holds` is true where every peak is predicted within 5 %. The last line is one JSON object.
@@ -16,7 +17,7 @@ import gc
 import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -171,8 +172,9 @@ def all_peaks(have: Counted, device: str, temperature: float) -> list[Peak]:
 
 
 def peak_of(way: str, setup: RoundSetup, have: Counted, requests: Sequence[Request], batch: int, device: str) -> Peak:
-    """Decode all requests one way; the planner is told the way, the batch and the context."""
-    load = load_of(Cell(batch=batch, context=CONTEXT), setup.policy, setup.run_tokens)
+    """Decode all requests one way; the planner is told the way, the batch, the context and the longest prompt."""
+    whole = load_of(Cell(batch=batch, context=CONTEXT), setup.policy, setup.run_tokens)
+    load = replace(whole, prompt_tokens=max(len(request.prompt) for request in requests))
     names = models_of(setup)
 
     def decode() -> None:
