@@ -36,12 +36,15 @@ def require_sound(draft: DraftBatch, batch: int, vocabulary: int) -> None:
         raise ModelError(f"a draft for {batch} sequences has {shape[0]} trees; repair the drafter")
     if draft.sizes.min() < 1 or draft.sizes.max() > shape[1]:
         raise ModelError(f"a draft of {shape[1]} nodes says that it has {draft.sizes.tolist()}; repair the drafter")
-    nodes = np.arange(1, shape[1])
-    parents, tokens = draft.parents[:, 1:], draft.tokens[:, 1:]
-    if (parents < 0).any() or (parents >= nodes).any():
+    places = np.arange(shape[1])
+    nodes, before = places[1:], places[:-1]
+    parents, tokens, depths = draft.parents[:, 1:], draft.tokens[:, 1:], draft.depths
+    is_chain = bool((parents == before).all())
+    if not is_chain and ((parents < 0).any() or (parents >= nodes).any()):
         raise ModelError("a draft has a node before its parent; repair the drafter")
-    is_node = nodes < draft.sizes[:, None]
-    if (is_node & ((tokens < 0) | (tokens >= vocabulary))).any():
+    is_foreign = (tokens < 0) | (tokens >= vocabulary)
+    if is_foreign.any() and (is_foreign & (nodes < draft.sizes[:, None])).any():
         raise ModelError(f"a draft has tokens outside the target's vocabulary of {vocabulary}; repair the drafter")
-    if (draft.depths[:, 1:] != np.take_along_axis(draft.depths, parents, axis=1) + 1).any():
+    above = depths[:, :-1] if is_chain else np.take_along_axis(depths, parents, axis=1)
+    if (depths[:, 1:] != above + 1).any():
         raise ModelError("a draft has a node that is not one deeper than its parent; repair the drafter")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -143,12 +144,15 @@ def _bits_of(visible: Bools, batch: int) -> Ints:
 
 
 def ancestors(parents: Ints) -> Bools:
-    """Return (batch, n, n): True where a node sees itself or an ancestor.
+    """Return (batch, n, n), or (1, n, n) where all rows are chains: True where a node sees itself or an ancestor.
 
     Args:
         parents: (batch, n), parents before children; the root's is -1.
     """
     batch, count = parents.shape
+    before, seen_in_chains = _chain(count)
+    if (parents == before).all():
+        return seen_in_chains
     size = -(-count // 8)  # bytes of a node's line, as numbers of any length: far cheaper than lines of an array
     lines: list[bytes] = []
     for row in parents.tolist():
@@ -158,6 +162,14 @@ def ancestors(parents: Ints) -> Bools:
         lines.extend(bits.to_bytes(size, "little") for bits in seen)
     packed = np.frombuffer(b"".join(lines), dtype=np.uint8).reshape(batch, count, size)
     return np.unpackbits(packed, axis=2, count=count, bitorder="little").view(np.bool_)
+
+
+@lru_cache(maxsize=256)
+def _chain(count: int) -> tuple[Ints, Bools]:
+    """Return the parents (n,) of a chain, and what its nodes see (1, n, n)."""
+    seen = np.tri(count, dtype=np.bool_)[None]
+    seen.flags.writeable = False
+    return np.arange(-1, count - 1), seen
 
 
 def widened(array: Ints, nodes: int, fed: int) -> Ints:

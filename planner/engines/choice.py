@@ -1,10 +1,10 @@
 """Who should draft in an engine, how many tokens, or nobody, at each concurrency: priced in the engine's own regime.
 
 Candidates are chains of every drafter at every length up to the longest that was measured, copies behind n-grams, and
-plain decoding. The tokens of a round come from walks over recorded texts (`engine_walk.py`), its cost from a few
-measured settings (`engine_costs.py`); at concurrency c the speed is c t / T. Ties within noise go to the simpler way:
+plain decoding. The tokens of a round come from walks over recorded texts (`walk.py`), its cost from a few
+measured settings (`costs.py`); at concurrency c the speed is c t / T. Ties within noise go to the simpler way:
 plain decoding, then the text, then the shorter draft. What choosing on these texts flatters is taken off the promise,
-as `crossfit.py` does it.
+as `search/crossfit.py` does it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EngineInputs:
         timed: by concurrency, the settings that were timed, plain decoding among them.
         context: middle of the texts, in tokens.
         drift: relative, of the machine between profile and use.
-        whole_ngrams: whether the engine looks for n-grams as llama.cpp does (`whole_ngrams.py`).
+        whole_ngrams: whether the engine looks for n-grams as llama.cpp does (`text/whole_ngrams.py`).
         pads_ngrams: whether a round of n-grams costs its full length whatever was found to copy, as in OpenVINO GenAI.
     """
 

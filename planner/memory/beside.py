@@ -1,4 +1,4 @@
-"""What a drafter beside its target takes of memory that a model by itself does not: what `memory.py` adds up."""
+"""What a drafter beside its target takes of memory that a model by itself does not: what `peak.py` adds up."""
 
 from __future__ import annotations
 

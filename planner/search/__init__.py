@@ -1,1 +1,1 @@
-"""Everything that competes in a cell, and which of it wins."""
+"""What competes in a cell, and which of it wins."""

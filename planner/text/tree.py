@@ -21,13 +21,19 @@ def room_for_tree(nodes: int) -> TextTree:
 
 def chain_tree(tokens: Sequence[int] | Ints) -> TextTree:
     """Return a chain of tokens."""
-    places = np.arange(len(tokens) + 1)
-    return np.stack([np.concatenate([[ROOT_TOKEN], tokens]).astype(np.int64), places - 1, places])
+    tree = np.empty((3, len(tokens) + 1), dtype=np.int64)
+    tree[0, 0], tree[0, 1:] = ROOT_TOKEN, tokens
+    tree[2] = np.arange(len(tokens) + 1)
+    tree[1] = tree[2] - 1
+    return tree
 
 
 def batch_of(trees: Sequence[TextTree]) -> DraftBatch:
-    """Return trees as one batch, padded to the largest."""
+    """Return trees as one batch, padded to the largest; a tree by itself is not copied."""
     sizes = np.array([tree.shape[1] for tree in trees], dtype=np.int64)
+    if len(trees) == 1:
+        tokens, parents, depths = trees[0][:, None]
+        return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=())
     shape = (len(trees), int(sizes.max()))
     tokens, parents = np.full(shape, ROOT_TOKEN, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     depths = np.ones(shape, dtype=np.int64)

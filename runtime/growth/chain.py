@@ -13,7 +13,7 @@ from .draft import DeviceDraft, DeviceScorer, rooted
 
 
 def grow_chain(policy: ChainPolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return one chain of `policy.length` drafted tokens per sequence; see `planner.chain`."""
+    """Return one chain of `policy.length` drafted tokens per sequence; see `planner.growth.chain`."""
     tokens = [scorer.root(1).tokens[:, 0]]
     first = torch.zeros_like(tokens[0])
     while len(tokens) < policy.length:
@@ -22,7 +22,7 @@ def grow_chain(policy: ChainPolicy, scorer: DeviceScorer) -> DeviceDraft:
 
 
 def grow_confident_chain(policy: ConfidentChainPolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return one chain per sequence, each as long as its tokens are not doubted; see `planner.chain`."""
+    """Return one chain per sequence, each as long as its tokens are not doubted; see `planner.growth.chain`."""
     below = scorer.root(1)
     tokens = [below.tokens[:, 0]]
     lengths = torch.ones_like(tokens[0][:, 0])

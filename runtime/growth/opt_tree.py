@@ -13,7 +13,7 @@ from .draft import DeviceDraft, DeviceScorer
 
 
 def grow_opt_tree(policy: OptTreePolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return the best `policy.nodes` candidates of all layers drafted, and the root; see `planner.opt_tree`.
+    """Return the best `policy.nodes` candidates of all layers drafted, and the root; see `planner.growth.opt_tree`.
 
     Each sequence stops on its own.
 

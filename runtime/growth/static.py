@@ -19,7 +19,7 @@ from .draft import DeviceChildren, DeviceDraft, DeviceScorer, rooted
 
 
 def grow_static(policy: StaticPolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return the policy's tree for every sequence, nodes in the tree's own order; see `planner.static`.
+    """Return the policy's tree for every sequence, nodes in the tree's own order; see `planner.growth.static`.
 
     Raises:
         PlanError: the tree has children of ranks that the drafter's vocabulary does not have.

@@ -4,8 +4,8 @@ Few settings are timed, in turns: plain decoding, every drafter at `lengths`, ev
 and the drafters' traces every other setting is priced (`planner/engines/choice.py`). That needs no care, so it takes
 half the turns; the settings that come out ahead are then timed again with plain decoding, so that a plan's own choice
 rests on its own careful measurement. All of it lies in the store as surfaces whose role is "round:WHO" and whose regime
-is the engine's: milliseconds of a round that drafts as the recorded texts let it (`engine_mix.py`). A plan reads what
-searches for n-grams took as one curve (`engine_pooling.py`).
+is the engine's: milliseconds of a round that drafts as the recorded texts let it (`mix.py`). A plan reads what
+searches for n-grams took as one curve (`pooling.py`).
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _first_ways(request: EngineRequest, engine: MeasuredEngine) -> list[Way]:
 def _spread(searches: Sequence[Way]) -> list[Way]:
     """Return one way of each search, from the first one's shortest draft to the last one's longest; both of a lone one.
 
-    Copies cost the same whoever finds them (`engine_pooling.py`), so that these tell the costs of all.
+    Copies cost the same whoever finds them (`pooling.py`), so that these tell the costs of all.
     """
     by_search: dict[str, list[Way]] = {}
     for way in searches:
