@@ -13,7 +13,9 @@ from .draft import DeviceDraft, DeviceScorer
 
 
 def grow_talon(policy: TalonPolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return trees of `policy.nodes` nodes, fewer where depth or recorded candidates end before; see `planner.growth.talon`.
+    """Return trees of `policy.nodes` nodes, fewer where depth or recorded candidates end before.
+
+    See `planner.growth.talon`.
 
     A forward is as wide as any sequence could need: a layer d that does not fill the tree has at most
     nodes - 1 - d nodes, since every layer before it has at least one and one place stays free.
