@@ -9,7 +9,7 @@ import pytest
 
 from spectune.profiler.records.acceptance import PairwiseAcceptance
 from spectune.runtime.models.lean import LeanModel
-from spectune.tuning.recording.record.agreement import pairwise_acceptance
+from spectune.tuning.recording.agreement import pairwise_acceptance
 
 from .shelf import Shelf, StoppedError
 from .tiny_models import perturbed, plain_logits, tiny_llama

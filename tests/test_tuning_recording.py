@@ -17,10 +17,10 @@ from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTr
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
-from spectune.tuning.recording.record.continuations import continuations
-from spectune.tuning.recording.record.growth_rules import Beam, Talon
-from spectune.tuning.recording.record.recipe import Recipe
-from spectune.tuning.recording.record.record import Recorder, record_prompts
+from spectune.tuning.recording.continuations import continuations
+from spectune.tuning.recording.growth_rules import Beam, Talon
+from spectune.tuning.recording.recipe import Recipe
+from spectune.tuning.recording.record import Recorder, record_prompts
 
 from .shelf import Shelf, StoppedError
 from .tiny_models import perturbed, tiny_llama
