@@ -55,7 +55,6 @@ SYNTHETIC_TOKENS = 40000  # emitted under acceptance set by hand; its sampling e
 LEAST_OF_BEST, MOST_OFF, MOST_OF_SWEEP, MOST_SYNTHETIC_OFF = 0.97, 0.10, 0.10, 0.02
 LLAMAS_OWN = (  # its other n-gram sources, which no policy of a plan drafts like
     Setting(method="ngram-cache", drafter=None, knobs=(), length=1),
-    Setting(method="ngram-map-k", drafter=None, knobs=(("size_n", 2),), length=8),
     Setting(method="ngram-map-k4v", drafter=None, knobs=(("size_n", 2),), length=8),
 )
 Json = dict[str, Any]  # JSON values

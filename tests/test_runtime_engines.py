@@ -337,6 +337,18 @@ class TestLlamaCpp:
         assert single("llama.cpp", LookupPolicy(length=7, max_ngram=2)).dropped
         assert single("llama.cpp", LookupPolicy(length=7, max_ngram=2, min_ngram=2, occurrence="first")).dropped
 
+    def test_its_own_memory_of_n_grams_is_a_type_of_its_own(self) -> None:
+        mapped = LookupPolicy(length=7, max_ngram=2, min_ngram=2, occurrence="mapped")
+        found = flags(single("llama.cpp", mapped))
+        assert found["--spec-type"] == "ngram-map-k"
+        assert (found["--spec-ngram-map-k-size-n"], found["--spec-ngram-map-k-size-m"]) == ("2", "7")
+
+    @pytest.mark.parametrize("engine", sorted(set(ENGINES) - {"llama.cpp"}))
+    def test_no_other_engine_remembers_so(self, engine: str) -> None:
+        mapped = LookupPolicy(length=7, max_ngram=2, min_ngram=2, occurrence="mapped")
+        refused = ENGINES[engine].setting(mapped, None, recorded_version(engine, None))
+        assert isinstance(refused, str) and refused
+
 
 class TestOpenVINO:
     def test_a_tree_has_a_layer_more_than_its_beam_is_deep(self) -> None:

@@ -27,6 +27,7 @@ from ..text.candidates import LOOKUP_LENGTHS
 from ..text.results import lookup_results
 from ..text.whole_ngrams import whole_ngram_results
 from .costs import PLAIN, RoundCost, RoundCosts, RoundSample, RoundShape, fit_costs
+from .mapped_ngrams import mapped_walk
 from .walk import Walk, walk
 
 Floats = NDArray[np.float64]
@@ -98,8 +99,8 @@ def source_of(way: Way) -> str:
     """Return what a way's cost is told by: nobody, the drafter's name, or the size of n-gram."""
     policy, drafter = way
     if isinstance(policy, LookupPolicy):
-        first = "-first" if policy.occurrence == "first" else ""
-        return f"{LOOKUP}:{policy.min_ngram}-{policy.max_ngram}{first}"
+        which = "" if policy.occurrence == "last" else f"-{policy.occurrence}"
+        return f"{LOOKUP}:{policy.min_ngram}-{policy.max_ngram}{which}"
     return PLAIN if drafter is None else drafter
 
 
@@ -128,6 +129,9 @@ def walks_of(inputs: EngineInputs) -> dict[Way, Walk]:
     longest = max((p.length for p, _ in timed if isinstance(p, LookupPolicy)), default=0)
     lengths = sorted({p.length for p, _ in timed if isinstance(p, LookupPolicy)} | _grid(longest))
     for most, least, which in sorted(searches):
+        if which == "mapped":
+            found |= _mapped(inputs.texts, most, lengths)
+            continue
         looked_up = lookup_results(inputs.texts, most, least, lengths, which)
         if inputs.whole_ngrams:
             looked_up = whole_ngram_results(inputs.texts, most, lengths)
@@ -136,6 +140,16 @@ def walks_of(inputs: EngineInputs) -> dict[Way, Walk]:
             if walked.drafted.any():  # else it is plain decoding by another name
                 found[policy, LOOKUP] = walked
     return found
+
+
+def _mapped(texts: Sequence[Text], ngram: int, lengths: Sequence[int]) -> dict[Way, Walk]:
+    """Return the walks of llama.cpp's `ngram-map-k` that draft anything."""
+    walked = {length: mapped_walk(texts, ngram, length) for length in lengths}
+    return {
+        (LookupPolicy(length=length, max_ngram=ngram, min_ngram=ngram, occurrence="mapped"), LOOKUP): one
+        for length, one in walked.items()
+        if one.drafted.any()
+    }
 
 
 def _grid(longest: int) -> set[int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...errors import PlanError
-from ..text.lookup import Occurrence
+from ..text.lookup import AnyOccurrence, Occurrence
 
 
 class IndependentPolicy:
@@ -123,7 +123,9 @@ class LookupPolicy(IndependentPolicy):
         length: most tokens to copy.
         max_ngram, min_ngram: the longest n-gram of these sizes that occurred before decides.
         occurrence: which earlier one of it is copied behind. The first is what transformers (to 5.23) and vLLM take;
-            transformers also ends a copy before a stop token, which changes no text and no count of rounds.
+            transformers also ends a copy before a stop token, which changes no text and no count of rounds. "mapped" is
+            what llama.cpp's `ngram-map-k` remembers of all that it decoded (`planner/engines/mapped_ngrams.py`): only
+            that engine decodes so.
 
     Source: Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding; transformers' PromptLookupCandidateGenerator.
     """
@@ -131,7 +133,7 @@ class LookupPolicy(IndependentPolicy):
     length: int
     max_ngram: int = 3
     min_ngram: int = 1
-    occurrence: Occurrence = "last"
+    occurrence: AnyOccurrence = "last"
     kind: Literal["lookup"] = "lookup"
 
     def __post_init__(self) -> None:
@@ -142,8 +144,19 @@ class LookupPolicy(IndependentPolicy):
     @property
     def label(self) -> str:
         """Name for people."""
-        which = "" if self.occurrence == "last" else " (first)"
+        which = "" if self.occurrence == "last" else f" ({self.occurrence})"
         return f"lookup of {self.length} after {self.max_ngram}..{self.min_ngram}-grams{which}"
+
+    @property
+    def occurrence_in_text(self) -> Occurrence:
+        """Which occurrence is copied behind, for whoever has nothing but the text.
+
+        Raises:
+            PlanError: an engine's memory tells.
+        """
+        if self.occurrence == "mapped":
+            raise PlanError(f"{self.label} is llama.cpp's own search, which remembers other texts; decode there")
+        return self.occurrence
 
     @property
     def draft_forwards(self) -> int:

@@ -130,7 +130,7 @@ def _lookups(rehearsal: Rehearsal, wanted: set[Staged]) -> Iterator[tuple[Staged
     own = [(policy, drafter) for policy, drafter in wanted if isinstance(policy, LookupPolicy)]
     by_search: dict[tuple[int, int, Occurrence], set[int]] = {}
     for asked, _ in own:
-        by_search.setdefault((asked.max_ngram, asked.min_ngram, asked.occurrence), set()).add(asked.length)
+        by_search.setdefault((asked.max_ngram, asked.min_ngram, asked.occurrence_in_text), set()).add(asked.length)
     for (longest, shortest, which), lengths in sorted(by_search.items()):
         for policy, results in lookup_results(rehearsal.inputs.texts, longest, shortest, sorted(lengths), which):
             if (policy, LOOKUP) in wanted:

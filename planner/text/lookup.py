@@ -10,6 +10,7 @@ import numpy as np
 from ...errors import PlanError
 
 Occurrence = Literal["first", "last"]
+AnyOccurrence = Literal["first", "last", "mapped"]  # and that of an engine's memory, which no text alone tells
 
 
 def find_continuation(

@@ -34,7 +34,7 @@ def text_results(policy: TextPolicy, texts: Sequence[Text]) -> PositionResults:
     match policy:
         case LookupPolicy():
             sizes = policy.max_ngram, policy.min_ngram
-            ((_, results),) = lookup_results(texts, *sizes, [policy.length], policy.occurrence)
+            ((_, results),) = lookup_results(texts, *sizes, [policy.length], policy.occurrence_in_text)
         case SuffixPolicy():
             ((_, results),) = suffix_results(texts, [policy])
         case SuffixTreePolicy():

@@ -40,7 +40,7 @@ class TextState:
         match policy:
             case LookupPolicy():
                 sizes = policy.length, policy.max_ngram, policy.min_ngram
-                return chain_tree(find_continuation(tokens, *sizes, policy.occurrence))
+                return chain_tree(find_continuation(tokens, *sizes, policy.occurrence_in_text))
             case SuffixPolicy() | SuffixTreePolicy():
                 self._suffix = self._suffix or SuffixText()
                 self._suffix.read(tokens[self._suffix.length :])

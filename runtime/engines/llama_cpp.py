@@ -18,7 +18,7 @@ from .setting import EngineDrafter, Schedule, Setting
 TYPES = {"model": "draft-simple", "eagle3": "draft-eagle3"}
 DOUBT = "llama.cpp does not verify the token it doubts, the chain that was priced does"
 OLD = {"spec-draft-n-max": "draft-max", "spec-draft-n-min": "draft-min", "spec-draft-p-min": "draft-p-min"}
-NGRAM = "ngram-simple"
+NGRAM, MAPPED = "ngram-simple", "ngram-map-k"
 
 
 class LlamaCpp:
@@ -60,19 +60,19 @@ class LlamaCpp:
         if not self._has_types(version):
             return f"llama.cpp {version} has no n-gram drafting in its server"
         if policy.max_ngram != policy.min_ngram:
-            return "llama.cpp's ngram-simple looks for one size of n-gram"
+            return "llama.cpp looks for one size of n-gram"
         if policy.occurrence == "first":
             return "llama.cpp's ngram-simple copies behind the latest occurrence of the n-gram"
-        knobs = (("size_n", policy.max_ngram),)
-        return Setting(method=NGRAM, drafter=None, knobs=knobs, length=policy.length)
+        knobs, method = (("size_n", policy.max_ngram),), MAPPED if policy.occurrence == "mapped" else NGRAM
+        return Setting(method=method, drafter=None, knobs=knobs, length=policy.length)
 
     def _options(self, setting: Setting, length: int, version: str) -> list[Option]:
         found: list[Option] = [("flags", "spec-type", setting.method)] if self._has_types(version) else []
         if setting.drafter is None:
             return [
                 *found,
-                ("flags", "spec-ngram-simple-size-n", setting.knob("size_n")),
-                ("flags", "spec-ngram-simple-size-m", length),
+                ("flags", f"spec-{setting.method}-size-n", setting.knob("size_n")),
+                ("flags", f"spec-{setting.method}-size-m", length),
             ]
         own = {"spec-draft-n-max": length, "spec-draft-n-min": 0, "spec-draft-p-min": setting.knob("p_min")}
         named = own if self._has_types(version) else {OLD[name]: value for name, value in own.items()}

@@ -13,12 +13,14 @@ from pathlib import Path
 from ...errors import RequestError
 from ...planner.replay.recorded import Text
 from .gguf_file import GGUF_DTYPES, write_gguf
+from .llama_cpp import MAPPED, NGRAM
 from .llama_server import LlamaServer
 from .measured import EngineFacts, Load
 from .setting import EngineDrafter, Setting
 
 PACKAGES = ("xllamacpp", "gguf")
 NGRAM_SIZES = (1, 2, 3)  # of the n-grams looked for
+MAPPED_SIZES = (2, 3)  # of those that a map remembers
 NGRAM_LENGTHS = (4, 8, 16)  # tokens copied behind one
 SIDE_BY_SIDE = 8  # texts along which a draft model is asked at once
 PROBE = "def price(x: float) -> str:\n    return f'{x:.2f} €'  # naïve 東京"
@@ -113,10 +115,11 @@ class RunningLlamaCpp:
         return found
 
     def ngrams(self) -> Sequence[Setting]:
-        """Return llama.cpp's plain n-gram search at a few sizes."""
+        """Return llama.cpp's plain n-gram search at a few sizes, and the one that remembers."""
+        searches = [(NGRAM, size) for size in NGRAM_SIZES] + [(MAPPED, size) for size in MAPPED_SIZES]
         return [
-            Setting(method="ngram-simple", drafter=None, knobs=(("size_n", size),), length=length)
-            for size in NGRAM_SIZES
+            Setting(method=method, drafter=None, knobs=(("size_n", size),), length=length)
+            for method, size in searches
             for length in NGRAM_LENGTHS
         ]
 

@@ -14,7 +14,7 @@ from ...planner.policies import ChainPolicy, ConfidentChainPolicy, Eagle2Policy,
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS, TREES
 from .schema import schema_of
-from .setting import EngineDrafter, Knobs, Schedule, Setting, Value
+from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Schedule, Setting, Value
 
 SCRIPT, FILE = "generate.py", "generation.json"
 PADS = "OpenVINO verifies its full length in every round, whatever its lookup found; what was priced, what it found"
@@ -48,6 +48,8 @@ class OpenVINO:
     def setting(self, policy: TreePolicy, drafter: EngineDrafter | None, version: str) -> Setting | str:
         """Return how OpenVINO GenAI runs a policy, or why it cannot."""
         if isinstance(policy, LookupPolicy):
+            if policy.occurrence == "mapped":
+                return OF_LLAMA_CPP
             if policy.min_ngram > 1:
                 return "OpenVINO's prompt lookup has a longest n-gram, and always looks down to 1"
             knobs: Knobs = (("max_ngram_size", policy.max_ngram),)

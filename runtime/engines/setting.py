@@ -15,6 +15,8 @@ Off = Literal["never", "above", "any"]
 DrafterForm = Literal["model", "eagle", "eagle3", "unknown"]
 Knobs = tuple[tuple[str, Value], ...]
 
+OF_LLAMA_CPP = "that is llama.cpp's own search, which remembers what it decoded before"  # why others lack a lookup
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDrafter:

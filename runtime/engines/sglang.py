@@ -14,7 +14,7 @@ from ...planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, TreePol
 from .engine import Option, Written
 from .grids import CHAINS, LOOKUPS, TREES
 from .schema import schema_of
-from .setting import EngineDrafter, Schedule, Setting
+from .setting import OF_LLAMA_CPP, EngineDrafter, Schedule, Setting
 
 ALGORITHMS = {"model": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3"}
 ADAPTIVE = ("EAGLE", "EAGLE3")  # algorithms whose steps may follow the batch
@@ -30,6 +30,8 @@ class SGLang:
     def setting(self, policy: TreePolicy, drafter: EngineDrafter | None, version: str) -> Setting | str:
         """Return how SGLang runs a policy, or why it cannot."""
         if isinstance(policy, LookupPolicy):
+            if policy.occurrence == "mapped":
+                return OF_LLAMA_CPP
             knobs = (("topk", 1), ("tokens", policy.length + 1))
             return Setting(method="NGRAM", drafter=None, knobs=knobs, length=policy.length, differs=f"NGRAM: {TRIE}")
         if drafter is None or not isinstance(policy, ChainPolicy | Eagle2Policy):

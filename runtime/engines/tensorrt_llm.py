@@ -14,7 +14,7 @@ from typing import TypeGuard
 from ...planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
 from .engine import Option, Written
 from .grids import CHAINS, FIRST_LOOKUPS, LOOKUPS, TREES
-from .setting import EngineDrafter, Knobs, Schedule, Setting, Value
+from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Schedule, Setting, Value
 from .yaml import yaml_of
 
 FILE = "speculative.yaml"
@@ -28,6 +28,8 @@ class TensorRTLLM:
     def setting(self, policy: TreePolicy, drafter: EngineDrafter | None, version: str) -> Setting | str:
         """Return how TensorRT-LLM runs a policy, or why it cannot."""
         if isinstance(policy, LookupPolicy):
+            if policy.occurrence == "mapped":
+                return OF_LLAMA_CPP
             return _lookup(policy)
         if drafter is None or not isinstance(policy, ChainPolicy | Eagle2Policy):
             return f"TensorRT-LLM has no {policy.kind} drafting: chains, dynamic trees of EAGLE-3 heads, and n-grams"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ...planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS
-from .setting import EngineDrafter, Knobs, Schedule, Setting, Value
+from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Schedule, Setting, Value
 
 SCRIPT, FILE = "generate.py", "generation.json"
 FIRST = "transformers copies behind the first occurrence of the n-gram; the lookup that was priced behind the latest"
@@ -57,6 +57,8 @@ class Transformers:
     def setting(self, policy: TreePolicy, drafter: EngineDrafter | None, version: str) -> Setting | str:
         """Return how transformers runs a policy, or why it cannot."""
         if isinstance(policy, LookupPolicy):
+            if policy.occurrence == "mapped":
+                return OF_LLAMA_CPP
             if policy.min_ngram > 1:
                 return "transformers' prompt lookup has a longest n-gram, and always looks down to 1"
             return Setting(

@@ -15,7 +15,7 @@ from ...planner.policies import ChainPolicy, LookupPolicy, StaticPolicy, SuffixT
 from .engine import Option, Written
 from .grids import CHAINS, FIRST_LOOKUPS, SUFFIX_TREES
 from .schema import schema_of
-from .setting import EngineDrafter, Knobs, Off, Schedule, Setting
+from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Off, Schedule, Setting
 
 ROWS = "num_speculative_tokens_per_batch_size"
 TREE = "speculative_token_tree"
@@ -34,6 +34,8 @@ class VLLM:
     def setting(self, policy: TreePolicy, drafter: EngineDrafter | None, version: str) -> Setting | str:
         """Return how vLLM runs a policy, or why it cannot."""
         if isinstance(policy, LookupPolicy):
+            if policy.occurrence == "mapped":
+                return OF_LLAMA_CPP
             knobs: Knobs = (("prompt_lookup_max", policy.max_ngram), ("prompt_lookup_min", policy.min_ngram))
             differs = "" if policy.occurrence == "first" else FIRST
             return self._by_batch("ngram", None, knobs, policy.length, version, differs=differs)

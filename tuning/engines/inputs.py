@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from ...errors import MeasurementError
 from ...planner.engines.choice import EngineInputs, TimedSetting, Way
 from ...planner.memory.peak import LOOKUP
 from ...planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
 from ...planner.replay.recorded import texts_of
-from ...planner.text.lookup import Occurrence
+from ...planner.text.lookup import AnyOccurrence
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.measurement import Measurement
 from ...profiler.records.surface import LatencySurface
@@ -21,7 +22,7 @@ from ..request import Identities
 LONGEST_NGRAM = 4
 WHOLE_NGRAMS = "engine:llama.cpp-"  # how regimes begin whose n-gram drafts are no shorter than the n-gram
 PADDED_NGRAMS = "engine:openvino-"  # and those whose n-gram rounds cost their full length
-OCCURRENCES: tuple[Occurrence, ...] = ("last", "first")
+OCCURRENCES: tuple[AnyOccurrence, ...] = get_args(AnyOccurrence)
 PLAIN_ROLE, ROLE, LOOKUP_ROLE = "round:plain", "round:", f"round:{LOOKUP}:"
 
 
@@ -104,8 +105,8 @@ def _way(role: str, cell: Measurement, identities: Identities) -> Way:
     if role == PLAIN_ROLE:
         return PlainPolicy(), None
     if role.startswith(LOOKUP_ROLE):
-        least, most, *first = role.removeprefix(LOOKUP_ROLE).split("-")
-        occurrence: Occurrence = "first" if first else "last"
+        least, most, *which = role.removeprefix(LOOKUP_ROLE).split("-")
+        occurrence: AnyOccurrence = next((one for one in OCCURRENCES if [one] == which), "last")
         policy = LookupPolicy(length=length, max_ngram=int(most), min_ngram=int(least), occurrence=occurrence)
         return policy, LOOKUP
     name = next((n for n, model in identities.drafters.items() if f"{ROLE}{model.key}" == role), None)

@@ -1,0 +1,172 @@
+"""Prompt lookup as llama.cpp's `ngram-map-k` does it, on recorded texts one after the other.
+
+A server remembers, for as long as it runs, where it found each n-gram and how many of the tokens copied behind it were
+accepted the last time; never more than that many are copied again. What is remembered are places: a later request's
+text is asked for what stands there, so that leftovers of earlier texts shorten its copies. That is why no text is
+walked alone, and why a walk counts what happens once all texts were decoded before.
+
+    1. the place where the n-gram was found before, if `length` tokens follow it
+    2. else the latest place of the prompt that was not entered yet, then of the text behind it, that so many follow
+
+Source: what its rounds are on texts of real models, and the rule as github.com/ggml-org/llama.cpp, common/ngram-map,
+states it in code; held to a word-for-word search by tests. Collisions of its hashes are left out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import PlanError
+from ..replay.recorded import Text
+from .walk import Walk
+
+Gram = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Key:
+    """An n-gram that was copied behind: where it was first found, and tokens accepted behind it the last time."""
+
+    place: int
+    accepted: int
+
+
+class NgramMap:
+    """What one slot of a server remembers, and what it drafts from that."""
+
+    def __init__(self, ngram: int, length: int) -> None:
+        """Remember nothing yet.
+
+        Args:
+            ngram: tokens that are looked for, >= 1.
+            length: most tokens to copy, >= 1.
+
+        Raises:
+            PlanError: an argument is out of range.
+        """
+        if ngram < 1 or length < 1:
+            raise PlanError(f"a lookup needs n-grams and copies of 1 token or more, got {ngram} and {length}")
+        self._ngram, self._length = ngram, length
+        self._entered: dict[Gram, int] = {}  # n-grams by the place that is remembered
+        self._keys: list[_Key] = []
+        self._prompt = self._newest = 0  # tokens of the last prompt, and of the history when a draft was last asked for
+        self._until = 0  # last place that was entered
+        self._text: list[int] = []
+        self._places: dict[Gram, list[int]] = {}  # of every n-gram of this text, rising
+        self._by_gram: dict[Gram, _Key] = {}  # the first key whose place holds an n-gram in this text
+        self._asked: _Key | None = None  # whose copy was drafted last
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Start a request; where its prompt is shorter than the last text, what lay behind the last prompt is lost."""
+        size, kept = len(prompt), self._prompt
+        if kept > size:
+            kept = max(size - self._ngram - self._length, 0)
+        if size < self._newest:
+            self._entered = {gram: place for gram, place in self._entered.items() if place < kept}
+            self._keys = [key for key in self._keys if key.place < kept]
+            self._until = max(kept - 1, 0)
+        self._prompt = self._newest = size
+        self._text, self._places, self._by_gram = [], {}, {}
+        self._read(prompt)
+        for key in self._keys:
+            self._by_gram.setdefault(self._gram_at(key.place), key)
+
+    def draft(self, known: Sequence[int]) -> list[int]:
+        """Return what is copied behind a text, its newest token included; `known` begins with what it was before."""
+        history, size = len(known) - 1, self._ngram
+        self._read(known[len(self._text) : history])
+        self._asked = None
+        if history < 2 * size + self._length:
+            return []
+        self._newest = history
+        place = self._found(tuple(known[len(known) - size :]), history)
+        self._enter(history)
+        if place == 0:
+            return []
+        gram = self._gram_at(place)
+        self._asked = self._by_gram.get(gram)
+        if self._asked is None:
+            self._asked = self._by_gram[gram] = _Key(place=place, accepted=self._length)
+            self._keys.append(self._asked)
+        begin = place + size
+        return self._text[begin : begin + min(self._length, self._asked.accepted)]
+
+    def accept(self, accepted: int) -> None:
+        """Note how many tokens of the last draft were accepted."""
+        if self._asked is not None:
+            self._asked.accepted = accepted
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._text.append(token)
+            place = len(self._text) - self._ngram
+            if place >= 0:
+                self._places.setdefault(self._gram_at(place), []).append(place)
+
+    def _gram_at(self, place: int) -> Gram:
+        return tuple(self._text[place : place + self._ngram])
+
+    def _last(self, history: int) -> int:
+        """Return the last place behind whose n-gram a whole copy lies in a history of so many tokens."""
+        return history - self._ngram - self._length - 1
+
+    def _found(self, gram: Gram, history: int) -> int:
+        """Return the place behind which is copied, 0 for none."""
+        entered = self._entered.get(gram, 0)
+        if 0 < entered < self._last(history) and self._gram_at(entered) == gram:
+            return entered
+        places = self._places.get(gram, [])
+        in_prompt = _latest(places, self._until, self._last(self._prompt))
+        return in_prompt or _latest(places, max(self._prompt, self._until), self._last(history))
+
+    def _enter(self, history: int) -> None:
+        """Remember the places that came within reach; an n-gram that is remembered keeps its place."""
+        in_prompt = range(self._last(self._prompt), self._until, -1)
+        behind = range(self._last(history), max(self._prompt, self._until), -1)
+        for places in (in_prompt, behind):
+            for place in places:
+                self._entered.setdefault(self._gram_at(place), place)
+        self._until = max(self._last(history), self._until)
+
+
+def mapped_walk(texts: Sequence[Text], ngram: int, length: int) -> Walk:
+    """Return the rounds on each text in a server that has decoded all of them once before.
+
+    Args:
+        texts: recorded, in the order in which one slot decodes them.
+        ngram: tokens that are looked for, >= 1.
+        length: most tokens to copy, >= 1.
+
+    Raises:
+        PlanError: an argument is out of range.
+    """
+    memory = NgramMap(ngram, length)
+    found = [[_rounds(memory, text) for text in texts] for _ in range(2)]
+    tokens, rounds, drafts, drafted = np.array(found[-1], dtype=np.float64).T
+    return Walk(tokens=tokens, rounds=rounds, drafts=drafts, drafted=drafted)
+
+
+def _rounds(memory: NgramMap, text: Text) -> tuple[int, int, int, int]:
+    """Return a text's tokens behind the first one, rounds, rounds that drafted, and drafted tokens."""
+    whole = [*text.prompt, *text.continuation]
+    now = len(text.prompt) + 1
+    rounds = drafts = drafted = 0
+    memory.begin(text.prompt)
+    while now < len(whole):
+        copied = memory.draft(whole[:now])[: len(whole) - now - 1]
+        right = next((i for i, token in enumerate(copied) if token != whole[now + i]), len(copied))
+        if copied:
+            memory.accept(right)
+        rounds, drafts, drafted = rounds + 1, drafts + bool(copied), drafted + len(copied)
+        now += 1 + right
+    return len(text.continuation) - 1, rounds, drafts, drafted
+
+
+def _latest(places: Sequence[int], above: int, last: int) -> int:
+    """Return the largest of rising places in (above, last], 0 where there is none."""
+    at = bisect_right(places, last)
+    return places[at - 1] if at > bisect_left(places, max(above, 0) + 1) else 0
