@@ -219,10 +219,24 @@ class _Run:
 
     def _timed_ms(self, cell: Cell) -> float:
         is_new, known_ms = cell.number not in self.calls, cell.ms
-        call = self._call(cell)
+        call, repeats = self._call(cell), self._repeats(cell.surface)
         for _ in range(self.settings.warmup_calls if is_new else 0):
             known_ms = self.clock.time_ms(call)
-        return self._repeats(cell.surface).time_ms(call, self.clock, known_ms)
+        if is_new and not repeats.settles:
+            self._run_target()
+        return repeats.time_ms(call, self.clock, known_ms)
+
+    def _run_target(self) -> None:
+        """Run the target's shortest prepared call, so that a drafter's first visit finds caches like all others."""
+        prepared = [self.tally.cells[number] for number in self.calls]
+        targets = [cell for cell in prepared if self.runners[cell.surface].role == "verify"]
+        if not targets:
+            return
+        shortest = min(targets, key=lambda cell: cell.ms)
+        try:
+            self.calls[shortest.number]()
+        except Exception:  # its own next visit meets it again and keeps it as its own failure
+            del self.calls[shortest.number]
 
     def _visit_ms(self, surface: int, call_ms: float) -> float:
         """Return what timing one call of a surface takes altogether."""

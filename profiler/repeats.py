@@ -31,9 +31,14 @@ class Repeats:
         if min(self.untimed_ms, self.timed_ms) < 0.0 or min(self.most_untimed, self.most_timed) < 1:
             raise MeasurementError(f"need times of at least 0 ms and at least 1 call, got {self}")
 
+    @property
+    def settles(self) -> bool:
+        """Whether a call is timed behind others of its own."""
+        return self.untimed_ms > 0.0
+
     def untimed(self, call_ms: float) -> int:
         """Return how many calls go before; 1 where it is not known how long they take."""
-        if self.untimed_ms == 0.0 or call_ms >= LONG_MS:
+        if not self.settles or call_ms >= LONG_MS:
             return 0
         return min(max(round(self.untimed_ms / call_ms), 1), self.most_untimed) if call_ms > 0.0 else 1
 

@@ -27,16 +27,16 @@ def states_left(
         fed: tokens per sequence that the verification reads, padding included.
 
     Raises:
-        ModelError: the drafter is no exit, or the target cannot go on from one.
+        ModelError: the drafter is no exit, or one of another target, or the target cannot go on from any.
     """
     if not isinstance(target, Resuming):
         raise ModelError(f"a target that runs as {target.regime} reads by all its layers; run it as eager")
     left = drafter.left(sequences, draft, fed) if isinstance(drafter, LeavesStates) else None
     if left is None:
         raise ModelError("the drafter is no exit of its target; draft with one")
-    if not target.can_resume(left.layers):
+    if not target.can_resume(left):
         raise ModelError(
-            f"the target has no layers behind the {left.layers} of the exit; draft with an exit of this target"
+            f"the {left.layers} layers of the exit are not this target's first; draft with an exit of this target"
         )
     return left
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..planner.plans.plan import Plan, PlanCell
 from ..planner.plans.schedule import Place
-from ..planner.policies import PlainPolicy, StackPolicy, TextPolicy, TreePolicy, drafting
+from ..planner.policies import PlainPolicy, ResumedPolicy, StackPolicy, TextPolicy, TreePolicy, drafting
 from .choice import Choice, plainly
 from .ladder import in_short
 from .setup import RoundSetup, draft_room, setup_of
@@ -70,8 +70,13 @@ def _ways(cell: PlanCell) -> Iterator[RoundSetup]:
 
 
 def _padding(cell: PlanCell, policy: TreePolicy) -> tuple[int, ...]:
-    """Return the cell's padding as far as the policy needs it; beyond what the cell knows nothing is padded."""
-    return cell.run_tokens[: policy.max_verify_tokens + 1]
+    """Return the cell's padding as far as the policy needs it; beyond what the cell knows nothing is padded.
+
+    Verifications from an exit's states and whole ones are padded each in their own way, but for a root alone, which is
+    always read whole: of one the cell does not know the other's.
+    """
+    is_alike = isinstance(policy, ResumedPolicy) == isinstance(cell.policy, ResumedPolicy)
+    return cell.run_tokens[: policy.max_verify_tokens + 1 if is_alike else 2]
 
 
 def _runs(way: RoundSetup, cell: PlanCell, has: Callable[[str], bool], longest_context: int, allow_lossy: bool) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -199,7 +200,7 @@ class Forgetful(ExitDrafter):
         assert left is not None
         if self.first is None:
             self.first = left.states.clone()
-        return LeftStates(layers=left.layers, states=self.first)
+        return replace(left, states=self.first)
 
 
 def test_states_of_another_text_would_change_outputs() -> None:
@@ -232,6 +233,18 @@ def test_a_drafter_that_is_no_exit_is_verified_whole_and_said() -> None:
             "chain of 3 verified from the exit is verified by all layers: ModelError: the drafter is no exit of its "
             "target; draft with one"
         }
+
+
+@pytest.mark.parametrize("after", [(), (3,), (1, 4)])
+def test_an_exit_of_another_target_of_the_same_shape_is_verified_whole_and_said(after: tuple[int, ...]) -> None:
+    stranger = LeanModel(tiny_llama(layers=4, seed=1))
+    target = TappedModel(TARGET, after) if after else TARGET
+    found = decoded(exit_drafter(tiny_exit(stranger, exit_weights(32), 2)), target, may_fail=True)
+    assert found.outputs == plain()
+    assert faults_of(found) == {
+        "chain of 3 verified from the exit is verified by all layers: ModelError: the 2 layers of the exit are not "
+        "this target's first; draft with an exit of this target"
+    }
 
 
 def test_a_target_that_cannot_go_on_reads_by_all_its_layers() -> None:
@@ -293,7 +306,8 @@ class Full(LeanModel):
 
 
 def test_where_memory_runs_out_the_root_alone_is_verified() -> None:
-    found = decoded(exit_drafter(), Full(LLAMA), may_fail=True)
+    target = Full(LLAMA)
+    found = decoded(exit_drafter(tiny_exit(target, exit_weights(32), 2)), target, may_fail=True)
     assert found.outputs == plain()
     assert {done.verify_tokens for done in found.rounds} == {1} and len(faults_of(found)) == 1
 

@@ -196,6 +196,33 @@ def test_a_configuration_that_leaves_out_what_is_usual_is_read_as_transformers_r
     assert known is not None and (known.hidden, known.layers, known.vocabulary) == (4096, 32, 32064)
 
 
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("", "image_seq_length", 36),  # the control: as it was written
+        ("vision_config", "image_size", [SIDE, SIDE]),
+        ("vision_config", "patch_size", [PATCH, PATCH]),
+        ("vision_config", "hidden_size", [WIDTH]),
+        ("vision_config", "patch_size", 0),
+        ("vision_config", "patch_size", -PATCH),
+        ("vision_config", "num_attention_heads", 0),
+        ("", "image_seq_length", [36]),
+        ("", "vision_config", [1]),
+    ],
+)
+def test_what_sees_with_sizes_that_none_has_takes_an_unknown_memory(
+    part: str, name: str, value: object, shelf: Path, tmp_path: Path
+) -> None:
+    pair(shelf, "float32")
+    said = json.loads((shelf / f"float32-float32-{WIDTH}-False" / "target" / "config.json").read_text())
+    own = said[part] if part else said
+    is_known = own[name] == value
+    own[name] = value
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    target = identify_config(tmp_path / "config.json", parameters=1)
+    assert (target.key in footprints_of(target, [], "float32")) == is_known
+
+
 def test_a_model_of_text_alone_sees_nothing(shelf: Path) -> None:
     pair(shelf, "float32")
     assert seeing_config(shelf / "float32-float32-64-False" / "small") is None

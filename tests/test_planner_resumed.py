@@ -86,6 +86,23 @@ def test_captured_forwards_are_never_verified_from_states() -> None:
     assert not costs.resumed and cell_costs(CELL, found.verify, {}, found.overhead, resumes_of(found)).resumed
 
 
+@pytest.mark.parametrize("failure", [None, "out of memory"])
+def test_a_batch_that_was_not_timed_from_states_is_planned_without(failure: str | None) -> None:
+    found, (drafter,) = measured(), measured().drafters
+    assert drafter.resume is not None
+    cells = [cell for cell in drafter.resume.measurements if cell.batch == 1]
+    if failure:  # it was tried there
+        cells += [replace(cell, batch=3, repeats_ms=(), failure=failure) for cell in cells]
+    lacking = replace(drafter, resume=replace(drafter.resume, measurements=tuple(cells)))
+    asked = [replace(CELL, batch=1), CELL]
+    plan = solve(replace(found, drafters=(lacking,)), asked, created="2026-01-01T00:00:00Z", spectune="0.1")
+    there, here = ({cell.policy.kind, *(other.policy.kind for other in cell.alternatives)} for cell in plan.cells)
+    assert "resumed" in there and "resumed" not in here
+    assert here == kinds(solved(None))
+    reasons = [gone.reason for gone in plan.provenance.censored if gone.batch == 3]
+    assert any("no verification from the states of small was timed at batch 3, context 50" in each for each in reasons)
+
+
 def test_a_plan_says_how_a_chain_is_verified() -> None:
     plan = solved(CHEAP_MS)
     (cell,) = plan.cells

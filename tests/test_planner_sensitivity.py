@@ -9,7 +9,16 @@ import pytest
 
 from spectune.errors import PlanError
 from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, StaticPolicy
+from spectune.planner.policies import (
+    ChainPolicy,
+    Eagle2Policy,
+    LookupPolicy,
+    ResumedPolicy,
+    StaticPolicy,
+    TreePolicy,
+)
+from spectune.planner.pricing.cost import CellCosts
+from spectune.planner.pricing.table import Verification
 from spectune.planner.reasons.outlook import Outlook, Scenario
 from spectune.planner.reasons.sensitivity import outlook_of
 from spectune.planner.search.candidate import Candidate
@@ -151,6 +160,46 @@ def test_plain_decoding_is_told_of_the_fastest_perfect_drafter() -> None:
     both = replace(table, drafts={"medium": slow, "small": table.drafts["small"]})
     found = outlook_of([PLAIN], 0, 0, both)
     assert found.perfect_tokens_per_s == pytest.approx(max(perfect(length) for length in range(1, 16)))
+
+
+RESUMED = ResumedPolicy(draft=CHAIN)
+
+
+def exit_costs() -> CellCosts:
+    """Return costs where "small" is an exit: from its states n tokens cost 4 + n / 5 ms, and 0.2 of the host."""
+    table = costs()
+    ms = np.array([[0.0, *(4.0 + 0.2 * tokens for tokens in range(1, 22))]])
+    own = Verification(table=replace(table.verify, ms=ms), run_tokens=tuple(range(22)))
+    return replace(
+        table,
+        drafts=table.drafts | {"small": replace(table.drafts["small"], reads_newest=True)},
+        host=table.host | {"resumed": (0.2, 0.0, 0.0)},
+        resumed={"small": own},
+    )
+
+
+def perfect_exit(length: int, *, is_resumed: bool) -> float:
+    """Return its speed: every forward of it reads one token, however many were committed."""
+    draft, tokens = length * 1.01, length + 1
+    if is_resumed:
+        return 1000.0 * BATCH * tokens / (draft + 4.0 + 0.2 * tokens + 0.2)
+    return 1000.0 * BATCH * tokens / (draft + 8.0 + 0.1 * tokens + 0.3 + 0.1 * length + 0.01 * tokens)
+
+
+@pytest.mark.parametrize(("policy", "longest"), [(CHAIN, 15), (FORK, 15), (RESUMED, 20)])
+def test_a_perfect_exit_is_verified_as_the_planned_one_is_and_reads_one_token(policy: TreePolicy, longest: int) -> None:
+    found = outlook_of([PLAIN, priced(policy, 2.0)], 1, 0, exit_costs())
+    speeds = [perfect_exit(length, is_resumed=policy == RESUMED) for length in range(1, longest + 1)]
+    assert found.perfect_tokens_per_s == pytest.approx(max(speeds))
+    assert found.perfect_length == 1 + int(np.argmax(speeds))
+
+
+def test_plain_decoding_is_told_of_a_perfect_exit_verified_either_way() -> None:
+    fast = max(perfect_exit(length, is_resumed=True) for length in range(1, 21))
+    assert outlook_of([PLAIN], 0, 0, exit_costs()).perfect_tokens_per_s == pytest.approx(fast)
+    dear = replace(exit_costs(), host=exit_costs().host | {"resumed": (90.0, 0.0, 0.0)})
+    slow = max(perfect_exit(length, is_resumed=False) for length in range(1, 16))
+    assert outlook_of([PLAIN], 0, 0, dear).perfect_tokens_per_s == pytest.approx(slow)
 
 
 @pytest.mark.parametrize("table", [costs(drafts=()), costs(kinds=("plain",))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -117,6 +118,65 @@ def test_rounds_mix_the_cells_of_all_runners() -> None:
     measure(runners, [DOMAIN, DOMAIN], device=DEVICE, budget_s=20.0, sink=sink, session=Session(clock=machine))
     middle = [visit.surface for visit in sink.kept if visit.round == 4]
     assert {0, 1} <= set(middle) and middle != sorted(middle)
+
+
+def drafter_on(machine: FakeMachine) -> FakeRunner:
+    """Return a drafter whose calls are faster right behind themselves."""
+
+    def cost_ms(shape: Shape) -> float:
+        return 3.0 if machine.log[-1:] == [shape] else 3.5
+
+    return FakeRunner(machine, cost_ms, identity="small", role="draft")
+
+
+def drafter_s_visits(runners: Sequence[FakeRunner], prepared: int = 512) -> list[Visit]:
+    """Return the visits of the drafter among runners; its shapes are no other's."""
+    own, sink = [runner.role for runner in runners].index("draft"), KeptVisits()
+    domains = [DOMAIN] * len(runners)
+    domains[own] = replace(DOMAIN, batches=(3,))
+    session = Session(clock=runners[0].machine, prepared=prepared)
+    measure(runners, domains, device=DEVICE, budget_s=20.0, sink=sink, session=session)
+    return [visit for visit in sink.kept if visit.surface == own]
+
+
+@pytest.mark.parametrize("prepared", [512, 6])
+def test_a_drafter_s_first_visit_is_behind_another_call_like_every_other(prepared: int) -> None:
+    machine = FakeMachine()
+    visits = drafter_s_visits([FakeRunner(machine), drafter_on(machine)], prepared)
+    assert [visit.ms for visit in visits] == pytest.approx([3.5] * len(visits))
+
+
+def test_a_drafter_without_a_target_is_timed_behind_its_warm_up() -> None:
+    visits = drafter_s_visits([drafter_on(FakeMachine())])
+    assert {visit.ms for visit in visits} == {3.0, 3.5} and not any(visit.failure for visit in visits)
+
+
+def test_a_target_that_breaks_is_no_failure_of_the_drafter_behind_it() -> None:
+    class Breaking(FakeRunner):
+        """Forwards that raise behind a call of the drafter's that ran twice."""
+
+        def _run(self, shape: Shape) -> None:
+            last = self.machine.log[-2:]
+            if last == last[:1] * 2 and last[0][0] == 3:
+                raise RuntimeError("broken")
+            super()._run(shape)
+
+    machine = FakeMachine()
+    visits = drafter_s_visits([drafter_on(machine), Breaking(machine)])
+    assert len({visit.tokens for visit in visits}) > 3 and not any(visit.failure for visit in visits)
+
+
+@pytest.mark.parametrize("budget_s", [5.0, 20.0])
+def test_a_drafter_far_faster_than_its_target_is_timed_within_the_budget(budget_s: float) -> None:
+    machine, noise = FakeMachine(), random.Random(1)
+    machine.disturbance = lambda _: noise.uniform(0.9, 1.1)
+    runners = [
+        FakeRunner(machine, lambda shape: 20.0 + shape[2]),
+        FakeRunner(machine, lambda shape: 0.2, identity="small", role="draft"),
+    ]
+    session = Session(clock=machine)
+    measure(runners, [DOMAIN, DOMAIN], device=DEVICE, budget_s=budget_s, sink=KeptVisits(), session=session)
+    assert 0.9 * budget_s < machine.now_s() < 1.1 * budget_s
 
 
 def test_tenfold_outliers_and_a_wandering_speed_move_no_cell_by_much() -> None:

@@ -174,6 +174,29 @@ def test_a_hybrid_whose_samples_asked_the_text_alone_costs_what_the_text_does() 
     assert host.host_ms("hybrid", 1, 0, 5) == pytest.approx(hybrid_host_ms("suffix", 0, 5))
 
 
+def test_a_hybrid_none_of_whose_samples_ran_a_drafter_pays_for_one_like_a_chain() -> None:
+    """As in profiles of texts that repeat themselves, and in older ones, whose means may hide the drafter."""
+
+    def drawn(kind: str, forwards: int, nodes: int) -> float:
+        return 0.2 + {"plain": 0.0, "suffix": 0.4, "hybrid": 0.4, "chain": 0.3 + 0.1 * forwards}[kind] + 0.02 * nodes
+
+    shapes = [("plain", 0, 1), ("suffix", 0, 3), ("suffix", 0, 9), ("chain", 1, 2), ("chain", 5, 6), ("hybrid", 0, 4)]
+    host = overhead(*(replace(sample(f, n, drawn(kind, f, n)), kind=kind) for kind, f, n in shapes))
+    assert host.host_ms("hybrid", 1, 0, 9) == pytest.approx(host.host_ms("suffix", 1, 0, 9))
+    asked = host.host_ms("hybrid", 1, 3, 9) - host.host_ms("hybrid", 1, 0, 9)
+    assert asked == pytest.approx(
+        0.3 + 0.1 * 3
+    )  # a chain's drafted rounds were longer by that, of 3 forwards on average
+
+
+def test_a_hybrid_s_two_kinds_of_rounds_tell_what_its_drafter_costs() -> None:
+    shapes = [("plain", 0, 1), ("suffix", 0, 3), ("suffix", 0, 9), ("chain", 1, 2), ("chain", 4, 5)]
+    shapes += [("hybrid", 0, 3), ("hybrid", 0, 9), ("hybrid", 4, 5)]
+    host = overhead(*(replace(sample(f, n, hybrid_host_ms(kind, f, n)), kind=kind) for kind, f, n in shapes))
+    for forwards, nodes in ((0, 5), (1, 2), (4, 5)):
+        assert host.host_ms("hybrid", 1, forwards, nodes) == pytest.approx(hybrid_host_ms("hybrid", forwards, nodes))
+
+
 def test_a_hybrid_of_a_profile_without_the_text_s_own_rounds_still_has_host_time() -> None:
     shapes = [("plain", 0, 1), ("chain", 1, 2), ("chain", 4, 5), ("hybrid", 1, 2), ("hybrid", 4, 6)]
     host = overhead(*(replace(sample(f, n, 0.2 + 0.1 * f + 0.02 * n), kind=kind) for kind, f, n in shapes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -72,11 +73,13 @@ def test_a_forward_that_goes_on_from_states_is_the_whole_forward(family: str) ->
     exit_, whole, resumed = tiny_exit(target, WEIGHTS, 1), target.new_cache(1, 8), target.new_cache(1, 8)
     left = torch.zeros(1, len(TEXT) + 2, target.hidden, dtype=target.dtype)
     exit_.leave(step, resumed.first(1), left[0, : len(TEXT)])
-    assert target.can_resume(1) and not target.can_resume(len(whole.states))
-    logits = target.resume(step, resumed, LeftStates(layers=1, states=left))
+    states = LeftStates(owner=target, layers=1, states=left)
+    assert target.can_resume(states) and not target.can_resume(replace(states, layers=len(whole.states)))
+    assert not target.can_resume(replace(states, owner=LeanModel(tiny_model(family))))
+    logits = target.resume(step, resumed, states)
     torch.testing.assert_close(logits, target.forward(step, whole))
     torch.testing.assert_close(resumed.states, whole.states)
-    assert not torch.allclose(target.resume(step, resumed, LeftStates(layers=1, states=left + 1)), logits)
+    assert not torch.allclose(target.resume(step, resumed, replace(states, states=left + 1)), logits)
 
 
 def test_states_left_while_drafting_are_those_of_a_whole_forward() -> None:

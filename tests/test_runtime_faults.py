@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.errors import RequestError
-from spectune.planner.growth.draft import DraftBatch
+from spectune.errors import ModelError, RequestError
+from spectune.planner.growth.draft import DraftBatch, Ints, chains_of
 from spectune.planner.policies import ChainPolicy, StackPolicy, TreePolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.faults import MOST_FAULTS
+from spectune.runtime.faults import MOST_FAULTS, require_sound
 from spectune.runtime.feed import Feed
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.lean import LeanModel
@@ -125,6 +125,57 @@ def test_a_spoilt_draft_costs_its_round_and_is_reported(kind: type[Broken], said
     assert texts == PLAINLY
     assert all(said in reason for reason in reasons(rounds))
     assert [len(done.faults) for done in rounds[:4]] == [1, 0, 1, 0]
+
+
+def chain_batch(*lengths: int) -> DraftBatch:
+    """Return chains of the tokens 1, 2, ..., padded to the longest."""
+    longest = max(lengths)
+    tokens = np.array([[-1, *range(1, length + 1), *[-1] * (longest - length)] for length in lengths])
+    return chains_of(tokens, np.array(lengths), (1,) * longest)
+
+
+def changed(array: Ints, row: int, node: int, value: int) -> Ints:
+    """Return a copy with one entry changed."""
+    copy = array.copy()
+    copy[row, node] = value
+    return copy
+
+
+@pytest.mark.parametrize("lengths", [(3,), (3, 3), (3, 1), (1, 0), (0, 0), (0, 3)])
+def test_chains_that_end_before_others_are_sound(lengths: tuple[int, ...]) -> None:
+    require_sound(chain_batch(*lengths), len(lengths), 24)
+
+
+@pytest.mark.parametrize("lengths", [(3, 3), (3, 2)])  # all rows are chains to their ends; one is padded
+@pytest.mark.parametrize(
+    ("spoilt", "node", "value", "said"),
+    [
+        ("depths", 1, 2, "one deeper than its parent"),
+        ("depths", 2, 1, "one deeper than its parent"),
+        ("depths", 3, 7, "one deeper than its parent"),
+        ("tokens", 1, 24, "outside the target's vocabulary of 24"),
+        ("tokens", 3, -1, "outside the target's vocabulary of 24"),
+        ("parents", 2, 2, "a node before its parent"),
+        ("parents", 1, 3, "a node before its parent"),
+        ("parents", 3, -1, "a node before its parent"),
+    ],
+)
+def test_a_spoilt_chain_is_refused(lengths: tuple[int, ...], spoilt: str, node: int, value: int, said: str) -> None:
+    whole = chain_batch(*lengths)
+    parts = {name: getattr(whole, name) for name in ("tokens", "parents", "depths")}
+    parts[spoilt] = changed(parts[spoilt], 0, node, value)
+    broken = DraftBatch(**parts, sizes=whole.sizes, widths=())
+    with pytest.raises(ModelError, match=said):
+        require_sound(broken, len(lengths), 24)
+
+
+@pytest.mark.parametrize("lengths", [(1, 0), (3, 1)])  # padding right behind a root has a chain's parent
+@pytest.mark.parametrize("token", [-1, 24, 10**6])
+def test_a_token_behind_a_chain_s_end_may_be_foreign_and_its_last_may_not(lengths: tuple[int, ...], token: int) -> None:
+    whole, longest = chain_batch(*lengths), max(lengths)
+    require_sound(replace(whole, tokens=changed(whole.tokens, 1, longest, token)), 2, 24)
+    with pytest.raises(ModelError, match="outside"):
+        require_sound(replace(whole, tokens=changed(whole.tokens, 0, longest, token)), 2, 24)
 
 
 class NotANumber(LeanModel):

@@ -82,6 +82,24 @@ def test_ancestors_of_a_node_are_found_by_walking_up() -> None:
             assert np.flatnonzero(sees[row, node]).tolist() == sorted(walk)
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_chains_share_one_sight_which_is_that_of_each_among_other_trees(rows: int, count: int) -> None:
+    chains = np.arange(-1, count - 1)[None].repeat(rows, axis=0)
+    star = np.minimum(np.arange(-1, count + 1), 0)[None]
+    wide = np.concatenate((np.arange(-1, count + 1)[None].repeat(rows, axis=0), star))
+    sees, among_others = ancestors(chains), ancestors(wide)
+    assert sees.shape == (1, count, count) and among_others.shape == (rows + 1, count + 2, count + 2)
+    for row in range(rows):
+        assert np.array_equal(sees[0], among_others[row, :count, :count])
+
+
+def test_what_chains_share_cannot_be_written() -> None:
+    sees = ancestors(np.arange(-1, 4)[None].repeat(2, axis=0))
+    with pytest.raises(ValueError, match="read-only"):
+        sees[0, 0, 4] = True
+
+
 def test_masks_of_as_many_tokens_lie_in_one_place_however_long_the_text_grows() -> None:
     masks = Masks(torch.float32, torch.device("cpu"), slots=4, capacity=100)
     sight = np.tri(3, dtype=np.bool_)[None]

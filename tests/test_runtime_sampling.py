@@ -128,6 +128,21 @@ def test_a_node_is_penalised_for_the_text_and_its_own_path_and_for_nothing_besid
         assert torch.equal(ours[node], judged(logits[0, node : node + 1], settings, TEXT + path)[0])
 
 
+def test_every_row_of_a_batch_of_chains_has_its_own_path() -> None:
+    """The chains see alike, in one array; their tokens, texts and penalties are their own."""
+    tokens = np.array([[TEXT[-1], 10, 11], [TEXT[-1], 11, 10], [TEXT[-1], 9, 9]])
+    sees, logits = ancestors(np.array([[-1, 0, 1]] * 3)), logits_of(3, 3)
+    settings = [Sampling(repetition_penalty=1.7), Sampling(), Sampling(temperature=0.8, repetition_penalty=0.6)]
+    sequences = [sequence(each) for each in settings]
+    paths = tree_paths(sequences, tokens, sees)
+    assert sees.shape == (1, 3, 3) and paths is not None and paths.shape == (3, 3, 3)
+    ours = scored(logits, sequences, paths)
+    for row, node in product((0, 2), range(3)):
+        path = tuple(tokens[row, 1 : node + 1].tolist())
+        assert torch.equal(ours[row, node], judged(logits[row, node : node + 1], settings[row], TEXT + path)[0])
+    assert torch.equal(ours[1], logits[1])
+
+
 def test_paths_are_made_only_where_a_request_penalises_repetition() -> None:
     tokens, sees = np.array([[7, 8]]), np.tri(2, dtype=np.bool_)[None]
     assert tree_paths([sequence(Sampling(temperature=1.0))], tokens, sees) is None

@@ -9,14 +9,15 @@ from typing import get_args
 import pytest
 import torch
 
-from spectune.planner.policies import DraftedPolicy, TalonPolicy, TextPolicy
+from spectune.planner.policies import DraftedPolicy, HybridPolicy, TalonPolicy, TextPolicy
 from spectune.profiler import clock as profiler_clock
-from spectune.profiler.records.overhead import OverheadSample
+from spectune.profiler.records.overhead import HYBRID, OverheadSample
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
+from spectune.runtime.setup import RoundSetup
 from spectune.tuning.measuring import overhead
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.overhead import ROUNDS, TEXT_ROUNDS, measure_overhead, probes
@@ -52,8 +53,12 @@ class SlowModel(LeanModel):
 
 
 @cache
-def samples(batch: int = 2) -> tuple[OverheadSample, ...]:
-    return tuple(measure_overhead(FAMILY, REQUESTS, batch=batch, drafter="small"))
+def measured() -> tuple[OverheadSample, ...]:
+    return tuple(measure_overhead(FAMILY, REQUESTS, batch=2, drafter="small"))
+
+
+def samples(but: str | None = None) -> list[OverheadSample]:
+    return [sample for sample in measured() if sample.kind != but]
 
 
 def rounds_of(sample: OverheadSample) -> int:
@@ -67,7 +72,32 @@ def shapes(kind: str) -> list[tuple[int, int]]:
 
 def test_every_kind_of_policy_has_samples_and_every_sample_its_rounds() -> None:
     assert {sample.kind for sample in samples()} == {"plain", "stack", "hybrid", *TEXTUAL, *DRAFTED}
-    assert all(sample.batch == 2 and len(sample.host_ms) == rounds_of(sample) for sample in samples())
+    assert all(sample.batch == 2 and len(sample.host_ms) == rounds_of(sample) for sample in samples(but=HYBRID))
+
+
+def test_a_hybrid_s_samples_share_its_rounds_and_each_is_of_one_kind_of_round() -> None:
+    own = [sample for sample in samples() if sample.kind == HYBRID]
+    asked = [setup.policy for setup in probes("small") if isinstance(setup.policy, HybridPolicy)]
+    assert sum(len(sample.host_ms) for sample in own) == ROUNDS * len(asked)
+    assert {sample.draft_forwards for sample in own} <= {0, *(policy.draft_forwards for policy in asked)}
+
+
+@pytest.mark.parametrize("drafted", [0, 1, 6, 7])
+def test_few_rounds_that_ran_a_hybrid_s_drafter_are_a_sample_of_their_own(drafted: int) -> None:
+    setup = next(setup for setup in probes("small") if isinstance(setup.policy, HybridPolicy))
+    probe = overhead._Probe(setup, 2)
+    for number in range(7):
+        is_drafted = number < drafted
+        probe.keep(round_of(setup, nodes=5 if is_drafted else 9, widths=(1,) * 4 * is_drafted), 3.0 - 2.0 * is_drafted)
+    expected = {(0, 9): (3.0,) * (7 - drafted), (4, 5): (1.0,) * drafted}
+    found = {(sample.draft_forwards, sample.nodes): sample.host_ms for sample in probe.samples()}
+    assert found == {shape: host_ms for shape, host_ms in expected.items() if host_ms}
+
+
+def round_of(setup: RoundSetup, *, nodes: int, widths: tuple[int, ...]) -> Round:
+    return Round(
+        setup=setup, context=9, sequences=[0], kept=[1], verify_tokens=nodes, widths=widths, fresh=1, finished=[]
+    )
 
 
 def test_a_family_without_drafters_is_sampled_with_what_needs_none() -> None:
@@ -103,7 +133,7 @@ def test_the_probes_of_a_kind_differ_in_shape(kind: str) -> None:
 def test_every_round_meets_a_full_batch_however_short_the_texts_are() -> None:
     short = [Request(prompt=(place,), max_new_tokens=1 + place) for place in range(3)]
     found = measure_overhead(FAMILY, short, batch=2, drafter="small")
-    assert all(len(sample.host_ms) == rounds_of(sample) for sample in found)
+    assert all(len(sample.host_ms) == rounds_of(sample) for sample in found if sample.kind != HYBRID)
 
 
 def test_what_forwards_take_alone_is_no_host_time_and_the_rest_of_a_round_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,10 +150,11 @@ def test_what_forwards_take_alone_is_no_host_time_and_the_rest_of_a_round_is(mon
     target, drafter = SlowModel(tiny_llama(layers=1, seed=1)), SlowModel(tiny_llama(layers=1, seed=2))
     slow = Family(target=target, drafters={"small": drafter})
     for sample in measure_overhead(slow, REQUESTS, batch=2, drafter="small"):
-        assert sample.host_ms == pytest.approx([7.0] * rounds_of(sample))
+        assert sample.host_ms == pytest.approx([7.0] * len(sample.host_ms))
 
 
 def test_texts_that_end_at_once_are_sampled_all_the_same() -> None:
     ending = [Request(prompt=(place,), max_new_tokens=40, stop=frozenset(range(24))) for place in range(2)]
     found = measure_overhead(FAMILY, ending, batch=2, drafter="small")
-    assert all(sample.batch == 2 and len(sample.host_ms) == rounds_of(sample) for sample in found)
+    whole = [sample for sample in found if sample.kind != HYBRID]
+    assert all(sample.batch == 2 and len(sample.host_ms) == rounds_of(sample) for sample in whole)

@@ -16,8 +16,10 @@ from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import PlanCell, plan_from_json, plan_to_json
 from spectune.planner.policies import ChainPolicy, ResumedPolicy
 from spectune.profiler.identity import identify
+from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.document import SurfaceDocument, TraceDocument
 from spectune.profiler.records.role import RESUME
+from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import to_json
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
@@ -35,10 +37,11 @@ from spectune.tuning.latency_profile import LatencyRequest, profile_latency
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.gauge import Gauge
 from spectune.tuning.measuring.overhead import measure_overhead
+from spectune.tuning.plan import PlanRequest, inputs_from_store
 from spectune.tuning.request import Models
 
 from .synthetic import DEVICE, TARGET
-from .test_planner_resumed import CHEAP_MS, measured, solved
+from .test_planner_resumed import CHEAP_MS, WHOLE_MS, measured, solved
 from .tiny_exits import WIDTH, exit_weights, tiny_exit
 from .tiny_family import save_model
 from .tiny_models import tiny_lean
@@ -141,9 +144,53 @@ def test_a_plan_from_files_knows_it_where_its_surface_is_given(tmp_path: Path) -
         read(tmp_path, ("verify", "self", "resume", "more"))
 
 
-def test_the_gauge_of_such_a_cell_times_a_plain_round() -> None:
+def test_the_gauge_of_such_a_cell_times_a_plain_round_and_knows_what_it_took() -> None:
     (cell,) = solved(CHEAP_MS).cells
-    assert Gauge(cell, LEAN, 1).name == "gauge of 1 tokens"
+    readings_ms = [0, 2, 10, 13, 20, 70, 100, 104]  # starts and ends: 2, 3, 50 and 4 ms
+    nodes = cell.policy.max_verify_tokens
+    gauge = Gauge(cell, LEAN, nodes, clock_ns=iter([ms * 10**6 for ms in readings_ms]).__next__)
+    gauge.advance(1.0)
+    assert nodes > 1 and gauge.name == "gauge of 1 tokens"
+    assert gauge.speed == pytest.approx((WHOLE_MS + 0.1) / 3.5)
+
+
+def stored(folder: Path, *resumes: LatencySurface) -> LatencySurface | None:
+    """Return what a plan from a store takes of these surfaces of the same exit."""
+    found, (drafter,) = measured(), measured().drafters
+    with open_store(str(folder / "store.db")) as store:
+        store.add_device(found.device)
+        for model in (found.target, drafter.model):
+            store.add_model(model)
+        for own in (found.verify, drafter.surface, *resumes):
+            names = ("device", "model", "role", "regime", "dtype", "attention")
+            key = SurfaceKey(**{name: getattr(own, name) for name in names})
+            store.add_measurements(key, own.measurements)
+        store.add_overhead(found.overhead)
+        store.add_trace(drafter.trace)
+        request = PlanRequest(target=TARGET, device=DEVICE, dtype="float32", workload=found.workload)
+        return inputs_from_store(request, store).drafters[0].resume
+
+
+def of_batch(measured_at: int, batch: int, attention: str) -> LatencySurface:
+    """Return what was measured at one batch size, as if at another and by another kernel."""
+    resume = measured().drafters[0].resume
+    assert resume is not None
+    cells = tuple(replace(cell, batch=batch) for cell in resume.measurements if cell.batch == measured_at)
+    return replace(resume, attention=attention, measurements=cells)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_of_several_surfaces_in_a_store_that_of_the_target_s_batches_is_taken(
+    order: tuple[int, ...], tmp_path: Path
+) -> None:
+    whole = measured().drafters[0].resume
+    assert whole is not None and whole.batches == measured().verify.batches == (1, 3)
+    some = (whole, of_batch(1, 1, "one"), of_batch(3, 3, "other"))
+    assert stored(tmp_path, *(some[place] for place in order)) == whole
+
+
+def test_a_surface_without_a_batch_of_the_target_s_is_not_taken(tmp_path: Path) -> None:
+    assert stored(tmp_path, of_batch(1, 7, "")) is None
 
 
 @pytest.fixture(scope="module")

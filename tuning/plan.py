@@ -219,7 +219,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
     for trace in with_weights(together):
         model = recorded_model(trace, request, store)
         surface = _surface(store, request, model, _draft_role(store, request, model))
-        resume = _resume(store, request, surface)
+        resume = _resume(store, request, surface, verify.batches)
         drafters.append(
             DrafterInputs(name=trace.drafter_name, model=model, surface=surface, trace=trace, resume=resume)
         )
@@ -328,11 +328,16 @@ def _surface(store: Store, request: PlanRequest, model: ModelIdentity, role: str
     return (runtime or wanted)[-1]
 
 
-def _resume(store: Store, request: PlanRequest, own: LatencySurface) -> LatencySurface | None:
-    """Return what verifying from an exit's states costs, where it was timed as the exit was."""
+def _resume(store: Store, request: PlanRequest, own: LatencySurface, batches: Sequence[int]) -> LatencySurface | None:
+    """Return what verifying from an exit's states costs, where it was timed as the exit was.
+
+    Of several the one that knows most of these batches, and of those the last; none that knows no batch of them.
+    """
+    if own.role != SELF:
+        return None
     found = store.surfaces(request.device.fingerprint, own.model, request.dtype, role=RESUME)
-    alike = [surface for surface in found if surface.regime == own.regime]
-    return alike[-1] if alike and own.role == SELF else None
+    alike = [surface for surface in found if surface.regime == own.regime and {*batches} & {*surface.batches}]
+    return max(reversed(alike), key=lambda surface: len({*batches} & {*surface.batches}), default=None)
 
 
 def _draft_role(store: Store, request: PlanRequest, model: ModelIdentity) -> str:

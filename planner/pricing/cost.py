@@ -105,7 +105,7 @@ class CellCosts:
         run_tokens: index = tokens in the tree, value = tokens fed.
         drafts: by drafter name.
         host: by kind of policy, milliseconds of a round, of each drafter forward and of each node.
-        resumed: by the name of an exit, what verifying from its states costs.
+        resumed: by the name of an exit, what verifying from its states costs; none of an exit where it was not timed.
     """
 
     cell: Cell
@@ -152,7 +152,10 @@ class CellCosts:
         if kind != RESUMED:
             return Verification(table=self.verify, run_tokens=self.run_tokens)
         if drafter not in self.resumed:
-            raise PlanError(f"no verification from the states of {drafter} was timed; profile an exit of this target")
+            raise PlanError(
+                f"no verification from the states of {drafter} was timed at batch {self.cell.batch}, context "
+                f"{self.cell.context}; profile an exit of this target there"
+            )
         return self.resumed[drafter]
 
     def clipped_share(self, replay: Replay) -> float:
@@ -191,10 +194,11 @@ def cell_costs(
         verify: of the target.
         drafts: of the drafters, by name.
         overhead: the host's part.
-        resumes: of verifications from the states of those drafters that are exits; no captured forward is one.
+        resumes: of verifications from the states of those drafters that are exits, where they were timed; no captured
+            forward is one.
 
     Raises:
-        MeasurementError: the batch was not measured.
+        MeasurementError: the batch was not measured, of the target or of a drafter.
     """
     context, host = _nearest_measured(verify, cell), _host_lines(overhead, cell.batch)
     if resumes and CHAIN in host:  # an exit's rounds were timed only where it was the one to draft: else as a chain's
@@ -213,17 +217,24 @@ def cell_costs(
         },
         host=host,
         resumed={
-            name: _resumed(surface, cell, run_tokens)
+            name: found
             for name, surface in (resumes or {}).items()
-            if verify.regime != CAPTURED
+            if verify.regime != CAPTURED and (found := _resumed(surface, cell, run_tokens)) is not None
         },
     )
 
 
-def _resumed(surface: LatencySurface, cell: Cell, run_tokens: Sequence[int]) -> Verification:
-    """Return what verifying from an exit's states costs; a root alone is always verified whole, padded as there."""
-    context = _nearest_measured(surface, cell)
-    padded = surface.padded(cell.batch, context, _most_tokens(surface, cell.batch, context)).run_tokens.tolist()
+def _resumed(surface: LatencySurface, cell: Cell, run_tokens: Sequence[int]) -> Verification | None:
+    """Return what verifying from an exit's states costs; None where nothing of the cell's batch ran.
+
+    A root alone is always verified whole, padded as there.
+    """
+    try:
+        context = _nearest_measured(surface, cell)
+        most = _most_tokens(surface, cell.batch, context)
+    except MeasurementError:
+        return None
+    padded = surface.padded(cell.batch, context, most).run_tokens.tolist()
     return Verification(table=_table(surface, cell, padded), run_tokens=(*run_tokens[:2], *padded[2:]))
 
 

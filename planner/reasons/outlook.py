@@ -89,7 +89,8 @@ class Outlook:
             would be as fast even if all its drafts were accepted.
         worth_per_percent: relative gain in speed of the planned policy per percent more accepted drafts.
         perfect_tokens_per_s: of a drafter that is always right at the planned drafter's cost, with the best chain the
-            measured forwards allow; for plain decoding the fastest such drafter. None where no chain was measured.
+            measured forwards allow, verified whole or from an exit's states as the plan does; for plain decoding the
+            fastest such drafter. None where no chain was measured.
         perfect_length: of that chain.
         neighbours: what the planned shape, kind and drafter are better than.
     """

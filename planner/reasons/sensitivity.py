@@ -23,7 +23,8 @@ from ...errors import PlanError
 from ..growth.extent import Extent, extent_of
 from ..inputs import LOOKUP
 from ..policies import StackPolicy, drafting
-from ..pricing.cost import CellCosts, Floats
+from ..policies.resumed import RESUMED
+from ..pricing.cost import CHAIN, CellCosts, Floats
 from ..search.candidate import Candidate
 from .outlook import Challenger, Change, Neighbour, Outlook, Scenario, Step
 
@@ -59,7 +60,7 @@ def outlook_of(
         raise PlanError(f"candidate {plain} is a {candidates[plain].policy.label}; pass the place of plain decoding")
     field = _Field(candidates=candidates, rounds=_rounds(candidates), batch=costs.cell.batch)
     is_plain = chosen == plain
-    perfect = _perfect_chain(costs, _next_to_target(candidates[chosen]))
+    perfect = _perfect_chain(costs, candidates[chosen])
     return Outlook(
         scenarios=tuple(
             field.scenario(change, factor, chosen, plain, optimism) for change in CHANGES for factor in FACTORS
@@ -220,32 +221,50 @@ def _next_to_target(candidate: Candidate) -> str | None:
     return drafts.models[0] if isinstance(drafts, StackPolicy) else candidate.drafter
 
 
-def _perfect_chain(costs: CellCosts, drafter: str | None) -> _Perfect | None:
-    """Return the fastest chain of a drafter that is always right; of any known drafter where none is named.
+def _perfect_chain(costs: CellCosts, chosen: Candidate) -> _Perfect | None:
+    """Return the fastest chain of a candidate's drafter that is always right; of any known drafter where none drafts.
 
-    A chain of n emits n + 1 tokens, all of which the drafter's first forward catches up with:
+    A chain of n emits n + 1 tokens, all of which the drafter's first forward catches up with; an exit of the target's
+    own reads 1:
 
         rate = b * (n + 1) / (draft(n + 1) + (n - 1) * draft(1) + verify(n + 1) + host of n forwards and n + 1 nodes)
 
-    A lookup has no forwards.
+    A lookup has no forwards. The chain is verified as the candidate's is; where none drafts, in every way there is.
     """
+    drafter = _next_to_target(chosen)
     names = list(costs.drafts) if drafter is None else [drafter]
-    found = [perfect for name in names if (perfect := _perfect_by(costs, name)) is not None]
+    found = [
+        perfect
+        for name in names
+        for kind in _chain_kinds(costs, chosen, name)
+        if (perfect := _perfect_by(costs, kind, name)) is not None
+    ]
     return max(found, key=lambda perfect: perfect.tokens_per_s, default=None)
 
 
-def _perfect_by(costs: CellCosts, drafter: str) -> _Perfect | None:
-    context, kind = float(costs.cell.context), "lookup" if drafter == LOOKUP else "chain"
+def _chain_kinds(costs: CellCosts, chosen: Candidate, drafter: str) -> tuple[str, ...]:
+    """Return as what kinds a perfect chain of a drafter is priced beside a candidate."""
+    if drafter == LOOKUP:
+        return ("lookup",)
+    if chosen.drafter is None:
+        return (CHAIN, RESUMED) if drafter in costs.resumed else (CHAIN,)
+    return (RESUMED,) if chosen.policy.kind == RESUMED else (CHAIN,)
+
+
+def _perfect_by(costs: CellCosts, kind: str, drafter: str) -> _Perfect | None:
+    context, verify = float(costs.cell.context), costs.verifying(kind, drafter).table
     draft = None if drafter == LOOKUP else costs.drafts[drafter]
-    most = costs.verify.most_tokens if draft is None else min(costs.verify.most_tokens, draft.most_tokens)
+    most = verify.most_tokens
+    if draft is not None and not draft.reads_newest:
+        most = min(most, draft.most_tokens)
     if most < 2 or kind not in costs.host:
         return None
     lengths = np.arange(1, most)
     base, per_forward, per_node = costs.host[kind]
-    ms = costs.verify.row(context)[lengths + 1] + base + per_node * (lengths + 1)
+    ms = verify.row(context)[lengths + 1] + base + per_node * (lengths + 1)
     if draft is not None:
         row = draft.row(context)
-        ms = ms + row[lengths + 1] + (lengths - 1) * row[1] + per_forward * lengths
+        ms = ms + row[draft.caught_up(lengths + 1)] + (lengths - 1) * row[1] + per_forward * lengths
     rates = 1000.0 * costs.cell.batch * (lengths + 1) / ms
     best = int(rates.argmax())
     return _Perfect(tokens_per_s=float(rates[best]), length=int(lengths[best]))

@@ -11,7 +11,8 @@ about all of them; a line through two points of one kind alone would follow thei
 smaller than both. Samples count by their relative error.
 
 A hybrid asks the text in every round, and a drafter in some: where it asks none its round is one of the text's, and `b`
-holds all that a drafter adds.
+holds all that a drafter adds. Its samples are of one kind of round each; older profiles hold means over both. Where no
+sample of it ran a drafter, `b` is what a chain's rounds were longer by, per forward.
 
 The lines go through medians, but many rounds take their mean: the mean distance of repeats from their sample's median
 is therefore added, the outermost ones pulled in; of plain rounds, of those that copy text and of those that run a
@@ -32,7 +33,7 @@ from ...errors import MeasurementError
 Floats = NDArray[np.float64]
 OUTERMOST = 0.05  # share of repeats on either side
 PLAIN = "plain"  # the kind whose rounds are the common part of all others
-HYBRID, TEXT = "hybrid", "suffix"  # the kind that drafts in two ways, and the kind that one of them is
+HYBRID, TEXT, CHAIN = "hybrid", "suffix", "chain"  # the kind that drafts in two ways, and kinds that these are like
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +122,19 @@ class RoundOverhead:
         own = dict(zip(kinds, found[3:].tolist(), strict=True))
         apart = {kind: drafted_ms if drafts[kind] else own_ms for kind, own_ms in own.items()}
         apart[HYBRID] = apart.get(TEXT, 0.0)
+        forward_ms = {kind: own_ms if drafts[kind] else 0.0 for kind, own_ms in own.items()}
+        if not drafts.get(HYBRID) and drafts.get(CHAIN):
+            mean_forwards = statistics.mean(s.draft_forwards for s in samples if s.kind == CHAIN)
+            forward_ms[HYBRID] = forward_ms[CHAIN] + drafted_ms / mean_forwards
         like = {kind: PLAIN if kind == PLAIN else drafts[kind] for kind in kinds}
         excess_ms = {group: _excess_ms([s for s in samples if like[s.kind] == group]) for group in set(like.values())}
         return {
             kind: HostLine(
                 round_ms=shared_ms - node_ms + apart[kind] + excess_ms[like[kind]],
-                forward_ms=own_ms if drafts[kind] else 0.0,
+                forward_ms=forward_ms[kind],
                 node_ms=node_ms,
             )
-            for kind, own_ms in own.items()
+            for kind in kinds
         }
 
 

@@ -118,7 +118,7 @@ class ExitDrafter(ModelDrafter):
             masks=self._masks,
         )
         self._exit.leave(step, self._cache, self._states[: len(sequences), last])
-        return LeftStates(layers=self._exit_layer, states=self._states)
+        return LeftStates(owner=self._exit.target, layers=self._exit_layer, states=self._states)
 
     def _make_room(self, tokens: int) -> None:
         """Let states of so many tokens per sequence be kept; what is kept stays."""

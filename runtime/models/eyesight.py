@@ -15,6 +15,9 @@ from ...planner.memory.eyesight import Eyesight
 from .loading import first_line, load_config
 from .vision import LLAVA, image_tokens
 
+# what a tower of another kind ends in, or one of sizes that are lists, zero or below
+ODD = (ArithmeticError, AttributeError, KeyError, RuntimeError, TypeError, ValueError)
+
 
 def seeing_config(place: Path) -> LlavaConfig | None:
     """Return the configuration of a model that sees, with all that its file leaves out; None of any other model.
@@ -44,17 +47,21 @@ def eyesight_of(config: LlavaConfig) -> Eyesight:
     that is chosen among them, and three inner ones; or in the projector.
 
     Raises:
-        ModelError: the vision tower is of no known kind.
+        ModelError: the vision tower is of no known kind, or of sizes that none has.
     """
+    try:
+        return _eyesight_of(config)
+    except ODD as error:
+        raise ModelError(f"a vision tower of no known kind: {first_line(error)}; choose another target") from error
+
+
+def _eyesight_of(config: LlavaConfig) -> Eyesight:
     vision: Any = config.vision_config  # Any: of the tower's own kind
     hidden = int(config.get_text_config().hidden_size)
-    try:
-        with torch.device("meta"):
-            parts = (AutoModel.from_config(vision), LlavaMultiModalProjector(config))
-        patches = (int(vision.image_size) // int(vision.patch_size)) ** 2
-        inside = 4 * int(vision.hidden_size) + 3 * int(vision.intermediate_size)
-    except (ValueError, KeyError, AttributeError) as error:
-        raise ModelError(f"a vision tower of no known kind: {first_line(error)}; choose another target") from error
+    with torch.device("meta"):
+        parts = (AutoModel.from_config(vision), LlavaMultiModalProjector(config))
+    patches = (int(vision.image_size) // int(vision.patch_size)) ** 2
+    inside = 4 * int(vision.hidden_size) + 3 * int(vision.intermediate_size)
     looked = (patches + 1) * max(inside, 2 * int(vision.hidden_size) + 2 * hidden)
     return Eyesight(
         parameters=sum(weight.numel() for part in parts for weight in part.parameters()),

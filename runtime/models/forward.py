@@ -77,6 +77,7 @@ class LeftStates:
     The layers' keys and values of these tokens are in the cache, and what it keeps of hidden states up to there.
     """
 
+    owner: CausalModel  # whose layers they are
     layers: int  # that the states have passed
     states: Tensor  # (slots, tokens, hidden), of as many tokens as a forward reads or more
 
@@ -125,8 +126,8 @@ def packed_size(batch: int, count: int, words: int, *, takes: bool) -> int:
 class Resuming(Protocol):
     """A causal language model whose forward can go on from states that its first layers have left."""
 
-    def can_resume(self, layers: int) -> bool:
-        """Whether it can go on behind so many layers."""
+    def can_resume(self, left: LeftStates) -> bool:
+        """Whether it can go on from there: the layers are its own, and it has more."""
 
     def resume(self, step: ForwardInput, cache: KeyValueCache, left: LeftStates) -> Tensor:
         """Return what `forward` does, by the layers behind those alone; their part of the cache is written."""

@@ -116,9 +116,9 @@ class LeanModel:
         """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache."""
         return self.compute(step, cache)
 
-    def can_resume(self, layers: int) -> bool:
-        """Whether a forward can go on behind so many layers: where there are more."""
-        return layers < len(self._layers)
+    def can_resume(self, left: LeftStates) -> bool:
+        """Whether a forward can go on from there: the layers are this model's own, and it has more."""
+        return left.owner is self and left.layers < len(self._layers)
 
     @torch.inference_mode()
     def resume(self, step: ForwardInput, cache: KeyValueCache, left: LeftStates) -> Tensor:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -84,7 +85,7 @@ def read_weights(location: str, dtype: str, **options: Any) -> PreTrainedModel: 
             output_loading_info=True,
             **options,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         raise ModelError(f"cannot load a causal language model from {location}: {first_line(error)}") from error
     model, found = loaded
     if found["missing_keys"]:
@@ -109,11 +110,11 @@ def load_config(location: str) -> PreTrainedConfig:
     """Return the configuration of a model folder, a hub id, or a config.json by itself.
 
     Raises:
-        ModelError: there is none.
+        ModelError: there is none, or it has a value of another kind than is meant.
     """
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(location, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ZeroDivisionError, StrictDataclassError) as error:
         raise ModelError(f"no model configuration at {location}: {first_line(error)}") from error
     return config
 

@@ -58,9 +58,9 @@ class TappedModel:
         cache.write_features(rows_of(step, cache), torch.cat([kept[count] for count in self._after], dim=-1))
         return self._model.answer(step, hidden)
 
-    def can_resume(self, layers: int) -> bool:
-        """Whether a forward can go on behind so many layers."""
-        return self._model.can_resume(layers)
+    def can_resume(self, left: LeftStates) -> bool:
+        """Whether a forward can go on from there: the layers are the model's own, and it has more."""
+        return self._model.can_resume(left)
 
     @torch.inference_mode()
     def resume(self, step: ForwardInput, cache: KeyValueCache, left: LeftStates) -> Tensor:

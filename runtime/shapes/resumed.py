@@ -35,7 +35,7 @@ class ResumedShapes(ForwardShapes):
         self._room.require(batch=batch, columns=last + 1, last_place=last)
         unread, whole = self._step(batch, last, chain(1)), self._step(batch, context_tokens, chain(tokens))
         model, states = self._target, torch.randn(batch, tokens, self._target.hidden).to(self._cache.states)
-        left = LeftStates(layers=self._exit.exit_layer, states=states)
+        left = LeftStates(owner=model, layers=self._exit.exit_layer, states=states)
 
         def run() -> None:
             self._exit.leave(unread, self._lower, states[:, -1])

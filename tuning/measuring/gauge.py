@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from ...planner.plans.plan import PlanCell
+from ...planner.policies import ResumedPolicy
 from ...runtime.models.forward import CausalModel
 from ...runtime.shapes import ForwardShapes
 
@@ -27,12 +28,13 @@ class Gauge:
         """Prepare the forward.
 
         Args:
-            cell: says what the forward took when it was profiled; an older one only of plain rounds.
+            cell: says what the forward took when it was profiled. An older one says it of plain rounds alone, and so
+                does one that verifies from an exit's states, which this gauge does not: there a plain round is timed.
             target: the model.
             nodes: tokens in the tree, root included; 1 is a plain round.
             clock_ns: what tells the time.
         """
-        size = nodes if cell.run_ms else 1
+        size = nodes if cell.run_ms and not isinstance(cell.policy, ResumedPolicy) else 1
         fed = cell.run_tokens[size]
         shapes = ForwardShapes(
             target,

@@ -34,18 +34,14 @@ from ...planner.policies import (
     TreePolicy,
 )
 from ...planner.policies.stack import JOINT, stack_name
-from ...profiler.clock import Call, Clock, CudaClock, HostClock
 from ...profiler.records.overhead import OverheadSample
-from ...profiler.records.role import RESUME
-from ...profiler.repeats import SETTLED, SHORT_RUN
+from ...profiler.repeats import SETTLED
 from ...runtime.decoder import Decoder, Round
-from ...runtime.models.block import RoundHead
 from ...runtime.models.exit import ExitModel
-from ...runtime.models.forward import CausalModel
 from ...runtime.models.tapped import is_beside_target
 from ...runtime.requests import Request
 from ...runtime.setup import PLAIN, RoundSetup
-from ...runtime.shapes import ForwardShapes, ResumedShapes
+from .alone import Alone
 from .decoding import LOOKUP, Family, require_faultless, room_for
 
 ROUNDS = 7  # timed, per policy that runs a drafter
@@ -53,8 +49,6 @@ TEXT_ROUNDS = 21  # of the others: their drafts cost little, and they differ by 
 WARM_UP = 1  # rounds before, untimed
 MOST_BEHIND = 16  # tokens; a drafter that is further behind catches up in an untimed round first
 ALWAYS = -1.0  # a least gain that every layer reaches
-
-_Fed = tuple[str, int]  # a forward's role, and tokens per sequence
 
 
 def probes(drafter: str | None) -> list[RoundSetup]:
@@ -103,7 +97,7 @@ def probes(drafter: str | None) -> list[RoundSetup]:
 def measure_overhead(
     family: Family, requests: Sequence[Request], *, batch: int, drafter: str | None, seed: int = 0
 ) -> list[OverheadSample]:
-    """Return the samples of one batch size.
+    """Return the samples of one batch size: one of each probe, and of a hybrid one of each way in which it drafted.
 
     One batch of texts is decoded, and all policies take turns on it, some rounds each, of which the last is timed.
     Policies that verify equally many tokens follow each other, in random order, and right after them their forwards are
@@ -119,7 +113,7 @@ def measure_overhead(
     setups = [probe for probe in probes(drafter) if _is_run(probe.policy, family, drafter)]
     unending = [replace(r, stop=frozenset(), max_new_tokens=max(r.max_new_tokens, 2)) for r in requests]
     room = room_for(unending, setups, batch)
-    alone, running = _Alone(family, drafter, batch, room), _Running(family, unending, drafter, batch, room)
+    alone, running = Alone(family, drafter, batch, room), _Running(family, unending, drafter, batch, room)
     found = [_Probe(setup, batch) for setup in setups]
     order = random.Random(seed)
     for turn in range(WARM_UP + TEXT_ROUNDS):
@@ -129,7 +123,7 @@ def measure_overhead(
             if turn >= WARM_UP:
                 for probe, (done, round_ms), forwards_ms in zip(group, rounds, alone_ms, strict=True):
                     probe.keep(done, round_ms - forwards_ms)
-    return [probe.sample() for probe in found]
+    return [sample for probe in found for sample in probe.samples()]
 
 
 def _is_run(policy: TreePolicy, family: Family, drafter: str | None) -> bool:
@@ -148,72 +142,6 @@ def _groups(found: Sequence[_Probe], order: random.Random) -> list[list[_Probe]]
         order.shuffle(group)
     order.shuffle(groups)
     return groups
-
-
-class _Alone:
-    """Times a round's forwards outside the round, the way the profiler times them."""
-
-    def __init__(self, family: Family, drafter: str | None, batch: int, room: int) -> None:
-        self._batch, self._room = batch, room
-        self._clock = _clock_of(family.target)
-        self._is_block = drafter is not None and isinstance(family.drafters[drafter], RoundHead)
-        self._shapes: dict[str, ForwardShapes] = {"verify": _shapes(family.target, "verify", batch, room)}
-        if drafter is not None:
-            self._shapes["draft"] = _shapes(family.drafters[drafter], "draft", batch, room)
-            self._shapes["read"] = _shapes(family.drafters[drafter], "verify", batch, room)
-            model = family.drafters[drafter]
-            if isinstance(model, ExitModel):
-                self._shapes[RESUME] = ResumedShapes(
-                    model, identity=RESUME, dtype=str(model.dtype), slots=batch, capacity=room
-                )
-        self._usual_ms: dict[_Fed, float] = {}
-
-    def forwards_ms(self, rounds: Sequence[Round]) -> list[float]:
-        """Return what the forwards of each round take one by one; each shape of theirs is timed once.
-
-        All have run before any is timed, so that each is timed behind another, as in the profiler's visits.
-        """
-        fed = [_fed(done, self._is_block) for done in rounds]
-        calls = {
-            part: self._call(part, done.context) for done, parts in zip(rounds, fed, strict=True) for part in parts
-        }
-        took = {part: self._ms(part, call) for part, call in calls.items()}
-        return [sum(took[part] for part in parts) for parts in fed]
-
-    def _call(self, part: _Fed, context: int) -> Call:
-        """Return a call that has run once: what a regime does once per shape is done."""
-        role, tokens = part
-        before = min(context, self._room - tokens) if role == "read" else context  # who catches up is further back
-        call = self._shapes[role].prepare(self._batch, before, tokens)
-        call()
-        if part not in self._usual_ms:
-            self._usual_ms[part] = self._clock.time_ms(call)
-        return call
-
-    def _ms(self, part: _Fed, call: Call) -> float:
-        repeats = SETTLED if part[0] in ("verify", RESUME) else SHORT_RUN
-        return repeats.time_ms(call, self._clock, self._usual_ms[part])
-
-
-def _clock_of(model: CausalModel) -> Clock:
-    """Return the clock by which the profiler times a model's forwards."""
-    return CudaClock(model.device.index or 0) if model.device.type == "cuda" else HostClock()
-
-
-def _fed(done: Round, is_block: bool) -> list[_Fed]:
-    """Return the forwards of a round: in which role, and of how many tokens per sequence.
-
-    A stack's are pieces of text; all of them are one model's here. A block drafter runs one, whatever its layers.
-    """
-    verify = (RESUME if isinstance(done.setup.policy, ResumedPolicy) else "verify", done.verify_tokens)
-    if done.levels:
-        return [verify, *(("read", tokens) for tokens in done.widths)]
-    drafted = (done.fresh, *(() if is_block else done.widths[1:])) if done.widths else ()
-    return [verify, *(("draft", tokens) for tokens in drafted)]
-
-
-def _shapes(model: CausalModel, role: str, batch: int, room: int) -> ForwardShapes:
-    return ForwardShapes(model, identity=role, dtype=str(model.dtype), role=role, slots=batch, capacity=room)
 
 
 class _Running:
@@ -290,14 +218,25 @@ class _Probe:
         self._rounds.append(done)
         self._host_ms.append(host_ms)
 
-    def sample(self) -> OverheadSample:
-        """Return the host time of the rounds, and their mean shape."""
+    def samples(self) -> list[OverheadSample]:
+        """Return the host time of the rounds, and their mean shape.
+
+        A hybrid's rounds in which its drafter ran are one sample, those in which the text drafted alone another: where
+        few ran it, their mean shape would have no drafter, and nothing would tell what it costs.
+        """
+        if not isinstance(self.setup.policy, HybridPolicy):
+            return [self._sample(range(len(self._rounds)))]
+        asked = [i for i, done in enumerate(self._rounds) if done.widths]
+        copied = [i for i, done in enumerate(self._rounds) if not done.widths]
+        return [self._sample(which) for which in (copied, asked) if which]
+
+    def _sample(self, which: Sequence[int]) -> OverheadSample:
         return OverheadSample(
             kind=self.setup.policy.kind,
             batch=self._batch,
-            draft_forwards=round(statistics.mean(len(r.widths) for r in self._rounds)),
-            nodes=round(statistics.mean(r.verify_tokens for r in self._rounds)),
-            host_ms=tuple(self._host_ms),
+            draft_forwards=round(statistics.mean(len(self._rounds[i].widths) for i in which)),
+            nodes=round(statistics.mean(self._rounds[i].verify_tokens for i in which)),
+            host_ms=tuple(self._host_ms[i] for i in which),
         )
 
 

@@ -1,0 +1,82 @@
+"""Forwards timed outside their round: a drafter's finds the caches as the target leaves them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from spectune.planner.policies import ChainPolicy
+from spectune.profiler import clock as profiler_clock
+from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.decoder import Round
+from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.setup import RoundSetup
+from spectune.tuning.measuring.alone import Alone
+from spectune.tuning.measuring.decoding import Family
+
+from .tiny_models import tiny_llama
+
+SETUP = RoundSetup(policy=ChainPolicy(length=3), drafter="small")
+WARM_S, COLD_S = 1, 3
+
+
+class Device:
+    """A clock that forwards move on, and the model that ran last."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.last: LeanModel | None = None
+
+    def read(self) -> int:
+        return self.now_ns
+
+
+class Pushing(LeanModel):
+    """A model whose forwards take longer behind another model's, which has pushed its weights out of the caches."""
+
+    device_of_all: Device
+
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> torch.Tensor:
+        here = self.device_of_all
+        here.now_ns += (WARM_S if here.last is self else COLD_S) * 10**9
+        here.last = self
+        return super().forward(step, cache)
+
+
+def round_of(widths: tuple[int, ...], levels: tuple[int, ...] = ()) -> Round:
+    return Round(
+        setup=SETUP,
+        context=9,
+        sequences=[0, 1],
+        kept=[1, 1],
+        verify_tokens=4,
+        widths=widths,
+        fresh=2,
+        finished=[],
+        levels=levels,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rounds", "drafted"),
+    [
+        ([round_of((2, 1, 1))], [3]),  # the same shape twice
+        ([round_of((2, 4, 3))], [3]),  # three shapes
+        ([round_of((2, 4)), round_of(()), round_of((2, 3))], [2, 0, 2]),
+        ([round_of((2, 3), levels=(0, 0))], [2]),  # a stack's
+    ],
+)
+def test_every_shape_of_a_drafter_is_timed_behind_the_target(
+    rounds: list[Round], drafted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Pushing.device_of_all = Device()
+    monkeypatch.setattr(profiler_clock, "time", SimpleNamespace(perf_counter_ns=device.read))
+    target, drafter = Pushing(tiny_llama(layers=1, seed=1)), Pushing(tiny_llama(layers=1, seed=2))
+    alone = Alone(Family(target=target, drafters={"small": drafter}), "small", 2, 30)
+    verify_ms, *_ = alone.forwards_ms([round_of(())])
+    found = alone.forwards_ms(rounds)
+    assert verify_ms == 1000.0 * WARM_S
+    assert found == pytest.approx([1000.0 * COLD_S * (1 + forwards) for forwards in drafted])

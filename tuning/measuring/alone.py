@@ -1,0 +1,96 @@
+"""A round's forwards timed outside the round, the way the profiler times them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...planner.policies import ResumedPolicy
+from ...profiler.clock import Call, Clock, CudaClock, HostClock
+from ...profiler.records.role import RESUME
+from ...profiler.repeats import SETTLED, SHORT_RUN
+from ...runtime.decoder import Round
+from ...runtime.models.block import RoundHead
+from ...runtime.models.exit import ExitModel
+from ...runtime.models.forward import CausalModel
+from ...runtime.shapes import ForwardShapes, ResumedShapes
+from .decoding import Family
+
+_Fed = tuple[str, int]  # a forward's role, and tokens per sequence
+
+
+class Alone:
+    """Times the forwards of rounds one by one, each in the state of the caches in which the profiler meets it."""
+
+    def __init__(self, family: Family, drafter: str | None, batch: int, room: int) -> None:
+        """Take room for rounds of a batch.
+
+        Args:
+            family: the models.
+            drafter: whose forwards are in the rounds, beside the target's; None for rounds without.
+            batch: sequences.
+            room: most positions of a sequence, new ones included.
+        """
+        self._batch, self._room = batch, room
+        self._clock = _clock_of(family.target)
+        self._is_block = drafter is not None and isinstance(family.drafters[drafter], RoundHead)
+        self._shapes: dict[str, ForwardShapes] = {"verify": _shapes(family.target, "verify", batch, room)}
+        if drafter is not None:
+            self._shapes["draft"] = _shapes(family.drafters[drafter], "draft", batch, room)
+            self._shapes["read"] = _shapes(family.drafters[drafter], "verify", batch, room)
+            model = family.drafters[drafter]
+            if isinstance(model, ExitModel):
+                self._shapes[RESUME] = ResumedShapes(
+                    model, identity=RESUME, dtype=str(model.dtype), slots=batch, capacity=room
+                )
+        self._usual_ms: dict[_Fed, float] = {}
+
+    def forwards_ms(self, rounds: Sequence[Round]) -> list[float]:
+        """Return what the forwards of each round take in milliseconds; each shape of theirs is timed once.
+
+        All have run before any is timed. Each of a drafter's is then timed behind the target's forward of its round:
+        behind another of the drafter's it would find the weights in the caches, as no visit of the profiler does.
+        """
+        fed = [_fed(done, self._is_block) for done in rounds]
+        calls = {
+            part: self._call(part, done.context) for done, parts in zip(rounds, fed, strict=True) for part in parts
+        }
+        targets = {part: calls[parts[0]] for parts in fed for part in parts}
+        took = {part: self._ms(part, call, targets[part]) for part, call in calls.items()}
+        return [sum(took[part] for part in parts) for parts in fed]
+
+    def _call(self, part: _Fed, context: int) -> Call:
+        """Return a call that has run once: what a regime does once per shape is done."""
+        role, tokens = part
+        before = min(context, self._room - tokens) if role == "read" else context  # who catches up is further back
+        call = self._shapes[role].prepare(self._batch, before, tokens)
+        call()
+        if part not in self._usual_ms:
+            self._usual_ms[part] = self._clock.time_ms(call)
+        return call
+
+    def _ms(self, part: _Fed, call: Call, target: Call) -> float:
+        repeats = SETTLED if part[0] in ("verify", RESUME) else SHORT_RUN
+        if repeats is SHORT_RUN:
+            target()
+        return repeats.time_ms(call, self._clock, self._usual_ms[part])
+
+
+def _clock_of(model: CausalModel) -> Clock:
+    """Return the clock by which the profiler times a model's forwards."""
+    return CudaClock(model.device.index or 0) if model.device.type == "cuda" else HostClock()
+
+
+def _fed(done: Round, is_block: bool) -> list[_Fed]:
+    """Return the forwards of a round, the target's first: in which role, and of how many tokens per sequence.
+
+    A stack's are pieces of text; all of them are one model's here. A block drafter runs one, whatever its layers.
+    """
+    verify = (RESUME if isinstance(done.setup.policy, ResumedPolicy) else "verify", done.verify_tokens)
+    if done.levels:
+        return [verify, *(("read", tokens) for tokens in done.widths)]
+    drafted = (done.fresh, *(() if is_block else done.widths[1:])) if done.widths else ()
+    return [verify, *(("draft", tokens) for tokens in drafted)]
+
+
+def _shapes(model: CausalModel, role: str, batch: int, room: int) -> ForwardShapes:
+    return ForwardShapes(model, identity=role, dtype=str(model.dtype), role=role, slots=batch, capacity=room)
