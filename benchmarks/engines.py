@@ -165,6 +165,7 @@ def _one_concurrency(engine: MeasuredEngine, cell: PlanCell, asked: argparse.Nam
     promised = _speeds(engine, [own, plain], known, PROMISE_TURNS)
     pace = promised[plain] / cell.plain.tokens_per_s
     rate = cell.prediction.tokens_per_s
+    own_rate = rate / (1.0 - cell.prediction.errors.optimism)  # on the very texts of the choice nothing is taken off
     return {
         "concurrency": cell.batch,
         "plan": cell.policy.label if cell.drafter is None else f"{cell.policy.label} by {cell.drafter}",
@@ -176,8 +177,9 @@ def _one_concurrency(engine: MeasuredEngine, cell: PlanCell, asked: argparse.Nam
         "predicted_tokens_per_s": rate,
         "interval": [cell.prediction.low, cell.prediction.high],
         "measured_on_profiled_prompts": promised[own],
-        "error_as_promised": promised[own] / rate - 1.0,
-        "error_at_pace": promised[own] / (rate * pace) - 1.0,
+        "optimism": cell.prediction.errors.optimism,
+        "error_as_promised": promised[own] / own_rate - 1.0,
+        "error_at_pace": promised[own] / (own_rate * pace) - 1.0,
         "plain_error": pace - 1.0,
         "covered_on_unseen_prompts": cell.prediction.low <= final[own] <= cell.prediction.high,
         "settings": len(field),

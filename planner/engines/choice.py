@@ -3,14 +3,13 @@
 Candidates are chains of every drafter at every length up to the longest that was measured, copies behind n-grams, and
 plain decoding. The tokens of a round come from walks over recorded texts (`walk.py`), its cost from a few
 measured settings (`costs.py`); at concurrency c the speed is c t / T. Ties within noise go to the simpler way:
-plain decoding, then the text, then the shorter draft. What choosing on these texts flatters is taken off the promise,
-as `search/crossfit.py` does it.
+plain decoding, then the text, then the shorter draft. What choosing on these texts flatters is taken off the promise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,6 @@ from ..plans.plan import Alternative, ErrorParts, PlanCell, Prediction
 from ..policies import ChainPolicy, LookupPolicy, PlainPolicy
 from ..replay.acceptance import plain_results, rank_results
 from ..replay.recorded import Text, recording_of, rows_of
-from ..search.crossfit import EVERYWHERE, Bools, Ints, cross_fitted_rate
 from ..text.candidates import LOOKUP_LENGTHS
 from ..text.results import lookup_results
 from ..text.whole_ngrams import whole_ngram_results
@@ -213,7 +211,7 @@ def _is_priced(way: Way, costs: RoundCosts) -> bool:
 
 def _cell(offers: Sequence[Offer], inputs: EngineInputs, seed: int) -> PlanCell:
     chosen, plain = best_of(offers), offers[0]
-    optimism = _optimism(offers, chosen)
+    optimism = _optimism(offers, [offer is chosen for offer in offers].index(True), seed)
     others = sorted((o for o in offers if o is not chosen), key=lambda offer: -offer.tokens_per_s)
     apart = {source_of(offer.way): offer for offer in reversed(others) if source_of(offer.way) != source_of(chosen.way)}
     rivals = sorted(map(_alternative, apart.values()), key=lambda one: -one.tokens_per_s)
@@ -236,25 +234,34 @@ def _alternative(offer: Offer) -> Alternative:
     return Alternative(label=policy.label, policy=policy, drafter=drafter, tokens_per_s=offer.tokens_per_s)
 
 
-def _optimism(offers: Sequence[Offer], chosen: Offer) -> float:
-    """Return by how much choosing on these texts flatters the choice, relatively, at least 0."""
+def _optimism(offers: Sequence[Offer], final: int, seed: int) -> float:
+    """Return by how much choosing on these texts flatters the choice, relatively, at least 0.
+
+    Texts are drawn again, with replacement. The best way on those drawn looks better there than on all texts: by the
+    luck of the draw, which any way has a share in, and by that of the choice. What the choice adds is what a choice on
+    all texts looks better by than it is on others. Holding texts out instead would charge for the choices of fewer
+    texts, which with few texts are worse ones.
+
+    Args:
+        offers: all that may be chosen.
+        final: place of the choice on all texts among them.
+        seed: of the draws.
+
+    Source: Efron 1983, Estimating the error rate of a prediction rule; Efron and Tibshirani 1993, section 17.6.
+    """
     tokens = np.array([offer.walk.tokens for offer in offers])
     ms = np.array([offer.walk.rounds * offer.cost.ms for offer in offers])
-
-    def choose(may: Ints, texts: Bools) -> int:
-        told = [_on_texts(offers[place], tokens[place][texts], ms[place][texts]) for place in may]
-        return int(may[[id(one) for one in told].index(id(best_of(told)))])
-
-    crossed = cross_fitted_rate(tokens, ms, np.full(len(offers), EVERYWHERE), choose)
-    place = [id(offer) for offer in offers].index(id(chosen))
-    own = float(tokens[place].sum() / ms[place].sum())
-    return max(0.0, 1.0 - crossed / own) if np.isfinite(crossed) else 0.0
-
-
-def _on_texts(offer: Offer, tokens: Floats, ms: Floats) -> Offer:
-    """Return an offer as some of the texts alone tell it."""
-    rounds = ms / offer.cost.ms
-    return replace(offer, walk=Walk(tokens=tokens, rounds=rounds, drafts=0 * rounds, drafted=0 * rounds))
+    own = tokens.sum(axis=1) / ms.sum(axis=1)
+    by_simplicity = sorted(range(len(offers)), key=lambda place: offers[place].simplicity)
+    texts = tokens.shape[1]
+    flattery = []
+    for drawn in np.random.default_rng(seed).integers(0, texts, size=(RESAMPLINGS, texts)):
+        rates = tokens[:, drawn].sum(axis=1) / ms[:, drawn].sum(axis=1)
+        near = [place for place in by_simplicity if rates[place] >= (1.0 - TIE) * rates.max()]
+        simplest = [place for place in near if offers[place].simplicity == offers[near[0]].simplicity]
+        chosen = max(simplest, key=lambda place: rates[place])
+        flattery.append(rates[chosen] / own[chosen] - rates[final] / own[final])
+    return max(0.0, float(np.mean(flattery)))
 
 
 def _prediction(offer: Offer, plain: Offer, inputs: EngineInputs, optimism: float, seed: int) -> Prediction:

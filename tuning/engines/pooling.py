@@ -8,7 +8,9 @@ timings from the line of costs tell one curve over the length:
     t^2   = what the lengths differ by beyond their errors, at least 0
     curve = m + t^2 / (t^2 + e_L^2) (y_L - m)
 
-Timed 2 % apart by luck, two searches would else be chosen between by that luck, and not by what their drafts keep.
+Searches that remember what they decoded (`planner/engines/mapped_ngrams.py`) draft seldom and much, others often and
+little: each of the two kinds has a curve of its own. Timed 2 % apart by luck, two searches would else be chosen between
+by that luck, and not by what their drafts keep.
 
 Source: t^2 by moments, DerSimonian and Laird 1986, Controlled Clinical Trials 7(3).
 """
@@ -80,15 +82,27 @@ def _pooled_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int
     if not searched:
         return list(timed)
     costs = costs_at(inputs, walks, concurrency)
+    found = [one for one in timed if one.way[0] not in searched]
+    for is_mapped in (False, True):
+        own = {policy: one for policy, one in searched.items() if (policy.occurrence == "mapped") == is_mapped}
+        found += _of_one_curve(own, costs, inputs, walks)
+    return found
+
+
+def _of_one_curve(
+    searched: Mapping[LookupPolicy, TimedSetting], costs: RoundCosts, inputs: EngineInputs, walks: Mapping[Way, Walk]
+) -> list[TimedSetting]:
+    """Return what searches cost that share a curve: their common deviation from the line, by length."""
     away: dict[int, list[tuple[float, float]]] = {}
     for policy, one in searched.items():
         line_ms = _line_ms(costs, inputs, walks, (policy, LOOKUP))
         away.setdefault(policy.length, []).append((math.log(one.ms / line_ms), max(one.error, LEAST_ERROR)))
+    if not away:
+        return []
     means = {length: _mean(own) for length, own in sorted(away.items())}
-    curve = dict(
-        zip(means, shrunk([one.value for one in means.values()], [one.error for one in means.values()]), strict=True)
-    )
-    found = [one for one in timed if one.way[0] not in searched]
+    pooled_means = shrunk([one.value for one in means.values()], [one.error for one in means.values()])
+    curve = dict(zip(means, pooled_means, strict=True))
+    found = []
     for policy, length in product(_searches(searched), curve):
         way: Way = replace(policy, length=length), LOOKUP
         if way in walks:

@@ -42,6 +42,7 @@ LENGTHS = (2, 8)  # of every drafter
 CLOSE = 0.9  # of the best promise: settings this near are timed with care
 MOST_REFINED = 3  # of them, one of everybody who drafts, per concurrency and pass
 NEW_TOKENS = 32  # of each prompt in a turn: many short turns tell more than few long ones
+REFINED_TOKENS = 64  # where a plan's own choice is timed: the shortest texts repeat little of what a decoder would copy
 REFINING_PASSES = 3
 
 
@@ -149,6 +150,7 @@ def _timed(
                 break
             progress(f"timing {len(ahead)} settings that come out ahead", 0.6 + 0.15 * number)
             plain: list[Key] = [(c, None) for c in sorted({key[0] for key in ahead})]
+            stall.new_tokens = min(request.max_new_tokens, REFINED_TOKENS)
             stall.take([*plain, *ahead], prompts, turns=turns, seed=request.seed + 1 + number)
         return maker.surfaces(stall.turns)
 
