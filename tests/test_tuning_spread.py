@@ -130,7 +130,7 @@ def test_ctrl_c_leaves_no_process_and_no_other_traceback_behind(tmp_path: Path) 
         textwrap.dedent(
             """
             import os, pathlib, signal, time
-            from spectune.planner.cost import Cell
+            from spectune.planner.pricing.cost import Cell
             from spectune.tuning.spread import Spread
 
             def sleep(group):
