@@ -10,7 +10,7 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
-from ..profiler.records.role import BLOCK, RESUME, SELF
+from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, RESUME, SELF
 from ..profiler.records.surface import LatencySurface
 from .lossy.run import LossyRun
 from .memory.footprint import Footprint
@@ -19,8 +19,6 @@ from .replay.recorded import Text, texts_of
 
 __all__ = ["BLOCK", "LOOKUP", "SELF", "TARGET", "DrafterInputs", "PlanInputs", "resumes_of", "with_weights"]
 
-HEAD = "head"  # role of the surface of a drafter that reads the target's hidden states
-DRAFT_ROLES = ("draft", HEAD, BLOCK, SELF)
 TARGET = "target"  # what the target is called among the models of a PairwiseAcceptance
 
 

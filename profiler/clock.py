@@ -60,4 +60,9 @@ class CudaClock(HostClock):
 
 def clock_of(device: Device) -> Clock:
     """Return the clock that times calls on a device."""
-    return CudaClock(device.index) if device.kind == "cuda" else HostClock()
+    return clock_for(device.kind, device.index)
+
+
+def clock_for(kind: str, index: int) -> Clock:
+    """Return the clock that times calls on the device of a kind, "cuda" or another, and index."""
+    return CudaClock(index) if kind == "cuda" else HostClock()

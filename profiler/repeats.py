@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from ..errors import MeasurementError
 from .clock import Call, Clock
+from .records.role import DRAFT_ROLES
 
 LONG_MS = 20.0  # a call this long fills the caches itself
-DRAFTING = ("draft", "head", "block", "self", "loop")
+DRAFTING = (*DRAFT_ROLES, "loop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

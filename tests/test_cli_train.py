@@ -12,11 +12,11 @@ from click.testing import CliRunner, Result
 from spectune.cli import main
 from spectune.db import open_store
 from spectune.errors import ModelError
-from spectune.planner.inputs import HEAD
 from spectune.planner.plans.plan import Plan, plan_to_json
 from spectune.planner.policies import ChainPolicy
 from spectune.planner.policies.stack import JOINT
 from spectune.profiler.prompts import Prompt
+from spectune.profiler.records.role import HEAD
 from spectune.runtime.drafters.stack import named_stack
 from spectune.runtime.loader import load
 from spectune.runtime.models.drafter import load_drafter

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..errors import RequestError, SpectuneError
-from ..planner.inputs import DRAFT_ROLES, DrafterInputs, PlanInputs, with_weights
+from ..planner.inputs import DrafterInputs, PlanInputs, with_weights
 from ..planner.replay.recorded import texts_of
 from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.device import Device
 from ..profiler.records.document import SurfaceDocument, TraceDocument
 from ..profiler.records.model import ModelIdentity
-from ..profiler.records.role import RESUME, SELF
+from ..profiler.records.role import DRAFT_ROLES, RESUME, SELF
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json
 from .estimates.architectures import footprints_of

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from ..db.store import Store
 from ..errors import RequestError
-from ..planner.inputs import BLOCK, DRAFT_ROLES, HEAD, SELF
 from ..profiler.device import detect
 from ..profiler.domain import Domain
 from ..profiler.identity import identify, identify_config
@@ -19,7 +18,7 @@ from ..profiler.latency import Session, measure
 from ..profiler.protocols import ShapeRunner
 from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
-from ..profiler.records.role import RESUME, require_role
+from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, RESUME, SELF, require_role
 from ..profiler.records.surface import LatencySurface
 from ..runtime.models.drafter import draft_role, load_drafter
 from ..runtime.models.forward import CausalModel

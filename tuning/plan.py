@@ -15,7 +15,7 @@ from ..db.plans import WHAT_IF
 from ..db.sources import sources_of_inputs
 from ..db.store import Store
 from ..errors import RequestError, StoreError
-from ..planner.inputs import DRAFT_ROLES, TARGET, DrafterInputs, PlanInputs, with_weights
+from ..planner.inputs import TARGET, DrafterInputs, PlanInputs, with_weights
 from ..planner.lossy.run import LossyRun
 from ..planner.lossy.search import with_lossy_runs
 from ..planner.memory.peak import memory_bytes
@@ -31,7 +31,7 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import AUTO_DTYPE, GIB, Device
 from ..profiler.records.match import match_devices, nearest
 from ..profiler.records.model import ModelIdentity
-from ..profiler.records.role import CAPTURED, RESUME, SELF
+from ..profiler.records.role import CAPTURED, DRAFT_ROLES, RESUME, SELF
 from ..profiler.records.surface import LatencySurface
 from .estimates.architectures import footprints_of
 from .estimates.host_time import is_known

@@ -27,10 +27,10 @@ from ...errors import MeasurementError
 
 Origin = Literal["measured", "imported", "estimated", "bound"]
 
-BLOCK = "block"
-SELF = "self"
+HEAD, BLOCK, SELF = "head", "block", "self"
+DRAFT_ROLES = ("draft", HEAD, BLOCK, SELF)  # of a drafter's forwards
 RESUME = "resume"
-ROLE = re.compile(rf"verify|draft|prefill|head|{BLOCK}|{SELF}|{RESUME}|exit:[1-9]\d*|loop:[1-9]\d*|round:\S+")
+ROLE = re.compile(rf"verify|prefill|{'|'.join(DRAFT_ROLES)}|{RESUME}|exit:[1-9]\d*|loop:[1-9]\d*|round:\S+")
 CAPTURED = "cuda-graph"  # the regime in which every shape is captured by itself
 LOCAL = "eager|eager-transformers|compiled|cuda-graph"
 REGIME = re.compile(rf"{LOCAL}|engine:\S+|imported:\S+|(estimated|bound):({LOCAL}|engine:\S+)")

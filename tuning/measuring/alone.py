@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...planner.policies import ResumedPolicy
-from ...profiler.clock import Call, Clock, CudaClock, HostClock
+from ...profiler.clock import Call, clock_for
 from ...profiler.records.role import RESUME
 from ...profiler.repeats import SETTLED, SHORT_RUN
 from ...runtime.decoder import Round
@@ -31,7 +31,7 @@ class Alone:
             room: most positions of a sequence, new ones included.
         """
         self._batch, self._room = batch, room
-        self._clock = _clock_of(family.target)
+        self._clock = clock_for(family.target.device.type, family.target.device.index or 0)
         self._is_block = drafter is not None and isinstance(family.drafters[drafter], RoundHead)
         self._shapes: dict[str, ForwardShapes] = {"verify": _shapes(family.target, "verify", batch, room)}
         if drafter is not None:
@@ -73,11 +73,6 @@ class Alone:
         if repeats is SHORT_RUN:
             target()
         return repeats.time_ms(call, self._clock, self._usual_ms[part])
-
-
-def _clock_of(model: CausalModel) -> Clock:
-    """Return the clock by which the profiler times a model's forwards."""
-    return CudaClock(model.device.index or 0) if model.device.type == "cuda" else HostClock()
 
 
 def _fed(done: Round, is_block: bool) -> list[_Fed]:
