@@ -1,10 +1,10 @@
 """Are plans for other engines the best settings there, and do they keep their promise?
 
-For every engine that runs here, on the demo family: spectune profiles it and plans, which is timed; then a full sweep
-runs every setting, plain decoding, every drafter at lengths 1 to 8 and the engine's own n-gram sources, on prompts that
-nobody has seen. The plan's setting, plain decoding and the sweep's best few then race again in paired turns on four
-times as many of them, which decides. On the profile's own prompts the plan and plain decoding race against what was
-promised, at the machine's pace of that race: plain decoding tells it, and the error as promised stands beside. All
+For every engine that runs here, on the demo family: spectune profiles it and plans, which is timed. At once the plan
+and plain decoding race on the prompts of the profile against what was promised, at the pace of that race: plain
+decoding tells it, and the error as promised stands beside. Then a full sweep runs every setting, plain decoding, every
+drafter at lengths 1 to 8 and the engine's own n-gram sources, on prompts that nobody has seen. The plan's setting,
+plain decoding and the sweep's best few race again in paired turns on four times as many of them, which decides. All
 settings of a concurrency run at once, in turns of random order, and the drift of the moments is taken out.
 
 Where an engine lets acceptance be set by hand, what was set must come back from its counters.
@@ -112,8 +112,9 @@ def raced(engine: MeasuredEngine, store: Store, asked: argparse.Namespace) -> tu
     planned, planning_s = _planned(engine, store, able)
     rows: list[Json] = []
     checks: dict[str, bool] = {}
-    for cell in planned.cells:
-        row = _one_concurrency(engine, cell, asked)
+    promises = [_promise(engine, cell) for cell in planned.cells]  # at once: the machine drifts within minutes
+    for cell, promise in zip(planned.cells, promises, strict=True):
+        row = promise | _one_concurrency(engine, cell, asked)
         row |= {"engine": facts.name, "version": facts.version, "planning_s": planning_s}  # of all concurrencies
         rows.append(row)
         checks |= _verdicts(row)
@@ -145,13 +146,37 @@ def _planned(engine: MeasuredEngine, store: Store, concurrencies: tuple[int, ...
     return plan, seconds
 
 
+def _promise(engine: MeasuredEngine, cell: PlanCell) -> Json:
+    """Hold a plan to what it promised."""
+    own, plain = _raced(engine, cell)
+    promised = _speeds(engine, [own, plain], _prompts(engine, calibration_prompts()), PROMISE_TURNS)
+    pace = promised[plain] / cell.plain.tokens_per_s
+    rate = cell.prediction.tokens_per_s
+    own_rate = rate / (1.0 - cell.prediction.errors.optimism)  # on the very texts of the choice nothing is taken off
+    return {
+        "concurrency": cell.batch,
+        "plan": cell.policy.label if cell.drafter is None else f"{cell.policy.label} by {cell.drafter}",
+        "predicted_tokens_per_s": rate,
+        "interval": [cell.prediction.low, cell.prediction.high],
+        "measured_on_profiled_prompts": promised[own],
+        "optimism": cell.prediction.errors.optimism,
+        "error_as_promised": promised[own] / own_rate - 1.0,
+        "error_at_pace": promised[own] / (own_rate * pace) - 1.0,
+        "plain_error": pace - 1.0,
+    }
+
+
+def _raced(engine: MeasuredEngine, cell: PlanCell) -> tuple[Key, Key]:
+    """Return the plan's setting and plain decoding."""
+    assert isinstance(cell.policy, PlainPolicy | ChainPolicy | LookupPolicy), "an engine's plan holds no other"
+    return (cell.batch, setting_of(engine, (cell.policy, cell.drafter))), (cell.batch, None)
+
+
 def _one_concurrency(engine: MeasuredEngine, cell: PlanCell, asked: argparse.Namespace) -> Json:
-    """Sweep, race the best again, and hold the plan to its promise."""
+    """Sweep, and race the plan beside the best again."""
     fresh = _prompts(engine, evaluation_prompts()[: asked.prompts])
     room = max(len(prompt) for prompt in fresh) + NEW_TOKENS + 64
-    assert isinstance(cell.policy, PlainPolicy | ChainPolicy | LookupPolicy), "an engine's plan holds no other"
-    own: Key = (cell.batch, setting_of(engine, (cell.policy, cell.drafter)))
-    plain: Key = (cell.batch, None)
+    own, plain = _raced(engine, cell)
     field = [(cell.batch, setting) for setting in _every(engine)]
     start = time.monotonic()
     with stable(engine, capacity=room, new_tokens=NEW_TOKENS) as stall:
@@ -160,27 +185,13 @@ def _one_concurrency(engine: MeasuredEngine, cell: PlanCell, asked: argparse.Nam
     sweep_s = time.monotonic() - start
     _show(cell.batch, swept)
     best = sorted(swept, key=lambda key: -swept[key])[:FINALISTS]
-    unseen, known = _prompts(engine, evaluation_prompts()), _prompts(engine, calibration_prompts())
-    final = _speeds(engine, [own, plain, *best], unseen, FINAL_TURNS)
-    promised = _speeds(engine, [own, plain], known, PROMISE_TURNS)
-    pace = promised[plain] / cell.plain.tokens_per_s
-    rate = cell.prediction.tokens_per_s
-    own_rate = rate / (1.0 - cell.prediction.errors.optimism)  # on the very texts of the choice nothing is taken off
+    final = _speeds(engine, [own, plain, *best], _prompts(engine, evaluation_prompts()), FINAL_TURNS)
     return {
-        "concurrency": cell.batch,
-        "plan": cell.policy.label if cell.drafter is None else f"{cell.policy.label} by {cell.drafter}",
         "tokens_per_s": final[own],
         "plain_tokens_per_s": final[plain],
         "best": _name(max(best, key=lambda key: final[key])),
         "best_tokens_per_s": max(final[key] for key in best),
         "of_best": final[own] / max(final.values()),
-        "predicted_tokens_per_s": rate,
-        "interval": [cell.prediction.low, cell.prediction.high],
-        "measured_on_profiled_prompts": promised[own],
-        "optimism": cell.prediction.errors.optimism,
-        "error_as_promised": promised[own] / own_rate - 1.0,
-        "error_at_pace": promised[own] / (own_rate * pace) - 1.0,
-        "plain_error": pace - 1.0,
         "covered_on_unseen_prompts": cell.prediction.low <= final[own] <= cell.prediction.high,
         "settings": len(field),
         "sweep_s": sweep_s,
