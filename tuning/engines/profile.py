@@ -2,10 +2,10 @@
 
 Few settings are timed, in turns: plain decoding, every drafter at `lengths`, every search for n-grams at one. From them
 and the drafters' traces every other setting is priced (`planner/engines/choice.py`). That needs no care, so it takes
-half the turns; the settings that come out ahead are then timed again with plain decoding, so that a plan's own choice
-rests on its own careful measurement. All of it lies in the store as surfaces whose role is "round:WHO" and whose regime
-is the engine's: milliseconds of a round that drafts as the recorded texts let it (`mix.py`). A plan reads what
-searches for n-grams took as one curve (`pooling.py`).
+few turns; the settings that come out ahead are then timed again with plain decoding, so that a plan's own choice rests
+on its own careful measurement. All of it lies in the store as surfaces whose role is "round:WHO" and whose regime is
+the engine's: milliseconds of a round that drafts as the recorded texts let it (`mix.py`). A plan reads what searches
+for n-grams took as one curve (`pooling.py`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class EngineRequest:
     lengths: tuple[int, ...] = LENGTHS
     max_new_tokens: int = 96  # recorded per prompt
     max_prompt_tokens: int = 64
-    turns: int = 8  # of every setting that comes out ahead, and half as many of the others
+    turns: int = 6  # of what comes out ahead, each time it does; a quarter as many of the others
     threads: int = 1
     seed: int = 0
 
@@ -136,22 +136,22 @@ def _timed(
     progress: Progress,
 ) -> tuple[LatencySurface, ...]:
     """Return the surfaces of the settings that tell about all others, and of those that come out ahead."""
-    new_tokens, turns = min(request.max_new_tokens, NEW_TOKENS), math.ceil(request.turns / 2)
+    new_tokens, few = min(request.max_new_tokens, NEW_TOKENS), max(2, math.ceil(request.turns / 4))
     room = max(len(prompt) for prompt in prompts) + request.max_new_tokens + 2 * max(*request.lengths, 16)
     context = int(statistics.median(len(prompt) for prompt in prompts)) + new_tokens // 2
     maker = SurfaceMaker(engine=engine, identities=identities, device=device, context=context, traces=traces)
     with stable(engine, capacity=room, new_tokens=new_tokens) as stall:
         first = [(c, setting_of(engine, way)) for c in request.concurrencies for way in _first_ways(request, engine)]
         progress(f"timing {len(first)} settings in turns", 0.3)
-        stall.take(first, prompts, turns=turns, seed=request.seed)
+        stall.take(first, prompts, turns=few, seed=request.seed)
         for number in range(REFINING_PASSES):
-            ahead = _ahead(stall, maker, request.turns)
+            ahead = _ahead(stall, maker, 2 * request.turns)
             if not ahead:
                 break
             progress(f"timing {len(ahead)} settings that come out ahead", 0.6 + 0.15 * number)
             plain: list[Key] = [(c, None) for c in sorted({key[0] for key in ahead})]
             stall.new_tokens = min(request.max_new_tokens, REFINED_TOKENS)
-            stall.take([*plain, *ahead], prompts, turns=turns, seed=request.seed + 1 + number)
+            stall.take([*plain, *ahead], prompts, turns=request.turns, seed=request.seed + 1 + number)
         return maker.surfaces(stall.turns)
 
 
