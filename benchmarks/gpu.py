@@ -9,8 +9,9 @@
              of them grown as well: so forwards cost what they do at that size, and acceptance is real. Traces are
              recorded on the small target, which is the same function. The family is profiled from CUDA graphs and
              planned for at batch 1 and 8, and the plan races plain decoding and settings that people take by hand.
-    kernels  verifies of the 8 B shape by our kernels, which read the tree, and by torch's, which take a mask; only if
-             asked for.
+    kernels  verifies of the 8 B shape by our kernels, which read the tree, and by torch's, which take a mask. A layer's
+             products of both shapes, of few rows: step by step, and in each way that does them in one launch; and
+             whole verifies with the fastest of these and without them. Only if asked for.
 
 No round may wait for the device but where it reads a result: rounds run while torch refuses every other wait. `holds`
 is true where plain decoding reaches 70 % of the limit at batch 1, a round takes at most 3 % beyond its forwards, a
@@ -49,9 +50,12 @@ from spectune.profiler.records.architecture import Architecture
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.overhead import RoundOverhead
 from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.models.choices import Choices, GraphTimer, Work
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import causal_model, load_pretrained, load_tokenizer
+from spectune.runtime.models.products import MOST_WEIGHTS, FusedProducts
+from spectune.runtime.models.projection import Projection
 from spectune.runtime.models.random import load_random
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.requests import Request
@@ -86,6 +90,7 @@ BATCHES, CONTEXT, ROUNDS, WARM_UP, ALONE = (1, 8), 512, 100, 10, 20
 PROFILE_PROMPTS, PROFILE_TOKENS, NEW_TOKENS, TURNS, RACES = 24, 64, 64, 8, 2
 PROMPTS = {1: 12, 8: 24}  # of a race, by batch
 KERNEL_SHAPES = ((1, 512, 1), (1, 512, 16), (1, 512, 64), (8, 512, 8), (1, 4096, 1), (1, 4096, 32))
+PRODUCT_ROWS = (1, 4, 16)
 GROWN_DRAFTERS = {"medium": "0.3b-even"}  # the others stay as small as they are
 LEAST_OF_LIMIT, MOST_BEYOND, MOST_ERROR, BEST = 0.70, 0.03, 0.05, 0.98
 BUSH = TokenTree(parents=(-1, 0, 0, 0, 1, 1, 2, 4, 7), ranks=(0, 0, 1, 2, 0, 1, 0, 0, 0))
@@ -113,6 +118,7 @@ def main() -> int:
         rows += planned
     if "kernels" in parts:
         rows += kernel_rows(asked.device)
+        rows += [row for name in SHAPES for row in product_rows(name, asked.device, limit.bytes_per_s)]
     checks = verdicts(rows)
     for name, holds in checks.items():
         print(f"{'ok  ' if holds else 'MISS'} {name}")
@@ -141,6 +147,65 @@ def kernel_rows(device: str) -> Iterator[Json]:
             ms[name] = alone_ms(in_regime(model, REGIME), "verify", batch, context, tokens)
         print(f"8B batch {batch}, {tokens} tokens behind {context}: {ms}", flush=True)
         yield {"part": "kernels", "decoder": "", "batch": batch, "context": context, "tokens": tokens, "ms": ms}
+
+
+def product_rows(name: str, device: str, bytes_per_s: float) -> Iterator[Json]:
+    """Yield what a layer's products take in every way, and verifies with the fastest ways and step by step."""
+    model, _ = random_model(name, device)
+    assert isinstance(model, LeanModel)
+    told: Json = {"part": "kernels", "decoder": "", "model": name, "batch": 1}
+    for rows in PRODUCT_ROWS:
+        for row in raced_products(model, rows, bytes_per_s):
+            print(f"{name}, {rows} rows, {row['product']}: {row['ways_us']} us, {row['limit_us']:.2f} by bandwidth")
+            yield told | row
+        ms = {}
+        for ways, choices in (("fastest", None), ("step by step", Choices(None))):
+            model.products = FusedProducts(model.anatomy, choices)
+            ms[ways] = alone_ms(in_regime(model, REGIME), "verify", 1, CONTEXT, rows)
+        print(f"{name}, verify of {rows}: {ms}", flush=True)
+        yield told | {"context": CONTEXT, "tokens": rows, "ms": ms}
+
+
+def raced_products(model: LeanModel, rows: int, bytes_per_s: float) -> Iterator[Json]:
+    """Yield each product of a layer: microseconds in every way that runs here, the usual first, and what was taken."""
+    timer = KeptTimes(model.device)
+    products, layer = FusedProducts(model.anatomy, choices := Choices(timer)), model.anatomy.layers[0]
+    layers = min(MOST_WEIGHTS, len(model.anatomy.layers))
+
+    def drawn(width: int) -> torch.Tensor:
+        return torch.randn(rows, width, dtype=model.dtype, device=model.device)
+
+    hidden, heads = drawn(model.hidden), drawn(layer.output.shape[1])
+    calls: dict[str, tuple[Projection, Callable[[], object]]] = {
+        "norm, qkv": (layer.qkv, lambda: products.normed(hidden, layer.input_norm, layer.qkv)),
+        "output, add": (layer.output, lambda: products.added(hidden, heads, layer.output, None)),
+        "norm, gate and up": (layer.gate_up, lambda: products.normed(hidden, layer.mlp_norm, layer.gate_up)),
+        "gate, down, add": (layer.down, lambda: products.closed(hidden, drawn(layer.gate_up.shape[0]), layer)),
+    }
+    for name, (projection, call) in calls.items():
+        timer.times = ()  # nothing is timed where no other way runs here
+        with torch.inference_mode():
+            call()
+        size = projection.shape[0] * projection.shape[1] * hidden.element_size()
+        yield {
+            "product": name,
+            "rows": rows,
+            "ways_us": [round(1000.0 * ms / layers, 3) for ms in timer.times],
+            "taken": list(choices.kept.values())[-1],
+            "limit_us": 1e6 * size / bytes_per_s,
+        }
+
+
+class KeptTimes(GraphTimer):
+    """A timer that keeps what it has told last."""
+
+    times: tuple[float, ...] = ()
+
+    def times_ms(self, works: Sequence[Work], between: Work) -> list[float]:
+        """Return the median milliseconds of each work."""
+        times = super().times_ms(works, between)
+        self.times = tuple(times)
+        return times
 
 
 def plain_rows(name: str, device: str, bytes_per_s: float) -> Iterator[Json]:

@@ -56,6 +56,18 @@ class KeyValueCache:
             target = [place for places, start in moves for place in range(start, start + len(places))]
             self._gather(*sent(np.array([source, target]), self.states.device))
 
+    def keep_paths(self, starts: torch.Tensor, nodes: torch.Tensor) -> None:
+        """Do what `keep` does for slots 0 to batch - 1; the host reads nothing.
+
+        Args:
+            starts: (batch,) positions of node 0.
+            nodes: (batch, any) that lie at starts, starts + 1, ... afterwards, each at least its own place in the row.
+        """
+        batch, count = nodes.shape
+        firsts = torch.arange(batch, device=nodes.device) * self.capacity + starts
+        places = torch.arange(count, device=nodes.device)
+        self._gather((firsts.unsqueeze(1) + nodes).flatten(), (firsts.unsqueeze(1) + places).flatten())
+
     def _move(self, slot: int, start: int, nodes: Sequence[int]) -> tuple[list[int], int] | None:
         """Return the rows that move and the first they move to; None where all lie right."""
         first = next((place for place, node in enumerate(nodes) if node != place), len(nodes))

@@ -8,56 +8,38 @@ the one exception: it runs lossy policies as they are (see lossy.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from ..errors import RequestError
-from ..planner.growth.grow import DraftBatch
+from ..planner.growth.draft import DraftBatch
 from ..planner.policies import LossyPolicy, ResumedPolicy
+from .ahead.rounds import RoundsAhead
 from .cache import Kept
 from .drafters.lookup import roots_of
-from .drafters.protocol import Drafter, ReadsTarget, asked_of
+from .drafters.protocol import Drafter, DraftsAhead, ReadsTarget
+from .drafting import Drafting
 from .draws import draw, drawn_from, scored
-from .faults import MOST_FAULTS, Fault, is_out_of_memory, reason_of, require_sound
-from .layout import PREFILL_TOKENS, Masks, ancestors, lay_out, seen_by, widened
+from .faults import Fault, is_out_of_memory, reason_of
+from .layout import Masks, ancestors, lay_out, seen_by, widened
 from .lossy import Gates
 from .lossy_round import LossyRound, refusal
 from .models.forward import CausalModel, LeftStates
 from .models.graphed import GraphedModel
 from .pad import PivotJudge
+from .prefill import read_prompt
 from .requests import Request, Sequence, are_greedy
 from .resumed import logits_of, states_left
+from .round import Round as Round  # what this module is asked for besides
 from .sampling import tree_paths
 from .setup import RoundSetup, Schedule
 from .stopwatch import Stopwatch
 from .walk import accept
 
 BEGUN, DRAFTED, LAID_OUT, VERIFIED, DONE = range(5)  # moments of a round
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """What one round did; row i of each list is the i-th sequence of the batch before the round."""
-
-    setup: RoundSetup
-    context: int  # most cached tokens of any sequence, before the round
-    sequences: list[int]  # index of each sequence
-    kept: list[int]  # tokens emitted per sequence
-    verify_tokens: int  # tokens per sequence fed to the target, padding included
-    widths: tuple[int, ...]  # draft nodes per sequence of each drafter forward, the root's own first
-    fresh: int  # tokens per sequence really fed to the first of them: what was committed since the last draft
-    finished: list[Sequence]
-    levels: tuple[int, ...] = ()  # of a stack, which of its models ran each forward, 0 being next to the target
-    faults: tuple[Fault, ...] = ()  # what went wrong; the output is right all the same
-    lossy: tuple[int, ...] = ()  # of a lossy round, tokens per sequence among the kept that are not the target's own
-    gates: tuple[Gates, ...] = ()  # of a lossy round, what its rule met along each sequence's chain
-    draft_ms: float = 0.0  # drafting, the growing of trees included
-    verify_ms: float = 0.0  # the target's forward, on a GPU with the drawing behind it
-    round_ms: float = 0.0  # everything
 
 
 class Decoder:
@@ -84,9 +66,8 @@ class Decoder:
         without loss, and every such round has a fault.
         """
         self.running: list[Sequence] = []
-        self.forwards = 0  # of the target, prefill apart
+        self.forwards = 0  # of the target, in rounds that were committed
         self._target = target
-        self._drafters = drafters
         self._schedule = schedule
         self._slots, self._allow_lossy, self._judges = slots, allow_lossy, judges or {}
         self._cache = target.new_cache(slots, capacity)
@@ -94,7 +75,10 @@ class Decoder:
         self._seen_in = seen_by(target, capacity)
         self._watch = Stopwatch(DONE + 1)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
-        self._failures = dict.fromkeys(drafters, 0)  # in a row, by drafter
+        self._drafting = Drafting(drafters, target.vocabulary, self._faults)
+        self._ahead: RoundsAhead | None = None
+        if isinstance(target, GraphedModel) and self._seen_in is not None:
+            self._ahead = RoundsAhead(target, self._cache, seen_in=self._seen_in, faults=self._faults)
         for drafter in drafters.values():
             if isinstance(drafter, ReadsTarget):
                 drafter.attach(self._cache)
@@ -102,7 +86,7 @@ class Decoder:
     @property
     def is_faultless(self) -> bool:
         """Whether no drafter has failed in its last round, or for good."""
-        return not any(self._failures.values())
+        return self._drafting.is_faultless
 
     @property
     def has_room(self) -> bool:
@@ -118,12 +102,11 @@ class Decoder:
         self._cache.require(len(request.prompt) + request.max_new_tokens)
         sequence = Sequence(request, index)
         slot = len(self.running)
-        logits = self._prefill(request.prompt, slot)
+        logits = read_prompt(self._target, self._cache, request.prompt, slot)
         sequence.commit(draw(logits, [sequence], np.zeros((1, 1), dtype=np.int64))[0])
         if not sequence.is_finished:
             self.running.append(sequence)
-            for name in self._drafters:
-                self._keep_up(name, lambda drafter: drafter.admit(slot, sequence))
+            self._drafting.keep_up(lambda drafter: drafter.admit(slot, sequence))
         return sequence
 
     def cancel(self, sequence: Sequence) -> None:
@@ -148,63 +131,60 @@ class Decoder:
         batch = list(self.running)
         context = max(s.context for s in batch)
         setup = self._schedule(len(batch), context)
-        fresh, draft = self._draft(batch, setup)
-        self._watch.mark(DRAFTED)
-        done, fed = self._verify(batch, draft, setup)
+        done = self._run_ahead(batch, setup) or self._run(batch, setup)
         finished = [s for s in batch if s.is_finished]
         for sequence in finished:
             self._leave(sequence)
-        faults, self._faults = tuple(self._faults), []
+        faults = tuple(self._faults)
+        self._faults.clear()
         self._watch.mark(DONE)
+        round_ms = self._watch.ms(BEGUN, DONE)
+        draft_ms = min(done.draft_ms, round_ms)
         return Round(
             setup=setup,
             context=context,
             sequences=[s.index for s in batch],
             kept=done.kept,
-            verify_tokens=fed,
-            widths=draft.widths,
-            fresh=fresh,
+            verify_tokens=done.fed,
+            widths=done.draft.widths,
+            fresh=done.fresh,
             finished=finished,
-            levels=draft.levels,
+            levels=done.draft.levels,
             faults=faults,
             lossy=tuple(done.lossy),
             gates=tuple(done.gates),
-            draft_ms=self._watch.ms(BEGUN, DRAFTED),
-            verify_ms=self._watch.ms(LAID_OUT, VERIFIED),
-            round_ms=self._watch.ms(BEGUN, DONE),
+            draft_ms=draft_ms,
+            verify_ms=min(done.verify_ms, round_ms - draft_ms),
+            round_ms=round_ms,
         )
 
-    def _draft(self, batch: Many[Sequence], setup: RoundSetup) -> tuple[int, DraftBatch]:
-        """Return how many tokens the drafter had to read first, and its trees; only roots where it fails."""
-        if setup.drafter is None:
-            return 0, roots_of(len(batch))
-        drafter = self._drafters.get(setup.drafter)
-        if drafter is None:
-            self._faults.append(Fault(drafter=setup.drafter, reason="there is no such drafter here"))
-            return 0, roots_of(len(batch))
-        if self._failures[setup.drafter] >= MOST_FAULTS:
-            return 0, roots_of(len(batch))
-        try:
-            fresh, draft = drafter.fresh(batch), drafter.draft(batch, asked_of(drafter, setup.policy))
-            require_sound(draft, len(batch), self._target.vocabulary)
-        except Exception as error:  # whatever a drafter does wrong, the target goes on
-            self._note_failure(setup.drafter, error, 1)
-            return 0, roots_of(len(batch))
-        self._failures[setup.drafter] = 0
-        return fresh, draft
+    def _run_ahead(self, batch: Many[Sequence], setup: RoundSetup) -> _Committed | None:
+        """Commit what a round says that was launched ahead, or is now; None where it has to be run as any other."""
+        if self._ahead is None:
+            return None
+        asked = self._drafting.asked(setup)
+        drafter = asked if asked is not None and isinstance(asked, DraftsAhead) else None
+        told = self._ahead.told(batch, setup, drafter)
+        if told is None:
+            return None
+        self.forwards += 1
+        fresh, draft = 0, told.draft
+        if drafter is not None:
+            fresh = max(map(len, drafter.unread(batch)))
+            drafter.note_drafted(batch, len(draft.widths))
+            fresh, draft = self._drafting.sound(batch, setup, fresh, draft)
+        done = self._commit(batch, draft, told.best, len(told.best[0]))
+        done.fresh, done.draft_ms, done.verify_ms = fresh, told.draft_ms, told.verify_ms
+        return done
 
-    def _keep_up(self, name: str, tell: Callable[[Drafter], None]) -> None:
-        """Tell a drafter of a sequence that came or moved; one that fails at it has lost track and rests for good."""
-        if self._failures[name] < MOST_FAULTS:
-            try:
-                tell(self._drafters[name])
-            except Exception as error:
-                self._note_failure(name, error, MOST_FAULTS)
-
-    def _note_failure(self, name: str, error: Exception, weight: int) -> None:
-        self._failures[name] += weight
-        lost = "; it is not asked again" if self._failures[name] >= MOST_FAULTS else ""
-        self._faults.append(Fault(drafter=name, reason=reason_of(error) + lost))
+    def _run(self, batch: Many[Sequence], setup: RoundSetup) -> _Committed:
+        """Draft, verify and commit, each when the host has seen what came before."""
+        fresh, draft = self._drafting.draft(batch, setup)
+        self._watch.mark(DRAFTED)
+        done = self._verify(batch, draft, setup)
+        done.draft, done.fresh = draft, fresh
+        done.draft_ms, done.verify_ms = self._watch.ms(BEGUN, DRAFTED), self._watch.ms(LAID_OUT, VERIFIED)
+        return done
 
     def _loosely(self, setup: RoundSetup) -> LossyPolicy | None:
         """Return the lossy policy of a round, None where it is lossless or has to be."""
@@ -217,8 +197,8 @@ class Decoder:
             return None
         return policy
 
-    def _verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> tuple[_Committed, int]:
-        """Return what was emitted, and tokens fed; where a tree does not fit, its root alone is verified."""
+    def _verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> _Committed:
+        """Return what was emitted; where a tree does not fit, its root alone is verified."""
         fed = setup.padded(int(draft.sizes.max()))
         lossy = self._loosely(setup)
         try:
@@ -234,7 +214,7 @@ class Decoder:
         if not isinstance(setup.policy, ResumedPolicy) or not draft.widths:
             return None
         try:
-            return states_left(self._target, self._drafters[setup.drafter or ""], batch, draft, fed)
+            return states_left(self._target, self._drafting.drafters[setup.drafter or ""], batch, draft, fed)
         except Exception as error:  # whatever is wrong with an exit, the target reads its drafts by itself
             reason = f"{setup.policy.label} is verified by all layers: {reason_of(error)}"
             self._faults.append(Fault(drafter=setup.drafter, reason=reason))
@@ -247,7 +227,7 @@ class Decoder:
         fed: int,
         setup: RoundSetup,
         lossy: LossyPolicy | None = None,
-    ) -> tuple[_Committed, int]:
+    ) -> _Committed:
         nodes = int(draft.sizes.max())
         tokens, parents, depths = (widened(a, nodes, fed) for a in (draft.tokens, draft.parents, draft.depths))
         tokens[:, 0] = [s.tokens[-1] for s in batch]
@@ -270,7 +250,7 @@ class Decoder:
         if lossy is None and isinstance(self._target, GraphedModel) and are_greedy([s.request for s in batch]):
             draws = self._target.best(step, self._cache)
             self._watch.mark(VERIFIED)
-            return self._commit(batch, draft, draws, contexts, None), fed
+            return self._kept(batch, draft, draws, fed)
         logits = logits_of(self._target, step, self._cache, left)
         if logits.device.type == "cpu":
             self._watch.mark(VERIFIED)
@@ -282,17 +262,31 @@ class Decoder:
         if lossy is not None:
             found = {"logits": logits, "scores": scores}
             loosely = LossyRound(lossy, self._judges, **found, cache=self._cache, contexts=contexts)
-        return self._commit(batch, draft, draws, contexts, loosely), fed
+        return self._kept(batch, draft, draws, fed, loosely)
+
+    def _kept(
+        self,
+        batch: Many[Sequence],
+        draft: DraftBatch,
+        draws: list[list[int]],
+        fed: int,
+        loosely: LossyRound | None = None,
+    ) -> _Committed:
+        """Commit what is accepted and move its keys together."""
+        done = self._commit(batch, draft, draws, fed, loosely)
+        self._cache.keep(done.moves)
+        return done
 
     def _commit(
         self,
         batch: Many[Sequence],
         draft: DraftBatch,
         draws: list[list[int]],
-        contexts: Many[int],
-        loosely: LossyRound | None,
+        fed: int,
+        loosely: LossyRound | None = None,
     ) -> _Committed:
-        done, moves = _Committed(), list[Kept]()
+        """Let every sequence have the longest path of its tree that is accepted; its keys stay where they are."""
+        done = _Committed(draft=draft, fed=fed)
         tokens, parents, sizes = draft.tokens.tolist(), draft.parents.tolist(), draft.sizes.tolist()
         for slot, sequence in enumerate(batch):
             drafted = (tokens[slot], parents[slot], sizes[slot], draws[slot])
@@ -301,12 +295,11 @@ class Decoder:
             else:
                 path, gates = loosely.accept(slot, *drafted, stop=sequence.request.stop)
                 done.gates.append(gates)
-            moves.append((slot, contexts[slot], path.nodes))
+            done.moves.append((slot, sequence.context, path.nodes))
             kept = sequence.commit(path.drawn, path.lossy)
             done.kept.append(kept)
             if loosely is not None:
                 done.lossy.append(sum(place < kept for place in path.lossy))
-        self._cache.keep(moves)
         return done
 
     def _leave(self, sequence: Sequence) -> None:
@@ -316,36 +309,21 @@ class Decoder:
         if slot != last:
             mover = self.running[last]
             self._cache.move_slot(last, slot, mover.context)
-            for name in self._drafters:
-                self._keep_up(name, lambda drafter: drafter.move(last, slot))
+            self._drafting.keep_up(lambda drafter: drafter.move(last, slot))
             self.running[slot] = mover
         self.running.pop()
-
-    def _prefill(self, prompt: Many[int], slot: int) -> torch.Tensor:
-        """Read a prompt into a slot; return the logits behind its last token, (1, 1, vocabulary)."""
-        logits = None
-        for start in range(0, len(prompt), PREFILL_TOKENS):
-            piece = np.array([prompt[start : start + PREFILL_TOKENS]], dtype=np.int64)
-            count = piece.shape[1]
-            step = lay_out(
-                piece,
-                np.arange(count),
-                [start],
-                np.tri(count, dtype=np.bool_)[None],
-                take=np.array([count - 1]),
-                first_slot=slot,
-                dtype=self._target.dtype,
-                device=self._target.device,
-            )
-            logits = self._target.forward(step, self._cache)
-        assert logits is not None
-        return logits
 
 
 @dataclass(slots=True, kw_only=True)
 class _Committed:
-    """What the sequences of a round emitted: of each how many tokens, and of a lossy round how many by its rule."""
+    """What a round drafted, and what its sequences emitted: of each how many tokens."""
 
+    draft: DraftBatch
+    fed: int  # tokens per sequence, to the target
+    fresh: int = 0  # tokens that the drafter had to read first
     kept: list[int] = field(default_factory=list)
-    lossy: list[int] = field(default_factory=list)
+    moves: list[Kept] = field(default_factory=list)  # what is to be moved together in the target's cache
+    lossy: list[int] = field(default_factory=list)  # of those, by a lossy round's rule
     gates: list[Gates] = field(default_factory=list)
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0

@@ -98,6 +98,11 @@ class Sequence:
         return self.tokens[len(self.request.prompt) :]
 
     @property
+    def left(self) -> int:
+        """Tokens that it may still emit."""
+        return self.request.max_new_tokens - (len(self.tokens) - len(self.request.prompt))
+
+    @property
     def is_stopped(self) -> bool:
         """Whether the newest token is an emitted stop token."""
         return len(self.tokens) > len(self.request.prompt) and self.tokens[-1] in self.request.stop
@@ -105,8 +110,7 @@ class Sequence:
     @property
     def is_finished(self) -> bool:
         """Whether a stop token was emitted or the limit is reached."""
-        emitted = len(self.tokens) - len(self.request.prompt)
-        return emitted >= self.request.max_new_tokens or self.is_stopped
+        return self.left <= 0 or self.is_stopped
 
     def commit(self, drawn: list[int], lossy: Collection[int] = ()) -> int:
         """Append drawn tokens up to the limit or the first stop token; return how many were kept.

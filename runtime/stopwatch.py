@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import Any
+
+import torch
 
 
 class Stopwatch:
@@ -19,3 +22,30 @@ class Stopwatch:
     def ms(self, first: int, second: int) -> float:
         """Return the milliseconds between two moments."""
         return (self._ns[second] - self._ns[first]) / 1e6
+
+
+class Moment:
+    """The moment at which a device has done what it was given until then: a GPU's event, else the host's clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Hold nothing yet."""
+        self._device, self._ns = device, 0
+        new_event: Any = torch.cuda.Event  # Any: torch leaves it untyped
+        self._event: Any = new_event(enable_timing=True) if device.type == "cuda" else None
+
+    def mark(self) -> None:
+        """Stand behind what the device was given until now; the host goes on."""
+        self._ns = time.perf_counter_ns()
+        if self._event is not None:
+            self._event.record(torch.cuda.current_stream(self._device))
+
+    def wait(self) -> None:
+        """Return when it has come."""
+        if self._event is not None:
+            self._event.synchronize()
+
+    def ms_until(self, later: Moment) -> float:
+        """Return the milliseconds to another moment of the device; both have come."""
+        if self._event is None:
+            return (later._ns - self._ns) / 1e6
+        return float(self._event.elapsed_time(later._event))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,3 +40,18 @@ def wait_for(device: torch.device) -> None:
 def host_memory(like: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the same shape and kind on the host, pinned where a GPU reads or writes it."""
     return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.device.type == "cuda")
+
+
+class Landing:
+    """Memory that what captured work says is always written to; made for the first that comes."""
+
+    def __init__(self, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Make it by `make`, of a tensor of the shape and kind that will come."""
+        self._make = make
+        self._memory: torch.Tensor | None = None
+
+    def __call__(self, found: torch.Tensor) -> torch.Tensor:
+        """Return the memory, with what was found in it once the device has come so far."""
+        if self._memory is None:
+            self._memory = self._make(found)
+        return self._memory.copy_(found, non_blocking=True)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 HAS_GPU = torch.cuda.is_available()
 
 
-def launch(function: Callable[..., Tensor | None], *tensors: Tensor, **options: Any) -> list[Tensor | None]:
+def launch(function: Callable[..., Tensor | None], *tensors: Tensor | None, **options: Any) -> list[Tensor | None]:
     """Return a function's result and its tensors as it left them, on the CPU; strides arrive as they are given.
 
     The function is found by its name in the process that runs it. What is raised there is an error here.
@@ -67,6 +68,7 @@ def answer(message: bytes, device: str) -> bytes:
 def serve() -> None:
     """Answer messages from standard input until it ends."""
     replies, sys.stdout = sys.stdout.buffer, sys.stderr
+    sys.path.append(str(Path(__file__).parents[1]))  # functions of tests are found by the names pytest gives them
     torch.set_num_threads(1)
     while True:
         try:

@@ -30,6 +30,7 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.layout import Ints
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.noise import gumbel
+from spectune.runtime.prefill import read_prompt
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
 from spectune.runtime.walk import Acceptance, accept
@@ -61,7 +62,7 @@ class Crowd(Decoder):
     """A decoder whose whole batch starts behind one shared prompt, so that many seeds share its forwards."""
 
     def start(self, drafter: ModelDrafter, seeds: Many[int]) -> list[Sequence]:
-        self._prefill(PROMPT[:-1], 0)
+        read_prompt(self._target, self._cache, PROMPT[:-1], 0)
         self._cache.spread(len(seeds), len(PROMPT) - 1)
         drafter.read_prefixes(PROMPT[:-1], [len(PROMPT) - 1] * len(seeds))
         requests = [Request(prompt=PROMPT, max_new_tokens=TOKENS, temperature=TEMPERATURE, seed=seed) for seed in seeds]

@@ -160,7 +160,7 @@ def test_the_exit_s_layers_read_every_node_once(is_resumed: bool, monkeypatch: p
     rows, through = Counter[int](), LeanModel.through
 
     def counted(
-        self: LeanModel, layer: LayerWeights, hidden: Tensor, attending: Tensor, states: Tensor, place: Place
+        self: LeanModel, layer: LayerWeights, hidden: Tensor, attending: Tensor | None, states: Tensor, place: Place
     ) -> Tensor:
         rows[next(n for n, own in enumerate(TARGET._layers) if own is layer)] += len(hidden)
         return through(self, layer, hidden, attending, states, place)

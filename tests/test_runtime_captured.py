@@ -75,9 +75,10 @@ def test_a_model_that_takes_masks_is_captured_alike(kind: str) -> None:
 def test_a_whole_draft_is_one_replay(kind: str) -> None:
     requests = random_requests(5, tokens=16)
     recorder = assert_same(kind, requests)
-    drafts = len(decoded(kind, requests, is_captured=True)[0].rounds)
-    assert sum(work.replays for work in recorder.recorded) == drafts
-    assert len(recorder.recorded) < drafts / 2
+    rounds = decoded(kind, requests, is_captured=True)[0].rounds
+    lost = sum(bool(one.finished) for one in rounds)  # a draft ahead of each, at most, is of a batch that is no more
+    assert len(rounds) <= sum(work.replays for work in recorder.recorded) <= len(rounds) + lost
+    assert len(recorder.recorded) < len(rounds) / 2
 
 
 def test_a_stack_decodes_captured_as_it_does_eagerly() -> None:

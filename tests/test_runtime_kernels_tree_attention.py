@@ -223,6 +223,6 @@ def test_a_head_too_large_is_not_supported() -> None:
 def test_the_modules_are_imported_without_triton() -> None:
     code = (
         "import sys; sys.modules['triton'] = None\n"
-        "from spectune.runtime.models.kernels import fused_rows, jitted, tree_attention\n"
+        "from spectune.runtime.models.kernels import fused_rows, jitted, row_products, tree_attention\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -22,6 +22,7 @@ from spectune.tuning.measuring import overhead
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.overhead import ROUNDS, TEXT_ROUNDS, measure_overhead, probes
 
+from .repeated import graphed
 from .tiny_models import tiny_lean, tiny_llama
 
 FAMILY = Family(target=tiny_lean(layers=2, seed=1), drafters={"small": tiny_lean(layers=1, seed=2)})
@@ -158,3 +159,10 @@ def test_texts_that_end_at_once_are_sampled_all_the_same() -> None:
     found = measure_overhead(FAMILY, ending, batch=2, drafter="small")
     whole = [sample for sample in found if sample.kind != HYBRID]
     assert all(sample.batch == 2 and len(sample.host_ms) == rounds_of(sample) for sample in whole)
+
+
+def test_a_family_whose_rounds_run_ahead_of_the_host_is_sampled_like_any_other() -> None:
+    target, target_work = graphed(FAMILY.target)
+    small, _ = graphed(FAMILY.drafters["small"])
+    found = measure_overhead(Family(target=target, drafters={"small": small}), REQUESTS, batch=2, drafter="small")
+    assert {sample.kind for sample in found} == {sample.kind for sample in samples()} and target_work.recorded

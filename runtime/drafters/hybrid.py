@@ -12,9 +12,10 @@ from ...planner.policies import HybridPolicy, TreePolicy
 from ...planner.text.state import TextState
 from ...planner.text.tree import batch_of
 from ..cache import KeyValueCache
+from ..growth.captured import CapturedGrowth
 from ..models.forward import LeftStates
 from ..requests import Sequence
-from .protocol import Drafter, LeavesStates, ReadsTarget, asked_of
+from .protocol import Drafter, DraftsAhead, LeavesStates, ReadsTarget, asked_of
 
 
 class HybridDrafter:
@@ -65,6 +66,21 @@ class HybridDrafter:
             own = slice(int(drafted.sizes[slot]))
             trees[slot] = np.stack([part[slot, own] for part in (drafted.tokens, drafted.parents, drafted.depths)])
         return replace(batch_of(trees), widths=drafted.widths)
+
+    def growth_for(self, sequences: Many[Sequence], policy: TreePolicy) -> CapturedGrowth | None:
+        """Return what captures the model's drafts of a policy; None for one with a text part."""
+        return self._model.growth_for(sequences, policy) if isinstance(self._model, DraftsAhead) else None
+
+    def unread(self, sequences: Many[Sequence]) -> list[list[int]]:
+        """Return the tokens of every sequence that the model's next draft has to read first."""
+        assert isinstance(self._model, DraftsAhead), "growth_for says who drafts ahead"
+        return self._model.unread(sequences)
+
+    def note_drafted(self, sequences: Many[Sequence], forwards: int) -> None:
+        """Take note of captured work of the model."""
+        assert isinstance(self._model, DraftsAhead), "growth_for says who drafts ahead"
+        self._model.note_drafted(sequences, forwards)
+        self.forwards = self._model.forwards
 
     def left(self, sequences: Many[Sequence], draft: DraftBatch, fed: int) -> LeftStates | None:
         """Return the states of a draft's nodes where the model is an exit, None else."""

@@ -79,11 +79,26 @@ class ModelDrafter:
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return the trees the policy draws from this model's scores."""
-        if self._captured is not None and self._captured.serves(policy, [s.request for s in sequences]):
-            return self._draft_captured(self._captured, sequences, policy)
+        captured = self.growth_for(sequences, policy)
+        if captured is not None:
+            return self._draft_captured(captured, sequences, policy)
         if self._on_device:
             return self.draft_on_device(sequences, policy).host()
         return grow(policy, DraftPass(self, sequences), len(sequences))
+
+    def growth_for(self, sequences: Many[Sequence], policy: TreePolicy) -> CapturedGrowth | None:
+        """Return what captures whole drafts of a policy over the cache; None where they cannot be captured."""
+        captured = self._captured
+        return captured if captured is not None and captured.serves(policy, [s.request for s in sequences]) else None
+
+    def unread(self, sequences: Many[Sequence]) -> list[list[int]]:
+        """Return the tokens of every sequence that the next draft has to read first."""
+        return [s.tokens[self._cached[slot] :] for slot, s in enumerate(sequences)]
+
+    def note_drafted(self, sequences: Many[Sequence], forwards: int) -> None:
+        """Take note of captured work that has read all of the sequences and drafted behind them."""
+        self._note_read(sequences)
+        self.forwards += forwards
 
     def draft_on_device(self, sequences: Many[Sequence], policy: TreePolicy) -> DeviceDraft:
         """Return the same trees, grown on the model's device; nothing is read from it."""
@@ -106,8 +121,7 @@ class ModelDrafter:
 
     def _draft_captured(self, captured: CapturedGrowth, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         draft = captured.draft(self._catching_up(sequences), max(len(s.tokens) for s in sequences), policy)
-        self._note_read(sequences)
-        self.forwards += len(draft.widths)
+        self.note_drafted(sequences, len(draft.widths))
         return draft
 
     def read_prefixes(self, tokens: Many[int], lengths: Many[int]) -> None:
@@ -132,7 +146,7 @@ class ModelDrafter:
         """Return the forward that reads what was committed since the last round."""
         if not self._can_read_together(sequences):
             self._catch_up_alone(sequences)
-        fresh = [s.tokens[self._cached[slot] :] for slot, s in enumerate(sequences)]
+        fresh = self.unread(sequences)
         counts = np.array([len(f) for f in fresh], dtype=np.int64)
         tokens = np.zeros((len(fresh), self._room_for(int(counts.max()), sequences)), dtype=np.int64)
         for row, new in enumerate(fresh):

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from ...planner.growth.grow import DraftBatch
 from ...planner.policies import ResumedPolicy, TreePolicy, drafting
 from ..cache import KeyValueCache
+from ..growth.captured import CapturedGrowth
 from ..models.forward import LeftStates
 from ..requests import Sequence
 
@@ -48,6 +49,20 @@ class LeavesStates(Protocol):
         The draft is the last one, of a policy that asks for them, behind the same texts. Nodes that no layer has read
         are read first.
         """
+
+
+@runtime_checkable
+class DraftsAhead(Protocol):
+    """A drafter whose whole draft may be captured, and run behind a text that the host does not know yet."""
+
+    def growth_for(self, sequences: Many[Sequence], policy: TreePolicy) -> CapturedGrowth | None:
+        """Return what captures whole drafts of a policy over the drafter's cache; None where they cannot be."""
+
+    def unread(self, sequences: Many[Sequence]) -> list[list[int]]:
+        """Return the tokens of every sequence that the next draft has to read first; at least one each."""
+
+    def note_drafted(self, sequences: Many[Sequence], forwards: int) -> None:
+        """Take note of captured work of so many forwards that has read all of the sequences."""
 
 
 def asked_of(drafter: Drafter, policy: TreePolicy) -> TreePolicy:

@@ -22,7 +22,7 @@ from ..models.forward import ForwardInput
 from ..models.graphed import GraphedModel, Replayed
 from ..models.static_input import StaticInput
 from ..requests import Request, are_greedy
-from ..transfer import host_memory, wait_for
+from ..transfer import Landing, host_memory, wait_for
 from .draft import batch_of
 from .grow import grow_on_device
 from .layout import LayerLayout
@@ -34,18 +34,29 @@ FIXED = (ChainPolicy, StaticPolicy, Eagle2Policy)  # as many forwards, as wide, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Captured:
-    """One draft of one shape, ready to be replayed."""
+class RecordedDraft:
+    """Captured work that reads committed text and grows trees behind it."""
 
-    input: StaticInput
     graph: Replayed
-    numbers: Tensor  # on the host, (batch, 3 * nodes + 1): tokens, parents, depths and sizes, written by every replay
+    numbers: Tensor  # (batch, 3 * nodes + 1), see `DeviceDraft.numbers`, written by every replay
     widths: tuple[int, ...]
     held: tuple[object, ...]  # tensors that the graph reads and nobody else may hold
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Captured:
+    """One draft of one shape, ready to be replayed; its numbers are on the host."""
+
+    input: StaticInput
+    draft: RecordedDraft
+
+
 class CapturedGrowth:
-    """The drafts of one model over one cache."""
+    """The drafts of one model over one cache.
+
+    Attributes:
+        vocabulary: the model's.
+    """
 
     def __init__(self, model: GraphedModel, cache: KeyValueCache, seen_in: Callable[[int], int]) -> None:
         """Hold no graph yet.
@@ -57,6 +68,7 @@ class CapturedGrowth:
         """
         self._model, self._cache, self._seen_in = model, cache, seen_in
         self._captured: dict[tuple[object, ...], _Captured] = {}
+        self.vocabulary = model.vocabulary
 
     def serves(self, policy: TreePolicy, requests: Many[Request]) -> bool:
         """Whether drafts of a policy for such requests can be captured."""
@@ -79,37 +91,73 @@ class CapturedGrowth:
         if captured is None:
             captured = self._captured[key] = self._capture(step, longest, policy, seen)
         captured.input.load(step)
-        captured.graph.replay()
+        captured.draft.graph.replay()
         wait_for(self._model.device)
-        return batch_of(captured.numbers.numpy(), captured.widths)
+        return batch_of(captured.draft.numbers.numpy(), captured.draft.widths)
 
-    def _capture(self, step: ForwardInput, longest: int, policy: TreePolicy, seen: int) -> _Captured:
-        placed, model = StaticInput(step, self._model.device), self._model.model
+    def seen_behind(self, longest: int, most_read: int, policy: TreePolicy) -> int | None:
+        """Return the cache positions in sight of a draft; None where there is no room for it.
+
+        Args:
+            longest: most tokens of any row's text, of which the cache lacks at least one.
+            most_read: tokens per row fed to read them, padding included.
+            policy: one that is served.
+        """
+        ends, read = longest + most_drafted(policy), longest - 1 + most_read
+        if read > min(self._cache.capacity, self._model.longest_context) or ends > self._cache.capacity:
+            return None
+        return self._seen_in(max(ends, read))
+
+    def record(
+        self,
+        read: Callable[[], ForwardInput],
+        land: Callable[[Tensor], Tensor],
+        *,
+        longest: int,
+        policy: TreePolicy,
+        seen: int,
+    ) -> RecordedDraft:
+        """Return the drafting of a policy as captured work.
+
+        Args:
+            read: part of the work, returns the forward that reads what was committed; see `draft`.
+            land: likewise, puts a draft's numbers where they are wanted, always at the same place.
+            longest: most tokens of any row when that is read.
+            policy: one that is served.
+            seen: cache positions in sight.
+        """
+        model = self._model.model
         widths: list[tuple[int, ...]] = []
-        host: list[Tensor] = []
         known: dict[int, tuple[Tensor, Tensor]] | None = {} if isinstance(policy, RIGID) else None
 
         def run() -> Tensor:
-            placed.arrive()
-            logits = model.forward(placed.step, self._cache)
+            step = read()
+            logits = model.forward(step, self._cache)
             scorer = DevicePass(
                 catch_up=lambda: logits,
                 feed=lambda layer: model.forward(layer, self._cache),
                 scores=lambda found, _: found.float(),
-                layout=self._layout(placed.step, longest, seen, known),
+                layout=self._layout(step, longest, seen, known),
                 device=model.device,
                 is_captured=True,
             )
             draft = grow_on_device(policy, scorer, len(step.tokens))
-            numbers = draft.numbers()
-            if not host:
-                widths.append(draft.widths)
-                host.append(host_memory(numbers))
-            return host[0].copy_(numbers, non_blocking=True)
+            widths[:] = [draft.widths]
+            return land(draft.numbers())
 
         graph, numbers = self._model.record(run)
         shape = device_shape(policy.tree, model.device) if isinstance(policy, StaticPolicy) else None
-        return _Captured(input=placed, graph=graph, numbers=numbers, widths=widths[0], held=(known, shape))
+        return RecordedDraft(graph=graph, numbers=numbers, widths=widths[0], held=(known, shape))
+
+    def _capture(self, step: ForwardInput, longest: int, policy: TreePolicy, seen: int) -> _Captured:
+        placed = StaticInput(step, self._model.device)
+
+        def read() -> ForwardInput:
+            placed.arrive()
+            return placed.step
+
+        draft = self.record(read, Landing(host_memory), longest=longest, policy=policy, seen=seen)
+        return _Captured(input=placed, draft=draft)
 
     def _layout(
         self, step: ForwardInput, longest: int, seen: int, known: dict[int, tuple[Tensor, Tensor]] | None

@@ -60,7 +60,7 @@ def grow_on_device(policy: TreePolicy, scorer: DeviceScorer, batch: int) -> Devi
 def _grown(policy: TreePolicy, scorer: DeviceScorer, batch: int) -> DeviceDraft:
     match policy:
         case PlainPolicy():
-            return _roots(batch, scorer.device)
+            return roots_on_device(batch, scorer.device)
         case ChainPolicy():
             return grow_chain(policy, scorer)
         case ConfidentChainPolicy():
@@ -85,7 +85,8 @@ def _grown(policy: TreePolicy, scorer: DeviceScorer, batch: int) -> DeviceDraft:
             raise PlanError(f"a {policy.label} is drafted by several models; ask the runtime's StackDrafter")
 
 
-def _roots(batch: int, device: torch.device) -> DeviceDraft:
+def roots_on_device(batch: int, device: torch.device) -> DeviceDraft:
+    """Return trees of the root alone."""
     one = torch.ones(batch, dtype=torch.int64, device=device)
     root = one.unsqueeze(1)
     return DeviceDraft(tokens=root * ROOT_TOKEN, parents=-root, depths=root * 0, sizes=one, widths=())

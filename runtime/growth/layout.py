@@ -97,7 +97,7 @@ class LayerLayout:
         self._visible = F.pad(above, (0, self._columns - before)) | own
         if self._seen_in is None:
             return offsets, None if self._sees_all() else self._bias(ends)
-        bits = self._bits()
+        bits = tree_bits(self._visible)
         if self._known is not None:
             self._known[self._depth] = offsets, bits
         return offsets, bits
@@ -115,13 +115,6 @@ class LayerLayout:
         """Whether every node sees all that lies before it: rows of one length, and layers of one node so far."""
         return self._are_level and self._compact is None and self._columns == self._depth + 1
 
-    def _bits(self) -> Tensor:
-        """Return (batch, width, words): which nodes behind the context each sees, as a `TreeMask` has it."""
-        words = -(-self._columns // WORD)
-        spread = F.pad(self._visible, (0, words * WORD - self._columns)).view(*self._visible.shape[:2], words, WORD)
-        bits: Tensor = spread.long() << torch.arange(WORD, device=spread.device)
-        return bits.sum(dim=-1)
-
     def _bias(self, seen: int) -> Tensor:
         """Return (batch, width, seen): 0 on the context and the visible nodes, -inf elsewhere."""
         places = torch.arange(seen, device=self._contexts.device) - self._contexts.unsqueeze(2)  # behind the context
@@ -130,3 +123,12 @@ class LayerLayout:
         is_open = (places < 0) | (self._visible.gather(2, among) & (places < self._columns))
         bias = torch.zeros(is_open.shape, dtype=self._dtype, device=is_open.device)
         return bias.masked_fill_(~is_open, -torch.inf)
+
+
+def tree_bits(visible: Tensor) -> Tensor:
+    """Return (batch, n, words): which of so many nodes each sees, as a `TreeMask` has it, told by (batch, n, nodes)."""
+    batch, count, columns = visible.shape
+    words = -(-columns // WORD)
+    spread = F.pad(visible, (0, words * WORD - columns)).view(batch, count, words, WORD)
+    bits: Tensor = spread.long() << torch.arange(WORD, device=spread.device)
+    return bits.sum(dim=-1).contiguous()

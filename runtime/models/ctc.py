@@ -131,7 +131,7 @@ class _Body(LeanModel):
     def remember(self, joined: Tensor, cache: LayerStates, place: Place) -> None:
         """Write keys and values of tokens (batch * n, hidden)."""
         (layer,), (states,) = self._layers, cache.states
-        _, pair = self._project(layer, layer.input_norm(joined), place.views[0])
+        _, pair = self._turned(layer, layer.qkv(layer.input_norm(joined)), place.views[0])
         states.view(-1, self._width).index_copy_(0, place.rows, pair)
 
     def through_layer(self, hidden: Tensor, cache: LayerStates, place: Place) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...errors import DeviceError
 from ...profiler.records.role import CAPTURED
 from ..cache import KeyValueCache
-from ..transfer import host_memory, wait_for
+from ..transfer import Landing, host_memory, wait_for
 from .arena import Arena
 from .forward import TREE_ATTENTION, CausalModel, ForwardInput
 from .lean import LeanModel
@@ -106,7 +106,7 @@ class GraphedModel:
         key = (wanted, step.packed is not None, *step.signature)
         captured = graphs.get(key)
         if captured is None:
-            captured = graphs[key] = self._capture(step, cache, _BestOnHost() if wanted == BEST else self._kept)
+            captured = graphs[key] = self._capture(step, cache, _best_on_host() if wanted == BEST else self._kept)
         captured.input.load(step)
         captured.graph.replay()
         return captured.result
@@ -131,17 +131,10 @@ class GraphedModel:
         return _Captured(input=placed, graph=graph, result=found)
 
 
-class _BestOnHost:
-    """Brings the best token of every node to the host, always to the same place."""
-
-    def __init__(self) -> None:
-        self._host: Tensor | None = None
-
-    def __call__(self, logits: Tensor) -> Tensor:
-        best = logits.argmax(-1)
-        if self._host is None:
-            self._host = host_memory(best)
-        return self._host.copy_(best, non_blocking=True)
+def _best_on_host() -> Callable[[Tensor], Tensor]:
+    """Return what brings the best token of every node to the host, always to the same place."""
+    landing = Landing(host_memory)
+    return lambda logits: landing(logits.argmax(-1))
 
 
 class CudaRecorder:

@@ -23,10 +23,9 @@ from ..feature_cache import FeatureCache
 from .anatomy import Anatomy, LayerWeights, Sight, anatomy_of
 from .forward import ForwardInput, LeftStates, TreeMask
 from .gallery import Gallery, table_rows
-from .kernels.fused_rows import gated, normed, turn_and_store
+from .kernels.fused_rows import turn_and_store
 from .kernels.tree_attention import attend_tree, is_supported
-from .norm import Norm
-from .projection import Projection
+from .products import STEP_BY_STEP, FusedProducts, Products
 from .window import windowed
 
 
@@ -63,7 +62,7 @@ class Place:
     rows: Tensor  # (batch * n,), of the cache's slots * capacity
     seen: int  # cache positions in sight, new tokens included
     views: list[_View]  # one per way of looking at the text
-    is_fused: bool = False  # whether a layer's small steps run as kernels of ours: in captured forwards on a GPU
+    products: Products = STEP_BY_STEP  # how layers multiply: in captured forwards on a GPU by kernels of ours, too
 
 
 class LeanModel:
@@ -81,6 +80,7 @@ class LeanModel:
         self.hidden = anatomy.embedding.shape[1]  # size of a hidden state
         self.attention = "sdpa" if anatomy.attention_cap is None else "eager"
         self.reads_trees = anatomy.attention_cap is None and is_supported(self.device, self.dtype, anatomy.size)
+        self.products = FusedProducts(anatomy)  # of forwards that read trees
 
     @property
     def gallery(self) -> Gallery | None:
@@ -193,36 +193,38 @@ class LeanModel:
         for number, (layer, states) in enumerate(zip(self._layers, cache.states, strict=True)):
             if number < passed:
                 continue
-            hidden = self.through(layer, hidden, _normed(layer.input_norm, hidden, place), states, place)
+            hidden = self.through(layer, hidden, None, states, place)
             yield hidden
 
     def place(self, step: ForwardInput, cache: LayerStates, first: int = 0) -> Place:
         """Return where the new tokens of a forward stand; without a bias they see the cache from column `first` on."""
         slots = slice(step.first_slot, step.first_slot + len(step.tokens))
-        is_fused = step.tree is not None and self.reads_trees
+        products = self.products if step.tree is not None and self.reads_trees else STEP_BY_STEP
         views = self._views(step, first)
-        return Place(slots=slots, rows=rows_of(step, cache), seen=step.seen, views=views, is_fused=is_fused)
+        return Place(slots=slots, rows=rows_of(step, cache), seen=step.seen, views=views, products=products)
 
-    def through(self, layer: LayerWeights, hidden: Tensor, attending: Tensor, states: Tensor, place: Place) -> Tensor:
+    def through(
+        self, layer: LayerWeights, hidden: Tensor, attending: Tensor | None, states: Tensor, place: Place
+    ) -> Tensor:
         """Return hidden states (rows, hidden) after one layer; writes the layer's states (slots, capacity, width).
 
         Args:
             layer: one of this model's shape.
             hidden: what the layer adds to.
-            attending: what its attention reads, (rows, any), normed already.
+            attending: what its attention reads, (rows, any), normed already; None: the hidden states, not yet normed.
             states: the layer's part of a cache.
             place: of the tokens.
         """
-        view = place.views[layer.sight]
+        view, products = place.views[layer.sight], place.products
+        qkv = products.normed(hidden, layer.input_norm, layer.qkv) if attending is None else layer.qkv(attending)
         if view.tree is not None:
-            mixed = self._attend_tree(layer, attending, states, place, view, view.tree)
+            mixed = self._attend_tree(layer, qkv, states, place, view, view.tree)
         else:
-            query, pair = self._project(layer, attending, view)
+            query, pair = self._turned(layer, qkv, view)
             states.view(-1, self._width).index_copy_(0, place.rows, pair)
             mixed = self._attend(query, states[place.slots, view.start : place.seen], view.bias, layer.scale)
-        hidden = _added(hidden, mixed, layer.output, layer.output_norm, place)
-        opened = layer.gate_up(_normed(layer.mlp_norm, hidden, place))
-        return _added(hidden, _gated(layer, opened, place), layer.down, layer.down_norm, place)
+        hidden = products.added(hidden, mixed, layer.output, layer.output_norm)
+        return products.closed(hidden, products.normed(hidden, layer.mlp_norm, layer.gate_up), layer)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return (batch * n, hidden) for ids (batch, n) of tokens, and of images shown to it."""
@@ -255,13 +257,12 @@ class LeanModel:
         cosine, sine = turns.chunk(2, dim=-1)
         return _View(start=start, bias=bias, tree=tree, cosine=cosine, sine=sine)
 
-    def _project(self, layer: LayerWeights, attending: Tensor, view: _View) -> tuple[Tensor, Tensor]:
+    def _turned(self, layer: LayerWeights, qkv: Tensor, view: _View) -> tuple[Tensor, Tensor]:
         """Return queries (batch, n, heads, size), and keys and values (batch * n, width) as the cache holds them.
 
         Queries and keys are turned where the projection wrote them, so that keys and values lie together already.
         """
         heads, kv_heads, size = self.anatomy.heads, self.anatomy.kv_heads, self.anatomy.size
-        qkv = layer.qkv(attending)
         turned = qkv.view(*view.cosine.shape[:2], -1, size)[:, :, : heads + kv_heads]
         if layer.head_norm is not None:
             turned.copy_(layer.head_norm(turned))
@@ -270,11 +271,10 @@ class LeanModel:
         return turned[:, :, :heads], qkv[:, heads * size :]
 
     def _attend_tree(
-        self, layer: LayerWeights, attending: Tensor, states: Tensor, place: Place, view: _View, tree: TreeMask
+        self, layer: LayerWeights, qkv: Tensor, states: Tensor, place: Place, view: _View, tree: TreeMask
     ) -> Tensor:
-        """Do what `_project`, a write and `_attend` do, by kernels that read the tree: few launches, and no mask."""
+        """Do what `_turned`, a write and `_attend` do, by kernels that read the tree: few launches, and no mask."""
         heads, kv_heads, size = self.anatomy.heads, self.anatomy.kv_heads, self.anatomy.size
-        qkv = layer.qkv(attending)
         lanes = qkv.view(*view.cosine.shape[:2], -1, size)
         if layer.head_norm is not None:
             turned = lanes[:, :, : heads + kv_heads]
@@ -312,26 +312,6 @@ def taken(step: ForwardInput, hidden: Tensor) -> Tensor:
         return hidden
     batch, count = step.tokens.shape
     return hidden.index_select(0, step.take + torch.arange(0, batch * count, count, device=hidden.device))
-
-
-def _normed(norm: Norm, hidden: Tensor, place: Place) -> Tensor:
-    """Return hidden states (rows, hidden) through a norm over all of each."""
-    return normed(hidden, norm.weight, norm.eps) if place.is_fused else norm(hidden)
-
-
-def _gated(layer: LayerWeights, opened: Tensor, place: Place) -> Tensor:
-    """Return activation(gate) * up, (rows, any), for both side by side."""
-    if place.is_fused and layer.is_silu:
-        return gated(opened)
-    gate, up = opened.chunk(2, dim=-1)
-    return layer.activation(gate).mul_(up)
-
-
-def _added(residual: Tensor, x: Tensor, projection: Projection, norm: Norm | None, place: Place) -> Tensor:
-    """Return residual + norm(projection(x)), or without the norm; a captured forward may write over the residual."""
-    if norm is not None:
-        return residual + norm(projection(x))
-    return projection.add_into(residual, x) if place.is_fused else projection.added_to(residual, x)
 
 
 def _capped(x: Tensor, cap: float) -> Tensor:

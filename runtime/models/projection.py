@@ -17,14 +17,25 @@ from .few_rows import few_rows_of
 class Projection:
     """x -> x W^T + b over the last dimension of a two-dimensional input."""
 
-    __slots__ = ("_bias", "_few_rows", "_packed", "_weight")
+    __slots__ = ("_bias", "_few_rows", "_packed", "_weight", "shape")
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Take an (out, in) weight and an (out,) bias, or none."""
+        self.shape = tuple(weight.shape)
         self._bias = bias
         self._packed = _packed(weight)
         self._few_rows = few_rows_of(weight)
         self._weight = weight if self._packed is None and self._few_rows is None else None
+
+    @property
+    def weight(self) -> Tensor | None:
+        """The weight (out, in) as it was given; None where it is laid out anew."""
+        return self._weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias (out,)."""
+        return self._bias
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return (rows, out) for (rows, in)."""

@@ -120,13 +120,13 @@ class _Body(LeanModel):
     def remember(self, joined: Tensor, cache: LayerStates, place: Place) -> None:
         """Write keys and values of tokens (batch * n, width)."""
         (states,), layer = cache.states, self._layers[0]
-        _, pair = self._project(layer, layer.input_norm(joined), place.views[0])
+        _, pair = self._turned(layer, layer.qkv(layer.input_norm(joined)), place.views[0])
         states.view(-1, self._width).index_copy_(0, place.rows, pair)
 
     def through_text(self, joined: Tensor, cache: LayerStates, place: Place) -> Tensor:
         """Return tokens (batch * n, width) when they have looked at the text, themselves included."""
         (states,), layer, view = cache.states, self._layers[0], place.views[0]
-        query, _ = self._project(layer, layer.input_norm(joined), view)
+        query, _ = self._turned(layer, layer.qkv(layer.input_norm(joined)), view)
         mixed = self._attend(query, states[place.slots, : place.seen], view.bias, layer.scale)
         return layer.output.added_to(joined, mixed)
 

@@ -47,6 +47,7 @@ from .decoding import LOOKUP, Family, require_faultless, room_for
 ROUNDS = 7  # timed, per policy that runs a drafter
 TEXT_ROUNDS = 21  # of the others: their drafts cost little, and they differ by less than forwards do from call to call
 WARM_UP = 1  # rounds before, untimed
+SETTLING = 2  # rounds of a kind before a timed one, at least: behind them a round may have run ahead of the host
 MOST_BEHIND = 16  # tokens; a drafter that is further behind catches up in an untimed round first
 ALWAYS = -1.0  # a least gain that every layer reaches
 
@@ -164,9 +165,10 @@ class _Running:
         What the caches hold behind another kind of round, or a GPU behind another graph, is no cost of it; short
         rounds take as many to settle as the profiler's forwards do.
         """
-        spent_ms = 0.0
-        while spent_ms < SETTLED.untimed_ms:
+        spent_ms, rounds = 0.0, 0
+        while spent_ms < SETTLED.untimed_ms or rounds < SETTLING:
             spent_ms += self.step(setup)[1]
+            rounds += 1
         return self.step(setup)
 
     def step(self, setup: RoundSetup) -> tuple[Round, float]:

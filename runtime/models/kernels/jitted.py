@@ -58,6 +58,12 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
+def launch_errors() -> tuple[type[Exception], ...]:
+    """Return what a launch raises where Triton cannot compile a function for a device, or the device cannot hold it."""
+    errors: tuple[type[Exception], ...] = (RuntimeError,)
+    return (*errors, import_module("triton.errors").TritonError) if has_triton() else errors
+
+
 def runs_triton(device: torch.device) -> bool:
     """Return whether Triton compiles for a device."""
     return device.type == "cuda" and has_triton()

@@ -1,0 +1,1 @@
+"""Greedy rounds as captured work, launched one ahead of the host."""

@@ -1,0 +1,257 @@
+"""Whole greedy rounds as captured work: draft, verification, acceptance, and what the next one begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...planner.growth.draft import ROOT_TOKEN, DraftBatch
+from ...planner.growth.room import deepest
+from ...planner.policies import ChainPolicy, PlainPolicy, StaticPolicy
+from ..cache import KeyValueCache
+from ..growth.captured import CapturedGrowth, RecordedDraft
+from ..growth.draft import batch_of
+from ..growth.grow import roots_on_device
+from ..growth.layout import tree_bits
+from ..models.forward import ForwardInput, TreeMask
+from ..models.graphed import GraphedModel, Replayed
+from ..setup import RoundSetup
+from ..stopwatch import Moment
+from ..transfer import Landing, host_memory
+from .acceptance import accepted_nodes, ancestors_of, path_of
+from .state import BatchState
+
+RIGID = (PlainPolicy, ChainPolicy, StaticPolicy)  # whose nodes' parents hang on no score
+IN_FLIGHT = 2  # rounds at once: one that is read, and the one behind it
+LAUNCHED, DRAFTED, DONE = range(3)  # moments of a round on the device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the host reads of a round."""
+
+    draft: DraftBatch
+    best: list[list[int]]  # (batch, n), the target's token behind each node and behind padding
+    ends: list[int]  # (batch,), tokens that were in the target's cache behind it
+    draft_ms: float  # on the device
+    verify_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """A round that the device runs, or has run; to be read before the one after the next is launched."""
+
+    rounds: CapturedRounds
+    record: Tensor  # on the host, (batch, any), there when DONE has come
+    moments: list[Moment]
+
+    def told(self) -> Told:
+        """Wait for the round, and for no other; return what it said."""
+        self.moments[DONE].wait()
+        return self.rounds.told(self.record, self.moments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verification:
+    """A recorded verification behind any draft of the setup."""
+
+    graph: Replayed
+    record: Tensor  # written by every replay: the draft's numbers, what is best behind each node, where rows end
+
+
+class CapturedRounds:
+    """Rounds of one setup and batch size over one cache of the target, each launched without the host's knowledge.
+
+    A round is two pieces of captured work, one by each model, or the target's alone. What they say is copied to one of
+    two places on the host, in turn, so that one round is read while the next one runs. There is one recording for each
+    number of cache positions in sight.
+    """
+
+    def __init__(
+        self,
+        setup: RoundSetup,
+        batch: int,
+        target: GraphedModel,
+        cache: KeyValueCache,
+        *,
+        seen_in: Callable[[int], int],
+        growth: CapturedGrowth | None,
+    ) -> None:
+        """Record nothing yet.
+
+        Args:
+            setup: of the rounds.
+            batch: sequences.
+            target: that verifies.
+            cache: the target's.
+            seen_in: the positions of it in sight where so many are needed.
+            growth: the drafter's; None for plain decoding.
+        """
+        self.setup, self.batch = setup, batch
+        self.deepest = 0 if growth is None else deepest(setup.policy)  # tokens of a draft that one round may accept
+        self.most_read = self.deepest + 1  # tokens that a drafter has to read behind a round of its own
+        self.state = BatchState(batch, self.most_read, target.device)
+        self._target, self._cache, self._seen_in, self._growth = target, cache, seen_in, growth
+        self._most_fed = max(setup.padded(tokens) for tokens in range(1, setup.policy.max_verify_tokens + 1))
+        self._drafted = Landing(torch.empty_like)
+        self._numbers = roots_on_device(batch, target.device).numbers()  # of the draft; where nobody drafts, always
+        self._widths: tuple[int, ...] = ()
+        self._drafts: dict[int, RecordedDraft] = {}  # by positions in sight
+        self._verifications: dict[int, _Verification] = {}
+        self._sight: tuple[Tensor, Tensor] | None = None  # what nodes of a rigid tree see
+        text = torch.ones(batch, self.most_read, self.most_read, dtype=torch.bool, device=target.device)
+        self._text_bits = tree_bits(text.tril())  # what tokens of a text see of each other
+        self._hosts: list[Tensor] = []
+        self._moments = [[Moment(target.device) for _ in range(DONE + 1)] for _ in range(IN_FLIGHT)]
+        self._launches = 0
+
+    def has_room(self, context: int) -> bool:
+        """Whether no cache ends before a round does at whose begin no row has more than `context` tokens cached."""
+        if context >= self._target.longest_context or context + self._most_fed > self._cache.capacity:
+            return False
+        return self._growth is None or self._sight_of(self._growth, context) is not None
+
+    @torch.inference_mode()
+    def begin(self, starts: Many[int], fresh: Many[Many[int]]) -> None:
+        """Let the next round begin where the host says; see `BatchState.put`."""
+        self.state.put(starts, fresh)
+
+    @torch.inference_mode()
+    def launch(self, context: int) -> Launched:
+        """Launch the round behind the last one; the host waits for nothing.
+
+        Args:
+            context: at least the tokens that any row then has in the target's cache; there is room.
+        """
+        draft = None if self._growth is None else self._draft(self._growth, context)
+        verification = self._verification(self._seen_in(context + self._most_fed))
+        turn = self._launches % IN_FLIGHT
+        if not self._hosts:
+            self._hosts = [host_memory(verification.record) for _ in range(IN_FLIGHT)]
+        moments = self._moments[turn]
+        moments[LAUNCHED].mark()
+        if draft is not None:
+            draft.graph.replay()
+        moments[DRAFTED].mark()
+        verification.graph.replay()
+        record = self._hosts[turn].copy_(verification.record, non_blocking=True)
+        moments[DONE].mark()
+        self._launches += 1
+        return Launched(rounds=self, record=record, moments=moments)
+
+    def told(self, record: Tensor, moments: Many[Moment]) -> Told:
+        """Return what a round said that is over."""
+        numbers, drafted = record.numpy(), self._numbers.shape[1]
+        return Told(
+            draft=batch_of(numbers[:, :drafted], self._widths),
+            best=numbers[:, drafted:-1].tolist(),
+            ends=numbers[:, -1].tolist(),
+            draft_ms=moments[LAUNCHED].ms_until(moments[DRAFTED]),
+            verify_ms=moments[DRAFTED].ms_until(moments[DONE]),
+        )
+
+    def _sight_of(self, growth: CapturedGrowth, context: int) -> int | None:
+        """Return the drafter's cache positions in sight, None where there are too few."""
+        return growth.seen_behind(context + 1, self.most_read, self.setup.policy)
+
+    def _draft(self, growth: CapturedGrowth, context: int) -> RecordedDraft:
+        seen = self._sight_of(growth, context)
+        assert seen is not None, "has_room was asked"
+        if seen not in self._drafts:
+            self._drafts[seen] = growth.record(
+                lambda: self._reading(growth.vocabulary, seen),
+                self._land,
+                longest=context + 1,
+                policy=self.setup.policy,
+                seen=seen,
+            )
+            self._widths = self._drafts[seen].widths
+        return self._drafts[seen]
+
+    def _land(self, numbers: Tensor) -> Tensor:
+        self._numbers = self._drafted(numbers)
+        return self._numbers
+
+    def _reading(self, vocabulary: int, seen: int) -> ForwardInput:
+        """Return the drafter's forward that reads what was emitted since it last drafted."""
+        state = self.state
+        places = torch.arange(self.most_read, device=state.fresh.device)
+        cached = state.starts + 1 - state.counts  # the newest token of the text is in neither cache
+        columns = cached.unsqueeze(1) + places
+        return ForwardInput(
+            tokens=state.fresh.clamp(max=vocabulary - 1),
+            positions=columns,
+            columns=columns,
+            bias=None,
+            seen=seen,
+            take=state.counts - 1,
+            tree=TreeMask(starts=cached, bits=self._text_bits),
+        )
+
+    def _verification(self, seen: int) -> _Verification:
+        if seen not in self._verifications:
+            with self.state.at_rest():
+                graph, record = self._target.record(lambda: self._verified(seen))
+            self._verifications[seen] = _Verification(graph=graph, record=record)
+        return self._verifications[seen]
+
+    def _verified(self, seen: int) -> Tensor:
+        """Verify a draft, move what is accepted together and go on behind it; return the round's record."""
+        starts = self.state.starts
+        tokens, parents, depths = self._widened()
+        sees, bits = self._ancestors(parents)
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        fed = torch.cat((self.state.newest, tokens[:, 1:].clamp(min=0, max=self._target.vocabulary - 1)), dim=1)
+        step = ForwardInput(
+            tokens=fed,
+            positions=starts.unsqueeze(1) + depths,
+            columns=starts.unsqueeze(1) + places,
+            bias=None,
+            seen=seen,
+            tree=TreeMask(starts=starts, bits=bits),
+        )
+        best = self._target.model.forward(step, self._cache).argmax(-1)
+        if self._growth is None:
+            counts, drawn = torch.ones_like(starts), best[:, :1]
+        else:
+            is_accepted = accepted_nodes(tokens, parents, sees, best)
+            nodes = path_of(is_accepted, depths, self.deepest)
+            counts, drawn = is_accepted.sum(dim=1), best.gather(1, nodes)
+            if self._has_branches:
+                self._cache.keep_paths(starts, nodes)
+        record = torch.cat((self._numbers, best, (starts + counts).unsqueeze(1)), dim=1)
+        self.state.advance(counts, drawn)
+        return record
+
+    @property
+    def _nodes(self) -> int:
+        """Nodes of every tree, the root included."""
+        return (self._numbers.shape[1] - 1) // 3
+
+    @property
+    def _has_branches(self) -> bool:
+        """Whether accepted nodes may lie apart; those of a chain lie where they belong."""
+        return self._nodes > self.deepest + 1
+
+    def _widened(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return tokens, parents and depths, each (batch, tokens fed); padding hangs below the root, with no token."""
+        padding = (0, self.setup.padded(self._nodes) - self._nodes)
+        tokens, parents, depths = self._numbers[:, :-1].chunk(3, dim=1)
+        if padding == (0, 0):
+            return tokens, parents, depths
+        return F.pad(tokens, padding, value=ROOT_TOKEN), F.pad(parents, padding), F.pad(depths, padding)
+
+    def _ancestors(self, parents: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what nodes see, (batch, n, n), and the same as a `TreeMask` has it; a rigid tree's is kept."""
+        if self._sight is not None:
+            return self._sight
+        sees = ancestors_of(parents, max(self.deepest, 1))  # 1: padding hangs below the root
+        found = sees, tree_bits(sees)
+        if isinstance(self.setup.policy, RIGID):
+            self._sight = found
+        return found

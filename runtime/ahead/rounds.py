@@ -1,0 +1,127 @@
+"""Greedy rounds one ahead of the host: while the host reads and commits a round, the device runs the next one.
+
+The round in flight is a bet that nothing changes: that the same sequences stand in the same slots, that they emit what
+the device says, and that the next round is of the same setup. Where the host finds otherwise it forgets the round. What
+it has written lies behind the committed text, where anything may lie, and whatever comes later runs behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+from ...planner.policies import PlainPolicy
+from ..cache import KeyValueCache
+from ..drafters.protocol import DraftsAhead
+from ..faults import Fault, reason_of
+from ..growth.captured import CapturedGrowth
+from ..models.graphed import GraphedModel
+from ..requests import Sequence, are_greedy
+from ..setup import RoundSetup
+from .captured import CapturedRounds, Launched, Told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bet:
+    """A round in flight that the host has not asked for yet."""
+
+    batch: list[Sequence]
+    starts: list[int]  # tokens in the target's cache of each, when it begins
+    round: Launched
+
+    def holds(self, batch: Many[Sequence], setup: RoundSetup) -> bool:
+        """Whether it is what is asked for: the same sequences in the same slots, as long, and the same setup."""
+        mine = self.round.rounds.setup
+        is_same = len(batch) == len(self.batch) and all(a is b for a, b in zip(batch, self.batch, strict=True))
+        return is_same and self.starts == [s.context for s in batch] and (setup is mine or setup == mine)
+
+
+class RoundsAhead:
+    """The rounds of one decoder over a captured target."""
+
+    def __init__(
+        self, target: GraphedModel, cache: KeyValueCache, *, seen_in: Callable[[int], int], faults: list[Fault]
+    ) -> None:
+        """Record nothing yet.
+
+        Args:
+            target: that verifies.
+            cache: the decoder's.
+            seen_in: the positions of it in sight where so many are needed.
+            faults: where what goes wrong is told.
+        """
+        self._target, self._cache, self._seen_in, self._faults = target, cache, seen_in, faults
+        self._rounds: dict[tuple[RoundSetup, int], CapturedRounds] = {}
+        self._refused: list[RoundSetup] = []  # that failed once
+        self._bet: _Bet | None = None
+
+    def told(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Told | None:
+        """Return what a round says, with the next one on its way; None where it has to be run as any other.
+
+        The caller commits what it says; the target's keys are moved already.
+
+        Args:
+            batch: the sequences in their slots.
+            setup: of the round.
+            drafter: who drafts by it; None where nobody does, or nobody who may draft ahead.
+        """
+        bet, self._bet = self._bet, None
+        is_plain = setup.drafter is None and isinstance(setup.policy, PlainPolicy)
+        if (drafter is None and not is_plain) or setup in self._refused or not are_greedy(s.request for s in batch):
+            return None
+        try:
+            is_there = bet is not None and bet.holds(batch, setup)
+            current = bet.round if bet is not None and is_there else self._begun(batch, setup, drafter)
+            return None if current is None else self._read(current, batch)
+        except Exception as error:  # whatever is wrong with it, nothing is committed: the round can run as any other
+            self._refuse(setup, error)
+            return None
+
+    def _begun(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Launched | None:
+        """Launch a round from where the host stands; None where it cannot be captured, or there is no room for it."""
+        growth: CapturedGrowth | None = None
+        fresh = [s.tokens[-1:] for s in batch]
+        if drafter is not None:
+            growth = drafter.growth_for(batch, setup.policy)
+            if growth is None:
+                return None
+            fresh = drafter.unread(batch)
+        key = setup, len(batch)
+        rounds = self._rounds.get(key)
+        if rounds is None:
+            rounds = self._rounds[key] = CapturedRounds(
+                setup, len(batch), self._target, self._cache, seen_in=self._seen_in, growth=growth
+            )
+        starts = [s.context for s in batch]
+        if max(map(len, fresh)) > rounds.most_read or not rounds.has_room(max(starts)):
+            return None
+        rounds.begin(starts, fresh)
+        return rounds.launch(max(starts))
+
+    def _read(self, current: Launched, batch: Many[Sequence]) -> Told:
+        """Launch the round behind one in flight, where that makes sense; then wait for that one."""
+        following = self._following(current.rounds, batch)
+        told = current.told()
+        if following is not None:
+            self._bet = _Bet(batch=list(batch), starts=told.ends, round=following)
+        return told
+
+    def _following(self, rounds: CapturedRounds, batch: Many[Sequence]) -> Launched | None:
+        """Launch the round behind one in flight; None where a sequence surely ends with that one, or has no room."""
+        context = max(s.context for s in batch) + rounds.most_read  # where all that is drafted is accepted
+        if any(s.left <= 1 for s in batch) or not rounds.has_room(context):
+            return None
+        try:
+            return rounds.launch(context)
+        except Exception as error:  # the round in flight is none the worse for it
+            self._refuse(rounds.setup, error)
+            return None
+
+    def _refuse(self, setup: RoundSetup, error: Exception) -> None:
+        """Run rounds of a setup as any others from now on, and say so once."""
+        self._bet = None
+        self._refused.append(setup)
+        self._rounds = {key: rounds for key, rounds in self._rounds.items() if key[0] != setup}
+        reason = f"rounds of {setup.policy.label} do not run ahead of the host any more: {reason_of(error)}"
+        self._faults.append(Fault(drafter=None, reason=reason))

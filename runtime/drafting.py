@@ -1,0 +1,80 @@
+"""The drafters of a decoder, each asked until it has failed too often: a drafter's fault costs drafts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Many
+
+from ..planner.growth.draft import DraftBatch
+from .drafters.lookup import roots_of
+from .drafters.protocol import Drafter, asked_of
+from .faults import MOST_FAULTS, Fault, reason_of, require_sound
+from .requests import Sequence
+from .setup import RoundSetup
+
+
+class Drafting:
+    """Drafters by name, and how often each has failed in a row."""
+
+    def __init__(self, drafters: Mapping[str, Drafter], vocabulary: int, faults: list[Fault]) -> None:
+        """Ask all of them.
+
+        Args:
+            drafters: by name.
+            vocabulary: the target's.
+            faults: where what goes wrong is told.
+        """
+        self.drafters = drafters
+        self._vocabulary, self._faults = vocabulary, faults
+        self._failures = dict.fromkeys(drafters, 0)  # in a row
+
+    @property
+    def is_faultless(self) -> bool:
+        """Whether no drafter has failed in its last round, or for good."""
+        return not any(self._failures.values())
+
+    def asked(self, setup: RoundSetup) -> Drafter | None:
+        """Return who drafts by a setup; None where nobody does, or rests."""
+        name = setup.drafter
+        if name is None or self._failures.get(name, MOST_FAULTS) >= MOST_FAULTS:
+            return None
+        return self.drafters[name]
+
+    def draft(self, batch: Many[Sequence], setup: RoundSetup) -> tuple[int, DraftBatch]:
+        """Return how many tokens the drafter had to read first, and its trees; only roots where it fails."""
+        drafter = self.asked(setup)
+        if drafter is None:
+            if setup.drafter is not None and setup.drafter not in self.drafters:
+                self._faults.append(Fault(drafter=setup.drafter, reason="there is no such drafter here"))
+            return 0, roots_of(len(batch))
+        try:
+            fresh, draft = drafter.fresh(batch), drafter.draft(batch, asked_of(drafter, setup.policy))
+        except Exception as error:  # whatever a drafter does wrong, the target goes on
+            self._note_failure(setup.drafter or "", error, 1)
+            return 0, roots_of(len(batch))
+        return self.sound(batch, setup, fresh, draft)
+
+    def sound(self, batch: Many[Sequence], setup: RoundSetup, fresh: int, draft: DraftBatch) -> tuple[int, DraftBatch]:
+        """Return what a drafter has read and drafted; only roots where it hands over no trees of known tokens."""
+        name = setup.drafter or ""
+        try:
+            require_sound(draft, len(batch), self._vocabulary)
+        except Exception as error:  # numbers of any kind come from a drafter
+            self._note_failure(name, error, 1)
+            return 0, roots_of(len(batch))
+        self._failures[name] = 0
+        return fresh, draft
+
+    def keep_up(self, tell: Callable[[Drafter], None]) -> None:
+        """Tell drafters of a sequence that came or moved; one that fails at it has lost track and rests for good."""
+        for name, drafter in self.drafters.items():
+            if self._failures[name] < MOST_FAULTS:
+                try:
+                    tell(drafter)
+                except Exception as error:
+                    self._note_failure(name, error, MOST_FAULTS)
+
+    def _note_failure(self, name: str, error: Exception, weight: int) -> None:
+        self._failures[name] += weight
+        lost = "; it is not asked again" if self._failures[name] >= MOST_FAULTS else ""
+        self._faults.append(Fault(drafter=name, reason=reason_of(error) + lost))

@@ -1,0 +1,35 @@
+"""What one round of decoding did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .faults import Fault
+from .lossy import Gates
+from .requests import Sequence
+from .setup import RoundSetup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What one round did; row i of each list is the i-th sequence of the batch before the round.
+
+    A round that ran ahead of the host (see `ahead/`) began before its step did. Its drafting and its forward are timed
+    by the device's own clock, and cut to what the step took: what the device had done before is no time of the step.
+    """
+
+    setup: RoundSetup
+    context: int  # most cached tokens of any sequence, before the round
+    sequences: list[int]  # index of each sequence
+    kept: list[int]  # tokens emitted per sequence
+    verify_tokens: int  # tokens per sequence fed to the target, padding included
+    widths: tuple[int, ...]  # draft nodes per sequence of each drafter forward, the root's own first
+    fresh: int  # tokens per sequence really fed to the first of them: what was committed since the last draft
+    finished: list[Sequence]
+    levels: tuple[int, ...] = ()  # of a stack, which of its models ran each forward, 0 being next to the target
+    faults: tuple[Fault, ...] = ()  # what went wrong; the output is right all the same
+    lossy: tuple[int, ...] = ()  # of a lossy round, tokens per sequence among the kept that are not the target's own
+    gates: tuple[Gates, ...] = ()  # of a lossy round, what its rule met along each sequence's chain
+    draft_ms: float = 0.0  # drafting, the growing of trees included
+    verify_ms: float = 0.0  # the target's forward, on a GPU with the drawing behind it
+    round_ms: float = 0.0  # everything, by the host's clock: from the beginning of the step to its end

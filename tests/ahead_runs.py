@@ -1,0 +1,128 @@
+"""Decoding from captured work on the CPU, watched: what is launched, and what the host knew of the text by then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.models.forward import CausalModel
+from spectune.runtime.models.graphed import GraphedModel
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import PLAIN, RoundSetup, Schedule, always
+
+from .decoded_runs import CAPACITY, POLICIES, Run, run
+from .repeated import Repeating, Repetition
+from .tiny_models import perturbed, tiny_llama
+
+LLAMA = tiny_llama(layers=2, seed=0)
+SKETCH = perturbed(LLAMA, 0.06)
+TARGET, SMALL = LeanModel(LLAMA), LeanModel(SKETCH)
+KINDS = ("plain", "chain", "static", "eagle2")
+
+
+class Noting(Repetition):
+    """Recorded work that says so before it runs again."""
+
+    def __init__(self, run: Callable[[], Tensor], note: Callable[[], None]) -> None:
+        super().__init__(run)
+        self.note = note
+
+    def replay(self) -> None:
+        self.note()
+        super().replay()
+
+
+class Watched(Repeating):
+    """A recorder whose work tells each of its replays; it may be made to fail."""
+
+    def __init__(self, note: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self.note = note
+        self.fails: Callable[[int], bool] = lambda recordings: False  # asked before every recording
+
+    def record(self, run: Callable[[], Tensor]) -> tuple[Noting, Tensor]:
+        if self.fails(len(self.recorded)):
+            raise MemoryError("no room for another recording")
+        self.recorded.append(noting := Noting(run, self.note))
+        return noting, noting.found
+
+    @property
+    def replays(self) -> int:
+        """How often recorded work ran again."""
+        return sum(work.replays for work in self.recorded)
+
+
+@dataclass
+class Captured:
+    """A target and its drafter, both captured, and what they recorded."""
+
+    slots: int = 3
+    capacity: int = CAPACITY
+    target_model: CausalModel = TARGET
+    drafter_model: CausalModel = SMALL
+    targets: Watched = field(default_factory=Watched)
+    drafts: Watched = field(default_factory=Watched)
+
+    def __post_init__(self) -> None:
+        self.target = GraphedModel(self.target_model, self.targets)
+        model = GraphedModel(self.drafter_model, self.drafts)
+        self.drafter = ModelDrafter(model, slots=self.slots, capacity=self.capacity, on_device=True)
+
+    @property
+    def others(self) -> int:
+        """How many forwards the target has recorded for rounds that did not run ahead."""
+        return sum(len(graphs) for graphs in self.target._graphs.values())
+
+    def decoder(self, schedule: Schedule, more: Mapping[str, Drafter] | None = None) -> Decoder:
+        drafters = {"it": self.drafter, **(more or {})}
+        return Decoder(self.target, drafters, schedule, slots=self.slots, capacity=self.capacity)
+
+    def run(
+        self,
+        requests: Many[Request],
+        schedule: Schedule,
+        more: Mapping[str, Drafter] | None = None,
+        *,
+        watch: Callable[[Decoder], None] = lambda decoder: None,
+        may_fail: bool = False,
+    ) -> Run:
+        drafters = {"it": self.drafter, **(more or {})}
+        options = {"slots": self.slots, "capacity": self.capacity}
+        return run(self.target, requests, schedule, drafters, **options, watch=watch, may_fail=may_fail)
+
+
+def setup_of(kind: str, **more: tuple[int, ...]) -> RoundSetup:
+    """Return how rounds of a kind run."""
+    return PLAIN if kind == "plain" else RoundSetup(policy=POLICIES[kind], drafter="it", **more)
+
+
+def eagerly(
+    requests: Many[Request],
+    schedule: Schedule,
+    more: Mapping[str, Drafter] | None = None,
+    *,
+    slots: int = 3,
+    capacity: int = CAPACITY,
+    target: CausalModel = TARGET,
+    model: CausalModel = SMALL,
+) -> Run:
+    """Return what forwards do that run as they come, with trees that grow as tensors."""
+    drafter = ModelDrafter(model, slots=slots, capacity=capacity, on_device=True)
+    return run(target, requests, schedule, {"it": drafter, **(more or {})}, slots=slots, capacity=capacity)
+
+
+def told(rounds: Many[Round]) -> list[tuple[object, ...]]:
+    """Return what rounds did, but for their times."""
+    return [(one.sequences, one.kept, one.verify_tokens, one.widths, one.fresh, one.context) for one in rounds]
+
+
+def plainly(requests: Many[Request]) -> list[tuple[int, ...]]:
+    """Return the target's own texts."""
+    return run(TARGET, requests, always(PLAIN)).outputs

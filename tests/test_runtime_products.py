@@ -1,0 +1,99 @@
+"""A layer's products in one launch each, in whole forwards, against the same model step by step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from spectune.runtime.models.choices import Choices
+from spectune.runtime.models.graphed import GraphedModel
+from spectune.runtime.models.kernels.jitted import has_triton
+from spectune.runtime.models.kernels.row_products import ONE_ROW, SEVERAL_ROWS
+from spectune.runtime.models.products import STEP_BY_STEP, FusedProducts
+
+from .fused_forward import forward_by_kernels, logits_of, step_of, tiny_lean
+from .interpreted import HAS_GPU, launch
+
+needs_triton = pytest.mark.skipif(not has_triton(), reason="needs triton")
+needs_gpu = pytest.mark.skipif(not (has_triton() and HAS_GPU), reason="needs triton and a GPU")
+TEXT = torch.tensor([[3, 1, 4, 1, 5]])
+NONE = -1
+KINDS = {  # products of one row that differ: with a bias, a norm's wide weight, an activation, or norms behind them
+    "llama": 4,
+    "qwen2": 4,
+    "qwen3": 4,
+    "gemma": 4,  # its activation is torch's; the product behind it is of a kind of its own
+    "gemma3": 2,  # norms stand behind the two others
+}
+
+
+def by_kernels(tokens: Tensor, *, family: str, dtype: torch.dtype, last: bool) -> tuple[Tensor, list[int]]:
+    """Return logits and the ways in which products were done."""
+    ways = torch.full((16,), NONE)
+    logits, _, _, filled = launch(forward_by_kernels, TEXT, tokens, ways, family=family, dtype=dtype, last=last)
+    assert logits is not None and filled is not None
+    return logits, [way for way in filled.tolist() if way != NONE]
+
+
+def step_by_step(tokens: Tensor, family: str) -> Tensor:
+    """Return the logits of the model in float64, eagerly."""
+    model = tiny_lean(family, torch.float64, torch.device("cpu"))
+    return logits_of(model, TEXT, step_of(model, tokens, by_tree=False))
+
+
+@needs_triton
+@pytest.mark.parametrize("family", KINDS)
+def test_a_token_by_fused_products_is_what_it_is_step_by_step(family: str) -> None:
+    token = torch.tensor([[9]])
+    logits, ways = by_kernels(token, family=family, dtype=torch.float32, last=True)
+    assert ways == [len(ONE_ROW)] * KINDS[family]
+    torch.testing.assert_close(logits.double(), step_by_step(token, family), rtol=1e-4, atol=1e-4)
+
+
+@needs_triton
+@pytest.mark.parametrize("family", KINDS)
+def test_several_tokens_by_fused_products_are_what_they_are_step_by_step(family: str) -> None:
+    tokens = torch.tensor([[9, 2, 6]])
+    logits, ways = by_kernels(tokens, family=family, dtype=torch.float16, last=True)
+    assert ways == [len(SEVERAL_ROWS)] * (KINDS[family] - 2)  # float16 is not normed before the division
+    expected = step_by_step(tokens, family)
+    torch.testing.assert_close(logits.double(), expected, rtol=0, atol=0.02 * float(expected.abs().max()))
+
+
+@needs_triton
+def test_where_the_usual_way_is_the_fastest_it_is_taken() -> None:
+    token = torch.tensor([[9]])
+    logits, ways = by_kernels(token, family="llama", dtype=torch.float32, last=False)
+    assert ways == [0] * KINDS["llama"]
+    torch.testing.assert_close(logits.double(), step_by_step(token, "llama"), rtol=1e-4, atol=1e-4)
+
+
+def test_a_forward_that_is_not_captured_goes_step_by_step() -> None:
+    model = tiny_lean("llama", torch.float32, torch.device("cpu"))
+    tokens = torch.tensor([[9]])
+    model.reads_trees = True
+    cache = model.new_cache(1, 8)
+    assert model.place(step_of(model, tokens, by_tree=False), cache).products is STEP_BY_STEP
+    assert model.place(step_of(model, tokens, by_tree=True), cache).products is model.products
+
+
+def test_on_a_cpu_no_way_is_ever_measured() -> None:
+    model = tiny_lean("llama", torch.float32, torch.device("cpu"))
+    assert model.products.choices.timer is None
+
+
+@needs_gpu
+@pytest.mark.parametrize("count", [1, 2, 16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_captured_forward_measures_its_products_and_computes_what_the_eager_one_does(
+    count: int, dtype: torch.dtype
+) -> None:
+    model = tiny_lean("llama", dtype, torch.device("cuda", 0), hidden_size=256, intermediate_size=512)
+    model.products = FusedProducts(model.anatomy, choices := Choices(model.products.choices.timer))
+    tokens = torch.arange(count).unsqueeze(0)
+    eager = logits_of(model, TEXT, step_of(model, tokens, by_tree=False)).clone()
+    graphed = GraphedModel(model)
+    captured = logits_of(graphed, TEXT, step_of(model, tokens, by_tree=True))
+    assert len(choices.kept) == (0 if dtype == torch.float32 and count > 1 else 4)
+    torch.testing.assert_close(captured, eager, rtol=0, atol=(0.05 if dtype == torch.bfloat16 else 1e-3))
