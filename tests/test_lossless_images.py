@@ -157,7 +157,7 @@ def prefill(text: tuple[int, ...]) -> torch.Tensor:
 
 
 def test_a_long_prompt_is_read_in_pieces_that_may_cut_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spectune.runtime.decoder.PREFILL_TOKENS", 3)
+    monkeypatch.setattr("spectune.runtime.prefill.PREFILL_TOKENS", 3)
     assert run(TARGET, shown(REQUESTS)).outputs == theirs()
 
 
