@@ -22,7 +22,7 @@ from .cache import Kept
 from .drafters.lookup import roots_of
 from .drafters.protocol import Drafter, DraftsAhead, ReadsTarget
 from .drafting import Drafting
-from .draws import draw, drawn_from, scored
+from .draws import best_tokens, draw, drawn_from, scored
 from .faults import Fault, is_out_of_memory, reason_of
 from .layout import Masks, ancestors, lay_out, seen_by, widened
 from .lossy import Gates
@@ -246,16 +246,16 @@ class Decoder:
         )
         self._watch.mark(LAID_OUT)
         self.forwards += 1
-        left = self._left(batch, draft, fed, setup)
-        if lossy is None and isinstance(self._target, GraphedModel) and are_greedy([s.request for s in batch]):
+        left, is_greedy = self._left(batch, draft, fed, setup), are_greedy(s.request for s in batch)
+        if lossy is None and isinstance(self._target, GraphedModel) and is_greedy:
             draws = self._target.best(step, self._cache)
             self._watch.mark(VERIFIED)
             return self._kept(batch, draft, draws, fed)
         logits = logits_of(self._target, step, self._cache, left)
         if logits.device.type == "cpu":
             self._watch.mark(VERIFIED)
-        scores = scored(logits, batch, tree_paths(batch, tokens, sees))
-        draws = drawn_from(scores, batch, depths)
+        scores = logits if is_greedy else scored(logits, batch, tree_paths(batch, tokens, sees))
+        draws = best_tokens(scores) if is_greedy else drawn_from(scores, batch, depths)
         if logits.device.type != "cpu":  # a GPU's forward ends behind its call; the draws tell that it has
             self._watch.mark(VERIFIED)
         loosely = None

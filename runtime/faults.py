@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from ..errors import ModelError
@@ -34,17 +33,20 @@ def require_sound(draft: DraftBatch, batch: int, vocabulary: int) -> None:
     shape = draft.tokens.shape  # that of parents and depths, too: see DraftBatch
     if shape[0] != batch:
         raise ModelError(f"a draft for {batch} sequences has {shape[0]} trees; repair the drafter")
-    if draft.sizes.min() < 1 or draft.sizes.max() > shape[1]:
-        raise ModelError(f"a draft of {shape[1]} nodes says that it has {draft.sizes.tolist()}; repair the drafter")
-    places = np.arange(shape[1])
-    nodes, before = places[1:], places[:-1]
-    parents, tokens, depths = draft.parents[:, 1:], draft.tokens[:, 1:], draft.depths
-    is_chain = bool((parents == before).all())
-    if not is_chain and ((parents < 0).any() or (parents >= nodes).any()):
-        raise ModelError("a draft has a node before its parent; repair the drafter")
-    is_foreign = (tokens < 0) | (tokens >= vocabulary)
-    if is_foreign.any() and (is_foreign & (nodes < draft.sizes[:, None])).any():
-        raise ModelError(f"a draft has tokens outside the target's vocabulary of {vocabulary}; repair the drafter")
-    above = depths[:, :-1] if is_chain else np.take_along_axis(depths, parents, axis=1)
-    if (depths[:, 1:] != above + 1).any():
-        raise ModelError("a draft has a node that is not one deeper than its parent; repair the drafter")
+    sizes = draft.sizes.tolist()
+    if min(sizes) < 1 or max(sizes) > shape[1]:
+        raise ModelError(f"a draft of {shape[1]} nodes says that it has {sizes}; repair the drafter")
+    rows = zip(draft.tokens.tolist(), draft.parents.tolist(), draft.depths.tolist(), sizes, strict=True)
+    for (
+        tokens,
+        parents,
+        depths,
+        size,
+    ) in rows:  # as lists: trees are small, and many calls of numpy dearer than few nodes
+        for node in range(1, len(parents)):
+            if not 0 <= parents[node] < node:
+                raise ModelError("a draft has a node before its parent; repair the drafter")
+            if depths[node] != depths[parents[node]] + 1:
+                raise ModelError("a draft has a node that is not one deeper than its parent; repair the drafter")
+        if size > 1 and not 0 <= min(tokens[1:size]) <= max(tokens[1:size]) < vocabulary:
+            raise ModelError(f"a draft has tokens outside the target's vocabulary of {vocabulary}; repair the drafter")

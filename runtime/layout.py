@@ -25,7 +25,8 @@ class Masks:
     """The mask of a forward, in memory that is allocated once and written anew for every forward.
 
     A forward of n tokens finds room for n tokens of every slot that see the whole cache, so the memory does not grow
-    with the text. On a GPU the host's part is pinned by torch, so that copying it waits for nothing.
+    with the text. On a CPU it is written where it is read. On a GPU the host's part is pinned by torch, so that copying
+    it waits for nothing.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device, *, slots: int = 1, capacity: int = 0) -> None:
@@ -39,24 +40,28 @@ class Masks:
         """
         self._host, self._device = Arena(torch.float32, torch.device("cpu")), Arena(dtype, device)
         self._slots, self._capacity = slots, capacity
+        self._is_near = device.type == "cpu"
+        self._written = torch.int16 if dtype.itemsize == 2 else dtype  # numpy knows no bf16, but its bits
+        numbers = torch.tensor([0.0, -torch.inf], dtype=dtype if self._is_near else torch.float32)
+        self._open, self._shut = (numbers.view(self._written) if self._is_near else numbers).numpy()
 
     def mask(self, contexts: Sequence[int], visible: Bools, seen: int) -> torch.Tensor:
         """Return (batch, n, seen): 0 on the context and the visible nodes, -inf elsewhere; valid until the next."""
         shape = (len(contexts), visible.shape[1], seen)
         rows = 1 if len(contexts) == 1 else self._slots  # a prompt is read alone, in longer pieces
-        for arena in (self._host, self._device):
+        for arena in (self._device,) if self._is_near else (self._host, self._device):
             arena.reserve(rows * shape[1] * self._capacity)
-        host = self._host.view(shape)
-        bias = host.numpy()
-        bias.fill(-np.inf)
-        opened = np.where(visible, np.float32(0.0), np.float32(-np.inf))
-        for row, context in enumerate(contexts):
-            bias[row, :, :context] = 0.0
-            bias[row, :, context : context + visible.shape[2]] = opened[row if len(opened) > 1 else 0]
         placed = self._device.view(shape)
-        if placed.device.type == "cuda":
-            return placed.copy_(host.pin_memory(), non_blocking=True)
-        return placed.copy_(host)
+        host = placed if self._is_near else self._host.view(shape)
+        bias = (host.view(self._written) if self._is_near else host).numpy()
+        bias.fill(self._shut)
+        opened = np.where(visible, self._open, self._shut)
+        for row, context in enumerate(contexts):
+            bias[row, :, :context] = self._open
+            bias[row, :, context : context + visible.shape[2]] = opened[row if len(opened) > 1 else 0]
+        if self._is_near:
+            return placed
+        return placed.copy_(host.pin_memory() if placed.device.type == "cuda" else host, non_blocking=True)
 
 
 def seen_by(model: CausalModel, capacity: int) -> Callable[[int], int] | None:

@@ -97,8 +97,8 @@ def peak_bytes(
     held += sum(_held(model, device_kind) + load.slots * _cached(model, load.capacity) for model in (target, *drafters))
     held += load.slots * load.capacity * sum(one.tapped_bytes for one in tapped)
     held += load.slots * load.resumed_tokens * sum(one.state_bytes for one in tapped)
-    held += rows * load.capacity * _mask_bytes(target, device_kind)
-    held += sum(fed_pairs(drafter, load) * _mask_bytes(drafter, device_kind) for drafter in drafters)
+    held += rows * load.capacity * target.number_bytes
+    held += sum(fed_pairs(drafter, load) * drafter.number_bytes for drafter in drafters)
     prompt_mask = piece * load.prompt_tokens * target.number_bytes  # its own, while it is read
     forwards = [
         prompt_mask + piece * waiting + inside(target, piece, piece * load.prompt_tokens),
@@ -120,11 +120,6 @@ def _cached(model: Footprint, capacity: int) -> int:
     """Return a sequence's keys and values, and the features that a head keeps with them."""
     further = 0 if model.beside is None else model.beside.further_positions
     return (capacity + further) * model.kv_bytes_per_token
-
-
-def _mask_bytes(model: Footprint, device_kind: str) -> int:
-    """Return the bytes of one mask entry: masks are made in float32 on the host and kept as the model takes them."""
-    return model.number_bytes + (DRAWN if device_kind == "cpu" and model.number_bytes else 0)
 
 
 def _drawing_bytes(model: Footprint, load: Load, device_kind: str, is_sampled: bool) -> int:
