@@ -113,6 +113,13 @@ def tree_sweep(
 
 
 @compiled
+def read_and_grow(a: Automaton, fresh: Ints, bound: Bound, ranking: Ranking, places: Ints, tree: Ints) -> int:
+    """Append tokens to the text, for which there is room, and do what `best_tree` does: one call for both."""
+    read(a, fresh)
+    return best_tree(a, bound, ranking, places, tree)
+
+
+@compiled
 def best_tree(a: Automaton, bound: Bound, ranking: Ranking, places: Ints, tree: Ints) -> int:
     """Write the tree behind the text's end; return its nodes, root apart.
 

@@ -43,8 +43,7 @@ class TextState:
                 return chain_tree(find_continuation(tokens, *sizes, policy.occurrence_in_text))
             case SuffixPolicy() | SuffixTreePolicy():
                 self._suffix = self._suffix or SuffixText()
-                self._suffix.read(tokens[self._suffix.length :])
-                return self._suffix.draft(policy)
+                return self._suffix.draft(policy, tokens[self._suffix.length :])
             case CachebackPolicy():
                 table = self._table(policy)
                 table.read(tokens[table.length :])

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..growth.draft import Ints
 from ..kernels.automaton import FIRST, MATCHED, NEWEST, READ, Automaton, automaton_of, read
-from ..kernels.ranking import ranking_of
-from ..kernels.suffix import Bound, best_tree
+from ..kernels.ranking import Ranking, ranking_of
+from ..kernels.suffix import Bound, read_and_grow
 from ..policies.text import SuffixPolicy, SuffixTreePolicy
 from .tree import TextTree, chain_tree, room_for_tree
 
@@ -24,6 +25,7 @@ class SuffixText:
     def __init__(self) -> None:
         """Start with no token."""
         self._automaton: Automaton = automaton_of(FIRST_ROOM)
+        self._rankings: dict[int, tuple[Ranking, Ints]] = {}  # by most nodes, with room to work in
 
     @property
     def length(self) -> int:
@@ -37,16 +39,24 @@ class SuffixText:
 
     def read(self, tokens: Sequence[int]) -> None:
         """Append tokens; O(1) amortised each for the automaton, and a step for each set of places its end occurs at."""
+        fresh = self._placed(tokens)  # first: it may make another automaton
+        read(self._automaton, fresh)
+
+    def draft(self, policy: SuffixPolicy | SuffixTreePolicy, fresh: Sequence[int] = ()) -> TextTree:
+        """Append tokens; return what the policy drafts behind the text."""
+        if isinstance(policy, SuffixTreePolicy):
+            return self._tree(policy, fresh)
+        self.read(fresh)
+        return self._chain(policy)
+
+    def _placed(self, tokens: Sequence[int]) -> Ints:
+        """Have room for more tokens; return what is to be read: the whole text where the automaton is a new one."""
         needed = self.length + len(tokens)
         fresh = np.array(tokens, dtype=np.int64)
         if needed > len(self._automaton.text):
             fresh = np.concatenate([self._automaton.text[: self.length], fresh])
             self._automaton = automaton_of(2 * needed)
-        read(self._automaton, fresh)
-
-    def draft(self, policy: SuffixPolicy | SuffixTreePolicy) -> TextTree:
-        """Return what the policy drafts behind the text."""
-        return self._chain(policy) if isinstance(policy, SuffixPolicy) else self._tree(policy)
+        return fresh
 
     def _chain(self, policy: SuffixPolicy) -> TextTree:
         match = self.match
@@ -57,9 +67,12 @@ class SuffixText:
         places = start + np.arange(most) % (self.length - start)  # a copy that reaches the end goes on with itself
         return chain_tree(self._automaton.text[places])
 
-    def _tree(self, policy: SuffixTreePolicy) -> TextTree:
+    def _tree(self, policy: SuffixTreePolicy, fresh: Sequence[int]) -> TextTree:
         most = policy.nodes - 1
-        tree, places = room_for_tree(most), np.empty(most, dtype=np.int64)
+        if most not in self._rankings:
+            self._rankings[most] = ranking_of(most), np.empty(most, dtype=np.int64)
+        ranking, places = self._rankings[most]
+        tree, placed = room_for_tree(most), self._placed(fresh)
         bound = Bound(most, policy.factor, policy.offset, policy.least_chance)
-        nodes = best_tree(self._automaton, bound, ranking_of(most), places, tree)
+        nodes = read_and_grow(self._automaton, placed, bound, ranking, places, tree)
         return tree[:, : nodes + 1]
