@@ -105,3 +105,16 @@ def test_masks_of_as_many_tokens_lie_in_one_place_however_long_the_text_grows() 
     sight = np.tri(3, dtype=np.bool_)[None]
     places = {masks.mask([context] * rows, sight, context + 3).data_ptr() for rows in (4, 2) for context in (5, 60, 97)}
     assert len(places) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_a_mask_of_any_format_opens_each_rows_context_and_what_its_nodes_see(dtype: torch.dtype) -> None:
+    sight = np.stack([np.tri(3, dtype=np.bool_), np.eye(3, dtype=np.bool_)])
+    masks = Masks(dtype, torch.device("cpu"), slots=2, capacity=8)
+    masks.mask([5, 5], np.ones((2, 3, 3), dtype=np.bool_), 8)  # what lay there before must not show
+    found = masks.mask([2, 4], sight, 7)
+    expected = torch.full((2, 3, 7), -torch.inf, dtype=dtype)
+    for row, context in enumerate((2, 4)):
+        expected[row, :, :context] = 0.0
+        expected[row, :, context : context + 3][torch.from_numpy(sight[row])] = 0.0
+    assert found.dtype == dtype and torch.equal(found, expected)
