@@ -1,18 +1,19 @@
 """How fast does the runtime decode, how much of a round is not forwards, and does the prediction hold?
 
-Profiles the demo family at batch 1, 4 and 8, plans, and races plain and planned decoding on the trace's own prompts,
-where the prediction is to be met, and on prompts nobody has seen, where its interval is to cover what is measured. Two
-gauges race with them: they time the largest forward of either's rounds as the profiler does, and so tell how fast the
-machine is now against when it was profiled. The prediction is judged at the machine's pace of the race; its error as
-promised is told beside it. The interval has to cover what is measured as it was promised: it includes the machine's
-drift. Then both race `transformers.generate` and, at batch 1, its assisted generation with every drafter and its prompt
-lookup. All of a race run in turns; medians over races count. Last, where the extra is installed, llama.cpp decodes the
-same prompts from files of the same weights: plain and by n-grams, and at batch 1 with a draft model at several lengths
-too. It races by itself, since its threads spin between its turns and slow whoever runs beside them. Host overhead is
-the share of a round that is spent in no model's forward, counted in a pass of its own. The last line is one JSON
-object.
+Profiles the demo family at batch 1, 4 and 8, plans, and at once races plain and planned decoding on the trace's own
+prompts, where the prediction is to be met, and on prompts nobody has seen, where its interval is to cover what is
+measured. Two gauges race with them: they time the largest forward of either's rounds as the profiler does, and so tell
+how fast the machine is now against when it was profiled. The prediction is judged at the machine's pace of the race;
+its error as promised is told beside it. The interval has to cover what is measured as it was promised: it includes the
+machine's drift. All of that is done `--repeats` times, a new profile each time, and medians count: a shared machine has
+another pace every minute. Then plain decoding and the last plan race `transformers.generate` and, at batch 1, its
+assisted generation with every drafter and its prompt lookup. All of a race run in turns. Last, where the extra is
+installed, llama.cpp decodes the same prompts from files of the same weights: plain and by n-grams, and at batch 1 with
+a draft model at several lengths too. It races by itself, since its threads spin between its turns and slow whoever runs
+beside them. Host overhead is the share of a round that is spent in no model's forward, counted in a pass of its own.
+The last line is one JSON object.
 
-    python benchmarks/decode.py [--races 2] [--budget 18]
+    python benchmarks/decode.py [--repeats 3] [--budget 18]
 """
 
 from __future__ import annotations
@@ -66,14 +67,20 @@ COVERED = 0.9  # of the 90 % intervals
 def main() -> None:
     """Run it and print the verdicts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--races", type=int, default=2, help="per batch, whose medians count")
+    parser.add_argument("--repeats", type=int, default=3, help="of profile, plan and races, whose medians count")
     parser.add_argument("--budget", type=float, default=18.0, help="seconds for latency cells")
     asked = parser.parse_args()
-    chapter = learned(0.0, asked.budget)
     family = load_family(family_models(family_folder()), dtype=DTYPE, device="cpu")
     traced = requests(calibration_prompts()[:PROFILE_PROMPTS], 0.0, seed=0)
     fresh = requests(evaluation_prompts()[:PROMPTS], 0.0, seed=1000)
-    cells = [one_cell(cell, family, traced, fresh, asked.races) for cell in chapter.cells]
+    promises: list[list[dict[str, Any]]] = []
+    for seed in range(asked.repeats):
+        chapter = learned(0.0, asked.budget)
+        promises.append([kept_promise(cell, family, traced, fresh, seed) for cell in chapter.cells])
+    cells = [
+        one_cell(cell, list(kept), family, fresh)
+        for cell, kept in zip(chapter.cells, zip(*promises, strict=True), strict=True)
+    ]
     absent = missing()
     if absent is None:
         with LlamaCpp(family_models(family_folder()), dtype=DTYPE) as engine:
@@ -135,29 +142,45 @@ def host_overhead(setup: RoundSetup, family: Family, asked: Sequence[Request], b
     return 1.0 - forwards_ms / rounds_ms
 
 
-def one_cell(cell: PlanCell, family: Family, traced: list[Request], fresh: list[Request], races: int) -> dict[str, Any]:
-    """Race one batch size; return what was promised and what was measured."""
-    ours = {PLAIN: plain_setup(cell), PLAN: setup_of(cell)}
+def _overheads(setups: dict[str, RoundSetup], family: Family, asked: list[Request], batch: int) -> dict[str, float]:
+    return {name: host_overhead(setup, family, asked, batch) for name, setup in setups.items()}
+
+
+def kept_promise(
+    cell: PlanCell, family: Family, traced: list[Request], fresh: list[Request], seed: int
+) -> dict[str, Any]:
+    """Race plain decoding and a plan right behind its profile; return what was promised and what was measured."""
+    setups = {PLAIN: plain_setup(cell), PLAN: setup_of(cell)}
     promised = {PLAIN: cell.plain, PLAN: cell.prediction}
-    on_traced, paces = _gauged(cell, ours, family, traced, races)
-    on_fresh, fresh_paces = _gauged(cell, ours, family, fresh, races)
-    beside = _raced(ours, family, fresh, cell.batch, races, _transformers(cell.batch, fresh))
+    on_traced, pace = _gauged(cell, setups, family, traced, seed)
+    on_fresh, fresh_pace = _gauged(cell, setups, family, fresh, seed)
+    return {
+        "policy": cell.policy.label,
+        "predicted": {name: promise.tokens_per_s for name, promise in promised.items()},
+        "traced_error": {name: _error(promised[name], on_traced[name] / pace[name]) for name in setups},
+        "traced_error_as_promised": {name: _error(promised[name], on_traced[name]) for name in setups},
+        "machine_speed": {"traced": pace, "fresh": fresh_pace},
+        "covered": [promised[name].low <= on_fresh[name] <= promised[name].high for name in setups],
+        "races": {"traced": on_traced, "fresh": on_fresh},
+    }
+
+
+def one_cell(cell: PlanCell, kept: list[dict[str, Any]], family: Family, fresh: list[Request]) -> dict[str, Any]:
+    """Race one batch size of the last plan beside transformers; return it with all promises."""
+    ours = {PLAIN: plain_setup(cell), PLAN: setup_of(cell)}
+    beside = _raced(ours, family, fresh, cell.batch, len(kept), _transformers(cell.batch, fresh))
     return {
         "batch": cell.batch,
         "policy": cell.policy.label,
-        "predicted": {name: promise.tokens_per_s for name, promise in promised.items()},
+        "predicted": _middle([one["predicted"] for one in kept]),
         "bandwidth_limit_tokens_per_s": _limit(cell),
-        "host_overhead": {name: host_overhead(setup, family, fresh, cell.batch) for name, setup in ours.items()},
-        "traced_error": {
-            name: _error(promised[name], [run[name] / pace[name] for run, pace in zip(on_traced, paces, strict=True)])
-            for name in ours
-        },
-        "traced_error_as_promised": {name: _error(promised[name], [run[name] for run in on_traced]) for name in ours},
-        "machine_speed": {"traced": paces, "fresh": fresh_paces},
-        "covered": [_covers(promised[name], run[name]) for run in on_fresh for name in ours],
+        "host_overhead": _middle([_overheads(ours, family, fresh, cell.batch) for _ in kept]),
+        "traced_error": _middle([one["traced_error"] for one in kept]),
+        "traced_error_as_promised": _middle([one["traced_error_as_promised"] for one in kept]),
+        "covered": [one for promise in kept for one in promise["covered"]],
         "beside_transformers": beside,
-        "speeds": {name: statistics.median(run[name] for run in on_fresh) for name in ours},
-        "races": {"traced": on_traced, "fresh": on_fresh},
+        "speeds": _middle([one["races"]["fresh"] for one in kept]),
+        "promises": kept,
     }
 
 
@@ -223,20 +246,22 @@ def verdicts(cells: list[dict[str, Any]]) -> dict[str, bool]:
 
 
 def _gauged(
-    cell: PlanCell, setups: dict[str, RoundSetup], family: Family, asked: list[Request], races: int
-) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
-    """Return the tokens/s of everybody in every race, and the machine's pace in it over the profile's, by setup."""
-    runs, paces = [], []
-    for seed in range(races):
-        gauges = {name: Gauge(cell, family.target, setup.policy.max_verify_tokens) for name, setup in setups.items()}
-        runs.append(_raced(setups, family, asked, cell.batch, seed, list(gauges.values())))
-        paces.append({name: gauge.speed for name, gauge in gauges.items()})
-    return runs, paces
+    cell: PlanCell, setups: dict[str, RoundSetup], family: Family, asked: list[Request], seed: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return everybody's tokens/s in one race, and the machine's pace in it over the profile's, by setup."""
+    gauges = {name: Gauge(cell, family.target, setup.policy.max_verify_tokens) for name, setup in setups.items()}
+    run = _raced(setups, family, asked, cell.batch, seed, list(gauges.values()))
+    return {name: run[name] for name in setups}, {name: gauge.speed for name, gauge in gauges.items()}
 
 
-def _error(promised: Prediction, speeds: Sequence[float]) -> float:
-    """Return measured over promised, less one; the median over races."""
-    return statistics.median(speeds) / promised.tokens_per_s - 1.0
+def _middle(runs: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the median of every entry over runs."""
+    return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+
+
+def _error(promised: Prediction, speed: float) -> float:
+    """Return measured over promised, less one."""
+    return speed / promised.tokens_per_s - 1.0
 
 
 def _raced(
@@ -282,10 +307,6 @@ def _transformers(batch: int, asked: list[Request]) -> list[Entrant]:
 
 def _assisted(name: str, target: Any, drafter: Any, asked: list[Request]) -> Entrant:  # Any: transformers' own models
     return GenerateEntrant(name, deepcopy(target), asked, 1, assistant_model=drafter)
-
-
-def _covers(promised: Prediction, measured: float) -> bool:
-    return promised.low <= measured <= promised.high
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ from .drafters.protocol import Drafter, DraftsAhead, ReadsTarget
 from .drafting import Drafting
 from .draws import best_tokens, draw, drawn_from, scored
 from .faults import Fault, is_out_of_memory, reason_of
-from .layout import Masks, ancestors, lay_out, seen_by, widened
+from .fed_trees import FedTrees
+from .layout import Masks, seen_by
 from .lossy import Gates
 from .lossy_round import LossyRound, refusal
 from .models.forward import CausalModel, LeftStates
@@ -34,7 +35,6 @@ from .prefill import read_prompt
 from .requests import Request, Sequence, are_greedy
 from .resumed import logits_of, states_left
 from .round import Round as Round  # what this module is asked for besides
-from .sampling import tree_paths
 from .setup import RoundSetup, Schedule
 from .stopwatch import Stopwatch
 from .walk import accept
@@ -199,7 +199,7 @@ class Decoder:
 
     def _verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> _Committed:
         """Return what was emitted; where a tree does not fit, its root alone is verified."""
-        fed = setup.padded(int(draft.sizes.max()))
+        fed = setup.padded(max(draft.sizes.tolist()))
         lossy = self._loosely(setup)
         try:
             return self._verify_tree(batch, draft, fed, setup, lossy)
@@ -228,22 +228,9 @@ class Decoder:
         setup: RoundSetup,
         lossy: LossyPolicy | None = None,
     ) -> _Committed:
-        nodes = int(draft.sizes.max())
-        tokens, parents, depths = (widened(a, nodes, fed) for a in (draft.tokens, draft.parents, draft.depths))
-        tokens[:, 0] = [s.tokens[-1] for s in batch]
-        contexts = [s.context for s in batch]
-        self._cache.require(max(contexts) + fed)
-        sees = ancestors(parents)
-        step = lay_out(
-            np.maximum(tokens, 0),
-            depths,
-            contexts,
-            sees,
-            dtype=self._target.dtype,
-            device=self._target.device,
-            masks=self._masks,
-            seen_in=self._seen_in,
-        )
+        trees = FedTrees(batch, draft, fed)
+        self._cache.require(max(trees.contexts) + fed)
+        step = trees.laid_out(self._masks, self._seen_in)
         self._watch.mark(LAID_OUT)
         self.forwards += 1
         left, is_greedy = self._left(batch, draft, fed, setup), are_greedy(s.request for s in batch)
@@ -254,14 +241,14 @@ class Decoder:
         logits = logits_of(self._target, step, self._cache, left)
         if logits.device.type == "cpu":
             self._watch.mark(VERIFIED)
-        scores = logits if is_greedy else scored(logits, batch, tree_paths(batch, tokens, sees))
-        draws = best_tokens(scores) if is_greedy else drawn_from(scores, batch, depths)
+        scores = logits if is_greedy else scored(logits, batch, trees.paths)
+        draws = best_tokens(scores) if is_greedy else drawn_from(scores, batch, trees.depths)
         if logits.device.type != "cpu":  # a GPU's forward ends behind its call; the draws tell that it has
             self._watch.mark(VERIFIED)
         loosely = None
         if lossy is not None:
             found = {"logits": logits, "scores": scores}
-            loosely = LossyRound(lossy, self._judges, **found, cache=self._cache, contexts=contexts)
+            loosely = LossyRound(lossy, self._judges, **found, cache=self._cache, contexts=trees.contexts)
         return self._kept(batch, draft, draws, fed, loosely)
 
     def _kept(

@@ -8,9 +8,16 @@ import torch
 
 from ..errors import ModelError
 from ..planner.growth.draft import DraftBatch
+from .kernels.trees import ASKEW, EARLY, FOREIGN, SOUND, flaw_of
+from .layout import whole
 from .reason import reason_of as reason_of  # what this module is asked for besides
 
 MOST_FAULTS = 3  # of one drafter in a row, after which it is not asked again
+FLAWS = {
+    EARLY: "a node before its parent",
+    ASKEW: "a node that is not one deeper than its parent",
+    FOREIGN: "tokens outside the target's vocabulary of {vocabulary}",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +43,9 @@ def require_sound(draft: DraftBatch, batch: int, vocabulary: int) -> None:
     sizes = draft.sizes.tolist()
     if min(sizes) < 1 or max(sizes) > shape[1]:
         raise ModelError(f"a draft of {shape[1]} nodes says that it has {sizes}; repair the drafter")
-    rows = zip(draft.tokens.tolist(), draft.parents.tolist(), draft.depths.tolist(), sizes, strict=True)
-    for (
-        tokens,
-        parents,
-        depths,
-        size,
-    ) in rows:  # as lists: trees are small, and many calls of numpy dearer than few nodes
-        for node in range(1, len(parents)):
-            if not 0 <= parents[node] < node:
-                raise ModelError("a draft has a node before its parent; repair the drafter")
-            if depths[node] != depths[parents[node]] + 1:
-                raise ModelError("a draft has a node that is not one deeper than its parent; repair the drafter")
-        if size > 1 and not 0 <= min(tokens[1:size]) <= max(tokens[1:size]) < vocabulary:
-            raise ModelError(f"a draft has tokens outside the target's vocabulary of {vocabulary}; repair the drafter")
+    if shape[1] == 1:
+        return
+    tokens, parents, depths = whole(draft.tokens), whole(draft.parents), whole(draft.depths)
+    flaw = flaw_of(tokens, parents, depths, whole(draft.sizes), vocabulary)
+    if flaw != SOUND:
+        raise ModelError(f"a draft has {FLAWS[flaw].format(vocabulary=vocabulary)}; repair the drafter")

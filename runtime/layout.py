@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ..profiler.records.role import CAPTURED
+from .kernels.trees import show
 from .models.arena import Arena
 from .models.forward import TREE_ATTENTION, WORD, CausalModel, ForwardInput, packed_input
 from .transfer import sent
@@ -38,30 +41,55 @@ class Masks:
             slots: most rows.
             capacity: most positions in sight; where it is not told, the memory grows to the largest mask.
         """
-        self._host, self._device = Arena(torch.float32, torch.device("cpu")), Arena(dtype, device)
+        self.dtype, self.device = dtype, device
         self._slots, self._capacity = slots, capacity
-        self._is_near = device.type == "cpu"
-        self._written = torch.int16 if dtype.itemsize == 2 else dtype  # numpy knows no bf16, but its bits
-        numbers = torch.tensor([0.0, -torch.inf], dtype=dtype if self._is_near else torch.float32)
-        self._open, self._shut = (numbers.view(self._written) if self._is_near else numbers).numpy()
+        kind = dtype if device.type == "cpu" else torch.float32
+        self._host = Arena(kind, torch.device("cpu"))
+        self._device = None if device.type == "cpu" else Arena(dtype, device)
+        self._written = torch.int16 if kind.itemsize == 2 else kind  # numpy knows no bf16, but its bits
+        self._open, self._shut = torch.tensor([0.0, -torch.inf], dtype=kind).view(self._written).numpy()
 
     def mask(self, contexts: Sequence[int], visible: Bools, seen: int) -> torch.Tensor:
         """Return (batch, n, seen): 0 on the context and the visible nodes, -inf elsewhere; valid until the next."""
-        shape = (len(contexts), visible.shape[1], seen)
-        rows = 1 if len(contexts) == 1 else self._slots  # a prompt is read alone, in longer pieces
-        for arena in (self._device,) if self._is_near else (self._host, self._device):
-            arena.reserve(rows * shape[1] * self._capacity)
-        placed = self._device.view(shape)
-        host = placed if self._is_near else self._host.view(shape)
-        bias = (host.view(self._written) if self._is_near else host).numpy()
+        shape = len(contexts), visible.shape[1], seen
+        bias = self._written_to(shape)[: math.prod(shape)].reshape(shape)
         bias.fill(self._shut)
         opened = np.where(visible, self._open, self._shut)
         for row, context in enumerate(contexts):
             bias[row, :, :context] = self._open
             bias[row, :, context : context + visible.shape[2]] = opened[row if len(opened) > 1 else 0]
-        if self._is_near:
-            return placed
-        return placed.copy_(host.pin_memory() if placed.device.type == "cuda" else host, non_blocking=True)
+        return self._read_from(shape)
+
+    def of_trees(self, contexts: Ints, parents: Ints, nodes: int, fed: int, seen: int) -> torch.Tensor:
+        """Return `mask`, (batch, fed, seen), of trees: a node sees its ancestors and itself, padding hangs on the root.
+
+        Args:
+            contexts: (batch,) committed tokens in the cache, per row.
+            parents: (batch, any), parents before children.
+            nodes: columns of it that are fed.
+            fed: tokens of each row, padding included.
+            seen: cache positions in sight.
+        """
+        shape = len(contexts), fed, seen
+        show(parents, nodes, contexts, self._open, self._shut, self._written_to(shape), fed, seen)
+        return self._read_from(shape)
+
+    def _written_to(self, shape: tuple[int, int, int]) -> NDArray[Any]:
+        """Return the memory (any,) that the host writes a mask of (rows, count, seen) to."""
+        rows, count, seen = shape
+        most = 1 if rows == 1 else self._slots  # a prompt is read alone, in longer pieces
+        self._host.reserve(most * count * self._capacity)
+        self._host.fit(rows * count * seen)
+        return self._host.numbers(self._written)
+
+    def _read_from(self, shape: tuple[int, int, int]) -> torch.Tensor:
+        """Return a written mask where the model reads it."""
+        written = self._host.view(shape)
+        if self._device is None:
+            return written
+        self._device.reserve(shape[1] * (1 if shape[0] == 1 else self._slots) * self._capacity)
+        placed = self._device.view(shape)
+        return placed.copy_(written.pin_memory() if placed.device.type == "cuda" else written, non_blocking=True)
 
 
 def seen_by(model: CausalModel, capacity: int) -> Callable[[int], int] | None:
@@ -175,6 +203,14 @@ def _chain(count: int) -> tuple[Ints, Bools]:
     seen = np.tri(count, dtype=np.bool_)[None]
     seen.flags.writeable = False
     return np.arange(-1, count - 1), seen
+
+
+def whole(numbers: NDArray[Any]) -> Ints:
+    """Return numbers of any kind as kernels take them; what is no number becomes one below all that mean something."""
+    if numbers.dtype == np.int64:
+        return np.ascontiguousarray(numbers)
+    with np.errstate(invalid="ignore"):
+        return np.ascontiguousarray(numbers, dtype=np.int64)
 
 
 def widened(array: Ints, nodes: int, fed: int) -> Ints:

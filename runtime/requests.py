@@ -119,12 +119,11 @@ class Sequence:
             drawn: tokens.
             lossy: places among them that are not the target's own.
         """
-        first, kept = len(self.tokens) - len(self.request.prompt), 0
-        for token in drawn:
-            if self.is_finished:
-                break
-            self.tokens.append(token)
-            kept += 1
+        first = len(self.tokens) - len(self.request.prompt)
+        stop, kept = self.request.stop, 0 if self.is_finished else min(len(drawn), self.left)
+        if stop:
+            kept = next((place + 1 for place in range(kept) if drawn[place] in stop), kept)
+        self.tokens.extend(drawn[:kept])
         self.lossy.extend(first + place for place in lossy if place < kept)
         return kept
 

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 def sent(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     """Return an array on a device; through pinned memory to a GPU, so that the host does not wait."""
     tensor = torch.from_numpy(array)
+    if device.type == "cpu":
+        return tensor
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 

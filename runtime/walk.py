@@ -30,9 +30,20 @@ def accept(tokens: Many[int], parents: Many[int], size: int, draws: Many[int]) -
 
     Source: the match rule of tree verification, Miao et al. 2023, arXiv:2305.09781.
     """
-    children = {(parents[node], tokens[node]): node for node in range(1, size)}
     nodes, drawn = [0], [draws[0]]
-    while (child := children.get((nodes[-1], drawn[-1]))) is not None:
+    while (child := _child(tokens, parents, size, nodes[-1], drawn[-1])) is not None:
         nodes.append(child)
         drawn.append(draws[child])
     return Acceptance(nodes=nodes, drawn=drawn)
+
+
+def _child(tokens: Many[int], parents: Many[int], size: int, parent: int, token: int) -> int | None:
+    """Return the last child of a node that has a token; few nodes of a tree are ever looked at."""
+    found, child = None, parent
+    while True:
+        try:
+            child = parents.index(parent, child + 1, size)
+        except ValueError:
+            return found
+        if tokens[child] == token:
+            found = child

@@ -36,3 +36,12 @@ def test_padding_is_never_accepted() -> None:
 
 def test_the_root_alone_yields_its_draw() -> None:
     assert accept((-1,), (-1,), 1, [4]).drawn == [4]
+
+
+def test_of_siblings_alike_the_last_goes_on() -> None:
+    path = accept((-1, 5, 5, 7, 8), (-1, 0, 0, 1, 2), 5, [5, 7, 8, 0, 3])
+    assert (path.nodes, path.drawn) == ([0, 2, 4], [5, 8, 3])
+
+
+def test_a_sibling_behind_the_end_is_padding() -> None:
+    assert accept((-1, 5, 6), (-1, 0, 0), 2, [6, 0, 0]).nodes == [0]

@@ -41,6 +41,21 @@ def ranking_of(most: int) -> Ranking:
     return Ranking(np.zeros(3, dtype=np.int64), ids, np.zeros(most), tokens, parents, depths, ties, marks)
 
 
+def ranking_memory_of(most: int) -> tuple[Floats, Ints]:
+    """Return what a ranking of so many nodes lies in: `chances`, and all else as lines of (8, most or more).
+
+    The lines are `head`, `ids`, `tokens`, `parents`, `depths`, `ties` and `marks`, then where nodes are written. Few
+    arrays are handed to a kernel faster than a tuple with names.
+    """
+    return np.zeros(most), np.zeros((8, max(most, 3)), dtype=np.int64)
+
+
+@compiled
+def ranking_in(chances: Floats, lines: Ints) -> Ranking:
+    """Return the ranking that lies there."""
+    return Ranking(lines[0], lines[1], chances, lines[2], lines[3], lines[4], lines[5], lines[6])
+
+
 @compiled
 def begin(ranking: Ranking, most: int) -> None:
     """Hold no node, and at most so many from now on."""
@@ -98,20 +113,27 @@ def mark_right(ranking: Ranking, count: int, own: Ints, now: int, is_right: Ints
 
 @compiled
 def write_tree(ranking: Ranking, count: int, places: Ints, tree: Ints) -> None:
-    """Write the first `count` nodes as a tree: tokens, parents and depths behind the root at node 0.
+    """Write the first `count` nodes as a tree: tokens, parents and depths, the root at node 0.
 
     Args:
         ranking: with so many nodes taken.
         count: nodes.
         places: (most,), room to work in.
-        tree: (3, most + 1), the root's column is left as it is; written.
+        tree: (3, most + 1) or wider; written.
     """
+    write_root(tree)
     for place in range(count):
         node = ranking.ids[place]
         places[node] = place + 1
         tree[0, place + 1] = ranking.tokens[node]
         tree[1, place + 1] = 0 if ranking.parents[node] == ROOT else places[ranking.parents[node]]
         tree[2, place + 1] = ranking.depths[node]
+
+
+@compiled
+def write_root(tree: Ints) -> None:
+    """Write the root's column: a token that is the caller's, no parent, depth 0."""
+    tree[0, 0], tree[1, 0], tree[2, 0] = -1, -1, 0
 
 
 @compiled

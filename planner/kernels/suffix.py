@@ -5,9 +5,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .arrays import Floats, Ints, Small
-from .automaton import FIRST, MATCHED, NONE, Automaton, clear, followed, read
+from .automaton import FIRST, MATCHED, NONE, READ, Automaton, automaton_in, clear, followed, read
 from .compiled import compiled
-from .ranking import MOST, ROOT, TAKEN, Ranking, begin, mark_right, put, take, write_tree
+from .ranking import (
+    MOST,
+    ROOT,
+    TAKEN,
+    Ranking,
+    begin,
+    mark_right,
+    put,
+    ranking_in,
+    take,
+    write_root,
+    write_tree,
+)
 
 LONGEST_MATCH = 64  # ends of the text that propose a tree; longer ones count as this long. The published code's depth
 
@@ -45,18 +57,18 @@ class Grid(NamedTuple):
 
 
 @compiled
-def suffix_sweep(texts: Texts, a: Automaton, most: int, matches: Ints, right: Ints) -> None:
+def suffix_sweep(texts: Texts, memory: Ints, most: int, matches: Ints, right: Ints) -> None:
     """Find, at every position, the longest end that occurred before, and how far the text goes on alike.
 
     Args:
         texts: recorded.
-        a: room for the longest of them.
+        memory: room for the longest of them.
         most: tokens to compare.
         matches: (rows,), written: tokens of the longest end that occurred before, 0 where none did.
         right: (2, rows), written: how many of the tokens behind its first and behind its newest earlier occurrence the
             target takes, at most `most`.
     """
-    row = 0
+    a, row = automaton_in(memory), 0
     for text in range(len(texts.prompts)):
         own = texts.tokens[texts.firsts[text] : texts.firsts[text + 1]]
         clear(a)
@@ -83,7 +95,7 @@ def _right(own: Ints, start: int, now: int, most: int) -> int:
 
 @compiled
 def tree_sweep(
-    texts: Texts, a: Automaton, grid: Grid, ranking: Ranking, is_right: Ints, accepted: Small, sizes: Small
+    texts: Texts, memory: Ints, grid: Grid, ranking: Ranking, is_right: Ints, accepted: Small, sizes: Small
 ) -> None:
     """Find, at every position, what each suffix tree of a grid has right and how large it is.
 
@@ -91,7 +103,7 @@ def tree_sweep(
 
     Args:
         texts: recorded.
-        a: room for the longest of them.
+        memory: room for the longest of them.
         grid: the limits.
         ranking: room for the most nodes of any tree.
         is_right: room for as many.
@@ -99,7 +111,7 @@ def tree_sweep(
         sizes: (settings, rows), written: root included.
     """
     widest = Bound(grid.nodes.max(), grid.factors.max(), grid.offsets.max(), grid.leasts.min())
-    row = 0
+    a, row = automaton_in(memory), 0
     for text in range(len(texts.prompts)):
         own = texts.tokens[texts.firsts[text] : texts.firsts[text + 1]]
         clear(a)
@@ -113,24 +125,24 @@ def tree_sweep(
 
 
 @compiled
-def read_and_grow(a: Automaton, fresh: Ints, bound: Bound, ranking: Ranking, places: Ints, tree: Ints) -> int:
-    """Append tokens to the text, for which there is room, and do what `best_tree` does: one call for both."""
-    read(a, fresh)
-    return best_tree(a, bound, ranking, places, tree)
-
-
-@compiled
-def best_tree(a: Automaton, bound: Bound, ranking: Ranking, places: Ints, tree: Ints) -> int:
-    """Write the tree behind the text's end; return its nodes, root apart.
+def read_and_grow(
+    memory: Ints, fresh: Ints, limits: Ints, least: float, chances: Floats, lines: Ints, tree: Ints
+) -> int:
+    """Append tokens to the text, for which there is room, and write the tree behind its end; return its nodes.
 
     Args:
-        a: the text.
-        bound: of the tree.
-        ranking, places: room for bound.nodes.
-        tree: (3, bound.nodes + 1), tokens, parents and depths behind the root's column; written.
+        memory: of the text.
+        fresh: what is new of it.
+        limits, least: numbers of its `Bound`, the chance apart.
+        chances, lines: memory of a ranking of so many nodes.
+        tree: (3, nodes + 1), tokens, parents and depths, the root first; written.
     """
+    a, ranking = automaton_in(memory), ranking_in(chances, lines)
+    bound = Bound(limits[0], limits[1], limits[2], least)
+    read(a, fresh)
     best, nodes = 0.0, 0
     state = _longest_looked_at(a)
+    write_root(tree)
     while state > 0:
         count = grow_behind(a, state, bound, ranking)
         score = 0.0
@@ -138,9 +150,43 @@ def best_tree(a: Automaton, bound: Bound, ranking: Ranking, places: Ints, tree: 
             score += ranking.chances[ranking.ids[place]]
         if score > best:
             best, nodes = score, count
-            write_tree(ranking, count, places, tree)
+            write_tree(ranking, count, lines[7], tree)
         state = a.links[state]
-    return nodes
+    return nodes + 1
+
+
+@compiled
+def read_and_copy(memory: Ints, fresh: Ints, copying: Ints, tree: Ints) -> int:
+    """Append tokens to the text, for which there is room, and write the chain that is copied behind its end.
+
+    Args:
+        memory: of the text.
+        fresh: what is new of it.
+        copying: most tokens, the factor and the offset of the bound by the match, the shortest match, and FIRST or
+            NEWEST.
+        tree: (3, most tokens + 1), tokens, parents and depths, the root first; written.
+
+    Returns:
+        The chain's nodes, root included; a copy that reaches the text's end goes on with itself.
+    """
+    a = automaton_in(memory)
+    read(a, fresh)
+    write_root(tree)
+    most, factor, offset, least, occurrence = copying
+    match, start = a.longest[a.head[MATCHED]], a.head[occurrence] + 1
+    if match < least:
+        return 1
+    most = min(most, factor * match + offset)
+    for place in range(most):
+        tree[0, place + 1] = a.text[start + place % (a.head[READ] - start)]
+        tree[1, place + 1], tree[2, place + 1] = place, place + 1
+    return int(most) + 1
+
+
+@compiled
+def append(memory: Ints, fresh: Ints) -> None:
+    """Append tokens to the text, for which there is room."""
+    read(automaton_in(memory), fresh)
 
 
 @compiled

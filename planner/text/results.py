@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..growth.draft import Bools, Ints
 from ..kernels.arrays import Small
-from ..kernels.automaton import automaton_of
+from ..kernels.automaton import memory_of
 from ..kernels.cacheback import Grid as TableGrid
 from ..kernels.cacheback import Limits, count_chances, table_sweep, trie_of
 from ..kernels.lookup import Search, lookup_sweep
@@ -66,7 +66,7 @@ def suffix_results(
     laid = _laid_out(texts)
     matches, right = np.zeros(laid.rows, dtype=np.int64), np.zeros((2, laid.rows), dtype=np.int64)
     most = max(policy.length for policy in policies)
-    suffix_sweep(laid.texts, automaton_of(laid.longest), most, matches, right)
+    suffix_sweep(laid.texts, memory_of(laid.longest), most, matches, right)
     for policy in policies:
         which = 0 if policy.occurrence == "first" else 1
         bound = np.minimum(policy.length, policy.factor * matches + policy.offset) * (matches >= policy.min_match)
@@ -86,7 +86,7 @@ def suffix_tree_results(
     )
     accepted, sizes = np.zeros((2, len(policies), laid.rows), dtype=np.int16)  # of many trees at once
     rooms = ranking_of(most), np.zeros(most, dtype=np.int64)
-    tree_sweep(laid.texts, automaton_of(laid.longest), grid, *rooms, accepted, sizes)
+    tree_sweep(laid.texts, memory_of(laid.longest), grid, *rooms, accepted, sizes)
     yield from zip(policies, map(_results, accepted, sizes), strict=True)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..growth.draft import Ints
-from ..kernels.automaton import FIRST, MATCHED, NEWEST, READ, Automaton, automaton_of, read
-from ..kernels.ranking import Ranking, ranking_of
-from ..kernels.suffix import Bound, read_and_grow
+from ..kernels.arrays import Floats, Ints
+from ..kernels.automaton import ENTRIES, FIRST, MATCHED, NEWEST, automaton_in, memory_of
+from ..kernels.ranking import ranking_memory_of
+from ..kernels.suffix import append, read_and_copy, read_and_grow
 from ..policies.text import SuffixPolicy, SuffixTreePolicy
-from .tree import TextTree, chain_tree, room_for_tree
+from .tree import TextTree
 
 FIRST_ROOM = 256  # tokens
 
@@ -24,55 +24,50 @@ class SuffixText:
 
     def __init__(self) -> None:
         """Start with no token."""
-        self._automaton: Automaton = automaton_of(FIRST_ROOM)
-        self._rankings: dict[int, tuple[Ranking, Ints]] = {}  # by most nodes, with room to work in
-
-    @property
-    def length(self) -> int:
-        """Tokens read."""
-        return int(self._automaton.head[READ])
+        self._memory = memory_of(FIRST_ROOM)
+        self._numbers: dict[SuffixPolicy, Ints] = {}  # of policies, as the kernel takes them
+        self._rooms: dict[int, tuple[Floats, Ints]] = {}  # to work in, by most nodes
+        self.length = 0  # tokens read
 
     @property
     def match(self) -> int:
         """Tokens of the text's longest end that occurred before."""
-        return int(self._automaton.longest[self._automaton.head[MATCHED]])
+        return int(automaton_in(self._memory).longest[self._memory[MATCHED]])
 
     def read(self, tokens: Sequence[int]) -> None:
         """Append tokens; O(1) amortised each for the automaton, and a step for each set of places its end occurs at."""
         fresh = self._placed(tokens)  # first: it may make another automaton
-        read(self._automaton, fresh)
+        append(self._memory, fresh)
 
     def draft(self, policy: SuffixPolicy | SuffixTreePolicy, fresh: Sequence[int] = ()) -> TextTree:
         """Append tokens; return what the policy drafts behind the text."""
+        placed = self._placed(fresh)
         if isinstance(policy, SuffixTreePolicy):
-            return self._tree(policy, fresh)
-        self.read(fresh)
-        return self._chain(policy)
+            return self._tree(policy, placed)
+        return self._chain(policy, placed)
 
     def _placed(self, tokens: Sequence[int]) -> Ints:
         """Have room for more tokens; return what is to be read: the whole text where the automaton is a new one."""
         needed = self.length + len(tokens)
         fresh = np.array(tokens, dtype=np.int64)
-        if needed > len(self._automaton.text):
-            fresh = np.concatenate([self._automaton.text[: self.length], fresh])
-            self._automaton = automaton_of(2 * needed)
+        if needed > self._memory[ENTRIES]:
+            fresh = np.concatenate([automaton_in(self._memory).text[: self.length], fresh])
+            self._memory = memory_of(2 * needed)
+        self.length = needed
         return fresh
 
-    def _chain(self, policy: SuffixPolicy) -> TextTree:
-        match = self.match
-        if match < policy.min_match:
-            return chain_tree(())
-        start = int(self._automaton.head[FIRST if policy.occurrence == "first" else NEWEST]) + 1
-        most = min(policy.length, policy.factor * match + policy.offset)
-        places = start + np.arange(most) % (self.length - start)  # a copy that reaches the end goes on with itself
-        return chain_tree(self._automaton.text[places])
+    def _chain(self, policy: SuffixPolicy, placed: Ints) -> TextTree:
+        if policy not in self._numbers:
+            occurrence = FIRST if policy.occurrence == "first" else NEWEST
+            numbers = policy.length, policy.factor, policy.offset, policy.min_match, occurrence
+            self._numbers[policy] = np.array(numbers, dtype=np.int64)
+        chain = np.empty((3, policy.length + 1), dtype=np.int64)
+        return chain[:, : read_and_copy(self._memory, placed, self._numbers[policy], chain)]
 
-    def _tree(self, policy: SuffixTreePolicy, fresh: Sequence[int]) -> TextTree:
+    def _tree(self, policy: SuffixTreePolicy, placed: Ints) -> TextTree:
         most = policy.nodes - 1
-        if most not in self._rankings:
-            self._rankings[most] = ranking_of(most), np.empty(most, dtype=np.int64)
-        ranking, places = self._rankings[most]
-        tree, placed = room_for_tree(most), self._placed(fresh)
-        bound = Bound(most, policy.factor, policy.offset, policy.least_chance)
-        nodes = read_and_grow(self._automaton, placed, bound, ranking, places, tree)
-        return tree[:, : nodes + 1]
+        if most not in self._rooms:
+            self._rooms[most] = ranking_memory_of(most)
+        tree, limits = np.empty((3, most + 1), dtype=np.int64), np.array([most, policy.factor, policy.offset])
+        nodes = read_and_grow(self._memory, placed, limits, policy.least_chance, *self._rooms[most], tree)
+        return tree[:, :nodes]

@@ -32,8 +32,8 @@ def batch_of(trees: Sequence[TextTree]) -> DraftBatch:
     """Return trees as one batch, padded to the largest; a tree by itself is not copied."""
     sizes = np.array([tree.shape[1] for tree in trees], dtype=np.int64)
     if len(trees) == 1:
-        tokens, parents, depths = trees[0][:, None]
-        return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=())
+        tree = trees[0]
+        return DraftBatch(tokens=tree[:1], parents=tree[1:2], depths=tree[2:], sizes=sizes, widths=())
     shape = (len(trees), int(sizes.max()))
     tokens, parents = np.full(shape, ROOT_TOKEN, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     depths = np.ones(shape, dtype=np.int64)

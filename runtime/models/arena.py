@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -18,15 +20,33 @@ class Arena:
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         """Hold nothing yet."""
         self._flat = torch.empty(0, dtype=dtype, device=device)
+        self._size = 0
+        self._numbers: NDArray[Any] | None = None
 
     def reserve(self, size: int) -> None:
         """Have room for views of `size` numbers, and for no more where it has to grow."""
-        if size > self._flat.numel():
-            self._flat = self._flat.new_empty(size)
+        if size > self._size:
+            self._grow(size)
+
+    def fit(self, size: int) -> None:
+        """Have room for views of `size` numbers, and for twice as much as before where it has to grow."""
+        if size > self._size:
+            self._grow(max(size, 2 * self._size))
 
     def view(self, shape: Sequence[int]) -> Tensor:
         """Return a contiguous view of that shape with any content."""
         size = math.prod(shape)
-        if size > self._flat.numel():
-            self._flat = self._flat.new_empty(max(size, 2 * self._flat.numel()))
-        return self._flat[:size].view(*shape)
+        self.fit(size)
+        steps = [size]
+        for count in shape:
+            steps.append(steps[-1] // max(count, 1))
+        return self._flat.as_strided(tuple(shape), steps[1:])  # one call; most views are made behind a forward
+
+    def numbers(self, kind: torch.dtype) -> NDArray[Any]:
+        """Return all of it, (any,), read as another type of the same size; on the host, and valid until it grows."""
+        if self._numbers is None:
+            self._numbers = self._flat.view(kind).numpy()
+        return self._numbers
+
+    def _grow(self, size: int) -> None:
+        self._flat, self._size, self._numbers = self._flat.new_empty(size), size, None

@@ -1,0 +1,97 @@
+"""The trees of a round as its target reads them: as many tokens of every sequence, laid out for one forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from functools import cached_property
+
+import numpy as np
+
+from ..planner.growth.draft import DraftBatch
+from .kernels.trees import place
+from .layout import Bools, Ints, Masks, ancestors, lay_out, whole, widened
+from .models.forward import ForwardInput
+from .requests import Sequence
+from .sampling import tree_paths
+from .transfer import sent
+
+ALONE: Bools = np.ones((1, 1, 1), dtype=np.bool_)  # what a root sees of the nodes behind its text
+
+
+class FedTrees:
+    """A batch of trees, cut or padded to the tokens that are fed; padding hangs on the root.
+
+    What only some rounds read is made when it is asked for.
+    """
+
+    def __init__(self, batch: Many[Sequence], draft: DraftBatch, fed: int) -> None:
+        """Take sound trees.
+
+        Args:
+            batch: the sequences, whose newest tokens are the roots.
+            draft: their trees.
+            fed: tokens of each that are fed, at least those of the largest tree.
+        """
+        self._batch, self._draft, self._fed = batch, draft, fed
+        self._nodes = max(draft.sizes.tolist())
+        self.contexts = [s.context for s in batch]
+
+    @cached_property
+    def tokens(self) -> Ints:
+        """(batch, fed), roots included; -1 where a row's tree has ended before the largest one."""
+        tokens = widened(self._draft.tokens, self._nodes, self._fed)
+        tokens[:, 0] = self._roots
+        return tokens
+
+    @cached_property
+    def depths(self) -> Ints:
+        """(batch, fed)."""
+        return widened(self._draft.depths, self._nodes, self._fed)
+
+    @cached_property
+    def sees(self) -> Bools:
+        """(batch, fed, fed), or (1, fed, fed) where all are chains."""
+        return ancestors(widened(self._draft.parents, self._nodes, self._fed))
+
+    @property
+    def paths(self) -> Ints | None:
+        """Each node's own path, None where no request penalises it; see `sampling.tree_paths`."""
+        if not any(s.request.penalises for s in self._batch):
+            return None
+        return tree_paths(self._batch, self.tokens, self.sees)
+
+    def laid_out(self, masks: Masks, seen_in: Callable[[int], int] | None = None) -> ForwardInput:
+        """Return what a model's forward reads.
+
+        Args:
+            masks: memory for its mask.
+            seen_in: as `layout.lay_out` takes it.
+        """
+        if seen_in is not None:
+            return lay_out(
+                np.maximum(self.tokens, 0),
+                self.depths,
+                self.contexts,
+                self.sees,
+                dtype=masks.dtype,
+                device=masks.device,
+                seen_in=seen_in,
+            )
+        ends = np.array([self._roots, self.contexts], dtype=np.int64)
+        seen = max(self.contexts) + self._fed
+        if self._fed == 1:
+            tokens, columns = sent(ends[:, :, None], masks.device)
+            is_open = min(self.contexts) == max(self.contexts)
+            bias = None if is_open else masks.mask(self.contexts, ALONE, seen)
+            return ForwardInput(tokens=tokens, positions=columns, columns=columns, bias=bias, seen=seen)
+        roots, contexts = ends
+        placed, draft = np.empty((3, len(contexts), self._fed), dtype=np.int64), self._draft
+        place(whole(draft.tokens), whole(draft.depths), self._nodes, roots, contexts, placed)
+        tokens, positions, columns = sent(placed, masks.device)
+        bias = masks.of_trees(contexts, whole(draft.parents), self._nodes, self._fed, seen)
+        return ForwardInput(tokens=tokens, positions=positions, columns=columns, bias=bias, seen=seen)
+
+    @property
+    def _roots(self) -> list[int]:
+        return [s.tokens[-1] for s in self._batch]

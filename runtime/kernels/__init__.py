@@ -1,0 +1,1 @@
+"""Compiled parts of a round on the host."""

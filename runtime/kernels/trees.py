@@ -1,0 +1,89 @@
+"""Drafted trees as a round reads them: one compiled call instead of many calls on arrays of few numbers.
+
+Behind a forward a core's caches hold weights, so what a round does on the host costs by the places it touches, not by
+the arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ...planner.kernels.arrays import Ints
+from ...planner.kernels.compiled import compiled
+
+SOUND, EARLY, ASKEW, FOREIGN = range(4)  # what `flaw_of` finds
+
+
+@compiled
+def flaw_of(tokens: Ints, parents: Ints, depths: Ints, sizes: Ints, vocabulary: int) -> int:
+    """Return the first thing that is wrong with a batch of trees, padding included but for its tokens.
+
+    EARLY: a node stands before its parent. ASKEW: a node is not one deeper than its parent. FOREIGN: a token is outside
+    the vocabulary.
+
+    Args:
+        tokens, parents, depths: (batch, nodes), the root's column included.
+        sizes: (batch,), nodes of each row that are no padding.
+        vocabulary: tokens of the target.
+    """
+    for row in range(len(sizes)):
+        for node in range(1, tokens.shape[1]):
+            parent = parents[row, node]
+            if parent < 0 or parent >= node:
+                return EARLY
+            if depths[row, node] != depths[row, parent] + 1:
+                return ASKEW
+        for node in range(1, sizes[row]):
+            if tokens[row, node] < 0 or tokens[row, node] >= vocabulary:
+                return FOREIGN
+    return SOUND
+
+
+@compiled
+def place(tokens: Ints, depths: Ints, nodes: int, roots: Ints, contexts: Ints, placed: Ints) -> None:
+    """Write the token, the position and the cache column of every token that is fed.
+
+    Args:
+        tokens, depths: (batch, any), the root's column included.
+        nodes: columns of them that are fed; what is fed behind them is padding.
+        roots: (batch,) token of each root.
+        contexts: (batch,) committed tokens in the cache.
+        placed: (3, batch, fed), written.
+    """
+    for row in range(len(roots)):
+        placed[0, row, 0] = roots[row]
+        placed[1, row, 0] = placed[2, row, 0] = contexts[row]
+        for node in range(1, placed.shape[2]):
+            is_real = node < nodes
+            placed[0, row, node] = max(tokens[row, node], 0) if is_real else 0
+            placed[1, row, node] = contexts[row] + (depths[row, node] if is_real else 0)
+            placed[2, row, node] = contexts[row] + node
+
+
+@compiled
+def show(
+    parents: Ints, nodes: int, contexts: Ints, opened: Any, shut: Any, flat: NDArray[Any], fed: int, seen: int
+) -> None:
+    """Write what every token that is fed sees: its row's context, its ancestors and itself. Padding hangs on the root.
+
+    Args:
+        parents: (batch, any), parents before children.
+        nodes: columns of it that are fed.
+        contexts: (batch,) committed tokens in the cache.
+        opened, shut: numbers of the mask, as it holds them.
+        flat: (any,), the mask (batch, fed, seen) and room behind it; written.
+        fed: tokens of each row.
+        seen: cache positions in sight.
+    """
+    for row in range(len(contexts)):
+        context, first = contexts[row], row * fed * seen
+        for node in range(fed):
+            line = flat[first + node * seen : first + (node + 1) * seen]
+            line[:context] = opened
+            line[context:] = shut
+            if node > 0:
+                above = first + (parents[row, node] if node < nodes else 0) * seen + context
+                line[context : context + node] = flat[above : above + node]
+            line[context + node] = opened
