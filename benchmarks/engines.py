@@ -6,7 +6,7 @@ plain decoding tells it, and the error as promised stands beside. All of that is
 count: a shared machine has another pace every minute, and plain decoding, which waits for memory, tells it of copies,
 which wait for arithmetic, only on average. Then a full sweep runs every setting, plain decoding, every drafter at
 lengths 1 to 8 and the engine's own n-gram sources, on prompts that nobody has seen. Every plan's setting, plain
-decoding and the sweep's best few race again in paired turns on four times as many of them, which decides. All settings
+decoding and the sweep's best few race again in paired turns, three times over four times as many of them, which decides. All settings
 of a concurrency run at once, in turns of random order, and the drift of the moments is taken out.
 
 Where an engine lets acceptance be set by hand, what was set must come back from its counters.
@@ -53,8 +53,10 @@ from spectune.tuning.engines.turns import Key, by_key, speed, stable
 
 LENGTHS = range(1, 9)
 PROFILE_PROMPTS, NEW_TOKENS = 32, 96
+ONE_BY_ONE = 24  # prompts of the profile of an engine that decodes one at a time, and takes that much longer
 FINALISTS = 3  # of the sweep, beside the plan and plain decoding
-FINAL_TURNS, PROMISE_TURNS = 32, 48  # at least: every prompt is decoded as often as every other
+FINAL_PASSES = 3  # over all prompts: after one, tokens/s of the same setting are 2 % apart
+PROMISE_TURNS = 48  # at least: every prompt is decoded as often as every other
 SYNTHETIC = (0.8, 0.6, 0.4, 0.2)
 SYNTHETIC_TOKENS = 40000  # emitted under acceptance set by hand; its sampling error is then well below the 2 %
 LEAST_OF_BEST, MOST_OFF, MOST_OF_SWEEP, MOST_SYNTHETIC_OFF = 0.97, 0.10, 0.10, 0.02
@@ -145,7 +147,7 @@ def _planned(engine: MeasuredEngine, store: Store, concurrencies: tuple[int, ...
     request = EngineRequest(
         engine=engine.facts.name,
         models=family_models(family_folder()),
-        prompts=_profiled(),
+        prompts=_profiled(engine),
         dtype=engine.facts.dtype,
         concurrencies=concurrencies,
         max_new_tokens=NEW_TOKENS,
@@ -160,18 +162,22 @@ def _planned(engine: MeasuredEngine, store: Store, concurrencies: tuple[int, ...
     return plan, seconds
 
 
-@cache
-def _profiled() -> tuple[Prompt, ...]:
+def _profiled(engine: MeasuredEngine) -> tuple[Prompt, ...]:
     """Return the prompts of the profile."""
+    return _drawn(ONE_BY_ONE if engine.facts.most_concurrency == 1 else PROFILE_PROMPTS)
+
+
+@cache
+def _drawn(count: int) -> tuple[Prompt, ...]:
     own = calibration_prompts()
     tokenizer = load_tokenizer(str(family_models(family_folder()).target))
-    return *own, *further_calibration_prompts(PROFILE_PROMPTS - len(own), tokenizer)
+    return *own, *further_calibration_prompts(count - len(own), tokenizer)
 
 
 def _promise(engine: MeasuredEngine, cell: PlanCell) -> Json:
     """Hold a plan to what it promised."""
     own, plain = _raced(engine, cell)
-    promised = _speeds(engine, [own, plain], _prompts(engine, _profiled()), PROMISE_TURNS)
+    promised = _speeds(engine, [own, plain], _prompts(engine, _profiled(engine)), PROMISE_TURNS)
     pace = promised[plain] / cell.plain.tokens_per_s
     rate = cell.prediction.tokens_per_s
     own_rate = rate / (1.0 - cell.prediction.errors.optimism)  # on the very texts of the choice nothing is taken off
@@ -209,7 +215,9 @@ def _one_concurrency(engine: MeasuredEngine, cells: Sequence[PlanCell], asked: a
     sweep_s = time.monotonic() - start
     _show(concurrency, swept)
     best = sorted(swept, key=lambda key: -swept[key])[:FINALISTS]
-    final = _speeds(engine, [*owns, plain, *best], _prompts(engine, evaluation_prompts()), FINAL_TURNS)
+    unseen = _prompts(engine, evaluation_prompts())
+    turns = FINAL_PASSES * math.ceil(len(unseen) / concurrency)
+    final = _speeds(engine, [*owns, plain, *best], unseen, turns)
     return {
         "plans": [
             {

@@ -11,9 +11,10 @@ from safetensors.numpy import save_file
 
 from spectune.db.store import Store, open_store
 from spectune.errors import MeasurementError, NoPlanError, RequestError, StoreError
+from spectune.planner.engines.choice import Way
 from spectune.planner.plans.plan import Plan
 from spectune.planner.plans.validation import Validation
-from spectune.planner.policies import ChainPolicy, PlainPolicy
+from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt
@@ -23,7 +24,7 @@ from spectune.runtime.engines.measured import Load, Sample
 from spectune.runtime.engines.setting import Setting
 from spectune.tuning.engines.inputs import setting_of, way_of
 from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine
-from spectune.tuning.engines.profile import EngineProfile, EngineRequest, profile_engine
+from spectune.tuning.engines.profile import EngineProfile, EngineRequest, best_of_sources, profile_engine
 from spectune.tuning.engines.validate import EngineValidateRequest, EngineValidation, neighbour_of, validate_engine
 from spectune.tuning.request import Models
 
@@ -116,6 +117,18 @@ def test_a_profile_starts_far_fewer_settings_than_a_sweep(models: Models, store:
     engine = SimulatedEngine(right={"small": 0.6, "large": 0.9})
     profiled(engine, models, store, 1)
     assert len(set(engine.starts)) <= 13 < len(sweep(engine, 1))
+
+
+def test_searches_that_remember_are_timed_with_care_beside_those_that_do_not() -> None:
+    """Each kind of search has prices of its own: two hasty timings must not decide between the two."""
+    ways: list[Way] = [
+        (LookupPolicy(length=8, max_ngram=2, min_ngram=2), "lookup"),
+        (LookupPolicy(length=4, max_ngram=3, min_ngram=3), "lookup"),
+        (ChainPolicy(length=2), "small"),
+        (LookupPolicy(length=8, max_ngram=3, min_ngram=3, occurrence="mapped"), "lookup"),
+        (ChainPolicy(length=3), "small"),
+    ]
+    assert best_of_sources(ways) == [ways[0], ways[2], ways[3]]
 
 
 def test_drafters_that_know_nothing_and_cost_much_leave_plain_decoding(models: Models, store: Store) -> None:

@@ -102,6 +102,11 @@ def source_of(way: Way) -> str:
     return PLAIN if drafter is None else drafter
 
 
+def is_mapped(policy: PlainPolicy | ChainPolicy | LookupPolicy) -> bool:
+    """Whether it searches in what an engine remembers of earlier texts, too: it drafts seldom and much."""
+    return isinstance(policy, LookupPolicy) and policy.occurrence == "mapped"
+
+
 def plan_cells(inputs: EngineInputs, *, seed: int = 0) -> tuple[PlanCell, ...]:
     """Return the best way at every concurrency that was timed.
 

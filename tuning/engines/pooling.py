@@ -25,7 +25,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from ...planner.engines.choice import EngineInputs, TimedSetting, Way, costs_at, shape_of
+from ...planner.engines.choice import EngineInputs, TimedSetting, Way, costs_at, is_mapped, shape_of
 from ...planner.engines.costs import RoundCosts
 from ...planner.engines.walk import Walk
 from ...planner.memory.peak import LOOKUP
@@ -83,8 +83,8 @@ def _pooled_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int
         return list(timed)
     costs = costs_at(inputs, walks, concurrency)
     found = [one for one in timed if one.way[0] not in searched]
-    for is_mapped in (False, True):
-        own = {policy: one for policy, one in searched.items() if (policy.occurrence == "mapped") == is_mapped}
+    for remembers in (False, True):
+        own = {policy: one for policy, one in searched.items() if is_mapped(policy) == remembers}
         found += _of_one_curve(own, costs, inputs, walks)
     return found
 

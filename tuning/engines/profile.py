@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from ...db.store import Store
 from ...errors import RequestError
-from ...planner.engines.choice import Way, offers_at, source_of
+from ...planner.engines.choice import Way, is_mapped, offers_at, source_of
 from ...planner.policies import ChainPolicy, PlainPolicy
 from ...profiler.device import detect
 from ...profiler.prompts import Prompt
@@ -189,14 +189,14 @@ def _ahead(stall: Stable, maker: SurfaceMaker, enough: int) -> list[Key]:
     for concurrency in sorted(inputs.timed):
         offers = sorted(offers_at(inputs, walks, concurrency), key=lambda offer: -offer.tokens_per_s)
         near = [offer.way for offer in offers if offer.tokens_per_s >= CLOSE * offers[0].tokens_per_s]
-        keys = [(concurrency, setting_of(maker.engine, way)) for way in _best_of_sources(near)]
+        keys = [(concurrency, setting_of(maker.engine, way)) for way in best_of_sources(near)]
         found += [key for key in keys if key not in done][:MOST_REFINED]
     return found
 
 
-def _best_of_sources(ways: Sequence[Way]) -> list[Way]:
-    """Return the first way of everybody who drafts; all searches are one source, because they share their prices."""
-    return list({drafter: (policy, drafter) for policy, drafter in reversed(ways)}.values())[::-1]
+def best_of_sources(ways: Sequence[Way]) -> list[Way]:
+    """Return the first way of everybody who drafts; searches that share their prices are one source (`pooling.py`)."""
+    return list({(drafter, is_mapped(policy)): (policy, drafter) for policy, drafter in reversed(ways)}.values())[::-1]
 
 
 def _key(request: EngineRequest, device: Device, identities: Identities, facts: EngineFacts) -> str:
