@@ -6,8 +6,8 @@ plain decoding tells it, and the error as promised stands beside. All of that is
 count: a shared machine has another pace every minute, and plain decoding, which waits for memory, tells it of copies,
 which wait for arithmetic, only on average. Then a full sweep runs every setting, plain decoding, every drafter at
 lengths 1 to 8 and the engine's own n-gram sources, on prompts that nobody has seen. Every plan's setting, plain
-decoding and the sweep's best few race again in paired turns, three times over four times as many of them, which decides. All settings
-of a concurrency run at once, in turns of random order, and the drift of the moments is taken out.
+decoding and the sweep's best few race again in paired turns, three times over four times as many of them, which
+decides. All settings of a concurrency run at once, in turns of random order, and the drift of the moments is taken out.
 
 Where an engine lets acceptance be set by hand, what was set must come back from its counters.
 

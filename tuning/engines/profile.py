@@ -196,7 +196,10 @@ def _ahead(stall: Stable, maker: SurfaceMaker, enough: int) -> list[Key]:
 
 def best_of_sources(ways: Sequence[Way]) -> list[Way]:
     """Return the first way of everybody who drafts; searches that share their prices are one source (`pooling.py`)."""
-    return list({(drafter, is_mapped(policy)): (policy, drafter) for policy, drafter in reversed(ways)}.values())[::-1]
+    first: dict[tuple[str | None, bool], Way] = {}
+    for policy, drafter in ways:
+        first.setdefault((drafter, is_mapped(policy)), (policy, drafter))
+    return list(first.values())
 
 
 def _key(request: EngineRequest, device: Device, identities: Identities, facts: EngineFacts) -> str:
