@@ -3,15 +3,16 @@
 Profiles the demo family at batch 1, 4 and 8, plans, and at once races plain and planned decoding on the trace's own
 prompts, where the prediction is to be met, and on prompts nobody has seen, where its interval is to cover what is
 measured. Two gauges race with them: they time the largest forward of either's rounds as the profiler does, and so tell
-how fast the machine is now against when it was profiled. The prediction is judged at the machine's pace of the race;
-its error as promised is told beside it. The interval has to cover what is measured as it was promised: it includes the
-machine's drift. All of that is done `--repeats` times, a new profile each time, and medians count: a shared machine has
-another pace every minute. Then plain decoding and the last plan race `transformers.generate` and, at batch 1, its
-assisted generation with every drafter and its prompt lookup. All of a race run in turns. Last, where the extra is
-installed, llama.cpp decodes the same prompts from files of the same weights: plain and by n-grams, and at batch 1 with
-a draft model at several lengths too. It races by itself, since its threads spin between its turns and slow whoever runs
-beside them. Host overhead is the share of a round that is spent in no model's forward, counted in a pass of its own.
-The last line is one JSON object.
+how fast the machine is now against when it was profiled. In half precision some texts of the trace become others when
+they are decoded: the profile reads enough for that to even out, and `tokens_per_round` tells what it did. The
+prediction is judged at the machine's pace of the race; its error as promised is told beside it. The interval has to
+cover what is measured as it was promised: it includes the machine's drift. All of that is done `--repeats` times, a new
+profile each time, and medians count: a shared machine has another pace every minute. Then plain decoding and the last
+plan race `transformers.generate` and, at batch 1, its assisted generation with every drafter and its prompt lookup. All
+of a race run in turns. Last, where the extra is installed, llama.cpp decodes the same prompts from files of the same
+weights: plain and by n-grams, and at batch 1 with a draft model at several lengths too. It races by itself, since its
+threads spin between its turns and slow whoever runs beside them. Host overhead is the share of a round that is spent in
+no model's forward, counted in a pass of its own. The last line is one JSON object.
 
     python benchmarks/decode.py [--repeats 3] [--budget 18]
 """
@@ -29,14 +30,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectune.demo.prompts import calibration_prompts, evaluation_prompts
+from spectune.demo.prompts import calibration_prompts, evaluation_prompts, further_calibration_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.plans.plan import PlanCell, Prediction
 from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.feed import Feed
 from spectune.runtime.models.forward import CausalModel, ForwardInput
-from spectune.runtime.models.loading import load_pretrained
+from spectune.runtime.models.loading import load_pretrained, load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always, setup_of
 from spectune.tuning.family import load_family
@@ -54,12 +55,13 @@ from llamacpp import (  # isort: skip
     read_bytes_per_s,
     read_bytes_per_step,
 )
-from sweep import DTYPE, PROFILE_PROMPTS, PROMPTS, learned, requests  # isort: skip
+from sweep import DTYPE, PROMPTS, learned, requests  # isort: skip
 
 HELD = "bfloat16"  # the target's weights, which lie so in memory in either native format
 PLAIN, PLAN, GENERATE = "plain", "plan", "transformers.generate"
 FIXED_LENGTHS = (2, 4, 8)  # of assisted generation, beside its default
 LOOKUP_LENGTHS = (10, 20)  # of transformers' prompt lookup; 10 is what its documentation shows
+TRACED = 64  # prompts of the profile: in bf16 one text in ten becomes another when it is decoded with other drafts
 TURNS = 16
 COVERED = 0.9  # of the 90 % intervals
 
@@ -71,11 +73,13 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=18.0, help="seconds for latency cells")
     asked = parser.parse_args()
     family = load_family(family_models(family_folder()), dtype=DTYPE, device="cpu")
-    traced = requests(calibration_prompts()[:PROFILE_PROMPTS], 0.0, seed=0)
+    own, tokenizer = calibration_prompts(), load_tokenizer(str(family_models(family_folder()).target))
+    read = (*own, *further_calibration_prompts(TRACED - len(own), tokenizer))
+    traced = requests(read, 0.0, seed=0)
     fresh = requests(evaluation_prompts()[:PROMPTS], 0.0, seed=1000)
     promises: list[list[dict[str, Any]]] = []
     for seed in range(asked.repeats):
-        chapter = learned(0.0, asked.budget)
+        chapter = learned(0.0, asked.budget, prompts=read)
         promises.append([kept_promise(cell, family, traced, fresh, seed) for cell in chapter.cells])
     cells = [
         one_cell(cell, list(kept), family, fresh)
@@ -152,11 +156,12 @@ def kept_promise(
     """Race plain decoding and a plan right behind its profile; return what was promised and what was measured."""
     setups = {PLAIN: plain_setup(cell), PLAN: setup_of(cell)}
     promised = {PLAIN: cell.plain, PLAN: cell.prediction}
-    on_traced, pace = _gauged(cell, setups, family, traced, seed)
-    on_fresh, fresh_pace = _gauged(cell, setups, family, fresh, seed)
+    on_traced, pace, kept = _gauged(cell, setups, family, traced, seed)
+    on_fresh, fresh_pace, _ = _gauged(cell, setups, family, fresh, seed)
     return {
         "policy": cell.policy.label,
         "predicted": {name: promise.tokens_per_s for name, promise in promised.items()},
+        "tokens_per_round": {"predicted": cell.prediction.tokens_per_round, "measured": kept},
         "traced_error": {name: _error(promised[name], on_traced[name] / pace[name]) for name in setups},
         "traced_error_as_promised": {name: _error(promised[name], on_traced[name]) for name in setups},
         "machine_speed": {"traced": pace, "fresh": fresh_pace},
@@ -247,11 +252,13 @@ def verdicts(cells: list[dict[str, Any]]) -> dict[str, bool]:
 
 def _gauged(
     cell: PlanCell, setups: dict[str, RoundSetup], family: Family, asked: list[Request], seed: int
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return everybody's tokens/s in one race, and the machine's pace in it over the profile's, by setup."""
+) -> tuple[dict[str, float], dict[str, float], float]:
+    """Return everybody's tokens/s in one race, the machine's pace in it over the profile's, and what the plan kept."""
     gauges = {name: Gauge(cell, family.target, setup.policy.max_verify_tokens) for name, setup in setups.items()}
-    run = _raced(setups, family, asked, cell.batch, seed, list(gauges.values()))
-    return {name: run[name] for name in setups}, {name: gauge.speed for name, gauge in gauges.items()}
+    own = {name: entrant(name, setup, family, asked, cell.batch) for name, setup in setups.items()}
+    race([*own.values(), *gauges.values()], turns=min(TURNS, len(asked)), seed=seed)
+    speeds = {name: one.tokens_per_s for name, one in own.items()}
+    return speeds, {name: gauge.speed for name, gauge in gauges.items()}, own[PLAN].run.tokens_per_round
 
 
 def _middle(runs: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from spectune.errors import PlanError
+from spectune.planner.policies import LookupPolicy
 from spectune.planner.text.lookup import Occurrence, find_continuation
+from spectune.planner.text.searched import FIRST_ROOM, LookupText
 
 
 def test_the_longest_ngram_goes_first() -> None:
@@ -84,3 +87,56 @@ def test_the_first_occurrence_is_what_transformers_copies_behind(text: list[int]
     theirs = PromptLookupCandidateGenerator(num_output_tokens=length, max_matching_ngram_size=ngram, max_length=1000)
     candidates, _ = theirs.get_candidates(torch.LongTensor([text]))
     assert find_continuation(text, length, ngram, occurrence="first") == candidates[0, len(text) :].tolist()
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), max_size=9), min_size=1, max_size=6),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.sampled_from(get_args(Occurrence)),
+)
+def test_a_text_that_grows_is_searched_as_a_whole_one(
+    pieces: list[list[int]], length: int, min_ngram: int, more: int, occurrence: Occurrence
+) -> None:
+    policy = LookupPolicy(length=length, max_ngram=min_ngram + more, min_ngram=min_ngram, occurrence=occurrence)
+    text, tokens = LookupText(), list[int]()
+    for piece in pieces:
+        tokens += piece
+        drafted = text.draft(policy, piece)
+        found = slow_lookup(tokens, length, min_ngram + more, min_ngram, occurrence)
+        assert drafted.tolist() == chain_of(found) and drafted.dtype == np.int64
+    assert text.length == len(tokens)
+
+
+OCCURRENCES: tuple[Occurrence, Occurrence] = ("last", "first")
+
+
+def chain_of(tokens: list[int]) -> list[list[int]]:
+    count = len(tokens)
+    return [[-1, *tokens], list(range(-1, count)), list(range(count + 1))]
+
+
+def test_a_text_outgrows_its_first_room_and_two_searches_share_it() -> None:
+    body = np.random.default_rng(4).integers(0, 40, size=3 * FIRST_ROOM).tolist()
+    text, now = LookupText(), 0
+    for step in (1, FIRST_ROOM - 2, 1, 1, FIRST_ROOM, 5):
+        fresh, now = body[now : now + step], now + step
+        for longest, occurrence in zip((1, 3), OCCURRENCES, strict=True):
+            policy = LookupPolicy(length=6, max_ngram=longest, occurrence=occurrence)
+            expected = find_continuation(body[:now], 6, longest, 1, occurrence)
+            assert text.draft(policy, fresh).tolist() == chain_of(expected)
+            fresh = []
+
+
+def test_a_chain_stays_what_it_was_when_the_text_grows() -> None:
+    text, policy = LookupText(), LookupPolicy(length=4)
+    chain = text.draft(policy, [1, 2, 3, 1, 2])
+    before = chain.tolist()
+    text.draft(policy, [9, 9, 9])
+    assert chain.tolist() == before == chain_of([3, 1, 2])
+
+
+def test_an_engine_s_own_search_is_refused() -> None:
+    with pytest.raises(PlanError, match="remembers other texts"):
+        LookupText().draft(LookupPolicy(length=4, occurrence="mapped"), [1, 2, 1])

@@ -8,11 +8,12 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from spectune.planner.growth.draft import DraftBatch, Ints
-from spectune.planner.text.tree import TextTree, batch_of, chain_tree, room_for_tree
+from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.text.tree import TextTree, batch_of, room_for_tree
 
 FORK = np.array([[-1, 5, 6, 7], [-1, 0, 0, 1], [0, 1, 1, 2]])
-TREES = [room_for_tree(0), chain_tree([4]), chain_tree([4, 4, 9]), FORK]
+CHAINS = [np.array([[-1, 4], [-1, 0], [0, 1]]), np.array([[-1, 4, 4, 9], [-1, 0, 1, 2], [0, 1, 2, 3]])]
+TREES = [room_for_tree(0), *CHAINS, FORK]
 
 
 def padded(trees: Sequence[TextTree]) -> DraftBatch:
@@ -36,21 +37,3 @@ def test_a_batch_is_its_trees_padded_to_the_largest(trees: list[TextTree]) -> No
 
 def test_a_tree_by_itself_is_not_copied() -> None:
     assert np.shares_memory(batch_of([FORK]).tokens, FORK)
-
-
-@pytest.mark.parametrize("tokens", [[3, 1, 4], (3, 1, 4), np.array([3, 1, 4]), np.array([3, 1, 4], dtype=np.int32)])
-def test_a_chain_stands_behind_its_root_whatever_holds_its_tokens(tokens: Sequence[int] | Ints) -> None:
-    chain = chain_tree(tokens)
-    assert chain.tolist() == [[-1, 3, 1, 4], [-1, 0, 1, 2], [0, 1, 2, 3]] and chain.dtype == np.int64
-
-
-@pytest.mark.parametrize("nothing", [(), [], np.empty(0, dtype=np.int64)])
-def test_a_chain_of_nothing_is_a_root_alone(nothing: Sequence[int] | Ints) -> None:
-    assert chain_tree(nothing).tolist() == room_for_tree(0).tolist() == [[-1], [-1], [0]]
-
-
-def test_a_chain_does_not_change_with_the_text_it_was_copied_from() -> None:
-    text = np.array([3, 1, 4])
-    chain = chain_tree(text)
-    text[:] = 0
-    assert chain[0].tolist() == [-1, 3, 1, 4]

@@ -8,6 +8,7 @@ import numpy as np
 
 from .arrays import Ints
 from .compiled import compiled
+from .ranking import write_root
 
 
 class Search(NamedTuple):
@@ -53,6 +54,48 @@ def lookup_sweep(tokens: Ints, firsts: Ints, prompts: Ints, search: Search, foun
                     right[row] += 1
             row += 1
         row += 1  # the text's end
+
+
+@compiled
+def append_and_copy(text: Ints, count: int, fresh: Ints, search: Ints, tree: Ints) -> int:
+    """Append tokens to a text, and write what `lookup.find_continuation` finds behind its end as a chain.
+
+    Args:
+        text: (any,), the text and room for what is new.
+        count: its tokens before.
+        fresh: what is new.
+        search: max_ngram, min_ngram, most tokens to copy, and 1 where the first occurrence is copied behind.
+        tree: (3, most tokens + 1), tokens, parents and depths, the root first; written.
+
+    Returns:
+        The chain's nodes, root included.
+    """
+    end = count + len(fresh)
+    text[count:end] = fresh
+    write_root(tree)
+    max_ngram, min_ngram, most, is_first = search
+    taken = _searched(text[:end], max_ngram, min_ngram, is_first == 1)
+    copied = 0 if taken < 0 else min(most, end - 1 - taken)
+    for place in range(copied):
+        tree[0, place + 1] = text[taken + 1 + place]
+        tree[1, place + 1], tree[2, place + 1] = place, place + 1
+    return int(copied) + 1
+
+
+@compiled
+def _searched(own: Ints, max_ngram: int, min_ngram: int, is_first: bool) -> int:
+    """Return where the longest of the text's last n-grams ended before, -1 where none did."""
+    last, longest, taken = len(own) - 1, min_ngram - 1, -1
+    for step in range(last):
+        end = step if is_first else last - 1 - step
+        agreed = 0
+        while agreed < max_ngram and agreed <= end and own[end - agreed] == own[last - agreed]:
+            agreed += 1
+        if agreed > longest:
+            longest, taken = agreed, end
+            if longest == max_ngram:
+                break
+    return taken
 
 
 @compiled

@@ -8,9 +8,9 @@ from ..policies import CachebackPolicy, LookupPolicy, SuffixPolicy, SuffixTreePo
 from .cacheback import CachebackText, table_key
 from .frozen import FrozenTable
 from .image_ids import said
-from .lookup import find_continuation
+from .searched import LookupText
 from .suffix import SuffixText
-from .tree import TextTree, chain_tree
+from .tree import TextTree
 
 
 class TextState:
@@ -24,6 +24,7 @@ class TextState:
         """Start with nothing kept."""
         self._said: list[int] = []
         self._read = 0  # tokens of the text so far, images included
+        self._lookup: LookupText | None = None
         self._suffix: SuffixText | None = None
         self._tables: dict[tuple[int, int, int, int, FrozenTable | None], CachebackText] = {}
 
@@ -34,13 +35,10 @@ class TextState:
             tokens: the committed text; it begins with what it was before.
             policy: any.
         """
-        self._said += said(tokens[self._read :])
-        self._read = len(tokens)
-        tokens = self._said
+        tokens = self._heard(tokens)
         match policy:
             case LookupPolicy():
-                sizes = policy.length, policy.max_ngram, policy.min_ngram
-                return chain_tree(find_continuation(tokens, *sizes, policy.occurrence_in_text))
+                return self._looked_up(tokens, (), policy)
             case SuffixPolicy() | SuffixTreePolicy():
                 self._suffix = self._suffix or SuffixText()
                 return self._suffix.draft(policy, tokens[self._suffix.length :])
@@ -48,6 +46,20 @@ class TextState:
                 table = self._table(policy)
                 table.read(tokens[table.length :])
                 return table.draft(policy)
+
+    def behind(self, tokens: Sequence[int], held: Sequence[int], policy: LookupPolicy) -> TextTree:
+        """Return what a policy drafts behind the text and tokens that are not committed; the text alone is kept."""
+        return self._looked_up(self._heard(tokens), said(held), policy)
+
+    def _heard(self, tokens: Sequence[int]) -> list[int]:
+        """Take in what is new of the text; return all that was said in it."""
+        self._said += said(tokens[self._read :])
+        self._read = len(tokens)
+        return self._said
+
+    def _looked_up(self, tokens: list[int], held: Sequence[int], policy: LookupPolicy) -> TextTree:
+        self._lookup = self._lookup or LookupText()
+        return self._lookup.draft(policy, tokens[self._lookup.length :], held)
 
     def _table(self, policy: CachebackPolicy) -> CachebackText:
         key = table_key(policy)

@@ -19,15 +19,6 @@ def room_for_tree(nodes: int) -> TextTree:
     return tree
 
 
-def chain_tree(tokens: Sequence[int] | Ints) -> TextTree:
-    """Return a chain of tokens."""
-    tree = np.empty((3, len(tokens) + 1), dtype=np.int64)
-    tree[0, 0], tree[0, 1:] = ROOT_TOKEN, tokens
-    tree[2] = np.arange(len(tokens) + 1)
-    tree[1] = tree[2] - 1
-    return tree
-
-
 def batch_of(trees: Sequence[TextTree]) -> DraftBatch:
     """Return trees as one batch, padded to the largest; a tree by itself is not copied."""
     sizes = np.array([tree.shape[1] for tree in trees], dtype=np.int64)

@@ -10,10 +10,9 @@ import numpy as np
 
 from ...errors import ModelError
 from ...planner.growth.draft import ROOT_TOKEN, DraftBatch
-from ...planner.policies import TreePolicy
+from ...planner.policies import LookupPolicy, TreePolicy
 from ...planner.policies.stack import JOINT, LOOKUP, StackPolicy, stack_name
-from ...planner.text.image_ids import said
-from ...planner.text.lookup import find_continuation
+from ...planner.text.state import TextState
 from ..models.forward import CausalModel
 from ..models.tapped import is_beside_target
 from ..requests import Sequence
@@ -70,6 +69,7 @@ class StackDrafter:
         """Allocate a cache per model, the one next to the target first, for `slots` sequences of `capacity` tokens."""
         self.forwards = 0
         self._vocabulary = models[0].vocabulary
+        self._texts: dict[int, TextState] = {}  # by slot, for a lookup at the bottom
         self._ran: list[tuple[int, int]] = []  # level and tokens fed of the running round's forwards
         self._levels = [
             StackLevel(model, partial(self._note, place), slots=slots, capacity=capacity)
@@ -83,12 +83,14 @@ class StackDrafter:
 
     def admit(self, slot: int, sequence: Sequence) -> None:
         """Let every model read all but the newest committed token of a fresh sequence."""
+        self._texts[slot] = TextState()
         for level in self._levels:
             level.admit(slot, sequence.tokens)
         self.forwards = sum(self.level_forwards)
 
     def move(self, source: int, target: int) -> None:
         """Let `target` become the slot of the sequence in `source`."""
+        self._texts[target] = self._texts.pop(source)
         for level in self._levels:
             level.move(source, target)
 
@@ -124,7 +126,7 @@ class StackDrafter:
     def _handed_up(self, policy: StackPolicy, place: int, texts: Many[Ahead], rows: Many[int]) -> list[list[Pick]]:
         """Return what a level hands up behind each text: its length or more for the rows that ask, else nothing."""
         if place == len(self._levels):
-            return _looked_up(policy, texts, rows)
+            return self._looked_up(policy, texts, rows)
         length, count = policy.lengths[place], 1 + (policy.siblings if place == 0 else 0)
         level = self._levels[place]
         if place + 1 == len(policy.drafters):
@@ -145,14 +147,14 @@ class StackDrafter:
             asking = [row for row in asking if len(made[row]) < length]
         return made
 
-
-def _looked_up(policy: StackPolicy, texts: Many[Ahead], rows: Many[int]) -> list[list[Pick]]:
-    """Return what followed the same n-gram earlier in each asking text; nothing where it did not occur."""
-    found: list[list[Pick]] = [[] for _ in texts]
-    for row in rows:
-        tokens = find_continuation(said(texts[row].since(0)), policy.lengths[-1], policy.max_ngram, policy.min_ngram)
-        found[row] = [[token] for token in tokens]
-    return found
+    def _looked_up(self, policy: StackPolicy, texts: Many[Ahead], rows: Many[int]) -> list[list[Pick]]:
+        """Return what followed the same n-gram earlier in each asking text; nothing where it did not occur."""
+        search = LookupPolicy(length=policy.lengths[-1], max_ngram=policy.max_ngram, min_ngram=policy.min_ngram)
+        found: list[list[Pick]] = [[] for _ in texts]
+        for row in rows:
+            chain = self._texts[row].behind(texts[row].sequence.tokens, texts[row].held, search)
+            found[row] = [[token] for token in chain[0, 1:].tolist()]
+        return found
 
 
 def tokens_of(picks: Many[Pick]) -> list[int]:
