@@ -42,7 +42,6 @@ LENGTHS = (2, 8)  # of every drafter
 CLOSE = 0.9  # of the best promise: settings this near are timed with care
 MOST_REFINED = 3  # of them, one of everybody who drafts, per concurrency and pass
 NEW_TOKENS = 32  # of each prompt in a turn: many short turns tell more than few long ones
-REFINED_TOKENS = 64  # where a plan's own choice is timed: the shortest texts repeat little of what a decoder would copy
 REFINING_PASSES = 3
 
 
@@ -59,7 +58,7 @@ class EngineRequest:
     lengths: tuple[int, ...] = LENGTHS
     max_new_tokens: int = 96  # recorded per prompt
     max_prompt_tokens: int = 64
-    turns: int = 6  # of what comes out ahead, each time it does; a quarter as many of the others
+    turns: int = 5  # of what comes out ahead, each time it does; a quarter as many of the others
     threads: int = 1
     seed: int = 0
 
@@ -150,7 +149,7 @@ def _timed(
                 break
             progress(f"timing {len(ahead)} settings that come out ahead", 0.6 + 0.15 * number)
             plain: list[Key] = [(c, None) for c in sorted({key[0] for key in ahead})]
-            stall.new_tokens = min(request.max_new_tokens, REFINED_TOKENS)
+            stall.new_tokens = request.max_new_tokens  # as they are decoded: short texts repeat little, and cost more
             stall.take([*plain, *ahead], prompts, turns=request.turns, seed=request.seed + 1 + number)
         return maker.surfaces(stall.turns)
 

@@ -55,7 +55,7 @@ class Stable:
     capacity: int
     new_tokens: int
     _running: dict[Key, RunningEngine] = field(default_factory=dict)
-    _taken: list[tuple[Key, Sample, float]] = field(default_factory=list)
+    _taken: list[tuple[Key, int, Sample, float]] = field(default_factory=list)  # with the tokens asked of each prompt
     _stack: ExitStack = field(default_factory=ExitStack)
     _turns: int = 0
 
@@ -93,7 +93,7 @@ class Stable:
             order.shuffle(field_)
             for key in field_:
                 given = [prompts[(self._turns * key[0] + place) % len(prompts)] for place in range(key[0])]
-                self._taken.append((key, *self._decoded(key, given)))
+                self._taken.append((key, self.new_tokens, *self._decoded(key, given)))
                 settle()
             self._turns += 1
 
@@ -107,14 +107,21 @@ class Stable:
 
     @property
     def turns(self) -> list[Turn]:
-        """Every turn so far, in the order they were taken, beside the drift of its moment."""
-        keys = list(dict.fromkeys(key for key, _, _ in self._taken))
-        ms = np.array([sample.round_ms for _, sample, _ in self._taken])
-        cells = np.array([keys.index(key) for key, _, _ in self._taken])
+        """The turns of every setting's longest texts, in the order they were taken, beside the drift of their moments.
+
+        Rounds of short texts are dearer: sequences begin one after the other, while others' prompts are read.
+        """
+        kinds = list(dict.fromkeys((key, tokens) for key, tokens, _, _ in self._taken))
+        ms = np.array([sample.round_ms for _, _, sample, _ in self._taken])
+        cells = np.array([kinds.index((key, tokens)) for key, tokens, _, _ in self._taken])
         slowness = fit_drift(ms, cells).slowness
+        longest: dict[Key, int] = {}
+        for key, tokens in kinds:
+            longest[key] = max(tokens, longest.get(key, 0))
         return [
             Turn(key=key, sample=sample, slowness=float(slow), seconds=seconds)
-            for (key, sample, seconds), slow in zip(self._taken, slowness, strict=True)
+            for (key, tokens, sample, seconds), slow in zip(self._taken, slowness, strict=True)
+            if tokens == longest[key]
         ]
 
 
