@@ -30,14 +30,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectune.demo.prompts import calibration_prompts, evaluation_prompts, further_calibration_prompts
+from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.plans.plan import PlanCell, Prediction
 from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.feed import Feed
 from spectune.runtime.models.forward import CausalModel, ForwardInput
-from spectune.runtime.models.loading import load_pretrained, load_tokenizer
+from spectune.runtime.models.loading import load_pretrained
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always, setup_of
 from spectune.tuning.family import load_family
@@ -55,13 +55,13 @@ from llamacpp import (  # isort: skip
     read_bytes_per_s,
     read_bytes_per_step,
 )
-from sweep import DTYPE, PROMPTS, learned, requests  # isort: skip
+from sweep import DTYPE, PROMPTS, learned, profiled_prompts, requests  # isort: skip
 
 HELD = "bfloat16"  # the target's weights, which lie so in memory in either native format
 PLAIN, PLAN, GENERATE = "plain", "plan", "transformers.generate"
 FIXED_LENGTHS = (2, 4, 8)  # of assisted generation, beside its default
 LOOKUP_LENGTHS = (10, 20)  # of transformers' prompt lookup; 10 is what its documentation shows
-TRACED = 64  # prompts of the profile: in bf16 one text in ten becomes another when it is decoded with other drafts
+TRACED = 64  # prompts of the profile: in bf16 some texts become others when they are decoded with other drafts
 TURNS = 16
 COVERED = 0.9  # of the 90 % intervals
 
@@ -73,8 +73,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=18.0, help="seconds for latency cells")
     asked = parser.parse_args()
     family = load_family(family_models(family_folder()), dtype=DTYPE, device="cpu")
-    own, tokenizer = calibration_prompts(), load_tokenizer(str(family_models(family_folder()).target))
-    read = (*own, *further_calibration_prompts(TRACED - len(own), tokenizer))
+    read = profiled_prompts(TRACED)
     traced = requests(read, 0.0, seed=0)
     fresh = requests(evaluation_prompts()[:PROMPTS], 0.0, seed=1000)
     promises: list[list[dict[str, Any]]] = []

@@ -34,7 +34,7 @@ import numpy as np
 from safetensors import safe_open
 
 from spectune.demo.corpus import shipped_prompts, texts_without
-from spectune.demo.prompts import calibration_prompts, evaluation_prompts, further_calibration_prompts
+from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import PlanCell
@@ -53,7 +53,7 @@ from spectune.tuning.family import load_family, torch_device
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.request import Models
 
-from sweep import DTYPE, FINE_TURNS, Raced, Way, learned, raced, requests, speed_of  # isort: skip
+from sweep import DTYPE, FINE_TURNS, Raced, Way, learned, profiled_prompts, raced, requests, speed_of  # isort: skip
 
 BATCHES = (1, 8)
 LEARNED = ("eagle3", "medusa", "ctc", "specformer", "exit")
@@ -92,7 +92,7 @@ def main() -> None:
     asked = parser.parse_args()
     models = with_heads(family_models(family_folder()))
     table, counted_s = counted_table(models.target)
-    read = (*calibration_prompts(), *further_calibration_prompts(FURTHER_PROMPTS, load_tokenizer(str(models.target))))
+    read = profiled_prompts(len(calibration_prompts()) + FURTHER_PROMPTS)
     chapter = learned(asked.temperature, asked.budget, models=models, batches=BATCHES, tables=(table,), prompts=read)
     device = chapter.inputs.device
     regime = decoding_regime(chapter.inputs.verify.regime, device.kind)

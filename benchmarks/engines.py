@@ -29,14 +29,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from spectune.db.store import Store, open_store
-from spectune.demo.prompts import calibration_prompts, evaluation_prompts, further_calibration_prompts
+from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.errors import RequestError
 from spectune.planner.plans.plan import Plan, PlanCell
@@ -46,18 +45,19 @@ from spectune.profiler.prompts import Prompt
 from spectune.runtime.engines.measured import Load, MeasuredEngine
 from spectune.runtime.engines.running import RUNNING, run_engine
 from spectune.runtime.engines.setting import Setting
-from spectune.runtime.models.loading import load_tokenizer
 from spectune.tuning.engines.counters import READERS
 from spectune.tuning.engines.inputs import setting_of
 from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine
 from spectune.tuning.engines.profile import EngineRequest, profile_engine
 from spectune.tuning.engines.turns import Key, by_key, speed, stable
 
+from sweep import profiled_prompts  # isort: skip
+
 LENGTHS = range(1, 9)
 PROFILE_PROMPTS, NEW_TOKENS = 32, 96
 ONE_BY_ONE = 24  # prompts of the profile of an engine that decodes one at a time, and takes that much longer
 FINALISTS = 3  # of the sweep, beside the plan and plain decoding
-FINALS = 4  # races over all prompts, of engines started anew: of one start the same setting is 2 % faster than another
+FINALS = 4  # races over all prompts, of engines started anew: a setting is faster from one start than from another
 PROMISE_TURNS = 48  # at least: every prompt is decoded as often as every other
 SYNTHETIC = (0.8, 0.6, 0.4, 0.2)
 SYNTHETIC_TOKENS = 40000  # emitted under acceptance set by hand; its sampling error is then well below the 2 %
@@ -166,14 +166,7 @@ def _planned(engine: MeasuredEngine, store: Store, concurrencies: tuple[int, ...
 
 def _profiled(engine: MeasuredEngine) -> tuple[Prompt, ...]:
     """Return the prompts of the profile."""
-    return _drawn(ONE_BY_ONE if engine.facts.most_concurrency == 1 else PROFILE_PROMPTS)
-
-
-@cache
-def _drawn(count: int) -> tuple[Prompt, ...]:
-    own = calibration_prompts()
-    tokenizer = load_tokenizer(str(family_models(family_folder()).target))
-    return *own, *further_calibration_prompts(count - len(own), tokenizer)
+    return profiled_prompts(ONE_BY_ONE if engine.facts.most_concurrency == 1 else PROFILE_PROMPTS)
 
 
 def _promise(engine: MeasuredEngine, cell: PlanCell) -> Json:

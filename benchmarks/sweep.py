@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spectune.db.store import open_store
-from spectune.demo.prompts import calibration_prompts
+from spectune.demo.prompts import calibration_prompts, further_calibration_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import PlanCell
@@ -183,6 +183,12 @@ def learned(
         plan_s = time.perf_counter() - started
     print(f"profile {profile_s:.1f} s, plan {plan_s:.1f} s", flush=True)
     return Chapter(inputs=inputs, cells=plan.cells, profile_s=profile_s, plan_s=plan_s)
+
+
+def profiled_prompts(count: int) -> tuple[Prompt, ...]:
+    """Return the demo's calibration prompts, and as many more of their kind as are missing."""
+    own, tokenizer = calibration_prompts(), load_tokenizer(str(family_models(family_folder()).target))
+    return *own, *further_calibration_prompts(count - len(own), tokenizer)
 
 
 def requests(prompts: Sequence[Prompt], temperature: float, *, seed: int) -> list[Request]:

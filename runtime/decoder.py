@@ -24,7 +24,7 @@ from .drafters.protocol import Drafter, DraftsAhead, ReadsTarget
 from .drafting import Drafting
 from .draws import best_tokens, draw, drawn_from, scored
 from .faults import Fault, is_out_of_memory, reason_of
-from .fed_trees import FedTrees
+from .fed_trees import FedTrees, prepare
 from .layout import Masks, seen_by
 from .lossy import Gates
 from .lossy_round import LossyRound, refusal
@@ -76,6 +76,8 @@ class Decoder:
         self._watch = Stopwatch(DONE + 1)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
         self._drafting = Drafting(drafters, target.vocabulary, self._faults)
+        if drafters:
+            prepare(target.dtype, target.device)
         self._ahead: RoundsAhead | None = None
         if isinstance(target, GraphedModel) and self._seen_in is not None:
             self._ahead = RoundsAhead(target, self._cache, seen_in=self._seen_in, faults=self._faults)

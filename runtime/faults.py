@@ -8,8 +8,7 @@ import torch
 
 from ..errors import ModelError
 from ..planner.growth.draft import DraftBatch
-from .kernels.trees import ASKEW, EARLY, FOREIGN, SOUND, flaw_of
-from .layout import whole
+from .kernels.trees import ASKEW, EARLY, FOREIGN, SOUND, flaw_of, whole
 from .reason import reason_of as reason_of  # what this module is asked for besides
 
 MOST_FAULTS = 3  # of one drafter in a row, after which it is not asked again

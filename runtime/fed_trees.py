@@ -7,16 +7,32 @@ from collections.abc import Sequence as Many
 from functools import cached_property
 
 import numpy as np
+import torch
 
-from ..planner.growth.draft import DraftBatch
-from .kernels.trees import place
-from .layout import Bools, Ints, Masks, ancestors, lay_out, whole, widened
+from ..planner.growth.draft import ROOT_TOKEN, DraftBatch
+from .faults import require_sound
+from .kernels.trees import place, whole
+from .layout import Bools, Ints, Masks, ancestors, lay_out, widened
 from .models.forward import ForwardInput
-from .requests import Sequence
+from .requests import Request, Sequence
 from .sampling import tree_paths
 from .transfer import sent
 
 ALONE: Bools = np.ones((1, 1, 1), dtype=np.bool_)  # what a root sees of the nodes behind its text
+
+
+def prepare(dtype: torch.dtype, device: torch.device) -> None:
+    """Load what checks and lays out drafted trees, so that no round waits for a compiler; a moment, once a process.
+
+    Args:
+        dtype: of the target's masks.
+        device: the target's.
+    """
+    numbers = np.array([[[ROOT_TOKEN, 0]], [[-1, 0]], [[0, 1]]], dtype=np.int64)
+    tokens, parents, depths = numbers
+    draft = DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=np.array([2]), widths=())
+    require_sound(draft, 1, vocabulary=1)
+    FedTrees([Sequence(Request(prompt=(0,), max_new_tokens=1), 0)], draft, 2).laid_out(Masks(dtype, device))
 
 
 class FedTrees:

@@ -77,9 +77,10 @@ class Masks:
     def _written_to(self, shape: tuple[int, int, int]) -> NDArray[Any]:
         """Return the memory (any,) that the host writes a mask of (rows, count, seen) to."""
         rows, count, seen = shape
-        most = 1 if rows == 1 else self._slots  # a prompt is read alone, in longer pieces
-        self._host.reserve(most * count * self._capacity)
-        self._host.fit(rows * count * seen)
+        for arena in (self._host,) if self._device is None else (self._host, self._device):
+            most = 1 if rows == 1 else self._slots  # a prompt is read alone, in longer pieces
+            arena.reserve(most * count * self._capacity)
+            arena.fit(rows * count * seen)
         return self._host.numbers(self._written)
 
     def _read_from(self, shape: tuple[int, int, int]) -> torch.Tensor:
@@ -87,7 +88,6 @@ class Masks:
         written = self._host.view(shape)
         if self._device is None:
             return written
-        self._device.reserve(shape[1] * (1 if shape[0] == 1 else self._slots) * self._capacity)
         placed = self._device.view(shape)
         return placed.copy_(written.pin_memory() if placed.device.type == "cuda" else written, non_blocking=True)
 
@@ -203,14 +203,6 @@ def _chain(count: int) -> tuple[Ints, Bools]:
     seen = np.tri(count, dtype=np.bool_)[None]
     seen.flags.writeable = False
     return np.arange(-1, count - 1), seen
-
-
-def whole(numbers: NDArray[Any]) -> Ints:
-    """Return numbers of any kind as kernels take them; what is no number becomes one below all that mean something."""
-    if numbers.dtype == np.int64:
-        return np.ascontiguousarray(numbers)
-    with np.errstate(invalid="ignore"):
-        return np.ascontiguousarray(numbers, dtype=np.int64)
 
 
 def widened(array: Ints, nodes: int, fed: int) -> Ints:

@@ -9,9 +9,17 @@ import pytest
 import torch
 
 from spectune.planner.growth.draft import DraftBatch
-from spectune.runtime.fed_trees import FedTrees
+from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafters.lookup import LookupDrafter
+from spectune.runtime.faults import require_sound
+from spectune.runtime.fed_trees import FedTrees, prepare
+from spectune.runtime.kernels.trees import flaw_of, place, show
 from spectune.runtime.layout import Ints, Masks, ancestors, lay_out, widened
+from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
+from spectune.runtime.setup import PLAIN, always
+
+from .tiny_models import tiny_llama
 
 CAPACITY = 64
 CPU = torch.device("cpu")
@@ -103,6 +111,27 @@ def test_the_numbers_of_a_tree_may_lie_anyhow(kind: str) -> None:
     found = FedTrees(batch, other, 5).laid_out(masks)
     assert found.bias is not None
     assert all(torch.equal(*pair) for pair in zip((found.tokens, found.positions, found.bias), kept, strict=True))
+
+
+def test_a_decoder_that_drafts_loads_its_kernels_before_its_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[torch.dtype] = []
+    monkeypatch.setattr("spectune.runtime.decoder.prepare", lambda dtype, device: prepared.append(dtype))
+    model = LeanModel(tiny_llama(layers=1, seed=0))
+    Decoder(model, {}, always(PLAIN), slots=1, capacity=8)
+    assert prepared == []
+    Decoder(model, {"lookup": LookupDrafter()}, always(PLAIN), slots=1, capacity=8)
+    assert prepared == [model.dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_what_is_prepared_is_what_rounds_run(dtype: torch.dtype) -> None:
+    prepare(dtype, CPU)
+    kernels: list[Any] = [kernel.compiled() for kernel in (flaw_of, place, show)]  # Any: numba has no types
+    known = [len(kernel.signatures) for kernel in kernels]
+    draft = grown([4, 2], 4, np.random.default_rng(0))
+    require_sound(draft, 2, 24)
+    FedTrees(running([5, 3]), draft, 4).laid_out(Masks(dtype, CPU, slots=2, capacity=CAPACITY))
+    assert [len(kernel.signatures) for kernel in kernels] == known
 
 
 def test_paths_are_told_only_where_somebody_penalises() -> None:

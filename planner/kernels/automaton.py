@@ -17,9 +17,9 @@ import numpy as np
 from .arrays import Ints
 from .compiled import compiled
 
-STATES, EDGES, LAST, READ, MATCHED, FIRST, NEWEST = range(7)  # entries of `head`
-NONE = -1
 ENTRIES = 7  # of `head`
+STATES, EDGES, LAST, READ, MATCHED, FIRST, NEWEST = range(ENTRIES)
+NONE = -1
 
 
 class Automaton(NamedTuple):

@@ -113,15 +113,14 @@ def mark_right(ranking: Ranking, count: int, own: Ints, now: int, is_right: Ints
 
 @compiled
 def write_tree(ranking: Ranking, count: int, places: Ints, tree: Ints) -> None:
-    """Write the first `count` nodes as a tree: tokens, parents and depths, the root at node 0.
+    """Write the first `count` nodes as a tree: tokens, parents and depths behind the root at node 0.
 
     Args:
         ranking: with so many nodes taken.
         count: nodes.
         places: (most,), room to work in.
-        tree: (3, most + 1) or wider; written.
+        tree: (3, most + 1) or wider, the root's column is left as it is; written.
     """
-    write_root(tree)
     for place in range(count):
         node = ranking.ids[place]
         places[node] = place + 1

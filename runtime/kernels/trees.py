@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ...planner.kernels.arrays import Ints
 from ...planner.kernels.compiled import compiled
 
 SOUND, EARLY, ASKEW, FOREIGN = range(4)  # what `flaw_of` finds
+
+
+def whole(numbers: NDArray[Any]) -> Ints:
+    """Return numbers of any kind as kernels take them; what is no number becomes one below all that mean something."""
+    if numbers.dtype == np.int64:
+        return np.ascontiguousarray(numbers)
+    with np.errstate(invalid="ignore"):
+        return np.ascontiguousarray(numbers, dtype=np.int64)
 
 
 @compiled
