@@ -78,7 +78,7 @@ def pair(shelf: Path, kind: Kind, dtype: str, vocabulary: int) -> Pair:
         gc.collect()
 
     held = count_bytes(build).left_bytes
-    drafter, own = counted_drafter(folder, models[0])
+    drafter, own = counted_drafter(folder, models[0], dtype)
     target, head = identify(place / "target"), identify(folder)
     told = footprints_of(target, [head], dtype)
     return Pair(models[0], drafter, held + own, (told[target.key], told[head.key]))

@@ -115,8 +115,11 @@ def require_head_of(folder: Path, target: str, weights_hash: str) -> None:
 
 
 def as_numbers(weight: Tensor, like: Tensor) -> Tensor:
-    """Return a weight in the number format and on the device of another tensor."""
-    return weight.to(device=like.device, dtype=like.dtype if weight.is_floating_point() else torch.int64)
+    """Return a copy of a weight in the number format and on the device of another tensor.
+
+    It is a copy also where nothing changes: a norm of a few bytes would keep its whole file mapped.
+    """
+    return weight.to(device=like.device, dtype=like.dtype if weight.is_floating_point() else torch.int64, copy=True)
 
 
 def _names(folder: Path) -> Iterator[Sequence[str]]:
