@@ -9,7 +9,7 @@ the ratio within a race. All may run padded to the same cheaper shapes.
 
 At batch 8 what drafts from the text lies within a few percent of each other, and a few texts that repeat themselves
 more or less than others decide between them. So the profile reads more calibration prompts than the demo ships, and the
-last races decode all the evaluation prompts, of which the planner has seen none.
+last races at batch 8 decode all the evaluation prompts, of which the planner has seen none.
 
 The last line is one JSON object; `holds` is true where
 
@@ -43,7 +43,7 @@ from spectune.planner.pricing.cost import Cell, cell_costs
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.options import SearchOptions
-from spectune.planner.search.search import price, price_all
+from spectune.planner.search.price import price, price_all
 from spectune.planner.stacks.search import StackSearch
 from spectune.planner.text.frozen import FrozenTable, frozen_table
 from spectune.runtime.models.loading import load_tokenizer

@@ -7,14 +7,16 @@ count: a shared machine has another pace every minute, and plain decoding, which
 which wait for arithmetic, only on average. Then a full sweep runs every setting, plain decoding, every drafter at
 lengths 1 to 8 and the engine's own n-gram sources, on prompts that nobody has seen. Every plan's setting, plain
 decoding and the sweep's best few race again on four times as many of them, four times, their engines started anew. The
-best is who was the fastest in the other three races: the fastest of many in a race of its own is partly lucky, and no
-setting's real speed. All settings of a concurrency run at once, in turns of random order, and the drift of the moments
-is taken out.
+best is that setting of the sweep which was the fastest in the other three races: the fastest of many in a race of its
+own is partly lucky, and no setting's real speed. `of_any` is the same beside all that raced: lengths between the
+sweep's, which other profiles' plans found, are among them. All settings of a concurrency run at once, in turns of
+random order, and the drift of the moments is taken out.
 
 Where an engine lets acceptance be set by hand, what was set must come back from its counters.
 
-What is left out, and why, is in `not_run`. llama.cpp's `ngram-mod` remembers other requests' texts, so that a sweep
-that repeats prompts would feed it its own answers; it is no contestant. The last line is one JSON object.
+Engines that cannot run here are in `not_run`, with the reason. llama.cpp's `ngram-mod` remembers other requests' texts,
+so that a sweep that repeats prompts would feed it its own answers; it is no contestant. The last line is one JSON
+object.
 
     pip install -e '.[llamacpp,openvino]'
     python benchmarks/engines.py [--engines llama.cpp,transformers] [--concurrencies 1,4] [--repeats 5] [--passes 2]
@@ -213,18 +215,21 @@ def _one_concurrency(engine: MeasuredEngine, cells: Sequence[PlanCell], asked: a
     unseen, runners = _prompts(engine, evaluation_prompts()), list(dict.fromkeys([*owns, plain, *best]))
     finals = [_speeds(engine, runners, unseen, math.ceil(len(unseen) / concurrency), seed) for seed in range(FINALS)]
     final = {key: statistics.mean(one[key] for one in finals) for key in runners}
+    of_sweep = [key for key in runners if key in swept]
+    winner = max(of_sweep, key=lambda key: final[key])
     return {
         "plans": [
             {
                 "tokens_per_s": final[own],
-                "of_best": statistics.mean(one[own] / one[_best(finals, one)] for one in finals),
+                "of_best": statistics.mean(one[own] / one[_best(finals, one, of_sweep)] for one in finals),
+                "of_any": statistics.mean(one[own] / one[_best(finals, one, runners)] for one in finals),
                 "covered_on_unseen_prompts": cell.prediction.low <= final[own] <= cell.prediction.high,
             }
             for own, cell in zip(owns, cells, strict=True)
         ],
         "plain_tokens_per_s": final[plain],
-        "best": _name(max(final, key=lambda key: final[key])),
-        "best_tokens_per_s": max(final.values()),
+        "best": _name(winner),
+        "best_tokens_per_s": final[winner],
         "finals": [{_name(key): value for key, value in one.items()} for one in finals],
         "settings": len(field),
         "sweep_s": sweep_s,
@@ -232,10 +237,10 @@ def _one_concurrency(engine: MeasuredEngine, cells: Sequence[PlanCell], asked: a
     }
 
 
-def _best(finals: Sequence[dict[Key, float]], judged: dict[Key, float]) -> Key:
-    """Return who is the fastest by all races but one: in that one its luck is nobody's choice."""
+def _best(finals: Sequence[dict[Key, float]], judged: dict[Key, float], among: Sequence[Key]) -> Key:
+    """Return which of some is the fastest by all races but one: in that one its luck is nobody's choice."""
     others = [one for one in finals if one is not judged]
-    return max(judged, key=lambda key: sum(one[key] for one in others))
+    return max(among, key=lambda key: sum(one[key] for one in others))
 
 
 def _speeds(

@@ -16,7 +16,8 @@ from spectune.db import open_store
 from spectune.db.identities import device_row, model_row
 from spectune.db.tables import Base, DeviceTable, MeasurementTable, ModelTable, PlanTable, SurfaceTable
 from spectune.planner.inputs import DrafterInputs, PlanInputs
-from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.plans.document import plan_to_json
+from spectune.planner.plans.plan import Plan
 from spectune.planner.pricing.cost import cells_of
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve

@@ -2,10 +2,11 @@
 
     python benchmarks/identity.py [--prompts 200] [--tokens 64] [--batch 8]
 
-The demo family decodes pieces of held-out standard-library sources by every kind of policy, eight at a time. Each
-emitted token is compared with the first choice of transformers' own forward over the whole text. Logits closer than
-1e-4 may be ordered either way by fp32 forwards of different shapes; such near-ties are counted apart. Counts of tokens
-and rounds are printed, so that one sees that drafts were accepted and refused. The last line is one JSON object.
+The demo family decodes pieces of held-out standard-library sources by chains, trees, copies of the text and stacks,
+eight at a time. Each emitted token is compared with the first choice of transformers' own forward over the whole text.
+Logits closer than 1e-4 may be ordered either way by fp32 forwards of different shapes; such near-ties are counted
+apart. Counts of tokens and rounds are printed, so that one sees that drafts were accepted and refused. The last line is
+one JSON object.
 """
 
 from __future__ import annotations
@@ -23,15 +24,19 @@ from spectune.demo.corpus import held_out_texts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.growth.tree import TokenTree
 from spectune.planner.policies import (
+    CachebackPolicy,
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
+    HybridPolicy,
     LookupPolicy,
     OptTreePolicy,
     PlainPolicy,
     StackPolicy,
     StaticPolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
     TalonPolicy,
 )
 from spectune.planner.policies.stack import stack_name
@@ -76,6 +81,12 @@ WAYS: Mapping[str, RoundSetup] = {
     "OPT-Tree": RoundSetup(policy=OptTreePolicy(nodes=12, least_gain=0.2, max_depth=4, children=5), drafter="medium"),
     "CAST": RoundSetup(policy=CAST, drafter="small"),
     "lookup": RoundSetup(policy=LookupPolicy(length=6), drafter=LOOKUP),
+    "suffixes": RoundSetup(policy=SuffixPolicy(length=8), drafter=LOOKUP),
+    "suffix tree": RoundSetup(policy=SuffixTreePolicy(nodes=12), drafter=LOOKUP),
+    "Cacheback": RoundSetup(policy=CachebackPolicy(nodes=12), drafter=LOOKUP),
+    "hybrid": RoundSetup(
+        policy=HybridPolicy(text=SuffixPolicy(length=6, min_match=4), model=ChainPolicy(length=3)), drafter="small"
+    ),
     **{stack_name(policy): RoundSetup(policy=policy, drafter=stack_name(policy)) for policy in STACKS},
 }
 

@@ -10,7 +10,7 @@ The last line is one JSON object. `holds` says that llama.cpp's plain greedy tex
 only; speed is judged in decode.py, where the plan races too.
 
     pip install -e '.[llamacpp]'
-    python benchmarks/llamacpp.py [--tokens 96] [--prompts 8] [--batches 1,4] [--dtype float32]
+    python benchmarks/llamacpp.py [--tokens 96] [--prompts 8] [--batches 1] [--dtype float32]
 """
 
 from __future__ import annotations

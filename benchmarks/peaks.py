@@ -1,4 +1,4 @@
-"""Does the planner know how much memory decoding takes? Every way of decoding beside what it says.
+"""Does the planner know how much memory decoding takes? Chains, trees, copies and stacks beside what it says.
 
     python benchmarks/peaks.py [--device cpu] [--dtype auto] [--temperature 0]
 

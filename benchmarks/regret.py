@@ -35,7 +35,7 @@ from spectune.planner.policies import (
     TreePolicy,
 )
 from spectune.planner.pricing.cost import Cell, cell_costs
-from spectune.planner.search.search import price
+from spectune.planner.search.price import price
 from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request
 from spectune.tuning.family import load_family, torch_device

@@ -27,7 +27,7 @@ from spectune.planner.policies import LookupPolicy, PlainPolicy, StaticPolicy, T
 from spectune.planner.pricing.cost import Cell, CellCosts, cell_costs
 from spectune.planner.published.rivals import sequoia_tree
 from spectune.planner.published.rules import published_defaults
-from spectune.planner.search.search import price
+from spectune.planner.search.price import price
 from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request
 from spectune.tuning.family import load_family, torch_device

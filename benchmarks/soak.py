@@ -3,8 +3,8 @@
     python benchmarks/soak.py [--rounds 10000] [--device cpu] [--seed 0]
 
     growth   in the device's native number format: random sequences of random prompts join, leave and are cancelled, 1
-             to 8 at once, while the way of decoding changes every few rounds between the policies a plan may hold,
-             two stacks among them; one draft in a hundred goes wrong. Behind every tenth of the rounds: the process's
+             to 8 at once, while the way of decoding changes every few rounds between chains, trees, copies of the
+             text and stacks; one draft in a hundred goes wrong. Behind every tenth of the rounds: the process's
              resident memory, the bytes of all living tensors, where the caches lie. Before and after that a whole
              cycle of ways runs at full batch with torch's allocations counted, which is the peak.
     faults   fp32: every third draft goes wrong. Drafters raise, run out of memory, score with NaN, answer for another

@@ -6,7 +6,7 @@ The demo family's target and two drafters are timed, batches 1 and 8, contexts 1
 session also times random shapes that its surface never uses, drawn by seed before anything runs; the surface's error
 is judged there. The uniform grid gets the same clock, rounds, drift model and judged shapes; only where it looks
 differs. Under load, another process computes in bursts meanwhile. The last line is one JSON object; `holds` is true
-where the session of 60 s keeps the bars, and every session its budget within 10 %.
+where the session of 60 s keeps the bars, and every session without load its budget within 10 %.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the regret and rules benchmarks share: ways of decoding raced over the same prompts, in interleaved turns."""
+"""What benchmarks that race share: ways of decoding raced over the same prompts, in interleaved turns."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from spectune.profiler.prompts import Prompt
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup
+from spectune.tuning.inputs import inputs_of
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.race import DecoderEntrant, race
-from spectune.tuning.plan import PlanRequest, inputs_of, solve_and_store
+from spectune.tuning.plan import solve_and_store
 from spectune.tuning.profile import profile
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.recording.recipe import Level
-from spectune.tuning.request import Models, ProfileRequest
+from spectune.tuning.request import Models, PlanRequest, ProfileRequest
 from spectune.tuning.validate import entrant
 
 BATCHES = (1, 4, 8)

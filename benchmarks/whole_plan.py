@@ -1,8 +1,9 @@
 """How long a whole plan takes: three drafters, all policies, batch 1 to 32 x context 256, 1k and 4k.
 
-Records the demo family along the target's own text, the target itself as third drafter. The surfaces are made up,
-since no forward of this size is timed in a minute: memory-bound, with a tile step every 8 rows, dearer with batch and
-context. The last line is one JSON object; `holds` is true where the plan took at most 60 s.
+Hybrids and chains that are verified from an exit are not among the policies. Records the demo family along the target's
+own text, the target itself as third drafter. The surfaces are made up, since no forward of this size is timed in a
+minute: memory-bound, with a tile step every 8 rows, dearer with batch and context. The last line is one JSON object;
+`holds` is true where the plan took at most 60 s.
 
     python benchmarks/whole_plan.py [--prompts 48] [--tokens 96] [--jobs N]
 """

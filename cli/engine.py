@@ -67,7 +67,7 @@ def profile_command(
 def plan_command(settings: Settings, engine: str, target: str, asked: Json, output: Path | None) -> None:
     """Plan for an engine, keep the plan apart from our own decoder's, and print it with the engine's command."""
     from ..db.store import open_store
-    from ..planner.plans.plan import plan_to_json
+    from ..planner.plans.document import plan_to_json
     from ..profiler.device import detect
     from ..tuning.engines.plan import EnginePlanRequest, plan_engine
     from ..tuning.export import ExportRequest, export

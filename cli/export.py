@@ -79,7 +79,7 @@ def export(
 def _plan(text: str | None, store: Store) -> Plan:
     """Return the plan of a file or of a number; the newest of the store where neither is given."""
     from ..errors import NoPlanError, RequestError
-    from ..planner.plans.plan import plan_from_json
+    from ..planner.plans.document import plan_from_json
 
     if text is not None and Path(text).is_file():
         return plan_from_json(_text(Path(text)))

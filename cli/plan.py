@@ -133,7 +133,7 @@ def plan(
         spectune plan --target path/to/target --trials 200 --optuna-storage sqlite:///trials.db --jobs 4
     """
     from ..planner.lossy.run import read_runs
-    from ..planner.plans.plan import plan_to_json
+    from ..planner.plans.document import plan_to_json
     from ..tuning.documents import PlanFiles
     from ..tuning.plan import Effort
     from ..tuning.tables import read_table
@@ -188,7 +188,8 @@ def _require_one_way(is_from_files: bool, target: str | None, estimated: str | N
 def _from_files(files: PlanFiles, store: str | None, wanted: dict[str, Any], effort: Effort) -> tuple[Plan, str | None]:
     """Return the plan, and where it is kept: nowhere unless a store is named."""
     from ..tuning.documents import inputs_from_files
-    from ..tuning.plan import PlanRequest, keep_plan, solve_plan
+    from ..tuning.plan import keep_plan, solve_plan
+    from ..tuning.request import PlanRequest
 
     inputs = inputs_from_files(files)
     told = {name: getattr(inputs, name) for name in ("target", "device", "dtype", "workload", "temperature")}
@@ -210,7 +211,9 @@ def _from_store(
     from ..profiler.catalogue import catalogued
     from ..profiler.device import detect
     from ..tuning.estimates.inputs import inputs_on_estimates
-    from ..tuning.plan import PlanRequest, inputs_from_store, solve_and_store
+    from ..tuning.inputs import inputs_from_store
+    from ..tuning.plan import solve_and_store
+    from ..tuning.request import PlanRequest
     from .model import named_model
 
     with open_store(store) as opened:
@@ -221,7 +224,7 @@ def _from_store(
 
 
 def _print(plan: Plan, *, as_json: bool, explain: bool) -> None:
-    from ..planner.plans.plan import plan_to_json
+    from ..planner.plans.document import plan_to_json
     from .cells import plan_table
 
     if as_json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..db.store import Store
 from ..errors import NoPlanError, StoreError
-from ..planner.plans.plan import plan_from_json
+from ..planner.plans.document import plan_from_json
 from ..planner.plans.validation import Validation
 from ..profiler.confidence import step_reliability
 from ..profiler.records.calibration import Reliability

@@ -21,7 +21,7 @@ from ..planner.policies import (
     TreePolicy,
 )
 from ..planner.pricing.cost import Cell
-from ..planner.search.search import price
+from ..planner.search.price import price
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, setup_of
 from ..tuning.measuring.baseline import GenerateEntrant

@@ -13,10 +13,11 @@ from ..planner.plans.plan import Plan
 from ..runtime.models.loading import load_pretrained, load_tokenizer
 from ..runtime.models.regime import decoding_regime
 from ..tuning.family import EXACT_DTYPE, load_family, torch_device
-from ..tuning.plan import PlanRequest, inputs_of, solve_and_store
+from ..tuning.inputs import inputs_of
+from ..tuning.plan import solve_and_store
 from ..tuning.profile import Profile, profile
 from ..tuning.prompts import requests_of
-from ..tuning.request import Models, ProfileRequest
+from ..tuning.request import Models, PlanRequest, ProfileRequest
 from ..tuning.steps import Progress
 from .contest import (
     Counter,

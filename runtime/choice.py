@@ -8,7 +8,8 @@ from typing import Literal
 
 from ..db.store import open_store
 from ..errors import NoPlanError, PlanError, RequestError
-from ..planner.plans.plan import Plan, PlanCell, plan_from_json
+from ..planner.plans.document import plan_from_json
+from ..planner.plans.plan import Plan, PlanCell
 from ..planner.plans.schedule import Place
 from ..profiler.records.device import Device
 from ..profiler.records.match import DeviceMatch, match_devices

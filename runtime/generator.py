@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
 from ..planner.policies import StackPolicy, TreePolicy, drafting
+from ..planner.text.state import load_kernels
 from ..profiler.records.role import CAPTURED
 from .choice import Choice
 from .decoder import Decoder
@@ -163,6 +164,7 @@ class Generator:
         spare, self._spare = self._spare, None
         if spare is not None and spare.serves(slots, longest):
             return spare
+        del spare  # its caches make room for the new ones
         if self._is_captured:  # few lengths, so that it serves again
             longest = min(-(-longest // SHARED_LENGTH) * SHARED_LENGTH, self._target.longest_context)
         return _Held(self._decoder(slots, longest), slots, longest)
@@ -188,6 +190,7 @@ class Generator:
 
     def _decoder(self, slots: int, longest: int) -> Decoder:
         setups = self.choice.setups
+        load_kernels(setup.policy for setup in setups)
         capacity = longest + draft_room(setups, slots)
         drafters: dict[str, Drafter] = {"lookup": LookupDrafter()}
         for setup in setups:

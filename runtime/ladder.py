@@ -18,7 +18,8 @@ from typing import Literal, cast, get_args
 from ..db.plans import ENGINE_PLAN, WHAT_IF, PlanRow
 from ..db.store import Store
 from ..errors import NoPlanError, PlanError, SpectuneError, StoreAwayError
-from ..planner.plans.plan import Plan, plan_from_json
+from ..planner.plans.document import plan_from_json
+from ..planner.plans.plan import Plan
 from ..profiler.records.device import Device
 from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity

@@ -44,7 +44,7 @@ States = Annotated[State | None, Query()]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanWanted:
-    """What `tuning.plan.PlanRequest` takes, but nothing lossy; device and target may be named as the store knows them.
+    """What `tuning.request.PlanRequest` takes but nothing lossy; device and target may be named as the store does.
 
     A test holds the fields of both to be the same. This one exists because the other brings everything that plans
     with it, which a server must not load.

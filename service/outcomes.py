@@ -10,8 +10,8 @@ from ..db.outcomes import OutcomeRow
 from ..db.receipts import Receipt
 from ..db.wire import Added, Document, Page
 from ..errors import SpectuneError
+from ..planner.plans.document import plan_from_json
 from ..planner.plans.observation import Observation
-from ..planner.plans.plan import plan_from_json
 from ..planner.plans.validation import Validation
 from ..profiler.records.wire import from_json
 from . import examples

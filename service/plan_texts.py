@@ -11,7 +11,8 @@ from collections import OrderedDict
 from dataclasses import replace
 from threading import Lock
 
-from ..planner.plans.plan import Plan, plan_from_json
+from ..planner.plans.document import plan_from_json
+from ..planner.plans.plan import Plan
 
 
 class ParsedPlans:

@@ -12,7 +12,8 @@ from ..db.plans import WHAT_IF, PlanEvent, PlanRow, PlanSource
 from ..db.receipts import Receipt
 from ..db.wire import Decision, NewPlan, Page, Rollback
 from ..errors import PlanError, RequestError
-from ..planner.plans.plan import Plan, plan_from_json
+from ..planner.plans.document import plan_from_json
+from ..planner.plans.plan import Plan
 from . import examples
 from .body import record_of
 from .documents import gives, not_modified, takes

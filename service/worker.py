@@ -24,7 +24,7 @@ from ..errors import SpectuneError, StoreAwayError, StoreError
 from ..profiler.records.wire import from_json
 
 if TYPE_CHECKING:
-    from ..tuning.plan import PlanRequest
+    from ..tuning.request import PlanRequest
 
 IDLE_S = 0.5  # between looks for a job
 BEAT_S = 1.0  # between heartbeats, each with the progress
@@ -113,7 +113,8 @@ class Worker:
             beat.join()
 
     def _plan(self, job: JobRow, jobs: Jobs, store: SqlStore) -> None:
-        from ..tuning.plan import Effort, inputs_from_store, keep_plan, solve_plan
+        from ..tuning.inputs import inputs_from_store
+        from ..tuning.plan import Effort, keep_plan, solve_plan
 
         request = _request_of(job)
         inputs = inputs_from_store(request, store)
@@ -139,7 +140,7 @@ class Worker:
 
 
 def _request_of(job: JobRow) -> PlanRequest:
-    from ..tuning.plan import PlanRequest
+    from ..tuning.request import PlanRequest
     from .jobs import PlanWanted
 
     wanted = from_json(PlanWanted, job.request)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from spectune.planner.policies import Eagle2Policy
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
@@ -24,7 +25,11 @@ from .tiny_models import perturbed, tiny_llama
 LLAMA = tiny_llama(layers=2, seed=0)
 SKETCH = perturbed(LLAMA, 0.06)
 TARGET, SMALL = LeanModel(LLAMA), LeanModel(SKETCH)
-KINDS = ("plain", "chain", "static", "eagle2")
+LEAN_TREES = {  # no larger than a chain as deep, and yet they may branch
+    "eagle2 of 3": Eagle2Policy(verify_tokens=3, depth=1, top_k=2),
+    "eagle2 of 5": Eagle2Policy(verify_tokens=5, depth=3, top_k=3),
+}
+KINDS = ("plain", "chain", "static", "eagle2", *LEAN_TREES)
 
 
 class Noting(Repetition):
@@ -100,7 +105,7 @@ class Captured:
 
 def setup_of(kind: str, **more: tuple[int, ...]) -> RoundSetup:
     """Return how rounds of a kind run."""
-    return PLAIN if kind == "plain" else RoundSetup(policy=POLICIES[kind], drafter="it", **more)
+    return PLAIN if kind == "plain" else RoundSetup(policy=(LEAN_TREES | POLICIES)[kind], drafter="it", **more)
 
 
 def eagerly(

@@ -16,8 +16,9 @@ from starlette.testclient import TestClient
 from spectune.db.access import Scope, Tokens
 from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url
+from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.observation import CellObservation, Observation
-from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.plans.plan import Plan
 from spectune.planner.plans.validation import Validation, ValidationRow
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.acceptance import PairwiseAcceptance

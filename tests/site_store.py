@@ -7,8 +7,9 @@ from dataclasses import replace
 from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.planner.growth.shape import ShapeFacts
+from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.observation import CellObservation, Observation
-from spectune.planner.plans.plan import Plan, PlanCell, PublishedPrice, plan_to_json
+from spectune.planner.plans.plan import Plan, PlanCell, PublishedPrice
 from spectune.planner.plans.provenance import SurfaceSource, TraceSource
 from spectune.planner.plans.validation import Validation, ValidationRow
 from spectune.planner.policies import ChainPolicy, Eagle2Policy

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from spectune.cli import main
 from spectune.cli.export import NAMES
 from spectune.db import open_store
-from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.plans.document import plan_to_json
+from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy
 from spectune.runtime.engines.table import ENGINES
 

@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 from transformers import LlamaForCausalLM
 
 from spectune.cli import main
-from spectune.planner.plans.plan import plan_from_json
+from spectune.planner.plans.document import plan_from_json
 
 from .tiny_family import byte_tokenizer, save_model
 

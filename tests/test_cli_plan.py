@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from spectune.cli import main, options
 from spectune.db import open_store
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.plans.plan import plan_from_json
+from spectune.planner.plans.document import plan_from_json
 from spectune.profiler.identity import identify
 from spectune.profiler.records.document import SurfaceDocument, TraceDocument
 from spectune.profiler.records.wire import from_json, to_json

@@ -9,7 +9,8 @@ from click.testing import CliRunner, Result
 
 from spectune.cli import main
 from spectune.db import open_store
-from spectune.planner.plans.plan import PublishedPrice, plan_to_json
+from spectune.planner.plans.document import plan_to_json
+from spectune.planner.plans.plan import PublishedPrice
 from spectune.planner.policies import ChainPolicy
 from spectune.profiler.protocols import SurfaceKey
 

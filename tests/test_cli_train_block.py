@@ -13,7 +13,8 @@ from spectune.cli import main
 from spectune.db import open_store
 from spectune.errors import ModelError
 from spectune.planner.inputs import BLOCK
-from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.plans.document import plan_to_json
+from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import Eagle2Policy
 from spectune.planner.policies.stack import JOINT
 from spectune.profiler.prompts import Prompt
@@ -22,10 +23,11 @@ from spectune.runtime.loader import load
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.loading import load_model
 from spectune.tuning.estimates.estimate import EstimateRequest, estimate
+from spectune.tuning.inputs import inputs_of
 from spectune.tuning.latency_profile import LatencyRequest, profile_latency
-from spectune.tuning.plan import PlanRequest, inputs_of, make_plan
+from spectune.tuning.plan import make_plan
 from spectune.tuning.profile import Profile, profile
-from spectune.tuning.request import Models, ProfileRequest
+from spectune.tuning.request import Models, PlanRequest, ProfileRequest
 
 from .tiny_family import save_model
 

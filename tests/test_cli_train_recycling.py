@@ -14,7 +14,8 @@ from spectune.cli import main
 from spectune.db import open_store
 from spectune.errors import ModelError, TrainingError
 from spectune.planner.inputs import BLOCK
-from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.plans.document import plan_to_json
+from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import Eagle2Policy
 from spectune.planner.policies.stack import JOINT
 from spectune.profiler.identity import identify
@@ -29,9 +30,10 @@ from spectune.runtime.models.recycling import RecyclingHead
 from spectune.runtime.models.recycling_shape import RecyclingShape, is_recycling, recycling_shape
 from spectune.training.recycling import RecyclingRequest
 from spectune.tuning.estimates.estimate import EstimateRequest, estimate
-from spectune.tuning.plan import PlanRequest, inputs_of, make_plan, solve_plan
+from spectune.tuning.inputs import inputs_of
+from spectune.tuning.plan import make_plan, solve_plan
 from spectune.tuning.profile import Profile, profile
-from spectune.tuning.request import Models, ProfileRequest
+from spectune.tuning.request import Models, PlanRequest, ProfileRequest
 
 from .tiny_family import save_model
 

@@ -20,7 +20,7 @@ from spectune.db.sources import overhead_source, surface_source, trace_source
 from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.errors import StoreError
-from spectune.planner.plans.plan import plan_to_json
+from spectune.planner.plans.document import plan_to_json
 
 from .plans import plan_of
 from .postgres_server import postgres

@@ -15,7 +15,7 @@ from spectune.db.sql_store import SqlStore
 from spectune.db.store import Store, open_store
 from spectune.db.url import resolve_url
 from spectune.errors import NoPlanError, StoreError
-from spectune.planner.plans.plan import plan_to_json
+from spectune.planner.plans.document import plan_to_json
 from spectune.runtime.choice import Choice, choose_plan
 from spectune.service.settings import Settings
 

@@ -19,8 +19,9 @@ from spectune.demo.pages import acceptance_page, device_page, latency_page, outc
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.records import DemoOutcome
 from spectune.demo.story import BATCHES, WORKLOAD, Chapter, DemoSize, compare, learn
-from spectune.planner.plans.plan import plan_from_json
-from spectune.tuning.plan import PlanRequest, inputs_from_store, inputs_of
+from spectune.planner.plans.document import plan_from_json
+from spectune.tuning.inputs import inputs_from_store, inputs_of
+from spectune.tuning.request import PlanRequest
 
 from .tiny_family import byte_tokenizer
 from .tiny_models import perturbed, tiny_llama

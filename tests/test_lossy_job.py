@@ -18,7 +18,8 @@ from spectune.errors import RequestError
 from spectune.planner.lossy.fly import FlyRule
 from spectune.planner.lossy.quality import ends_with
 from spectune.planner.lossy.run import LossyRun
-from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.plans.document import plan_to_json
+from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy, StackPolicy
 from spectune.planner.policies.fly import FlyPolicy
 from spectune.profiler.device import detect

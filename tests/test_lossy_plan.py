@@ -15,14 +15,15 @@ from spectune.planner.lossy.fly import FlyRule, expected_accepted
 from spectune.planner.lossy.forecast import expected_tokens
 from spectune.planner.lossy.run import LossyRun, read_runs, write_runs
 from spectune.planner.lossy.search import with_lossy_runs
-from spectune.planner.plans.plan import LOSSY_VERSION, VERSION, Plan, plan_from_json, plan_to_json
+from spectune.planner.plans.document import plan_from_json, plan_to_json
+from spectune.planner.plans.plan import LOSSY_VERSION, VERSION, Plan
 from spectune.planner.policies import ChainPolicy, policy_from_json, policy_to_json
 from spectune.planner.policies.fly import FlyPolicy
 from spectune.planner.pricing.cost import cells_of
 from spectune.planner.reasons.explain import explain_plan
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
-from spectune.tuning.plan import PlanRequest
+from spectune.tuning.request import PlanRequest
 
 from .lossy_runs import LENGTH, QUALITY, WAY, made_inputs, made_run, of_loss
 from .synthetic import DEVICE, TARGET

@@ -20,7 +20,8 @@ from spectune.planner.lossy.forecast import expected_tokens
 from spectune.planner.lossy.pad import PadRule, expected_accepted
 from spectune.planner.lossy.run import LossyRun, read_runs, write_runs
 from spectune.planner.lossy.search import with_lossy_runs
-from spectune.planner.plans.plan import LOSSY_VERSION, Plan, plan_from_json, plan_to_json
+from spectune.planner.plans.document import plan_from_json, plan_to_json
+from spectune.planner.plans.plan import LOSSY_VERSION, Plan
 from spectune.planner.policies import ChainPolicy, LossyPolicy
 from spectune.planner.policies.pad import PadPolicy
 from spectune.planner.pricing.cost import cells_of

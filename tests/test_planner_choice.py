@@ -17,7 +17,8 @@ from spectune.planner.policies import (
 )
 from spectune.planner.pricing.estimate import relative_error, resampled_rates, resampling_weights
 from spectune.planner.search.candidate import Candidate
-from spectune.planner.search.choice import Field, Promise, SurfaceErrors, alternatives
+from spectune.planner.search.choice import Field, alternatives
+from spectune.planner.search.promise import Promise, SurfaceErrors
 
 TEXTS = 8
 STATIC = StaticPolicy(tree=TokenTree(parents=(-1, 0), ranks=(0, 0)))

@@ -26,7 +26,7 @@ from spectune.planner.replay.recorded import Recording, recording_of
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.replay.replay import replay_results
 from spectune.planner.search.options import SearchOptions
-from spectune.planner.search.search import price, price_all
+from spectune.planner.search.price import price, price_all
 from spectune.planner.text.hybrid import hybrid_results, hybrids
 
 from .slow_decoder import Pair

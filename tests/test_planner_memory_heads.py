@@ -35,7 +35,8 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.drafter_parts import drafter_parts
 from spectune.tuning.estimates.architectures import footprints_of
-from spectune.tuning.plan import PlanRequest, solve_plan
+from spectune.tuning.plan import solve_plan
+from spectune.tuning.request import PlanRequest
 
 from .decoded_runs import run
 from .drafter_folders import KINDS, Kind, counted_drafter, save_drafter

@@ -6,7 +6,7 @@ import pytest
 
 from spectune.errors import PlanError
 from spectune.planner.growth.shape import ShapeFacts
-from spectune.planner.plans.plan import plan_from_json, plan_to_json
+from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.policies import ChainPolicy
 from spectune.planner.reasons.outlook import Outlook, Scenario
 

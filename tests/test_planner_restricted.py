@@ -21,8 +21,8 @@ from spectune.planner.policies import (
 )
 from spectune.planner.pricing.cost import Cell, cells_of
 from spectune.planner.search.objective import LatencyBound
+from spectune.planner.search.price import price
 from spectune.planner.search.restricted import Staged, prices
-from spectune.planner.search.search import price
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 

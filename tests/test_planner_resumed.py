@@ -12,7 +12,8 @@ from spectune.errors import PlanError
 from spectune.planner.growth.extent import extent_of, fixed_tree
 from spectune.planner.growth.room import deepest, most_drafted, widest_layer
 from spectune.planner.inputs import PlanInputs, resumes_of
-from spectune.planner.plans.plan import Plan, plan_from_json, plan_to_json
+from spectune.planner.plans.document import plan_from_json, plan_to_json
+from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy, ResumedPolicy, drafting, policy_from_json, policy_to_json
 from spectune.planner.pricing.cost import Cell, cell_costs
 from spectune.planner.pricing.worth import DecisionWorth
@@ -20,9 +21,10 @@ from spectune.planner.reasons.explain import explain_cell
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.replay.replay import Replay
 from spectune.planner.search.candidate import Candidate
-from spectune.planner.search.choice import SurfaceErrors
+from spectune.planner.search.price import price
+from spectune.planner.search.promise import SurfaceErrors
 from spectune.planner.search.restricted import prices
-from spectune.planner.search.search import price, solve
+from spectune.planner.search.search import solve
 from spectune.profiler.records.overhead import OverheadSample
 from spectune.profiler.records.surface import LatencySurface
 

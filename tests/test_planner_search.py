@@ -16,7 +16,8 @@ from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, P
 from spectune.planner.pricing.cost import Cell
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.options import SearchOptions
-from spectune.planner.search.search import price, price_all, solve
+from spectune.planner.search.price import price, price_all
+from spectune.planner.search.search import solve
 from spectune.profiler.records.acceptance import AcceptanceTrace
 
 from .slow_decoder import Pair, decode, drawing

@@ -16,7 +16,7 @@ from spectune.planner.search.contest import Contest
 from spectune.planner.search.crossfit import EVERYWHERE, HALVES
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
-from spectune.planner.search.search import price_all
+from spectune.planner.search.price import price_all
 from spectune.planner.search.searched import Searcher, texts_of_half
 from spectune.planner.search.studies import studies_in_memory
 

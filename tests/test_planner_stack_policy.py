@@ -13,7 +13,8 @@ from spectune.planner.growth.draft import Children, Ints
 from spectune.planner.growth.extent import Extent, extent_of, fixed_tree
 from spectune.planner.growth.grow import grow
 from spectune.planner.growth.room import most_drafted
-from spectune.planner.plans.plan import Plan, plan_from_json, plan_to_json
+from spectune.planner.plans.document import plan_from_json, plan_to_json
+from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import StackPolicy, policy_from_json, policy_to_json
 from spectune.planner.policies.stack import stack_name
 

@@ -10,12 +10,13 @@ import pytest
 
 from spectune.errors import PlanError
 from spectune.planner.inputs import DrafterInputs, PlanInputs
-from spectune.planner.plans.plan import plan_from_json, plan_to_json
+from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.policies import LookupPolicy, PlainPolicy, StackPolicy
 from spectune.planner.pricing.cost import Cell
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.options import SearchOptions
-from spectune.planner.search.search import price, price_all, solve
+from spectune.planner.search.price import price, price_all
+from spectune.planner.search.search import solve
 from spectune.planner.stacks.search import StackSearch, least_forwards, stack_times, stacks_of
 from spectune.profiler.records.acceptance import PairwiseAcceptance
 

@@ -13,7 +13,8 @@ import pytest
 
 from spectune.db import Store, open_store
 from spectune.errors import RequestError
-from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.plans.document import plan_to_json
+from spectune.planner.plans.plan import Plan
 from spectune.planner.pricing.cost import cells_of
 from spectune.planner.search.search import solve
 from spectune.profiler.catalogue import catalogued

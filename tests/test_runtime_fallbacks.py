@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from spectune.db import open_store
+from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.observation import Observation
-from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy, LookupPolicy, StackPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify

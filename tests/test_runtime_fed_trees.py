@@ -11,9 +11,7 @@ import torch
 from spectune.planner.growth.draft import DraftBatch
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.lookup import LookupDrafter
-from spectune.runtime.faults import require_sound
-from spectune.runtime.fed_trees import FedTrees, prepare
-from spectune.runtime.kernels.trees import flaw_of, place, show
+from spectune.runtime.fed_trees import FedTrees
 from spectune.runtime.layout import Ints, Masks, ancestors, lay_out, widened
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
@@ -121,17 +119,6 @@ def test_a_decoder_that_drafts_loads_its_kernels_before_its_first_round(monkeypa
     assert prepared == []
     Decoder(model, {"lookup": LookupDrafter()}, always(PLAIN), slots=1, capacity=8)
     assert prepared == [model.dtype]
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_what_is_prepared_is_what_rounds_run(dtype: torch.dtype) -> None:
-    prepare(dtype, CPU)
-    kernels: list[Any] = [kernel.compiled() for kernel in (flaw_of, place, show)]  # Any: numba has no types
-    known = [len(kernel.signatures) for kernel in kernels]
-    draft = grown([4, 2], 4, np.random.default_rng(0))
-    require_sound(draft, 2, 24)
-    FedTrees(running([5, 3]), draft, 4).laid_out(Masks(dtype, CPU, slots=2, capacity=CAPACITY))
-    assert [len(kernel.signatures) for kernel in kernels] == known
 
 
 def test_paths_are_told_only_where_somebody_penalises() -> None:

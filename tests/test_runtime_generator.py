@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import fields, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from spectune.errors import RequestError
 from spectune.planner.policies import ChainPolicy, OptTreePolicy, TalonPolicy, TreePolicy
 from spectune.runtime.choice import Choice
+from spectune.runtime.decoder import Decoder
 from spectune.runtime.generation import GenerationOptions, GenerationSettings
 from spectune.runtime.generator import Generator
 from spectune.runtime.models.lean import LeanModel
@@ -114,6 +116,23 @@ def test_where_forwards_are_captured_a_call_takes_over_what_the_last_one_capture
     assert generator.generate_batch(PROMPTS, max_new_tokens=9) == first
     assert captured > 0 and len(recorder.recorded) == captured
     assert first == plain_generator().generate_batch(PROMPTS, max_new_tokens=9)
+
+
+def test_caches_that_do_not_serve_are_let_go_before_others_are_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator, _ = captured_generator()
+    generator.generate("to be", max_new_tokens=9)
+    assert generator._spare is not None
+    former = weakref.ref(generator._spare.decoder)
+    gone: list[bool] = []
+    made = generator._decoder
+
+    def watched(slots: int, longest: int) -> Decoder:
+        gone.append(former() is None)
+        return made(slots, longest)
+
+    monkeypatch.setattr(generator, "_decoder", watched)
+    generator.generate_batch(PROMPTS, max_new_tokens=9)
+    assert gone == [True]
 
 
 def test_other_slots_longer_texts_and_an_unfinished_stream_begin_anew() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence as Many
 
 import numpy as np
@@ -42,6 +44,19 @@ def one_draft(
     for slot, sequence in enumerate(sequences):
         drafter.admit(slot, sequence)
     return drafter.draft(sequences, policy), drafter
+
+
+def test_a_stack_that_is_let_go_lets_its_caches_go_at_once() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        _, drafter = one_draft(STACKS["3 models"], PROMPTS[:1])
+        caches = [weakref.ref(level._cache) for level in drafter._levels]
+        assert caches and all(cache() is not None for cache in caches)
+        del drafter
+        assert all(cache() is None for cache in caches)
+    finally:
+        gc.enable()
 
 
 def chain_of(draft: DraftBatch, row: int) -> list[int]:

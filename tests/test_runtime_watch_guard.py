@@ -95,6 +95,13 @@ def test_batches_of_different_size_are_not_compared() -> None:
     assert not machine.switches
 
 
+@pytest.mark.parametrize("period", [26, 30, 34, 44, 56])
+def test_comparisons_that_are_broken_off_count_among_what_plain_decoding_gets(period: int) -> None:
+    machine = Machine(Guard(0.01, 0.02), batch=lambda place: place // period % 2 + 1)
+    machine.run(20_000)
+    assert 0 < machine.plain_rounds <= 0.02 * 20_000
+
+
 def test_rounds_without_times_say_nothing() -> None:
     guard = Guard(0.01, 0.5)
     for _ in range(2000):

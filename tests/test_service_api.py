@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from spectune.db.wire import Decision, NewPlan, OpenedProfile, Page, Visits
-from spectune.planner.plans.plan import plan_to_json
+from spectune.planner.plans.document import plan_to_json
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.visit import Visit

@@ -20,7 +20,7 @@ from spectune.db.remote_url import service_url
 from spectune.db.service_tables import UploadTable
 from spectune.db.sql_store import SqlStore
 from spectune.errors import PlanError
-from spectune.planner.plans.plan import plan_from_json, plan_to_json
+from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.surface import LatencySurface

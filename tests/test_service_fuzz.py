@@ -23,7 +23,7 @@ from schemathesis.openapi import from_dict
 from starlette.routing import BaseRoute
 
 from spectune.errors import SpectuneError
-from spectune.planner.plans.plan import plan_from_json, plan_to_json
+from spectune.planner.plans.document import plan_from_json, plan_to_json
 
 from .filled_service import PLAN, FilledService, filled_service, is_problem, new_plan
 from .hostile import mutated

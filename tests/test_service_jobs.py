@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from spectune.db.jobs import Jobs
 from spectune.db.sql_store import SqlStore
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.plans.plan import plan_from_json
+from spectune.planner.plans.document import plan_from_json
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import from_json
@@ -26,7 +26,8 @@ from spectune.service.jobs import JobTold, PlanWanted
 from spectune.service.planning import Planning
 from spectune.service.settings import Settings
 from spectune.service.worker import Worker
-from spectune.tuning.plan import PlanRequest, make_plan
+from spectune.tuning.plan import make_plan
+from spectune.tuning.request import PlanRequest
 
 from .fresh_store import fresh_store
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, record, texts

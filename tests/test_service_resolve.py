@@ -15,7 +15,8 @@ from starlette.testclient import TestClient
 
 from spectune.db.sql_store import SqlStore
 from spectune.errors import NoPlanError, StoreError
-from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.plans.document import plan_to_json
+from spectune.planner.plans.plan import Plan
 from spectune.profiler.records.wire import to_json
 from spectune.runtime.ladder import Wanted, find_plan
 from spectune.service.app import create_app

@@ -27,7 +27,7 @@ from sqlalchemy import event, text
 from spectune.db.access import Tokens
 from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url
-from spectune.planner.plans.plan import plan_to_json
+from spectune.planner.plans.document import plan_to_json
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.wire import to_json

@@ -16,8 +16,8 @@ from spectune.cli.import_ import FORMATS as TYPED
 from spectune.cli.import_ import TABLES
 from spectune.db import open_store
 from spectune.errors import RequestError
+from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.observation import Observation
-from spectune.planner.plans.plan import plan_to_json
 from spectune.profiler.records.wire import from_json
 from spectune.tuning.engines.counters import FORMATS, READERS, Counted, CounterFormat, read_counters
 

@@ -19,7 +19,8 @@ from spectune.profiler.records.model import ModelIdentity
 from spectune.runtime.choice import choose_plan
 from spectune.tuning.estimates.host_time import UNKNOWN
 from spectune.tuning.estimates.inputs import inputs_on_estimates
-from spectune.tuning.plan import PlanRequest, solve_and_store
+from spectune.tuning.plan import solve_and_store
+from spectune.tuning.request import PlanRequest
 
 from .synthetic import DEVICE, Language, SkilledDrafter, every_node, overhead, record, texts
 

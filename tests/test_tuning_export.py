@@ -17,7 +17,8 @@ from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
 from spectune.planner.pricing.cost import cells_of
 from spectune.planner.search.options import SearchOptions
-from spectune.planner.search.search import price, solve
+from spectune.planner.search.price import price
+from spectune.planner.search.search import solve
 from spectune.runtime.engines.exported import Exported
 from spectune.tuning.export import ExportRequest, export, inputs_of_plan
 

@@ -18,10 +18,10 @@ from spectune.runtime.models.loading import load_model, load_tokenizer
 from spectune.training import shapes_models
 from spectune.training.exit_files import save_exit
 from spectune.training.settings import TrainingSettings
-from spectune.tuning.plan import PlanRequest, make_plan
+from spectune.tuning.plan import make_plan
 from spectune.tuning.profile import profile
 from spectune.tuning.prompts import requests_of, shown_to
-from spectune.tuning.request import Models, ProfileRequest
+from spectune.tuning.request import Models, PlanRequest, ProfileRequest
 
 from .tiny_exits import WIDTH, exit_weights
 

@@ -11,10 +11,11 @@ from spectune.planner.replay.recorded import texts_of
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.acceptance import MISS
 from spectune.runtime.requests import Request
-from spectune.tuning.plan import PlanRequest, inputs_from_store, inputs_of, make_plan
+from spectune.tuning.inputs import inputs_from_store, inputs_of
+from spectune.tuning.plan import make_plan
 from spectune.tuning.profile import profile
 from spectune.tuning.recording.lookup_trace import lookup_trace
-from spectune.tuning.request import Models, ProfileRequest
+from spectune.tuning.request import Models, PlanRequest, ProfileRequest
 
 from .tiny_family import save_model
 

@@ -15,7 +15,7 @@ from spectune.db import Store, open_store
 from spectune.errors import RequestError, StoreError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.memory.footprint import Footprint
-from spectune.planner.plans.plan import plan_from_json
+from spectune.planner.plans.document import plan_from_json
 from spectune.profiler.identity import identify
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
@@ -24,17 +24,10 @@ from spectune.profiler.records.surface import LatencySurface
 from spectune.runtime.choice import choose_plan
 from spectune.tuning.estimates.architectures import footprints_of
 from spectune.tuning.estimates.host_time import borrowed_host_time, is_known, no_host_time
-from spectune.tuning.plan import (
-    Effort,
-    PlanRequest,
-    inputs_from_store,
-    inputs_of,
-    make_plan,
-    solve_and_store,
-    solve_plan,
-)
+from spectune.tuning.inputs import inputs_from_store, inputs_of
+from spectune.tuning.plan import Effort, make_plan, solve_and_store, solve_plan
 from spectune.tuning.profile import Profile
-from spectune.tuning.request import Identities
+from spectune.tuning.request import Identities, PlanRequest
 
 from .synthetic import (
     DEVICE,

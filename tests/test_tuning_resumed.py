@@ -13,7 +13,8 @@ from spectune.cli import main
 from spectune.db import open_store
 from spectune.errors import MeasurementError, RequestError
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.plans.plan import PlanCell, plan_from_json, plan_to_json
+from spectune.planner.plans.document import plan_from_json, plan_to_json
+from spectune.planner.plans.plan import PlanCell
 from spectune.planner.policies import ChainPolicy, ResumedPolicy
 from spectune.profiler.identity import identify
 from spectune.profiler.protocols import SurfaceKey
@@ -33,12 +34,12 @@ from spectune.runtime.setup import RoundSetup, always
 from spectune.runtime.shapes import room_of, runner_of
 from spectune.training.cards import save_weights
 from spectune.tuning.documents import PlanFiles, inputs_from_files
+from spectune.tuning.inputs import inputs_from_store
 from spectune.tuning.latency_profile import LatencyRequest, profile_latency
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.gauge import Gauge
 from spectune.tuning.measuring.overhead import measure_overhead
-from spectune.tuning.plan import PlanRequest, inputs_from_store
-from spectune.tuning.request import Models
+from spectune.tuning.request import Models, PlanRequest
 
 from .synthetic import DEVICE, TARGET
 from .test_planner_resumed import CHEAP_MS, WHOLE_MS, measured, solved

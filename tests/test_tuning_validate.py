@@ -10,7 +10,8 @@ import pytest
 
 from spectune.db import Store, open_store
 from spectune.errors import ModelError, NoPlanError, RequestError
-from spectune.planner.plans.plan import Plan, plan_to_json
+from spectune.planner.plans.document import plan_to_json
+from spectune.planner.plans.plan import Plan
 from spectune.planner.plans.validation import Validation, ValidationRow
 from spectune.planner.policies import ChainPolicy, PlainPolicy
 from spectune.planner.pricing.cost import cells_of

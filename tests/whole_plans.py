@@ -9,7 +9,7 @@ import pytest
 
 from spectune.db.store import Store
 from spectune.errors import StoreError
-from spectune.planner.plans.plan import plan_to_json
+from spectune.planner.plans.document import plan_to_json
 from spectune.profiler.records.wire import to_json
 
 from .filled_service import observation, validation

@@ -18,7 +18,8 @@ from ..runtime.engines.export import PLAIN, Rates, export_plan, expressible, rat
 from ..runtime.engines.exported import Exported
 from ..runtime.engines.schema import recorded_version
 from ..runtime.engines.table import ENGINES
-from .plan import PlanRequest, inputs_from_store
+from .inputs import inputs_from_store
+from .request import PlanRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import RequestError
+from ..planner.lossy.run import LossyRun
+from ..planner.search.objective import LatencyBound
+from ..planner.search.options import SearchOptions
+from ..planner.text.frozen import FrozenTable
 from ..profiler.prompts import Prompt
-from ..profiler.records.device import AUTO_DTYPE
+from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
 from .recording.recipe import Level
 
@@ -72,3 +76,43 @@ class ProfileRequest:
             raise RequestError(f"every temperature is recorded once, got {self.temperature}, {self.more_temperatures}")
         if self.held_out < 0:
             raise RequestError(f"held-out shapes must be 0 or more, got {self.held_out}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """Which plan is wanted; empty batches or contexts mean all that were measured."""
+
+    target: ModelIdentity
+    device: Device
+    dtype: str = AUTO_DTYPE  # the device's native one, which is what the field then holds
+    workload: str = "default"
+    temperature: float = 0.0
+    batches: tuple[int, ...] = ()
+    contexts: tuple[int, ...] = ()
+    regime: str = ""  # of the surfaces; the target's newest measured one where empty
+    seed: int = 0
+    trials: int = SearchOptions().trials
+    bound: LatencyBound | None = None
+    max_memory_bytes: int | None = None
+    allow_lossy: bool = False
+    max_quality_loss: float | None = None  # see `SearchOptions`
+    lossy: tuple[LossyRun, ...] = ()  # runs of lossy ways; nothing else lossy competes
+    tables: tuple[FrozenTable, ...] = ()  # that Cacheback may draft from beside the text's own
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.device.dtype_for(self.dtype))
+        if self.lossy and not self.allow_lossy:
+            raise RequestError("lossy runs were given, and lossy decoding was not allowed; pass --allow-lossy too")
+
+    @property
+    def options(self) -> SearchOptions:
+        """How the plan is searched for."""
+        return SearchOptions(
+            seed=self.seed,
+            trials=self.trials,
+            bound=self.bound,
+            max_memory_bytes=self.max_memory_bytes,
+            allow_lossy=self.allow_lossy,
+            max_quality_loss=self.max_quality_loss,
+            tables=self.tables,
+        )

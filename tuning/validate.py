@@ -9,7 +9,8 @@ from statistics import median
 
 from ..db.store import Store
 from ..errors import RequestError
-from ..planner.plans.plan import Plan, PlanCell, plan_from_json
+from ..planner.plans.document import plan_from_json
+from ..planner.plans.plan import Plan, PlanCell
 from ..planner.plans.validation import Validation, ValidationRow
 from ..planner.policies import PlainPolicy
 from ..profiler.device import detect

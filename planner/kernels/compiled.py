@@ -6,12 +6,15 @@ import hashlib
 from collections.abc import Callable
 from functools import lru_cache, update_wrapper
 from pathlib import Path
+from threading import RLock
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from ...profiler.remembered import cache_folder
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+
+_COMPILING = RLock()  # kernels compile the kernels they call; numba's settings are the process's
 
 
 class Kernel(Generic[Arguments, Result]):
@@ -32,6 +35,10 @@ class Kernel(Generic[Arguments, Result]):
 
     def compiled(self) -> Callable[Arguments, Result]:
         """Return what numba makes of the function and of the kernels it calls."""
+        with _COMPILING:
+            return self._made()
+
+    def _made(self) -> Callable[Arguments, Result]:
         from numba import config, njit, prange  # heavy: loads LLVM
 
         settings: Any = config  # has no types

@@ -7,7 +7,7 @@ from math import prod
 from typing import Literal
 
 from ...errors import PlanError
-from .chain import IndependentPolicy, require_at_least
+from .chain import IndependentPolicy, LookupPolicy, require_at_least
 
 LOOKUP = "lookup"  # the text itself as the lowest drafter
 JOINT = "+"  # between the names of a stack's drafters
@@ -61,6 +61,11 @@ class StackPolicy(IndependentPolicy):
     def models(self) -> tuple[str, ...]:
         """Names of the drafters that are models, the one next to the target first."""
         return self.drafters[:-1] if self.has_lookup else self.drafters
+
+    @property
+    def lookup(self) -> LookupPolicy:
+        """What a lookup at the bottom copies."""
+        return LookupPolicy(length=self.lengths[-1], max_ngram=self.max_ngram, min_ngram=self.min_ngram)
 
     @property
     def label(self) -> str:

@@ -1,23 +1,24 @@
-"""Which of a cell's priced candidates may be used, which of them it would take by itself, and what it promises."""
+"""Which of a cell's priced candidates may be used, and which of them it would take by itself."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..growth.shape import ShapeFacts
-from ..plans.plan import Alternative, ErrorParts, Lead, PlanCell, Prediction, PublishedPrice, StackForecast
-from ..policies import LossyPolicy, PlainPolicy, ResumedPolicy, StackPolicy, TextPolicy, drafting
+from ..plans.plan import Alternative, Lead, PlanCell, PublishedPrice, StackForecast
+from ..policies import LossyPolicy, PlainPolicy, StackPolicy, TextPolicy, drafting
 from ..pricing.cost import CellCosts, Floats
-from ..pricing.estimate import by_text, rates_of, relative_error, resampled, resampled_rates
+from ..pricing.estimate import by_text, rates_of, resampled, resampled_rates
 from ..reasons.sensitivity import outlook_of
 from .candidate import Candidate
 from .contest import Contest
 from .crossfit import Bools, cross_fitted_rate
+from .promise import Promise, SurfaceErrors
 
 SIMPLICITY = {  # of equally many models and nodes: shapes known before the round, then those that grow
     "plain": 0,
@@ -41,31 +42,7 @@ SIMPLICITY = {  # of equally many models and nodes: shapes known before the roun
 TIE = 0.005  # relative distance below which two speeds are equal, whatever the texts say
 TIE_MOST = 0.01  # relative distance above which they are not, however few the texts are: what simplicity may cost
 CONSIDERED = 0.2  # relative distance to the fastest up to which noise is looked at
-DRIFT = 0.02  # least relative standard deviation of a device between measuring and decoding
-SDS_OF_90_PERCENT = 1.645
 Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SurfaceErrors:
-    """Relative errors of the measured latencies: of the target, by drafter name, and of all by the device's drift."""
-
-    verify: float
-    drafts: dict[str, float]
-    drift: float = DRIFT
-    resumed: dict[str, float] = field(default_factory=dict)  # of verifications from an exit's states, by its name
-
-    def verify_of(self, candidate: Candidate) -> float:
-        """Return the error of a candidate's verification."""
-        if isinstance(candidate.policy, ResumedPolicy):
-            return self.resumed[candidate.drafter or ""]
-        return self.verify
-
-    def draft_of(self, candidate: Candidate) -> float:
-        """Return the error of a candidate's drafting, of a stack that of its worst known model; 0 without a model."""
-        drafts = drafting(candidate.policy)
-        names = drafts.models if isinstance(drafts, StackPolicy) else (candidate.drafter or "",)
-        return max(self.drafts.get(name, 0.0) for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -271,57 +248,6 @@ def alternatives(candidates: Sequence[Candidate], chosen: Candidate) -> tuple[Al
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Promise:
-    """Turns a chosen candidate and plain decoding of one cell into predictions.
-
-    Attributes:
-        rates: (2, resamples), paired: of the chosen one and of plain decoding.
-        plain: plain decoding.
-        texts: how many were recorded.
-    """
-
-    rates: Floats
-    plain: Candidate
-    errors: SurfaceErrors
-    texts: int
-
-    def of(self, chosen: Candidate, flattery: float) -> Prediction:
-        """Return a candidate's prediction after taking the relative flattery off its tokens."""
-        is_plain = chosen is self.plain
-        own, plainly = self.rates[1 if is_plain else 0], self.rates[1]
-        usable = (own > 0.0) & (plainly > 0.0)  # with few texts a resample may hold none of a steady round
-        parts = self._parts(chosen, own[usable], flattery)
-        relative = self._parts(chosen, own[usable] / plainly[usable], flattery)
-        speed = chosen.tokens_per_s * (1.0 - flattery)
-        speedup = speed / self.plain.tokens_per_s
-        margin, speedup_margin = _margin(parts), 0.0 if is_plain else _margin(relative)
-        return Prediction(
-            tokens_per_s=speed,
-            low=speed * max(1.0 - margin, 0.0),
-            high=speed * (1.0 + margin),
-            tokens_per_round=chosen.tokens_per_round * (1.0 - flattery),
-            round_ms=chosen.round_ms,
-            draft_ms=chosen.draft_ms,
-            verify_ms=chosen.verify_ms,
-            host_ms=chosen.host_ms,
-            speedup_over_plain=speedup,
-            speedup_low=speedup * max(1.0 - speedup_margin, 0.0),
-            speedup_high=speedup * (1.0 + speedup_margin),
-            errors=parts,
-        )
-
-    def _parts(self, chosen: Candidate, rates: Floats, flattery: float) -> ErrorParts:
-        verify = self.errors.verify_of(chosen) * chosen.verify_ms / chosen.round_ms
-        draft = self.errors.draft_of(chosen) * chosen.draft_ms / chosen.round_ms
-        return ErrorParts(
-            acceptance=math.sqrt(2.0) * relative_error(rates, self.texts),
-            surfaces=math.hypot(verify, draft),
-            drift=self.errors.drift,
-            optimism=flattery,
-        )
-
-
 def _able(contest: Contest) -> Ints:
     """Return the places that may be chosen: those that keep the bound, where none does those that miss it least."""
     keeping = np.array([place for place in range(len(contest.priced)) if contest.keeps_bound(place)], dtype=np.int64)
@@ -329,10 +255,6 @@ def _able(contest: Contest) -> Ints:
         return keeping
     latencies = np.array(contest.latencies_ms)
     return np.flatnonzero(latencies <= latencies.min() * (1.0 + TIE_MOST))
-
-
-def _margin(parts: ErrorParts) -> float:
-    return SDS_OF_90_PERCENT * math.hypot(parts.acceptance, parts.surfaces, parts.drift)
 
 
 def _complexity(candidate: Candidate) -> tuple[float, ...]:

@@ -13,8 +13,9 @@ from ...db.store import Store
 from ...db.surface_rows import SurfaceRow
 from ...db.traces import TraceRow
 from ...errors import NoPlanError, SpectuneError, StoreError
+from ...planner.plans.document import plan_from_json
 from ...planner.plans.observation import Observation
-from ...planner.plans.plan import Plan, plan_from_json
+from ...planner.plans.plan import Plan
 from ...planner.plans.validation import Validation
 from ...profiler.protocols import SurfaceKey
 from ...profiler.records.acceptance import AcceptanceTrace

@@ -222,7 +222,7 @@ class CapturedRounds:
             is_accepted = accepted_nodes(tokens, parents, sees, best)
             nodes = path_of(is_accepted, depths, self.deepest)
             counts, drawn = is_accepted.sum(dim=1), best.gather(1, nodes)
-            if self._has_branches:
+            if self._may_branch:
                 self._cache.keep_paths(starts, nodes)
         record = torch.cat((self._numbers, best, (starts + counts).unsqueeze(1)), dim=1)
         self.state.advance(counts, drawn)
@@ -234,9 +234,9 @@ class CapturedRounds:
         return (self._numbers.shape[1] - 1) // 3
 
     @property
-    def _has_branches(self) -> bool:
+    def _may_branch(self) -> bool:
         """Whether accepted nodes may lie apart; those of a chain lie where they belong."""
-        return self._nodes > self.deepest + 1
+        return not isinstance(self.setup.policy, ChainPolicy)
 
     def _widened(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return tokens, parents and depths, each (batch, tokens fed); padding hangs below the root, with no token."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import ModelError
 from ...planner.growth.draft import ROOT_TOKEN, DraftBatch
-from ...planner.policies import LookupPolicy, TreePolicy
+from ...planner.policies import TreePolicy
 from ...planner.policies.stack import JOINT, LOOKUP, StackPolicy, stack_name
 from ...planner.text.state import TextState
 from ..models.forward import CausalModel
@@ -72,7 +72,7 @@ class StackDrafter:
         self._texts: dict[int, TextState] = {}  # by slot, for a lookup at the bottom
         self._ran: list[tuple[int, int]] = []  # level and tokens fed of the running round's forwards
         self._levels = [
-            StackLevel(model, partial(self._note, place), slots=slots, capacity=capacity)
+            StackLevel(model, partial(_note, self._ran, place), slots=slots, capacity=capacity)
             for place, model in enumerate(models)
         ]
 
@@ -120,9 +120,6 @@ class StackDrafter:
             levels=tuple(level for level, _ in self._ran),
         )
 
-    def _note(self, level: int, width: int) -> None:
-        self._ran.append((level, width))
-
     def _handed_up(self, policy: StackPolicy, place: int, texts: Many[Ahead], rows: Many[int]) -> list[list[Pick]]:
         """Return what a level hands up behind each text: its length or more for the rows that ask, else nothing."""
         if place == len(self._levels):
@@ -149,12 +146,16 @@ class StackDrafter:
 
     def _looked_up(self, policy: StackPolicy, texts: Many[Ahead], rows: Many[int]) -> list[list[Pick]]:
         """Return what followed the same n-gram earlier in each asking text; nothing where it did not occur."""
-        search = LookupPolicy(length=policy.lengths[-1], max_ngram=policy.max_ngram, min_ngram=policy.min_ngram)
         found: list[list[Pick]] = [[] for _ in texts]
         for row in rows:
-            chain = self._texts[row].behind(texts[row].sequence.tokens, texts[row].held, search)
+            chain = self._texts[row].behind(texts[row].sequence.tokens, texts[row].held, policy.lookup)
             found[row] = [[token] for token in chain[0, 1:].tolist()]
         return found
+
+
+def _note(ran: list[tuple[int, int]], level: int, width: int) -> None:
+    """Take down a forward. It belongs to no stack: levels that held theirs would outlive it with their caches."""
+    ran.append((level, width))
 
 
 def tokens_of(picks: Many[Pick]) -> list[int]:

@@ -150,10 +150,12 @@ class CudaRecorder:
         with torch.cuda.device(self._device):
             current = torch.cuda.current_stream(self._device)
             self._stream.wait_stream(current)
-            with torch.cuda.stream(self._stream):
-                for _ in range(WARM_UPS):
-                    run()
-            current.wait_stream(self._stream)
+            try:
+                with torch.cuda.stream(self._stream):
+                    for _ in range(WARM_UPS):
+                        run()
+            finally:  # where memory is short, what was launched still writes: the next forward comes behind it
+                current.wait_stream(self._stream)
             graph: Any = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 found = run()

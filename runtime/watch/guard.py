@@ -70,7 +70,7 @@ class Guard:
             return None  # it was asked for before the last change
         if batch != self._batch:
             self._batch = batch
-            self._begin()
+            self._break_off()
             return None
         if self._rest:
             self._rest -= 1
@@ -91,8 +91,18 @@ class Guard:
     @property
     def _calm_rest(self) -> int:
         """Rounds to wait so that bursts, with the rounds that change the way, keep to their share."""
-        spent = self._burst_rounds + UNSETTLED
-        return max(round(spent / self._share) - spent - 2 * SIDE, 0)
+        return self._rest_behind(self._burst_rounds, 2 * SIDE)
+
+    def _rest_behind(self, burst: int, steady: int) -> int:
+        """Return the rounds to wait behind a burst, those around it counted."""
+        spent = burst + UNSETTLED
+        return max(round(spent / self._share) - spent - steady, 0)
+
+    def _break_off(self) -> None:
+        """Forget a comparison that cannot be completed; what was run the other way for it counts."""
+        if self._is_probing or self._burst.count:
+            self._rest = self._rest_behind(self._burst.count, self._steady.count)
+        self._begin()
 
     def _begin(self) -> None:
         """Forget a comparison that is not complete."""

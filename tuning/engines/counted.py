@@ -13,8 +13,9 @@ from pathlib import Path
 
 from ...db.store import Store
 from ...errors import RequestError
+from ...planner.plans.document import plan_from_json
 from ...planner.plans.observation import CellObservation, Observation
-from ...planner.plans.plan import Plan, PlanCell, plan_from_json
+from ...planner.plans.plan import Plan, PlanCell
 from ...planner.policies import ChainPolicy
 from ...profiler.records.wire import from_json, to_json
 from .counters import Counted, CountedAcceptance, CounterFormat

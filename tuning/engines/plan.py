@@ -13,7 +13,8 @@ from ...db.sources import trace_source as stored_trace
 from ...db.store import Store
 from ...errors import RequestError, StoreError
 from ...planner.engines.choice import plan_cells, walks_of
-from ...planner.plans.plan import Plan, plan_to_json
+from ...planner.plans.document import plan_to_json
+from ...planner.plans.plan import Plan
 from ...planner.plans.provenance import Provenance, surface_source, trace_source
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.device import Device

@@ -13,7 +13,8 @@ from ...db.plans import ENGINE_PLAN
 from ...db.store import Store
 from ...errors import MeasurementError, RequestError
 from ...planner.engines.choice import Way
-from ...planner.plans.plan import Plan, PlanCell, plan_from_json
+from ...planner.plans.document import plan_from_json
+from ...planner.plans.plan import Plan, PlanCell
 from ...planner.plans.validation import Validation, ValidationRow
 from ...planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
 from ...profiler.prompts import Prompt

@@ -14,8 +14,8 @@ from ...profiler.records.match import nearest
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.overhead import RoundOverhead
 from ...profiler.records.surface import LatencySurface
-from ..plan import PlanRequest, agreement, missing, recorded_model, recorded_together
-from ..request import Identities, Models
+from ..inputs import agreement, missing, recorded_model, recorded_together
+from ..request import Identities, Models, PlanRequest
 from .architectures import architecture_of, footprints_of
 from .estimate import Estimate, EstimateRequest, estimate
 from .host_time import UNKNOWN, borrowed_host_time, no_host_time

@@ -1,0 +1,95 @@
+"""A plan as JSON: one document in which every cell also carries what readers look for first.
+
+`drafters`, `predicted_tokens_per_s`, `interval` and `predicted_speedup` repeat the record; a document in which they
+disagree with it was edited by hand and is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ...errors import PlanError, SpectuneError
+from ...profiler.records.wire import from_json, to_json
+from .plan import LOSSY_VERSION, VERSION, Plan, PlanCell
+
+KEYS = ("version", "device", "target", "cells", "provenance")
+
+Json = dict[str, Any]  # JSON values
+
+
+def plan_to_json(plan: Plan) -> str:
+    """Return the plan as an indented JSON document; numbers come back bit for bit."""
+    document = json.loads(to_json(plan))
+    for entry, cell in zip(document["cells"], plan.cells, strict=True):
+        entry.update(_headline(cell))
+        if cell.quality is None:
+            del entry["quality"]  # what is lossless stays readable where nothing lossy is known
+    first = {"version": document.pop("version")} | ({"lossy": True} if plan.is_lossy else {})
+    return json.dumps({**first, **document}, indent=1)
+
+
+def plan_from_json(text: str) -> Plan:
+    """Return the plan of a document.
+
+    Raises:
+        PlanError: not JSON, another version, or a part that is missing, unknown, of another type or
+            in contradiction to the rest; one line.
+    """
+    document = _read(text)
+    said_lossy = document.pop("lossy", False)
+    headlines = [_without_headline(entry, place) for place, entry in enumerate(document["cells"])]
+    try:
+        plan = from_json(Plan, json.dumps(document, allow_nan=False))
+    except (SpectuneError, ValueError, RecursionError) as error:  # ValueError: a number beyond all floats
+        raise PlanError(f"this plan cannot be read: {' '.join(str(error).split())}") from error
+    if said_lossy is not plan.is_lossy:
+        raise PlanError(f"the plan says lossy: {said_lossy!r}, and its cells say otherwise; make the plan anew")
+    for place, (cell, seen) in enumerate(zip(plan.cells, headlines, strict=True)):
+        if seen != _headline(cell):
+            raise PlanError(f"cell {place} of the plan contradicts itself: it says {seen}; make the plan anew")
+    return plan
+
+
+def _headline(cell: PlanCell) -> Json:
+    label = {"lossy": True} if cell.is_lossy else {}
+    return {
+        **label,
+        "drafters": list(cell.drafters),
+        "predicted_tokens_per_s": cell.prediction.tokens_per_s,
+        "interval": [cell.prediction.low, cell.prediction.high],
+        "predicted_speedup": cell.prediction.speedup_over_plain,
+    }
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _read(text: str) -> Json:
+    try:
+        document = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:  # ValueError: no JSON, or an integer of thousands of digits
+        raise PlanError(f"a plan must be JSON ({error}); write it with plan_to_json") from error
+    if not isinstance(document, dict):
+        raise PlanError(f"a plan must be a JSON object, got {type(document).__name__}; write it with plan_to_json")
+    missing = [key for key in KEYS if key not in document]
+    if missing:
+        raise PlanError(f"the plan lacks {', '.join(missing)}; make the plan anew")
+    if document["version"] not in (VERSION, LOSSY_VERSION):
+        raise PlanError(
+            f"this is a plan of version {document['version']!r}, spectune reads {VERSION}; make the plan anew"
+        )
+    if not isinstance(document["cells"], list) or not all(isinstance(entry, dict) for entry in document["cells"]):
+        raise PlanError("the plan's cells must be a list of objects; make the plan anew")
+    return document
+
+
+def _without_headline(entry: Json, place: int) -> Json:
+    """Take the repeated values out of a cell and return them."""
+    names = ("drafters", "predicted_tokens_per_s", "interval", "predicted_speedup")
+    missing = [name for name in names if name not in entry]
+    if missing:
+        raise PlanError(f"cell {place} of the plan lacks {', '.join(missing)}; make the plan anew")
+    label = {"lossy": entry.pop("lossy")} if "lossy" in entry else {}
+    return {**label, **{name: entry.pop(name) for name in names}}

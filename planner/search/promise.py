@@ -1,0 +1,125 @@
+"""What a choice promises: its speed, and how far what was measured and recorded leaves that open."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+
+from ...profiler.records.measurement import NORMAL_FROM_MAD
+from ...profiler.records.surface import LatencySurface
+from ..inputs import PlanInputs, resumes_of
+from ..plans.plan import ErrorParts, Prediction
+from ..policies import ResumedPolicy, StackPolicy, drafting
+from ..pricing.cost import Floats
+from ..pricing.estimate import relative_error
+from .candidate import Candidate
+
+FEWEST_JUDGED = 5  # held-out shapes from which a surface's error is taken
+UNKNOWN_ERROR = 0.10  # taken as a surface's relative error where single repeats leave it open
+DRIFT = 0.02  # least relative standard deviation of a device between measuring and decoding
+SDS_OF_90_PERCENT = 1.645
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurfaceErrors:
+    """Relative errors of the measured latencies: of the target, by drafter name, and of all by the device's drift."""
+
+    verify: float
+    drafts: dict[str, float]
+    drift: float = DRIFT
+    resumed: dict[str, float] = field(default_factory=dict)  # of verifications from an exit's states, by its name
+
+    def verify_of(self, candidate: Candidate) -> float:
+        """Return the error of a candidate's verification."""
+        if isinstance(candidate.policy, ResumedPolicy):
+            return self.resumed[candidate.drafter or ""]
+        return self.verify
+
+    def draft_of(self, candidate: Candidate) -> float:
+        """Return the error of a candidate's drafting, of a stack that of its worst known model; 0 without a model."""
+        drafts = drafting(candidate.policy)
+        names = drafts.models if isinstance(drafts, StackPolicy) else (candidate.drafter or "",)
+        return max(self.drafts.get(name, 0.0) for name in names)
+
+
+def errors_of(inputs: PlanInputs) -> SurfaceErrors:
+    """Return the relative errors of what was measured."""
+    return SurfaceErrors(
+        verify=_error(inputs.verify),
+        drafts={drafter.name: _error(drafter.surface) for drafter in inputs.drafters},
+        resumed={name: _error(surface) for name, surface in resumes_of(inputs).items()},
+        drift=max(DRIFT, math.sqrt(2.0) * inputs.verify.drift()),  # the moment of measuring is a sample, too
+    )
+
+
+def _error(surface: LatencySurface) -> float:
+    known = known_error(surface)
+    return UNKNOWN_ERROR if known is None else known
+
+
+def known_error(surface: LatencySurface) -> float | None:
+    """Return a surface's relative standard error: at shapes it never saw where those were timed, else at its own.
+
+    None where single repeats leave it open.
+    """
+    judged = [held.error for held in surface.held_out()]
+    if len(judged) >= FEWEST_JUDGED:
+        return NORMAL_FROM_MAD * statistics.median(judged)
+    error = surface.relative_error()
+    return error if math.isfinite(error) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Promise:
+    """Turns a chosen candidate and plain decoding of one cell into predictions.
+
+    Attributes:
+        rates: (2, resamples), paired: of the chosen one and of plain decoding.
+        plain: plain decoding.
+        texts: how many were recorded.
+    """
+
+    rates: Floats
+    plain: Candidate
+    errors: SurfaceErrors
+    texts: int
+
+    def of(self, chosen: Candidate, flattery: float) -> Prediction:
+        """Return a candidate's prediction after taking the relative flattery off its tokens."""
+        is_plain = chosen is self.plain
+        own, plainly = self.rates[1 if is_plain else 0], self.rates[1]
+        usable = (own > 0.0) & (plainly > 0.0)  # with few texts a resample may hold none of a steady round
+        parts = self._parts(chosen, own[usable], flattery)
+        relative = self._parts(chosen, own[usable] / plainly[usable], flattery)
+        speed = chosen.tokens_per_s * (1.0 - flattery)
+        speedup = speed / self.plain.tokens_per_s
+        margin, speedup_margin = _margin(parts), 0.0 if is_plain else _margin(relative)
+        return Prediction(
+            tokens_per_s=speed,
+            low=speed * max(1.0 - margin, 0.0),
+            high=speed * (1.0 + margin),
+            tokens_per_round=chosen.tokens_per_round * (1.0 - flattery),
+            round_ms=chosen.round_ms,
+            draft_ms=chosen.draft_ms,
+            verify_ms=chosen.verify_ms,
+            host_ms=chosen.host_ms,
+            speedup_over_plain=speedup,
+            speedup_low=speedup * max(1.0 - speedup_margin, 0.0),
+            speedup_high=speedup * (1.0 + speedup_margin),
+            errors=parts,
+        )
+
+    def _parts(self, chosen: Candidate, rates: Floats, flattery: float) -> ErrorParts:
+        verify = self.errors.verify_of(chosen) * chosen.verify_ms / chosen.round_ms
+        draft = self.errors.draft_of(chosen) * chosen.draft_ms / chosen.round_ms
+        return ErrorParts(
+            acceptance=math.sqrt(2.0) * relative_error(rates, self.texts),
+            surfaces=math.hypot(verify, draft),
+            drift=self.errors.drift,
+            optimism=flattery,
+        )
+
+
+def _margin(parts: ErrorParts) -> float:
+    return SDS_OF_90_PERCENT * math.hypot(parts.acceptance, parts.surfaces, parts.drift)

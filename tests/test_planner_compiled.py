@@ -1,0 +1,152 @@
+"""Kernels that several threads call first, and kernels that are loaded before the first round, in a process of its own.
+
+Machine code lives as long as the process, and other tests have long loaded most of it: only a fresh one can tell.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Barrier, Thread
+
+import pytest
+
+from spectune.planner.kernels import compiled as compiled_module
+from spectune.planner.kernels.compiled import Kernel, compiled
+from spectune.planner.policies import LookupPolicy
+from spectune.planner.text.state import load_kernels
+
+COUNT = """
+import sys
+from spectune.planner.kernels.compiled import Kernel
+
+def loaded():
+    # What kernels have been called with so far; those that others call have become numba's own.
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.startswith("spectune.") and ".kernels." in name:
+            for function in vars(module).values():
+                made = function._machine_code if isinstance(function, Kernel) else function
+                if hasattr(made, "signatures"):
+                    found[id(made)] = len(made.signatures)
+    return sum(found.values())
+"""
+TEXTS = """
+from spectune.planner.policies import *
+from spectune.planner.text.state import TextState, load_kernels
+
+policies = (
+    LookupPolicy(length=4),
+    SuffixPolicy(length=4),
+    SuffixTreePolicy(nodes=9),
+    CachebackPolicy(nodes=9),
+    HybridPolicy(text=SuffixPolicy(length=4), model=ChainPolicy(length=3)),
+    StackPolicy(drafters=("small", "lookup"), lengths=(4, 3)),
+)
+own = policies[{place}:{place} + 1]
+if {is_loaded}:
+    load_kernels(own)
+known, state = loaded(), TextState()
+copies = own[0].text if isinstance(own[0], HybridPolicy) else getattr(own[0], "lookup", own[0])
+for length in range(5, 30):
+    state.draft([1, 2, 3, 4] * 2 + list(range(length)) + [1, 2], copies)
+    state.behind(list(range(length)), [1, 2], LookupPolicy(length=4)) if isinstance(own[0], StackPolicy) else None
+sys.exit(0 if (0 < known == loaded()) else 3)
+"""
+TREES = """
+import numpy as np
+import torch
+from spectune.planner.growth.draft import DraftBatch
+from spectune.runtime.faults import require_sound
+from spectune.runtime.fed_trees import FedTrees, prepare
+from spectune.runtime.layout import Masks
+from spectune.runtime.requests import Request, Sequence
+
+cpu = torch.device("cpu")
+if {is_loaded}:
+    prepare(torch.{dtype}, cpu)
+known = loaded()
+rows = lambda *numbers: np.array([numbers] * 2, dtype=np.int64)
+draft = DraftBatch(
+    tokens=rows(-1, 4, 5), parents=rows(-1, 0, 0), depths=rows(0, 1, 1), sizes=np.array([3, 3]), widths=()
+)
+require_sound(draft, 2, 24)
+batch = [Sequence(Request(prompt=(1,) * length, max_new_tokens=2), length) for length in (4, 7)]
+FedTrees(batch, draft, 3).laid_out(Masks(torch.{dtype}, cpu, slots=2, capacity=32))
+sys.exit(0 if (0 < known == loaded()) else 3)
+"""
+
+
+def exit_of(code: str) -> int:
+    return subprocess.run([sys.executable, "-c", COUNT + code], check=False, timeout=300).returncode
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_rounds_that_copy_wait_for_no_kernel(place: int) -> None:
+    assert exit_of(TEXTS.format(place=place, is_loaded=True)) == 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_rounds_that_draft_wait_for_no_kernel(dtype: str) -> None:
+    assert exit_of(TREES.format(dtype=dtype, is_loaded=True)) == 0
+
+
+@pytest.mark.parametrize(
+    "code", [TEXTS.format(place=1, is_loaded=False), TREES.format(dtype="float32", is_loaded=False)]
+)
+def test_without_loading_them_these_tests_would_fail(code: str) -> None:
+    assert exit_of(code) == 3
+
+
+def test_a_policy_of_an_engine_is_nobodys_round_here() -> None:
+    load_kernels([LookupPolicy(length=4, occurrence="mapped")])
+
+
+def called_at_once(kernels: Sequence[Kernel[[float], float]]) -> list[float]:
+    """Call every kernel from a thread of its own, all at the same moment."""
+    start, found = Barrier(len(kernels)), [0.0] * len(kernels)
+
+    def call(place: int) -> None:
+        start.wait()
+        found[place] = kernels[place](2.0)
+
+    threads = [Thread(target=call, args=(place,)) for place in range(len(kernels))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@compiled
+def half(number: float) -> float:
+    return number / 2.0
+
+
+@compiled
+def quarter(number: float) -> float:
+    return half(half(number))
+
+
+@compiled
+def eighth(number: float) -> float:
+    return half(half(half(number)))
+
+
+def test_threads_compile_one_after_the_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiling: list[int] = []
+    most: list[int] = []
+
+    def slow_cache(sources: Path) -> str:
+        compiling.append(1)
+        most.append(len(compiling))
+        time.sleep(0.05)
+        compiling.pop()
+        return str(tmp_path)
+
+    monkeypatch.setattr(compiled_module, "kernel_cache", slow_cache)
+    assert called_at_once([quarter, eighth, quarter, eighth]) == [0.5, 0.25, 0.5, 0.25]
+    assert len(most) == 3 and max(most) == 1  # the helper and both of its callers, each once
