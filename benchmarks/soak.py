@@ -36,6 +36,7 @@ import numpy as np
 import torch
 
 from spectune.demo.story import family_folder, family_models
+from spectune.planner.growth.room import READ_TOGETHER
 from spectune.planner.memory.load import load_of
 from spectune.planner.memory.peak import peak_bytes, workspace_bytes
 from spectune.planner.policies import ChainPolicy, StackPolicy
@@ -44,7 +45,6 @@ from spectune.profiler.allocator import count_bytes
 from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.faults import MOST_FAULTS
-from spectune.runtime.layout import READ_TOGETHER
 from spectune.runtime.models.loading import load_pretrained
 from spectune.runtime.setup import RoundSetup, draft_room
 from spectune.tuning.family import EXACT_DTYPE

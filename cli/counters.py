@@ -41,7 +41,7 @@ def counted_table(observations: Sequence[Observation]) -> Table:
             cell.rounds,
             cell.tokens / cell.rounds,
             " ".join(f"{100.0 * count / cell.rounds:.1f}" for count in cell.accepted_at_least),
-            f"{seen.source}, {seen.ended}, {seen.events[0]}",
+            ", ".join((seen.source, seen.ended, *seen.events[:1])),
         )
         for seen in observations
         for cell in seen.cells

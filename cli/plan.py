@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ..tuning.documents import PlanFiles
     from ..tuning.plan import Effort
 
-FROM_FILES = ("target", "device", "dtype", "workload", "temperature", "estimated")  # options that files answer
+# options that files answer
+FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", "estimated")
 
 
 @click.command()
@@ -26,6 +27,11 @@ FROM_FILES = ("target", "device", "dtype", "workload", "temperature", "estimated
 @click.option("--target", metavar="PATH|NAME", help="Folder, or a name or key that the store knows.")
 @options.device
 @options.dtype
+@click.option(
+    "--regime",
+    type=click.Choice(["eager", "cuda-graph", "compiled"]),
+    help="Regime whose timings price it; else the one the target was profiled in last.",
+)
 @options.workload
 @options.temperature
 @click.option(
@@ -100,6 +106,7 @@ def plan(
     engine: str | None,
     target: str | None,
     device: str,
+    regime: str | None,
     surfaces: tuple[Path, ...],
     traces: tuple[Path, ...],
     lossy_files: tuple[Path, ...],
@@ -145,6 +152,7 @@ def plan(
         asked = {**wanted, "store": store, "as_json": as_json}
         engines.plan_command(settings, engine, target, asked, output)
         return
+    wanted["regime"] = regime or ""
     wanted["lossy"] = tuple(run for path in lossy_files for run in read_runs(path))
     wanted["tables"] = tuple(read_table(path) for path in wanted["tables"])
     files = PlanFiles(surfaces=surfaces, traces=traces) if surfaces or traces else None

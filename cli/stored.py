@@ -16,7 +16,7 @@ from ..profiler.confidence import step_reliability
 from ..profiler.records.calibration import Reliability
 from ..profiler.records.document import SurfaceDocument, TraceDocument
 from ..profiler.records.surface import LatencySurface
-from ..profiler.records.wire import from_json, to_json
+from ..profiler.records.wire import readable, to_json
 from ..report.plan import plan_figure
 from ..report.surface import surface_figure
 from ..report.trace import trace_figure
@@ -54,7 +54,9 @@ def stored_plan(store: Store, number: int | None) -> Stored:
     chosen = number or max(rows)
     document = store.plan(chosen)
     plan = plan_from_json(document)
-    validations = [from_json(Validation, text) for text in store.validations(chosen)]
+    texts = store.validations(chosen)
+    validations = readable(Validation, texts)
+    unreadable = len(texts) - len(validations)
     counted = imported_observations(store, chosen)
     about = named(rows[chosen], model_names(store))
     return Stored(
@@ -63,10 +65,11 @@ def stored_plan(store: Store, number: int | None) -> Stored:
             **about,
             "plan": json.loads(document),
             "validations": [facts_of(each) for each in validations],
+            "unreadable_validations": unreadable,
             "imported": [facts_of(each) for each in counted],
         },
         tables=(
-            _facts_table(f"plan {chosen}", about),
+            _facts_table(f"plan {chosen}", about | ({"unreadable validations": unreadable} if unreadable else {})),
             plan_table(plan),
             *([published_table(plan)] if any(cell.published for cell in plan.cells) else []),
             *(validation_table(each) for each in validations),
@@ -92,7 +95,7 @@ def stored_surface(store: Store, number: int | None) -> Stored:
         surface=surface,
         device=devices.get(surface.device),
         model=store.find_model(surface.model),
-        overhead=store.overhead(surface.device, surface.model, surface.dtype) if is_verify else None,
+        overhead=store.overhead(surface.device, surface.model, surface.dtype, surface.regime) if is_verify else None,
     )
     device = surface.device if document.device is None else document.device.label
     return Stored(

@@ -157,8 +157,8 @@ class _Names:
                 return {"device_name": self._device(key.device), **target, **rest}
             case SharedOverhead():
                 time = item.overhead
-                target = {"target": self._model(time.target)}
-                return {"device_name": self._device(time.device), **target, "dtype": time.dtype}
+                names = {"device_name": self._device(time.device), "target": self._model(time.target)}
+                return {**names, "regime": time.regime, "dtype": time.dtype}
             case SharedTrace():
                 names = {"target": self._model(item.trace.target), "drafter": item.trace.drafter_name}
                 return {**names, "workload": item.trace.workload, "temperature": f"{item.trace.temperature:g}"}

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from ..profiler.protocols import SurfaceKey
 from ..profiler.records.measurement import Measurement
 from ..profiler.records.overhead import RoundOverhead
+from ..profiler.records.role import run_alike
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import to_json
 from .database import Database, insert_once
@@ -75,13 +76,21 @@ class Measurements(Database):
         """Keep the host time per round of one target on one device."""
         self._write(lambda session: session.add(overhead_row(overhead)))
 
-    def overhead(self, device: str, target: str, dtype: str) -> RoundOverhead | None:
-        """Return the newest host times of a target on a device, None where they were never measured."""
+    def overhead(self, device: str, target: str, dtype: str, regime: str | None = None) -> RoundOverhead | None:
+        """Return the newest host times of a target on a device, None where they were never measured.
+
+        Args:
+            device: Device.fingerprint.
+            target: ModelIdentity.key.
+            dtype: number format.
+            regime: only of rounds that run alike, or of which that is not known.
+        """
         found = select(OverheadTable).filter_by(device=device, target=target, dtype=dtype)
 
         def work(session: Session) -> RoundOverhead | None:
-            row = session.scalar(found.order_by(OverheadTable.id.desc()).limit(1))
-            return None if row is None else record_of(RoundOverhead, row, self.url)
+            rows = session.scalars(found.order_by(OverheadTable.id.desc()))
+            times = (record_of(RoundOverhead, row, self.url) for row in rows)
+            return next((each for each in times if regime is None or run_alike(each.regime, regime)), None)
 
         return self._read(work)
 

@@ -9,8 +9,12 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
-from ..profiler.records.measurement import Measurement
+from ..profiler.records.overhead import RoundOverhead
+from ..profiler.records.role import run_alike
+from ..profiler.records.wire import from_json
+from .arrivals import Arrivals
 from .database import Database
+from .held_cells import held_cells, mark_of
 from .identities import device_row, model_row
 from .locks import wait_for_turn
 from .measurements import measurement_row, overhead_row, surface_id_of
@@ -19,7 +23,6 @@ from .provenance import hash_now, keep_sources
 from .shared import (
     Shared,
     SharedDevice,
-    SharedEvent,
     SharedModel,
     SharedOutcome,
     SharedOverhead,
@@ -33,12 +36,10 @@ from .sources import record_hash
 from .tables import (
     Base,
     DeviceTable,
-    MeasurementTable,
     ModelTable,
     ObservationTable,
     OverheadTable,
     PairwiseTable,
-    PlanEventTable,
     PlanTable,
     ProfileTable,
     TraceTable,
@@ -64,7 +65,7 @@ def merge(database: Database, items: Callable[[], Iterable[Shared]]) -> Merged:
 
     In a store the newest row of a setup counts. So what is older than what is here of the same setup is left out, and
     a plan that is older than the setup's newest comes in retired. Which plan counts is decided here, not elsewhere:
-    promotions are taken over for setups that are new here, and nowhere else.
+    promotions are taken over for setups that are new here, in the order in which they happened, and nowhere else.
 
     Args:
         database: takes the records.
@@ -79,7 +80,7 @@ def merge(database: Database, items: Callable[[], Iterable[Shared]]) -> Merged:
         merging = _Merging(session)
         for item in items():
             merging.take(item)
-        return merging.result
+        return merging.finish()
 
     return database._write(work)
 
@@ -92,12 +93,13 @@ class _Merging:
         self._added: Counter[str] = Counter()
         self._known: Counter[str] = Counter()
         self._left_out: list[str] = []
-        self._profiles: dict[int, int] = {}  # number there -> number here
-        self._new_setups: set[tuple[object, ...]] = set()
+        self._files: Counter[int] = Counter()  # of each surface, by its number here
+        self._profiles: dict[tuple[int, int], int] = {}  # file of its surface, number there -> number here
+        self._arrivals = Arrivals()
 
-    @property
-    def result(self) -> Merged:
-        """What became of what came in so far."""
+    def finish(self) -> Merged:
+        """Write what happened to plans, which waits for the last file, and return what became of what came in."""
+        self._left_out += self._arrivals.settle(self._session)
         return Merged(added=dict(self._added), known=dict(self._known), left_out=tuple(self._left_out))
 
     def take(self, item: Shared) -> None:
@@ -145,7 +147,8 @@ class _Merging:
             if hash_now(type(record), document) == record_hash(record):
                 self._known[item.kind] += 1
                 return
-            newest = max(newest, created)
+            if _counts_for(record, document):
+                newest = max(newest, created)
         if item.created < newest:
             self._leave_out(f"{item.kind} of {_listed(names)}, kept on {item.created}: one of {newest} is here")
             return
@@ -154,35 +157,39 @@ class _Merging:
     def _take_cells(self, item: SharedSurface) -> None:
         """Take the cells of a surface that are not here; of a batch of which newer cells are here, none."""
         surface_id = surface_id_of(self._session, item.surface)
-        rows = select(MeasurementTable.batch, MeasurementTable.created, MeasurementTable.document)
-        known, newest = set(), dict[int, str]()
-        for batch, created, document in self._session.execute(rows.filter_by(surface_id=surface_id)):
-            known.add(hash_now(Measurement, document))
-            newest[batch] = max(newest.get(batch, ""), created)
+        file = self._files[surface_id]
+        self._files[surface_id] += 1
+        held, marks = held_cells(self._session, surface_id), [mark_of(cell) for cell in item.cells]
+        profiles = held.profiles_of(item.cells, marks)
         late: Counter[int] = Counter()
-        for cell in item.cells:
-            batch = cell.measurement.batch
-            if record_hash(cell.measurement) in known:
+        for cell, mark in zip(item.cells, marks, strict=True):
+            batch, profile_id = cell.measurement.batch, profiles.get(cell.profile)
+            if mark in held.profiles:
                 self._known["measurement"] += 1
-            elif cell.created < newest.get(batch, ""):
+            elif cell.created < held.newest_beside(profile_id, batch):
                 late[batch] += 1
             else:
-                row = measurement_row(surface_id, self._profile(cell.profile), cell.measurement)
+                row = measurement_row(surface_id, profile_id or self._profile(file, cell.profile), cell.measurement)
                 self._add("measurement", row, cell.created)
         for batch, count in late.items():
             where = _listed(asdict(item.surface))
-            self._leave_out(f"{count} cells at batch {batch} of {where}: cells of {newest[batch]} are here")
+            newest = held.newest_beside(None, batch)
+            self._leave_out(f"{count} cells at batch {batch} of {where}: cells of {newest} are here")
 
-    def _profile(self, number: int | None) -> int | None:
-        """Return the profile of this store that stands for one of the other's."""
+    def _profile(self, file: int, number: int | None) -> int | None:
+        """Return the profile of this store that stands for one of the other's.
+
+        Files of one surface may come from different stores, in which one number means different profiles. So the first
+        file of every surface has its profiles, the second has others, and so on.
+        """
         if number is None:
             return None
-        if number not in self._profiles:
+        if (file, number) not in self._profiles:
             row = ProfileTable(key=IMPORTED, state="finished")
             self._session.add(row)
             self._session.flush()
-            self._profiles[number] = row.id
-        return self._profiles[number]
+            self._profiles[file, number] = row.id
+        return self._profiles[file, number]
 
     def _take_plan(self, item: SharedPlan) -> None:
         setup = setup_of(PlanTable.device == item.device, item.target, item.workload, item.temperature)
@@ -191,6 +198,7 @@ class _Merging:
         if known := self._session.scalar(same.order_by(PlanTable.id).limit(1)):
             self._known["plan"] += 1
             self._take_outcomes(item, known)
+            self._arrivals.add_events(known, item.events)
             return
         newest, version = self._session.execute(
             select(func.max(PlanTable.created), func.max(PlanTable.version)).where(*setup)
@@ -201,7 +209,7 @@ class _Merging:
         self._session.flush()
         keep_sources(self._session, row, item.sources)
         self._take_outcomes(item, row.id)
-        self._take_events(item, row.id, newest)
+        self._arrivals.add_plan(row.id, item, newest)
 
     def _take_outcomes(self, item: SharedPlan, plan_id: int) -> None:
         """Take what became of a plan as far as it is not here; of equal texts as many as there are there."""
@@ -218,23 +226,6 @@ class _Merging:
                 else:
                     self._add(kind, table(plan_id=plan_id, document=outcome.document), outcome.created)
 
-    def _take_events(self, item: SharedPlan, plan_id: int, newest: str | None) -> None:
-        """Take over what happened to a plan, as far as it may decide here which plan counts."""
-        setup = (item.device, item.target, item.workload, round(item.temperature, 9))
-        if newest is None:
-            self._new_setups.add(setup)
-        if setup in self._new_setups:
-            for event in item.events:
-                self._session.add(_event_row(plan_id, event))
-            return
-        is_retired = bool(item.events) and item.events[-1].action == "retired"
-        if is_retired:
-            self._session.add(_event_row(plan_id, item.events[-1]))
-        elif newest is not None and item.created < newest:
-            reason = f"kept on {item.created}, and a plan of {newest} was here"
-            self._session.add(PlanEventTable(plan_id=plan_id, action="retired", by=IMPORTED, reason=reason))
-            self._leave_out(f"plan {plan_id} is in, but retired: {reason}")
-
     def _add(self, kind: str, row: Base, created: str) -> None:
         row.created = created
         self._session.add(row)
@@ -244,8 +235,9 @@ class _Merging:
         self._left_out.append(why)
 
 
-def _event_row(plan_id: int, event: SharedEvent) -> PlanEventTable:
-    return PlanEventTable(plan_id=plan_id, **asdict(event))
+def _counts_for(record: object, document: str) -> bool:
+    """Say whether a record of the same setup counts where another does: host times do where rounds run alike."""
+    return not isinstance(record, RoundOverhead) or run_alike(record.regime, from_json(RoundOverhead, document).regime)
 
 
 def _listed(names: dict[str, str]) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from ..profiler.records.overhead import RoundOverhead
+from ..profiler.records.wire import from_json
 from .database import KEYS_LAST_S, Database
 from .locks import wait_for_turn
 from .measurements import counting_cells, last_profiled_cells
@@ -55,9 +57,9 @@ class Pruned:
 def prune(database: Database, *, dry_run: bool = False) -> list[Pruned]:
     """Take out what nothing needs, in one transaction, and return what that is.
 
-    Kept are the cells that make each surface, the newest host times, trace and agreement of each setup, and every
-    source of a plan that counts or is promoted. Plans, and what became of them, are never taken out. Sources of other
-    plans that go are marked as no longer held.
+    Kept are the cells that make each surface, the newest host times of each setup and regime, the newest trace and
+    agreement of each setup, and every source of a plan that counts or is promoted. Plans, and what became of them, are
+    never taken out. Sources of other plans that go are marked as no longer held.
 
     Args:
         database: whose rows.
@@ -91,7 +93,18 @@ def _superfluous(session: Session) -> Numbers:
         )
         old = select(table.id).where(table.id.not_in(newest), table.content_hash.not_in(hashes))
         found[kind] = list(session.scalars(old))
+    of_regimes = _newest_of_regimes(session)
+    found["overhead"] = [each for each in found["overhead"] if each not in of_regimes]
     return found
+
+
+def _newest_of_regimes(session: Session) -> set[int]:
+    """Return the newest host times of each setup and regime: a plan in one regime goes by no other's."""
+    newest = {}
+    for row in session.scalars(select(OverheadTable).order_by(OverheadTable.id)):
+        regime = from_json(RoundOverhead, row.document).regime
+        newest[row.device, row.target, row.dtype, regime] = row.id
+    return set(newest.values())
 
 
 def _plans_that_matter(session: Session) -> list[int]:

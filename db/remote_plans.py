@@ -12,7 +12,7 @@ from ..profiler.records.wire import to_json
 from .plans import PlanRow
 from .remote_client import RemoteClient
 from .remote_http import BRISK, AwayError, RefusedError
-from .remote_queue import Waiting
+from .remote_queue import OF_THE_DOCUMENT, Waiting
 from .remote_service import ABSENT, CONFLICT, Params
 from .shelf import PlanEvent
 from .sources import PlanSource
@@ -164,7 +164,9 @@ class RemotePlans(RemoteClient):
         }
         return self._service.all(PlanRow, "/v1/plans", wanted, limit, after, fetch=self._recalled)
 
-    def resolve(self, device: Device, target: str, workload: str | None, temperature: float) -> Resolved:
+    def resolve(
+        self, device: Device, target: str, workload: str | None, temperature: float, dtype: str | None = None
+    ) -> Resolved:
         """Return the plan that the service finds best for a device, and how well it fits.
 
         Args:
@@ -172,20 +174,20 @@ class RemotePlans(RemoteClient):
             target: ModelIdentity.key.
             workload: name of the prompts; any where None.
             temperature: of the requests.
+            dtype: number format of the weights: plans made for it go first on each rung; any does where None.
 
         Raises:
             NoPlanError: the store holds none.
             PlanError: it holds some, and none can be used.
         """
-        wanted = Resolving(device=device, target=target, workload=workload, temperature=float(temperature))
+        wanted = Resolving(device=device, target=target, workload=workload, temperature=float(temperature), dtype=dtype)
         try:
             body = self._reader.ask("/v1/resolve", to_json(wanted))
         except RefusedError as error:
             if error.status == ABSENT:
                 words = "any workload" if workload is None else f"workload {workload!r}"
-                raise NoPlanError(
-                    f"target {target} on {device.label}, {words}, temperature {temperature:g}", self.url
-                ) from error
+                setup = f"target {target} on {device.label}, {words}, temperature {temperature:g}"
+                raise NoPlanError(setup, self.url) from error
             raise PlanError(str(error)) if error.status == CONFLICT else error from error
         return self._resolved(body)
 
@@ -234,7 +236,8 @@ class RemotePlans(RemoteClient):
     def add_observation(self, plan_id: int, document: str) -> None:
         """Keep what a decoder saw while it ran a plan: at the service, or here until it answers.
 
-        What waits here goes first, oldest first, once, some with every call; while any is left this one waits too.
+        What waits here goes first, oldest first, once, some with every call; while any is left this one waits too, and
+        while the service refuses this client.
 
         Raises:
             StoreError: there is no such plan, or neither the service nor the disk takes the document.
@@ -250,6 +253,10 @@ class RemotePlans(RemoteClient):
         except AwayError as error:
             self._reader.went_away(error)
             self._queue.add(waiting)
+        except RefusedError as error:
+            if error.status in OF_THE_DOCUMENT:
+                raise
+            self._queue.add(waiting)  # who sends it is refused, or the service is in trouble
 
     def observations(self, plan_id: int) -> list[str]:
         """Return every observation of a plan, oldest first; those that wait here are not among them."""

@@ -102,9 +102,17 @@ class RemoteRecords(RemoteClient):
         """Keep the host time per round of one target on one device."""
         self._service.write("POST", "/v1/overheads", overhead)
 
-    def overhead(self, device: str, target: str, dtype: str) -> RoundOverhead | None:
-        """Return the newest host times of a target on a device, None where they were never measured."""
-        return self._service.find(RoundOverhead, "/v1/overheads", {"device": device, "target": target, "dtype": dtype})
+    def overhead(self, device: str, target: str, dtype: str, regime: str | None = None) -> RoundOverhead | None:
+        """Return the newest host times of a target on a device, None where they were never measured.
+
+        Args:
+            device: Device.fingerprint.
+            target: ModelIdentity.key.
+            dtype: number format.
+            regime: only of rounds that run alike, or of which that is not known.
+        """
+        setup = {"device": device, "target": target, "dtype": dtype, "regime": regime}
+        return self._service.find(RoundOverhead, "/v1/overheads", setup)
 
     def add_trace(self, trace: AcceptanceTrace) -> None:
         """Keep one drafter's recording."""

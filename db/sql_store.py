@@ -20,5 +20,7 @@ class SqlStore(Identities, Imports, Measurements, SurfaceRows, Profiles, Traces,
         """What a reader should know about what was read: nothing, a database answers or it fails."""
         return ""
 
-    def resolve(self, device: Device, target: str, workload: str | None, temperature: float) -> None:
+    def resolve(
+        self, device: Device, target: str, workload: str | None, temperature: float, dtype: str | None = None
+    ) -> None:
         """Return None: a database finds no plan by itself; climb the ladder of `runtime/ladder.py` on its plans."""

@@ -123,8 +123,8 @@ class Store(Protocol):
         """Keep the host time per round of one target on one device."""
         ...
 
-    def overhead(self, device: str, target: str, dtype: str) -> RoundOverhead | None:
-        """Return the newest host times of a target on a device, None where they were never measured."""
+    def overhead(self, device: str, target: str, dtype: str, regime: str | None = None) -> RoundOverhead | None:
+        """Return the newest host times of a target on a device and in a regime; None where never measured."""
         ...
 
     def add_trace(self, trace: AcceptanceTrace) -> None:
@@ -232,7 +232,9 @@ class Store(Protocol):
         """Return what the store says about plans, oldest first."""
         ...
 
-    def resolve(self, device: Device, target: str, workload: str | None, temperature: float) -> Resolved | None:
+    def resolve(
+        self, device: Device, target: str, workload: str | None, temperature: float, dtype: str | None = None
+    ) -> Resolved | None:
         """Return the plan that the store itself finds best for a device, None where it leaves that to its reader."""
         ...
 

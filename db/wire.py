@@ -109,7 +109,7 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolving:
-    """What a plan is wanted for; any workload and number format where None."""
+    """What a plan is wanted for; any workload where None, and plans of a number format first where one is named."""
 
     device: Device
     target: str  # ModelIdentity.key

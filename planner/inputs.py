@@ -10,7 +10,7 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
-from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, RESUME, SELF
+from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, RESUME, SELF, run_alike
 from ..profiler.records.surface import LatencySurface
 from .lossy.run import LossyRun
 from .memory.footprint import Footprint
@@ -76,7 +76,7 @@ class DrafterInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanInputs:
-    """A target on a device with its drafters; all traces were recorded along the same texts.
+    """A target on a device with its drafters, all timed in one regime; all traces were recorded along the same texts.
 
     Attributes:
         texts: may be left empty when there is a drafter: its trace holds them.
@@ -141,6 +141,13 @@ class PlanInputs:
         if devices != {self.device.fingerprint}:
             raise PlanError(
                 f"surfaces of {sorted(devices)}, expected only {self.device.fingerprint}; measure all on one device"
+            )
+        surfaces = (self.verify, *(surface for drafter in self.drafters for surface in drafter.surfaces))
+        regimes = sorted({self.overhead.regime, *(surface.regime for surface in surfaces)} - {""})
+        if not run_alike(*regimes):
+            raise PlanError(
+                f"forwards and host times of the regimes {' and '.join(regimes)}, expected those of one; measure all "
+                "in one regime"
             )
 
     def _require_recorded(self, drafter: DrafterInputs) -> None:

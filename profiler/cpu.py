@@ -93,13 +93,23 @@ def last_level_cache_bytes(cores: Sequence[int], folder: Path = CPU_FOLDER) -> i
         cores: numbers of the cores; a cache that several of them share counts once.
         folder: where the kernel describes the cores.
     """
-    levels: dict[int, dict[str, int]] = {}  # level -> cores that share a cache -> its bytes
+    levels: dict[int, dict[str, int | None]] = {}  # level -> cores that share a cache -> its bytes
     for core in cores:
-        for cache in (folder / f"cpu{core}/cache").glob("index*"):
-            size = (cache / "size").read_text().strip()
-            shared = (cache / "shared_cpu_list").read_text().strip()
-            levels.setdefault(int((cache / "level").read_text()), {})[shared] = int(size[:-1]) * UNITS[size[-1]]
-    return sum(levels[max(levels)].values()) if levels else None
+        for index in (folder / f"cpu{core}/cache").glob("index*"):
+            level, shared, size = (_told(index / name) for name in ("level", "shared_cpu_list", "size"))
+            if level and shared:
+                levels.setdefault(int(level), {})[shared] = int(size[:-1]) * UNITS[size[-1]] if size else None
+    outermost = list(levels[max(levels)].values()) if levels else []
+    sizes = [size for size in outermost if size is not None]
+    return sum(sizes) if sizes and len(sizes) == len(outermost) else None
+
+
+def _told(file: Path) -> str | None:
+    """Return what a file of the kernel says, None where it hides it."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return None
 
 
 def _fields(block: str) -> dict[str, str]:

@@ -76,7 +76,7 @@ class AdaptiveDesign:
                     break
                 chosen.append(cell)
                 limit_ms, left_ms = limit_ms - price, left_ms - price
-        if left_ms <= 0.0:
+        if left_ms <= 0.0 and chosen:
             return chosen
         taken = {cell.number for cell in chosen}
         options = list(self._best_first(tally, visit_ms))

@@ -26,7 +26,7 @@ from .records.efficiency import Combination, Efficiency
 from .records.limits import Limits
 from .records.surface import LatencySurface
 from .records.work import Work
-from .roofline import cell_of, shape_of, surface_of, work_of
+from .roofline import PREFILL, cell_of, shape_of, surface_of, work_of
 
 Floats = NDArray[np.float64]
 LOWEST = np.array([0.0, 1.0, 1.0, 1.0, 1.0])  # of x
@@ -45,6 +45,8 @@ class Measured:
 
 def calibrate(measured: Sequence[Measured], limits: Limits) -> Efficiency:
     """Return how closely a device kept to its limits, over all cells of its surfaces that ran.
+
+    Surfaces of prompts are left out: each cell is many forwards one after the other, which read the weights anew.
 
     Several models tell apart what one alone cannot: whether the time that no shape changes is spent on launching
     layers or on reading weights.
@@ -142,9 +144,11 @@ def _require_one_kind(measured: Sequence[Measured]) -> LatencySurface:
 
 
 def _cells(measured: Sequence[Measured], limits: Limits) -> tuple[Floats, Floats]:
-    """Return A and the measured milliseconds (cells,) of every cell that ran."""
+    """Return A and the measured milliseconds (cells,) of every cell that ran and is one forward."""
     parts, measured_ms = [], []
     for each in measured:
+        if each.surface.role == PREFILL:
+            continue
         for cell in each.surface.measurements:
             if cell.failure is None:
                 work = work_of(each.architecture, each.surface, shape_of(cell))

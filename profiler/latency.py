@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from ..errors import MeasurementError
-from .clock import Call, Clock, clock_of
+from .calls import PreparedCalls
+from .clock import Clock, clock_of
 from .design import AdaptiveDesign, Design
 from .domain import Domain
 from .protocols import CellValue, MeasurementSink, ShapeRunner, SurfaceKey
@@ -20,7 +21,8 @@ from .tally import Cell, Tally
 
 Progress = Callable[[float], None]  # called with the share of the budget spent, in [0, 1]
 ROUNDS = 30  # of a whole session; each revisits the sentinels twice
-SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.25, 2.0
+SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.25, 2.0  # where forwards are not slow
+FEWEST_CELLS = 4  # that a round has room for beside its sentinels, each as dear as the dearest of them
 STABLE = 0.05  # relative change between two medians below which a warm-up is over
 LONGEST_WARM_UP = 0.05  # share of the budget, over all runners
 
@@ -94,6 +96,7 @@ def measure(
         design=chosen,
         settings=settings,
         clock=settings.clock or clock_of(device),
+        calls=PreparedCalls(runners, settings.prepared),
         sink=sink,
         budget_s=budget_s,
         progress=progress,
@@ -117,13 +120,13 @@ class _Run:
     design: Design
     settings: Session
     clock: Clock
+    calls: PreparedCalls
     sink: MeasurementSink
     budget_s: float
     progress: Progress | None
     seed: int
     tally: Tally = field(default_factory=Tally)
     first: list[Cell] = field(default_factory=list)  # without which a surface has holes
-    calls: dict[int, Call] = field(default_factory=dict)  # prepared, by cell number
     ordinal: int = 0
     round: int = 0
     before_s: float = 0.0  # spent by an earlier, stopped run
@@ -138,10 +141,10 @@ class _Run:
         self._warm_up()
         longest_s = 0.0
         while (left_s := self.budget_s - self._spent_s()) > longest_s / 2:
-            begun_s = self.clock.now_s()
-            if not self._round(min(self._round_s(), left_s)):
+            begun_s, wanted_s = self.clock.now_s(), self._round_s()
+            if not self._round(min(wanted_s, left_s)):
                 break
-            longest_s = min(max(longest_s, self.clock.now_s() - begun_s), LONGEST_ROUND_S)
+            longest_s = min(max(longest_s, self.clock.now_s() - begun_s), max(wanted_s, LONGEST_ROUND_S))
         self._require_first_points()
 
     def _resume(self) -> None:
@@ -150,19 +153,20 @@ class _Run:
             self.ordinal, self.round = max(self.ordinal, visit.ordinal + 1), max(self.round, visit.round + 1)
             self.before_s = max(self.before_s, visit.spent_s)
         self.tally.settle()
+        self._require_some_ran()
 
     def _warm_up(self) -> None:
         """Call each runner's sentinels untimed until two medians in a row agree."""
-        sentinels = [cell for cell in self.tally.cells if cell.purpose == "sentinel" and cell.failure is None]
+        sentinels = self._sentinels()
         share_s = LONGEST_WARM_UP * self.budget_s / max(len(sentinels), 1)
         for cell in sentinels:
             try:
                 self._warm_until_stable(cell, share_s)
             except Exception:  # the cell's first visit meets it again and keeps it as the cell's failure
-                self.calls.pop(cell.number, None)
+                self.calls.drop(cell)
 
     def _warm_until_stable(self, cell: Cell, longest_s: float) -> None:
-        call, begun_s, last = self._call(cell), self.clock.now_s(), 0.0
+        call, begun_s, last = self.calls.use(cell), self.clock.now_s(), 0.0
         while self.clock.now_s() - begun_s < longest_s:
             middle = statistics.median(self.clock.time_ms(call) for _ in range(3))
             if not cell.visits:
@@ -173,13 +177,12 @@ class _Run:
 
     def _round(self, seconds: float) -> bool:
         """Time one round; False where nothing is left to learn."""
-        sentinels = [cell for cell in self.tally.cells if cell.purpose == "sentinel" and cell.failure is None]
-        around_s = 2 * sum(self._visit_ms(cell.surface, cell.ms) for cell in sentinels if cell.visits) / 1000.0
-        share = self._spent_s() / self.budget_s
+        sentinels, share = self._sentinels(), self._spent_s() / self.budget_s
+        around_s = 2 * sum(self._sentinels_ms()) / 1000.0
         chosen = self.design.choose(self.tally, seconds - around_s, share, self._visit_ms)
-        chosen = [cell for cell in chosen if cell.purpose != "sentinel"]
         if not chosen and all(cell.visits for cell in sentinels):
             return False
+        chosen = [cell for cell in chosen if cell.purpose != "sentinel"]
         order = random.Random(f"{self.seed} {self.round}")
         order.shuffle(chosen)
         for cell in (*sentinels, *chosen, *reversed(sentinels)):
@@ -187,7 +190,11 @@ class _Run:
                 self._visit(cell)
         self.round += 1
         self.tally.settle()
+        self._require_some_ran()
         return True
+
+    def _sentinels(self) -> list[Cell]:
+        return [cell for cell in self.tally.cells if cell.purpose == "sentinel" and cell.failure is None]
 
     def _visit(self, cell: Cell) -> None:
         """Time one call and write it down; whatever it raises becomes the cell's failure."""
@@ -197,7 +204,7 @@ class _Run:
         except Exception as error:  # whatever keeps a shape from running is data; the reasons are not ours to list
             first_line = str(error).strip().partition("\n")[0]
             failure = f"{type(error).__name__}: {first_line}".removesuffix(": ")
-            self.calls.pop(cell.number, None)
+            self.calls.drop(cell)
         batch, context, tokens = cell.shape
         visit = Visit(
             ordinal=self.ordinal,
@@ -218,45 +225,47 @@ class _Run:
             self.progress(min(1.0, self._spent_s() / self.budget_s))
 
     def _timed_ms(self, cell: Cell) -> float:
-        is_new, known_ms = cell.number not in self.calls, cell.ms
-        call, repeats = self._call(cell), self._repeats(cell.surface)
+        is_new, known_ms = cell not in self.calls, cell.ms
+        call, repeats = self.calls.use(cell), self._repeats(cell.surface)
         for _ in range(self.settings.warmup_calls if is_new else 0):
             known_ms = self.clock.time_ms(call)
-        if is_new and not repeats.settles:
-            self._run_target()
+        if repeats.is_cooled(known_ms):
+            self.calls.cool()
         return repeats.time_ms(call, self.clock, known_ms)
-
-    def _run_target(self) -> None:
-        """Run the target's shortest prepared call, so that a drafter's first visit finds caches like all others."""
-        prepared = [self.tally.cells[number] for number in self.calls]
-        targets = [cell for cell in prepared if self.runners[cell.surface].role == "verify"]
-        if not targets:
-            return
-        shortest = min(targets, key=lambda cell: cell.ms)
-        try:
-            self.calls[shortest.number]()
-        except Exception:  # its own next visit meets it again and keeps it as its own failure
-            del self.calls[shortest.number]
 
     def _visit_ms(self, surface: int, call_ms: float) -> float:
         """Return what timing one call of a surface takes altogether."""
-        return self._repeats(surface).visit_ms(call_ms) + self.settings.own_ms
+        repeats = self._repeats(surface)
+        cooling_ms = self.calls.cooling_ms if repeats.is_cooled(call_ms) else 0.0
+        return cooling_ms + repeats.visit_ms(call_ms) + self.settings.own_ms
 
     def _repeats(self, surface: int) -> Repeats:
         return repeats_of(self.runners[surface].role)
 
-    def _call(self, cell: Cell) -> Call:
-        call = self.calls.pop(cell.number, None) or self.runners[cell.surface].prepare(*cell.shape)
-        self.calls[cell.number] = call  # the last one is the one used last
-        if len(self.calls) > self.settings.prepared:
-            del self.calls[next(iter(self.calls))]
-        return call
-
     def _round_s(self) -> float:
-        return min(max(self.budget_s / ROUNDS, SHORTEST_ROUND_S), LONGEST_ROUND_S)
+        """Return how long a round is: a share of the budget, and no less than the sentinels and a few cells take."""
+        visits_ms = self._sentinels_ms()
+        least_s = (2 * sum(visits_ms) + FEWEST_CELLS * max(visits_ms, default=0.0)) / 1000.0
+        return max(least_s, min(max(self.budget_s / ROUNDS, SHORTEST_ROUND_S), LONGEST_ROUND_S))
+
+    def _sentinels_ms(self) -> list[float]:
+        return [self._visit_ms(cell.surface, cell.ms) for cell in self._sentinels() if cell.visits]
 
     def _spent_s(self) -> float:
         return self.before_s + self.clock.now_s() - self.start_s
+
+    def _require_some_ran(self) -> None:
+        """Refuse a surface whose first points all failed: what is larger would fail too."""
+        for number, runner in enumerate(self.runners):
+            own = [cell for cell in self.first if cell.surface == number]
+            if own and all(cell.failure for cell in own):
+                least = min(own, key=lambda cell: cell.shape)
+                name = f"{runner.role} of {runner.identity}, {runner.regime}, {runner.dtype}"
+                raise MeasurementError(
+                    f"no shape could run ({name}), not even (batch, context, tokens) = {least.shape}: {least.failure}; "
+                    "ask for shorter contexts or leave this model out; where memory was short, free some and run the "
+                    "same with --fresh"
+                )
 
     def _require_first_points(self) -> None:
         """Refuse a surface that could not be looked up everywhere it is asked for."""

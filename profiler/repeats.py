@@ -37,6 +37,10 @@ class Repeats:
         """Whether a call is timed behind others of its own."""
         return self.untimed_ms > 0.0
 
+    def is_cooled(self, call_ms: float) -> bool:
+        """Whether a call must not find its own weights in the caches; a long one never does."""
+        return not (self.settles or call_ms >= LONG_MS)
+
     def untimed(self, call_ms: float) -> int:
         """Return how many calls go before; 1 where it is not known how long they take."""
         if not self.settles or call_ms >= LONG_MS:

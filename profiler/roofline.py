@@ -25,7 +25,8 @@ from .records.measurement import Measurement
 from .records.surface import Latency, LatencySurface
 from .records.work import Work
 
-WHOLE_FORWARDS = ("verify", "draft", "prefill")
+PREFILL = "prefill"
+WHOLE_FORWARDS = ("verify", "draft", PREFILL)
 
 
 def roofline_ms(architecture: Architecture, limits: Limits, dtype: str, batch: int, context: int, tokens: int) -> float:
@@ -113,7 +114,7 @@ def work_of(architecture: Architecture, key: SurfaceKey | LatencySurface, shape:
     """
     if key.role not in WHOLE_FORWARDS:
         raise MeasurementError(f"the role {key.role} is no whole forward; use {', '.join(WHOLE_FORWARDS)}")
-    return architecture.work(key.dtype, *shape, outputs=1 if key.role == "prefill" else None)
+    return architecture.work(key.dtype, *shape, outputs=1 if key.role == PREFILL else None)
 
 
 def shape_of(cell: Measurement) -> Shape:

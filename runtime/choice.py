@@ -14,6 +14,7 @@ from ..planner.plans.schedule import Place
 from ..profiler.records.device import Device
 from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity
+from ..profiler.records.role import ROUND
 from .ladder import Found, Wanted, found_in, in_short, told
 from .nearness import catalogued_as, is_near
 from .setup import PLAIN, RoundSetup, setup_of
@@ -29,6 +30,7 @@ class Choice:
         source: where the plan comes from; "nearest device" and "estimate" are guesses.
         match: of the plan's device with this one; None without a plan.
         plan_id: of the store it was found in; None for a file, and without a plan.
+        dtype: number format of the weights where it was asked for; the plan's where None.
         substitutes: by (batch, context), how cells are run that cannot be run as planned.
     """
 
@@ -37,7 +39,13 @@ class Choice:
     reason: str
     match: DeviceMatch | None = None
     plan_id: int | None = None
+    dtype: str | None = None
     substitutes: tuple[tuple[Place, RoundSetup], ...] = ()
+
+    @property
+    def is_in_planned_dtype(self) -> bool:
+        """Whether weights have the number format that the plan was made for."""
+        return self.plan is not None and self.dtype in (None, self.plan.dtype)
 
     @property
     def is_guess(self) -> bool:
@@ -69,6 +77,7 @@ def choose_plan(
     store: str | None,
     workload: str | None,
     temperature: float,
+    dtype: str | None = None,
 ) -> Choice:
     """Return the plan to decode with.
 
@@ -82,13 +91,14 @@ def choose_plan(
         store: as `open_store` takes it.
         workload: whose; where None, that of "default" if there is one, else the newest.
         temperature: of the requests.
+        dtype: of the weights; plans made for it go first on each rung, any does where None.
 
     Raises:
         RequestError: there is no such plan file.
     """
     if plan == "none":
         return plainly("plain decoding was asked for")
-    wanted = Wanted(target=target, device=device, workload=workload, temperature=temperature)
+    wanted = Wanted(target=target, device=device, workload=workload, temperature=temperature, dtype=dtype)
     is_stored = plan == "auto" or "://" in plan
     if not is_stored and not Path(plan).is_file():
         raise RequestError(f"cannot read the plan {plan}, there is no such file; write one with: spectune plan -o FILE")
@@ -137,8 +147,11 @@ def _from_file(path: Path, wanted: Wanted) -> Choice:
     plan.cell(1, 0)  # compares all cells, so that no decoder meets one that cannot be compared
     if plan.target.key != wanted.target.key:
         raise PlanError(f"it is for the model {plan.target.name}, not for {wanted.target.name}; plan this model")
+    if any(source.role.startswith(ROUND) for source in plan.provenance.surfaces):
+        raise PlanError("it is for another engine, whose rounds priced it; plan without --engine")
     match = match_devices(wanted=wanted.device, have=plan.device)
-    made = Choice(plan=plan, source="file", reason=f"plan from {path}{_caution(match)}", match=match)
+    cooler = "" if plan.temperature == wanted.temperature else f", made for temperature {plan.temperature:g}"
+    made = Choice(plan=plan, source="file", reason=f"plan from {path}{_caution(match)}{cooler}", match=match)
     if match.grade != "other":
         return made
     twin = catalogued_as(wanted.device)

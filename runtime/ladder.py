@@ -5,8 +5,9 @@
 3. nearest device: another kind of hardware that is near enough (see nearness.py); a guess.
 4. estimate: a plan on computed or foreign surfaces for this device, filed under `what-if:`; a guess.
 
-On each rung, where no workload is named, plans for the workload "default" go first, then the one promoted last, then
-the newest. Retired plans do not count. A plan that cannot be used is passed over, and why is remembered.
+On each rung plans made for the number format that is wanted go first, where one is. Among them, where no workload is
+named, those for the workload "default" do, then the one promoted last, then the newest. Retired plans do not count. A
+plan that cannot be used is passed over, and why is remembered.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..planner.plans.plan import Plan
 from ..profiler.records.device import Device
 from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity
-from .nearness import catalogued_as, is_near
+from .nearness import catalogued_as, is_near, is_near_in_any_dtype
 from .reason import reason_of
 
 Rung = Literal["this device", "same kind of device", "nearest device", "estimate"]
@@ -34,12 +35,13 @@ MOST_TOLD = 3  # plans that were passed over
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a plan is looked for; any workload where None."""
+    """What a plan is looked for; any workload and number format where None."""
 
     target: ModelIdentity
     device: Device
     workload: str | None
     temperature: float
+    dtype: str | None = None  # of the weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,7 @@ def find_plan(store: Store, wanted: Wanted, parse: Callable[[str], Plan] = plan_
     for rung, belongs in _rungs(wanted.device).items():
         found = list(search.plans(rung, belongs))
         if found:
-            return min(found, key=lambda one: one.match.distance)  # of equally near ones the first
+            return min(found, key=search.place)  # of equal ones the first
     if search.passed:
         raise PlanError(in_short(search.passed))
     raise NoPlanError(_in_words(wanted, search.too_far), store.url)
@@ -83,7 +85,7 @@ def found_in(store: Store, wanted: Wanted) -> Found:
     Raises:
         NoPlanError, PlanError, StoreError: as `find_plan` does.
     """
-    answer = store.resolve(wanted.device, wanted.target.key, wanted.workload, wanted.temperature)
+    answer = store.resolve(wanted.device, wanted.target.key, wanted.workload, wanted.temperature, wanted.dtype)
     if answer is None:
         return find_plan(store, wanted)
     plan = plan_from_json(answer.plan)
@@ -122,35 +124,54 @@ class _Search:
         return row.target == wanted.target.key and is_workload and is_temperature and row.state != "retired"
 
     def plans(self, rung: Rung, belongs: Callable[[PlanRow], bool]) -> Iterator[Found]:
-        """Yield the first usable plan of every device of a rung."""
-        rows = sorted(filter(belongs, self._rows), key=self._place)
+        """Yield the plan of every device of a rung that goes first among its usable ones."""
+        rows = sorted(filter(belongs, self._rows), key=self._weight)
         self._rows = [row for row in self._rows if not belongs(row)]
         for device in dict.fromkeys(row.device for row in rows):
-            found = self._first_usable(rung, [row for row in rows if row.device == device])
+            found = self._best(rung, [row for row in rows if row.device == device])
             if found is not None:
                 yield found
 
-    def _place(self, row: PlanRow) -> tuple[bool, int]:
+    def place(self, found: Found) -> tuple[bool, tuple[int, ...]]:
+        """Return what sorts plans of different devices of a rung: the wanted number format first, then the nearest."""
+        return not self._is_in_dtype(found.plan), found.match.distance
+
+    def _weight(self, row: PlanRow) -> tuple[bool, int]:
         """Return what sorts plans of a rung: the workload that goes first, in it the plan promoted last."""
         promoted = self._store.plan_events(row.id)[-1].id if row.state == "promoted" else 0
         return row.workload != FIRST_WORKLOAD, -promoted
 
-    def _first_usable(self, rung: Rung, rows: Sequence[PlanRow]) -> Found | None:
+    def _best(self, rung: Rung, rows: Sequence[PlanRow]) -> Found | None:
+        """Return the first usable plan of a device in the wanted number format, else the first in any."""
+        other: Found | None = None
         for row in rows:
-            try:
-                plan = self._parse(self._store.plan(row.id))
-                match = match_devices(self._wanted.device, plan.device)
-                self._require_sound(rung, plan, match)
-            except StoreAwayError:  # says nothing about the plan
-                raise
-            except Exception as error:  # whatever is wrong with one plan, there are others
-                self.passed.append(f"plan {row.id}: {told(error)}")
+            found = self._sound(rung, row)
+            if found is None:
                 continue
-            if rung == "nearest device" and not is_near(self._wanted.device, plan.device, plan.dtype):
-                self.too_far.append(plan.device.label)
-                return None
-            return Found(plan=plan, plan_id=row.id, rung=rung, match=match, passed=tuple(self.passed))
-        return None
+            if rung == "nearest device" and not is_near(self._wanted.device, found.plan.device, found.plan.dtype):
+                self.too_far.append(found.plan.device.label)
+                if not is_near_in_any_dtype(self._wanted.device, found.plan.device):
+                    break
+            elif self._is_in_dtype(found.plan):
+                return found
+            else:
+                other = other or found
+        return other
+
+    def _is_in_dtype(self, plan: Plan) -> bool:
+        return self._wanted.dtype in (None, plan.dtype)
+
+    def _sound(self, rung: Rung, row: PlanRow) -> Found | None:
+        try:
+            plan = self._parse(self._store.plan(row.id))
+            match = match_devices(self._wanted.device, plan.device)
+            self._require_sound(rung, plan, match)
+        except StoreAwayError:  # says nothing about the plan
+            raise
+        except Exception as error:  # whatever is wrong with one plan, there are others
+            self.passed.append(f"plan {row.id}: {told(error)}")
+            return None
+        return Found(plan=plan, plan_id=row.id, rung=rung, match=match, passed=tuple(self.passed))
 
     def _require_sound(self, rung: Rung, plan: Plan, match: DeviceMatch) -> None:
         """Raise PlanError where a plan is not what it is filed as."""

@@ -20,7 +20,6 @@ from .transfer import sent
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 PREFILL_TOKENS = 512  # longest piece of a text read at once
-READ_TOGETHER = 32  # most tokens that every sequence of a batch reads in one forward; more are read one by one
 GRAPH_STEP = 128  # cache positions in sight of captured forwards that take a mask are a multiple of this
 
 

@@ -55,7 +55,7 @@ def load(
         drafters: folders by name, where they differ from the recorded ones; those of pivot classifiers too.
         workload: whose plan to take; where None, that of "default" if there is one, else the newest.
         temperature: of the requests the plan was made for.
-        dtype: of the weights; the plan's where None, the device's native one without a plan.
+        dtype: of the weights, plans made for it go first; the plan's where None, the device's native one without.
         watch: how closely it watches itself.
         allow_lossy: whether a plan's lossy cells are run as they are. The output is then not the target's own; without
             it such cells take their fastest lossless way, and `Generator.choice` says so.
@@ -67,7 +67,9 @@ def load(
     """
     here = detect(device)
     identity = identify(Path(target))
-    choice = choose_plan(plan, target=identity, device=here, store=store, workload=workload, temperature=temperature)
+    choice = choose_plan(
+        plan, target=identity, device=here, store=store, workload=workload, temperature=temperature, dtype=dtype
+    )
     choice = _in_dtype(choice, dtype)
     number_format = dtype or (choice.plan.dtype if choice.plan else here.native_dtype)
     place = "cpu" if here.kind == "cpu" else f"cuda:{here.index}"
@@ -162,7 +164,7 @@ def _in_dtype(choice: Choice, dtype: str | None) -> Choice:
         return choice
     if dtype is not None:
         words = f"it was made for {choice.plan.dtype} and decodes in {dtype}; its prediction may be off"
-        return replace(choice, reason=f"{choice.reason}; {words}")
+        return replace(choice, dtype=dtype, reason=f"{choice.reason}; {words}")
     if choice.plan.dtype not in DTYPES:
         return plainly(f"plain decoding, the plan is of no use: it is for the unknown dtype {choice.plan.dtype!r}")
     return choice

@@ -33,6 +33,13 @@ def is_near(wanted: Device, have: Device, dtype: str) -> bool:
     return _are_close(here.limits, there.limits, dtype)
 
 
+def is_near_in_any_dtype(wanted: Device, have: Device) -> bool:
+    """Return whether there is a number format whose plans are near: a far plan then says nothing of others."""
+    there = catalogued_as(have)
+    known = () if there is None else there.limits.flops_per_s
+    return any(is_near(wanted, have, dtype) for dtype, _ in known)
+
+
 def catalogued_as(device: Device) -> Catalogued | None:
     """Return the catalogue's entry for a device; None where it has none, or only a part of the device is used."""
     try:

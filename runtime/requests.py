@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from ..errors import RequestError
 from .images import Image
 
+LEAST_TEMPERATURE = 1e-4  # of sampling: scores over less of it may leave float32
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
@@ -24,8 +26,10 @@ class Sampling:
     repetition_penalty: float = 1.0  # takes from tokens of the text where above 1, favours them below; 1: off
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature < 100.0:
-            raise RequestError(f"temperature must be in [0, 100), got {self.temperature}; 0 is greedy")
+        if self.temperature != 0.0 and not LEAST_TEMPERATURE <= self.temperature < 100.0:
+            raise RequestError(
+                f"temperature must be 0, or in [{LEAST_TEMPERATURE}, 100), got {self.temperature}; 0 is greedy"
+            )
         if type(self.top_k) is not int or self.top_k < 0:
             raise RequestError(f"top_k must be a whole number of at least 0, got {self.top_k}; 0 keeps all tokens")
         if not 0.0 < self.top_p <= 1.0:

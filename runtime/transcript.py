@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 UNFINISHED = "\ufffd"  # what a tokenizer shows for bytes that are no character yet
 WINDOW = 64  # tokens decoded again with every new piece, about
+LEADING = 4  # tokens of the prompt that are decoded too: some tokenizers drop a blank that a text begins with
 
 
 class Transcript:
@@ -62,18 +63,24 @@ class _Words:
     """Turns tokens into whole characters; every token is decoded a bounded number of times.
 
     A window of the newest tokens is decoded anew with every piece, because what a token looks like depends on those
-    before it. The window begins behind a whole character.
+    before it. The window begins with the end of the prompt, later behind a whole character.
 
-    Invariant: `_told` is what was returned of the text of tokens[_start:_read], and `_text` is that text.
+    Invariant: `_told` is what is known of the text of tokens[_start:_read], whether it was returned or is the prompt's,
+    and `_text` is that text.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, first: int) -> None:
         self._tokenizer = tokenizer
-        self._start = self._anchor = self._read = first
+        self._start, self._anchor, self._read = max(first - LEADING, 0), first, first
         self._text = self._told = ""
+        self._has_begun = False
 
     def read(self, tokens: Sequence[int]) -> str:
         """Return the whole characters that the newest tokens add."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._text = self._decode(tokens[self._start : self._read])
+            self._told = _whole(self._text)
         if self._read - self._start > WINDOW:
             self._move_up(tokens)
         if not self._text.endswith(UNFINISHED):

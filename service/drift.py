@@ -7,11 +7,12 @@ the chance that drift is ever told of a plan that keeps to its intervals is `FAL
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..planner.plans.observation import CellObservation, Observation
+from ..planner.plans.observation import Observation
 from ..planner.plans.plan import Plan, PlanCell
+from ..planner.plans.promised import is_promised, own_observations
 from ..runtime.watch.drift import Direction, PromiseTest
 
 FALSE_ALARMS = 0.01  # as in the decoder's watch
@@ -42,37 +43,33 @@ class DriftReport:
     plan_id: int
     false_alarms: float
     observations: int
-    elsewhere: int  # of these, on devices that the plan promises nothing about
+    elsewhere: int  # of these, on a device or in a number format that the plan promises nothing about
+    unreadable: int  # beside these
     is_drifting: bool
     cells: tuple[CellDrift, ...]
 
 
-def drift_of(plan_id: int, plan: Plan, observations: Iterable[Observation]) -> DriftReport:
+def drift_of(plan_id: int, plan: Plan, observations: Sequence[Observation], unreadable: int = 0) -> DriftReport:
     """Return what observations, oldest first, say about a plan's promises."""
-    every = list(observations)
-    own = [seen for seen in every if seen.device == plan.device.fingerprint]
+    own = own_observations(plan, observations)
     blocks: dict[tuple[int, int], list[float]] = {(cell.batch, cell.context): [] for cell in plan.cells}
     cells = {(cell.batch, cell.context): cell for cell in plan.cells}
     for seen in own:
         for part in seen.cells:
             place = (part.batch, part.context)
-            if place in cells and _is_promised(part, cells[place]):
+            if place in cells and is_promised(part, cells[place]):
                 blocks[place] += part.block_tokens_per_s
     rate = FALSE_ALARMS / len(plan.cells)
     found = tuple(_judged(cell, blocks[cell.batch, cell.context], rate) for cell in plan.cells)
     return DriftReport(
         plan_id=plan_id,
         false_alarms=FALSE_ALARMS,
-        observations=len(every),
-        elsewhere=len(every) - len(own),
+        observations=len(observations),
+        elsewhere=len(observations) - len(own),
+        unreadable=unreadable,
         is_drifting=any(cell.found is not None for cell in found),
         cells=found,
     )
-
-
-def _is_promised(part: CellObservation, cell: PlanCell) -> bool:
-    """Whether rounds ran the way that the cell promises something about."""
-    return part.is_planned and (part.policy, part.drafter) == (cell.policy.label, cell.drafter)
 
 
 def _judged(cell: PlanCell, speeds: Sequence[float], rate: float) -> CellDrift:

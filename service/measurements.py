@@ -77,10 +77,10 @@ async def post_overhead(request: Request, once: Once = None) -> Response:
 
 
 @router.get("/overheads", responses=gives(RoundOverhead, examples.OVERHEAD))
-async def get_overhead(request: Request, device: Key, target: Key, dtype: Name) -> Response:
-    """Return the newest host times of a target on a device."""
+async def get_overhead(request: Request, device: Key, target: Key, dtype: Name, regime: Word = None) -> Response:
+    """Return the newest host times of a target on a device, of rounds that run as in a regime where one is named."""
     service = service_of(request)
-    overhead = await service.read(service.store.overhead, device, target, dtype)
+    overhead = await service.read(service.store.overhead, device, target, dtype, regime)
     if overhead is None:
         raise not_found(f"the host time of {target} on {device} in {dtype} was never measured; run: spectune profile")
     return answer_of(receipt_of(overhead))

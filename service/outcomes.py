@@ -13,7 +13,7 @@ from ..errors import SpectuneError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.observation import Observation
 from ..planner.plans.validation import Validation
-from ..profiler.records.wire import from_json
+from ..profiler.records.wire import from_json, readable
 from . import examples
 from .body import record_of
 from .documents import gives, keeps
@@ -33,6 +33,7 @@ DRIFT = DriftReport(
     false_alarms=0.01,
     observations=12,
     elsewhere=0,
+    unreadable=0,
     is_drifting=True,
     cells=(
         CellDrift(
@@ -93,8 +94,8 @@ async def get_drift(request: Request, plan_id: Number) -> Response:
     def read() -> Receipt:
         plan = plan_from_json(required(service.store.plan, plan_id))
         newest = service.store.newest_observations(plan_id, MOST_JUDGED)
-        seen = (from_json(Observation, text) for text in newest)
-        return receipt_of(drift_of(plan_id, plan, seen))
+        seen = readable(Observation, newest)
+        return receipt_of(drift_of(plan_id, plan, seen, unreadable=len(newest) - len(seen)))
 
     return answer_of(await service.read(read))
 

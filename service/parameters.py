@@ -12,7 +12,8 @@ from .writes import KEY
 Number = Annotated[int, Path(ge=1, le=MOST_ID)]
 KeyPath = Annotated[str, Path(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:-]+$")]
 Hash = Annotated[str | None, Query(max_length=80, description="A fingerprint or key.")]
-Word = Annotated[str | None, Query(max_length=120)]
+LONGEST_WORD = 120
+Word = Annotated[str | None, Query(max_length=LONGEST_WORD)]
 Temperature = Annotated[float, Query(ge=0, le=1000, allow_inf_nan=False)]
 OptionalTemperature = Annotated[float | None, Query(ge=0, le=1000, allow_inf_nan=False)]
 Once = Annotated[

@@ -30,7 +30,7 @@ Key = tuple[str, str, str | None, float, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a plan is wanted for; any workload and number format where None."""
+    """What a plan is wanted for; any workload where None, and plans of a number format first where one is named."""
 
     device: Device
     target: str  # ModelIdentity.key
@@ -123,13 +123,14 @@ class Resolver:
         if not rows and ANY not in places:
             return None
         made: dict[str, Any] = {"target": asked.target, "places": places, "changes": changes}
-        plans = _Plans(self._store, rows, asked.dtype, self._parsed)
+        plans = _Plans(self._store, rows)
         try:
             wanted = Wanted(
                 target=self._target(asked, rows),
                 device=asked.device,
                 workload=asked.workload,
                 temperature=asked.temperature,
+                dtype=asked.dtype,
             )
             found = find_plan(cast(Store, plans), wanted, self._parsed.parse)  # it reads plans and nothing else
         except NoPlanError as error:
@@ -173,9 +174,9 @@ class Resolver:
 class _Plans:
     """The plans that count, as the ladder reads them: those that count most last."""
 
-    def __init__(self, store: SqlStore, rows: Sequence[PlanRow], dtype: str | None, parsed: ParsedPlans) -> None:
+    def __init__(self, store: SqlStore, rows: Sequence[PlanRow]) -> None:
         self.url = store.url
-        self._store, self._rows, self._dtype, self._parsed = store, rows, dtype, parsed
+        self._store, self._rows = store, rows
         self._last: tuple[int, str] | None = None  # what was read last; what is found is often that
 
     def plans(self) -> Sequence[PlanRow]:
@@ -183,12 +184,10 @@ class _Plans:
         return self._rows
 
     def plan(self, plan_id: int) -> str:
-        """Return the text of one, unless it is in another number format than is wanted."""
+        """Return the text of one."""
         if self._last is not None and self._last[0] == plan_id:
             return self._last[1]
         text = self._store.plan(plan_id)
-        if self._dtype is not None and (has := self._parsed.parse(text).dtype) != self._dtype:
-            raise PlanError(f"it is in {has}, wanted is {self._dtype}")
         self._last = plan_id, text
         return text
 

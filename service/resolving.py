@@ -14,7 +14,7 @@ from . import examples
 from .body import read_body, record_of, require_json
 from .documents import gives, not_modified, takes
 from .measurements import Key
-from .parameters import KnownTag, Temperature, Word
+from .parameters import LONGEST_WORD, KnownTag, Temperature, Word
 from .problem import conflict, invalid, not_found
 from .resolver import Asked, Ready
 from .state import Service, service_of
@@ -77,6 +77,10 @@ async def post_resolved(request: Request) -> Response:
     require_json(request)
     service = service_of(request)
     wanted = record_of(Resolving, await read_body(request, service.settings))
+    named = {"target": wanted.target, "workload": wanted.workload or "", "dtype": wanted.dtype or ""}
+    for what, name in named.items():
+        if len(name) > LONGEST_WORD:
+            raise invalid(f"a {what} has at most {LONGEST_WORD} characters, got {len(name)}")
     if not 0.0 <= wanted.temperature < math.inf:
         raise invalid(f"a temperature is finite and at least 0, got {wanted.temperature}")
     await service.freshen_index()

@@ -27,6 +27,7 @@ class FakeMachine:
     disturbance: Disturbance = lambda _: 1.0
     time_ms_now: float = 0.0
     log: list[Shape] = field(default_factory=list)
+    last_model: str = ""  # whose weights are in the caches
 
     def now_s(self) -> float:
         return self.time_ms_now / 1e3
@@ -68,3 +69,4 @@ class FakeRunner:
         if len(self.machine.log) >= self.breaks_at and shape[2] == 8:
             raise RuntimeError("broken")
         self.machine.spend(shape, self.cost(shape))
+        self.machine.last_model = self.identity

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 Json = Any  # JSON values
 Reply = tuple[int, bytes]
-Fault = Literal["drop before", "drop after", "cut", "slow", 429, 500, 502, 503, 504]
+Fault = Literal["drop before", "drop after", "cut", "slow", 401, 403, 429, 500, 502, 503, 504]
 TOKEN = "st_a-token-of-the-faulty-service"
 
 

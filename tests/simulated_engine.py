@@ -32,11 +32,13 @@ class SimulatedEngine:
         right: how often each drafter is right, by name; where is a function of the place in the text.
         curve: milliseconds of a round.
         is_deaf: whether it ignores how it is set, and decodes plainly.
+        dtype: number format it says it computes in.
     """
 
     right: Mapping[str, float]
     curve: Curve = affine
     is_deaf: bool = False
+    dtype: str = "float32"
     starts: list[Setting | None] = field(default_factory=list)
 
     @property
@@ -46,7 +48,7 @@ class SimulatedEngine:
             version="b1",
             recorded="b11549",
             regime="engine:llama.cpp-b1",
-            dtype="float32",
+            dtype=self.dtype,
             threads=1,
             most_concurrency=None,
             sets_acceptance=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from spectune.db.sql_store import SqlStore
@@ -144,7 +145,7 @@ def observation(plan_id: int, plan: Plan, hour: int) -> Observation:
             batch=cell.batch,
             context=cell.context,
             is_planned=is_planned,
-            policy=f"chain {NASTY}",
+            policy=cell.policy.label if is_planned else "plain",
             drafter=cell.drafter,
             rounds=100,
             tokens=1000,
@@ -167,6 +168,16 @@ def observation(plan_id: int, plan: Plan, hour: int) -> Observation:
         ended=moment,
         cells=tuple(seen),
     )
+
+
+def stalled_validation(plan_id: int, plan: Plan) -> str:
+    """Return the text of a validation whose plain decoding stood still; no such record can be made any more."""
+    return re.sub(r'("plain_tokens_per_s":)[^,}]+', r"\g<1>0.0", to_json(validation(plan_id, plan)))
+
+
+def undated_observation(plan_id: int, plan: Plan) -> str:
+    """Return the text of an observation that began at no moment; no such record can be made any more."""
+    return re.sub(r'("began":)"[^"]+"', r'\1"yesterday"', to_json(observation(plan_id, plan, 0)))
 
 
 def _cell(batch: int, context: int, own: Candidate) -> PlanCell:

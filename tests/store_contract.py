@@ -136,6 +136,15 @@ class MeasurementContract:
         store.add_overhead(overhead(0.9, dtype="bfloat16"))
         assert store.overhead("device", "target", "float32") == overhead(0.2)
 
+    def test_the_newest_overhead_of_a_regime_is_found_or_one_whose_regime_is_not_known(self, store: Store) -> None:
+        eager, captured = overhead(0.5, regime="eager"), overhead(0.9, regime="cuda-graph")
+        for each in (overhead(0.1), overhead(0.2, regime="eager"), eager, captured):
+            store.add_overhead(each)
+        asked = ("device", "target", "float32")
+        assert store.overhead(*asked) == store.overhead(*asked, "cuda-graph") == captured
+        assert store.overhead(*asked, "eager-transformers") == eager
+        assert store.overhead(*asked, "compiled") == overhead(0.1)
+
     def test_an_unmeasured_overhead_is_none(self, store: Store) -> None:
         assert store.overhead("device", "target", "float32") is None
 

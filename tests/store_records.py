@@ -42,9 +42,9 @@ def cell(tokens: int, *repeats_ms: float) -> Measurement:
     return Measurement(batch=1, context_tokens=128, tokens=tokens, repeats_ms=repeats_ms)
 
 
-def overhead(host_ms: float, dtype: str = "float32") -> RoundOverhead:
+def overhead(host_ms: float, dtype: str = "float32", regime: str = "") -> RoundOverhead:
     sample = OverheadSample(kind="chain", batch=1, draft_forwards=3, nodes=4, host_ms=(host_ms, host_ms + 0.1))
-    return RoundOverhead(device="device", target="target", dtype=dtype, samples=(sample,))
+    return RoundOverhead(device="device", target="target", dtype=dtype, samples=(sample,), regime=regime)
 
 
 def trace(drafter: str = "drafter", seed: int = 0, temperature: float = 0.7, workload: str = "chat") -> AcceptanceTrace:

@@ -123,7 +123,14 @@ def test_without_host_times_the_table_says_that_speeds_are_bounds(files: Mapping
 
 @pytest.mark.parametrize(
     "extra",
-    [("--target", "x"), ("--device", "cpu"), ("--dtype", "float32"), ("--workload", "x"), ("--estimate", "H200")],
+    [
+        ("--target", "x"),
+        ("--device", "cpu"),
+        ("--dtype", "float32"),
+        ("--regime", "eager"),
+        ("--workload", "x"),
+        ("--estimate", "H200"),
+    ],
 )
 def test_what_files_say_themselves_is_not_asked_for(
     extra: tuple[str, str], files: Mapping[str, str], tmp_path: Path
@@ -131,6 +138,13 @@ def test_what_files_say_themselves_is_not_asked_for(
     result = typed(tmp_path, "plan", *given(files), *extra)
     assert result.exit_code == 2
     assert f"{extra[0]} is for a plan from a store" in result.stderr
+
+
+def test_a_regime_that_was_not_profiled_is_named(tmp_path: Path) -> None:
+    with open_store(str(tmp_path / "store.db")) as opened:
+        opened.add_model(identify(FAMILY / "target"))
+    result = typed(tmp_path, "plan", "--target", "target", "--device", "cpu", "--regime", "cuda-graph")
+    assert (result.exit_code, "in the regime cuda-graph" in result.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

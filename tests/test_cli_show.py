@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,12 @@ from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import PublishedPrice
 from spectune.planner.policies import ChainPolicy
 from spectune.profiler.protocols import SurfaceKey
+from spectune.profiler.records.document import SurfaceDocument
+from spectune.profiler.records.wire import from_json
 
 from .drawn_pages import parsed
 from .priced_cells import PLAIN, cell_of, plan_with, priced
-from .synthetic import DEVICE, Language, SkilledDrafter, every_node, model, record, surface, texts
+from .synthetic import DEVICE, Language, SkilledDrafter, every_node, model, overhead, record, surface, texts
 
 SURFACE = surface("large", "verify", lambda batch, context, tokens: 1.0 + batch * tokens, tokens=(1, 2, 4, 8))
 LANGUAGE = Language(seed=1)
@@ -59,6 +63,15 @@ def test_a_surface_is_drawn_with_the_names_of_its_device_and_model(folder: Path)
     assert page.all("h1")[0].text == "large: what one verify forward costs"
     assert page.all("p")[0].text == f"on {DEVICE.label}"
     assert len(page.all("g", "mark")) == len(SURFACE.measurements)
+
+
+def test_a_surface_is_written_with_the_host_times_of_its_regime(folder: Path) -> None:
+    with open_store(str(folder / "store.db")) as store:
+        for ms, regime in ((0.5, SURFACE.regime), (0.25, "cuda-graph")):
+            store.add_overhead(replace(overhead(ms), regime=regime))
+    assert shown(folder, "surface", "-o", str(folder / "surface.json")).exit_code == 0
+    document = from_json(SurfaceDocument, (folder / "surface.json").read_text())
+    assert document.overhead == replace(overhead(0.5), regime=SURFACE.regime)
 
 
 def test_a_trace_is_drawn_with_the_names_of_its_models(folder: Path) -> None:
@@ -104,3 +117,13 @@ def test_a_picture_that_cannot_be_is_refused_in_one_line(kind: str, name: str, w
     assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1
     assert words in result.stderr
     assert sorted(path.name for path in folder.iterdir()) == ["store.db"]
+
+
+def test_outcomes_that_cannot_be_read_hide_no_plan_and_validations_are_counted(folder: Path) -> None:
+    with open_store(str(folder / "store.db")) as store:
+        store.add_validation(1, "{}")
+        store.add_observation(1, "{}")
+    result = shown(folder, "plan")
+    assert result.exit_code == 0 and "unreadable validations" in result.stdout
+    facts = json.loads(shown(folder, "plan", "--json").stdout)
+    assert (facts["validations"], facts["unreadable_validations"], facts["imported"]) == ([], 1, [])

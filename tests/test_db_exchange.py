@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,33 +21,17 @@ from spectune.db.url import resolve_url
 from spectune.errors import StoreError
 from spectune.planner.plans.document import plan_to_json
 
+from .empty_stores import Open, new
 from .plans import plan_of
 from .postgres_server import postgres
 from .store_records import DEVICE, MODEL, SETUP, SURFACE, agreement, cell, overhead, surface, trace
 
-__all__ = ["postgres"]
+__all__ = ["new", "postgres"]
 
 PLAN = plan_to_json(plan_of([(1, 128), (4, 128)]))
 ON_DEVICE = replace(SURFACE, device=DEVICE.fingerprint, model=MODEL.key)
 BY = {"by": "ada", "reason": "faster"}
 OUTCOMES = {"observation", "validation"}
-Open = Callable[[], SqlStore]
-
-
-@pytest.fixture(params=["file", "postgres"])
-def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
-    """Return what opens an empty store of a kind."""
-    opened: list[SqlStore] = []
-
-    def open_another() -> SqlStore:
-        is_file = request.param == "file"
-        file = str(tmp_path / f"{len(opened)}.db")
-        opened.append(SqlStore(resolve_url(file if is_file else request.getfixturevalue("postgres").new_database())))
-        return opened[-1]
-
-    yield open_another
-    for store in opened:
-        store.close()
 
 
 def fill(store: SqlStore, text: str = PLAN) -> int:
@@ -137,6 +120,18 @@ def test_older_cells_never_hide_newer_ones(new: Open) -> None:
     assert (merged.added, len(merged.left_out)) == ({}, 2)
     assert newer.surfaces()[0].latency(1, 128, 1).ms == 2.0
     assert newer.overhead("device", "target", "float32") == overhead(2.0)
+
+
+def test_older_host_times_come_in_where_none_of_their_regime_are_newer(new: Open, tmp_path: Path) -> None:
+    older, newer = new(), new()
+    for regime in ("eager", "cuda-graph"):
+        older.add_overhead(overhead(1.0, regime=regime))
+    newer.add_overhead(overhead(2.0, regime="cuda-graph"))
+    assert through_folder(older, newer, tmp_path).added == {"overhead": 1}
+    named = [f"device_name=device,target=target,regime={each},dtype=float32.json" for each in ("cuda-graph", "eager")]
+    assert names(tmp_path, "overhead") == named
+    found = [newer.overhead("device", "target", "float32", regime) for regime in ("eager", "cuda-graph")]
+    assert found == [overhead(1.0, regime="eager"), overhead(2.0, regime="cuda-graph")]
 
 
 def test_an_older_plan_comes_in_retired_and_promotions_stay_out(new: Open) -> None:

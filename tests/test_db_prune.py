@@ -58,6 +58,13 @@ def test_superseded_cells_and_records_are_taken_out(store: SqlStore) -> None:
     assert taken(store) == {}
 
 
+def test_host_times_are_superseded_by_those_of_their_regime_alone(store: SqlStore) -> None:
+    for ms, regime in ((1.0, "eager"), (2.0, "eager"), (3.0, "cuda-graph")):
+        store.add_overhead(overhead(ms, regime=regime))
+    assert taken(store) == {"overhead": 1}
+    assert store.overhead("device", "target", "float32", "eager") == overhead(2.0, regime="eager")
+
+
 def test_a_dry_run_says_the_same_and_takes_nothing(store: SqlStore) -> None:
     for cells in (OLD, NEW):
         profile(store, *cells)

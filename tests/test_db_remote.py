@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spectune.db.access import Tokens
+from spectune.db.plans import ENGINE_PLAN, WHAT_IF
 from spectune.db.remote import RemoteStore
 from spectune.db.remote_http import RefusedError
 from spectune.db.remote_url import TOKEN_VARIABLE, service_url
@@ -50,19 +52,21 @@ def store(served: ServedStore) -> Iterator[RemoteStore]:
         yield opened
 
 
-def add_plan(store: Store, text: str | None = None) -> int:
+def add_plan(store: Store, text: str | None = None, *, apart: str = "") -> int:
     return store.add_plan(
         plan_to_json(PLAN) if text is None else text,
-        device=PLAN.device.fingerprint,
-        device_kind=PLAN.device.kind_key,
+        device=f"{apart}{PLAN.device.fingerprint}",
+        device_kind=f"{apart}{PLAN.device.kind_key}",
         target=PLAN.target.key,
         workload=PLAN.workload,
         temperature=PLAN.temperature,
     )
 
 
-def chosen(url: str) -> Choice:
-    return choose_plan("auto", target=PLAN.target, device=PLAN.device, store=url, workload=None, temperature=0.0)
+def chosen(url: str, dtype: str | None = None) -> Choice:
+    return choose_plan(
+        "auto", target=PLAN.target, device=PLAN.device, store=url, workload=None, temperature=0.0, dtype=dtype
+    )
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +100,13 @@ class TestPlans:
         text = plan_to_json(PLAN).replace(":", " :\t", 1)
         assert store.plan(add_plan(store, text)) == text
 
+    @pytest.mark.parametrize("apart", [WHAT_IF, ENGINE_PLAN])
+    def test_plans_that_no_decoder_here_follows_are_filed_apart(self, store: RemoteStore, apart: str) -> None:
+        number = add_plan(store, apart=apart)
+        assert store.plan_row(number).device == f"{apart}{PLAN.device.fingerprint}"
+        with pytest.raises(RefusedError, match="the plan is filed under"):
+            add_plan(store, apart="elsewhere:")
+
     def test_what_is_no_plan_is_refused_with_the_reason(self, store: RemoteStore) -> None:
         with pytest.raises(RefusedError, match="the document is no plan"):
             add_plan(store, "{}")
@@ -121,6 +132,12 @@ class TestPlans:
         assert chosen(store.url).plan_id == second
         store.promote_plan(first, by="ada", reason="it is faster")
         assert (chosen(store.url).plan_id, chosen(store.url).source) == (first, "this device")
+
+    def test_a_wanted_number_format_goes_first_at_the_service_too(self, store: RemoteStore) -> None:
+        half = add_plan(store, plan_to_json(replace(PLAN, dtype="bfloat16")))
+        newer = add_plan(store)
+        assert (chosen(store.url).plan_id, chosen(store.url, "bfloat16").plan_id) == (newer, half)
+        assert chosen(store.url, "float16").plan_id == newer
 
     def test_a_missing_plan_is_told_with_the_service_s_url(self, store: RemoteStore) -> None:
         with pytest.raises(NoPlanError, match=rf"any workload, temperature 0 in {store.url}; run: spectune plan"):

@@ -164,6 +164,18 @@ class TestObservations:
             store.add_observation(9, "seen")
         assert waiting_files(cache) == []
 
+    @pytest.mark.parametrize("status", [401, 403, 500])
+    def test_one_of_a_client_that_is_refused_waits(self, service: FaultyService, cache: Path, status: Fault) -> None:
+        with opened(service) as store:
+            service.faults["POST"].extend([status] * 9)
+            for document in "ab":
+                store.add_observation(1, document)
+        assert (service.outcomes, len(waiting_files(cache))) == ([], 2)
+        service.faults["POST"].clear()
+        with opened(service) as store:
+            store.add_observation(1, "c")
+        assert (service.outcomes, waiting_files(cache)) == (["a", "b", "c"], [])
+
     def test_those_the_service_misses_are_delivered_later_in_their_order(
         self, service: FaultyService, cache: Path
     ) -> None:

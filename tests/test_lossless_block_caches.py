@@ -12,12 +12,14 @@ from torch import Tensor
 
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.block import BlockDrafter
+from spectune.runtime.faults import Fault
 from spectune.runtime.feature_cache import FeatureCache
 from spectune.runtime.layout import lay_out
 from spectune.runtime.models.block_shape import Kind
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.setup import RoundSetup, always
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .decoded_runs import CAPACITY, POLICIES, RecordingDrafter, Run, random_requests, run
 from .fresh_states import worst_difference
@@ -139,3 +141,27 @@ def test_the_same_run_again_is_the_same_in_every_round(kind: Kind, policy: str) 
     assert first.run.outputs == second.run.outputs and first.drafts == second.drafts
     assert [done.kept for done in first.run.rounds] == [done.kept for done in second.run.rounds]
     assert first.run.target_forwards == second.run.target_forwards == len(first.run.rounds)
+
+
+@every_kind
+def test_a_row_that_is_padded_behind_a_nearly_full_text_costs_nobody_a_draft(kind: Kind) -> None:
+    """One sequence lags by 20 tokens of plain rounds when a prompt joins that leaves little room."""
+    drafting: list[bool] = []
+    blocks = RoundSetup(policy=POLICIES["chain"], drafter="it")
+    decoder = Decoder(
+        tapped_for(TARGET, [BLOCKS[kind]]),
+        {"it": BlockDrafter(BLOCKS[kind], slots=2, capacity=44)},
+        lambda batch, context: blocks if drafting else PLAIN,
+        slots=2,
+        capacity=44,
+    )
+    sequences = [decoder.admit(Request(prompt=(1, 2), max_new_tokens=30))]
+    for _ in range(20):
+        decoder.step()
+    sequences.append(decoder.admit(Request(prompt=tuple(range(18)) * 2, max_new_tokens=4), 1))
+    drafting.append(True)
+    faults: list[Fault] = []
+    while decoder.running:
+        faults += decoder.step().faults
+    assert not faults
+    assert [tuple(one.emitted) for one in sequences] == run(TARGET, [one.request for one in sequences]).outputs

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import lru_cache
 
 import pytest
+from transformers import LlamaForCausalLM
 
 from spectune.errors import RequestError
 from spectune.planner.policies import ChainPolicy, LookupPolicy
@@ -137,6 +139,35 @@ def test_drafts_may_reach_beyond_a_table_of_positions_that_ends() -> None:
     requests = [Request(prompt=PROMPT, max_new_tokens=13), Request(prompt=PROMPT[:1], max_new_tokens=15)]
     drafters = {"it": ModelDrafter(drafter, slots=3, capacity=40)}
     assert run(target, requests, CHAIN, drafters).outputs == run(target, requests).outputs
+
+
+def with_places(llama: LlamaForCausalLM, places: int) -> LeanModel:
+    """Return the lean model of one whose positions end earlier."""
+    shorter = deepcopy(llama)
+    shorter.config.max_position_embeddings = places
+    return LeanModel(shorter)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("kind", ["chain", "eagle2"])
+def test_a_drafter_with_fewer_places_than_its_target_costs_drafts_alone(kind: str, on_device: bool) -> None:
+    model = with_places(perturbed(LLAMA, 0.06), 16)
+    requests = [Request(prompt=PROMPT, max_new_tokens=120), Request(prompt=(7,) * 110, max_new_tokens=9)]
+    schedule, drafters = drafting(kind, ModelDrafter(model, slots=2, capacity=200, on_device=on_device))
+    done = run(TARGET, requests, schedule, drafters, slots=2, capacity=200)
+    assert done.outputs == run(TARGET, requests, capacity=200).outputs
+    assert not any(one.faults for one in done.rounds)
+
+
+@pytest.mark.parametrize("length", [6, 100])
+def test_drafts_may_reach_beyond_the_places_of_a_lean_target(length: int) -> None:
+    target = with_places(LLAMA, 40)
+    requests = [Request(prompt=PROMPT, max_new_tokens=37), Request(prompt=PROMPT[:1], max_new_tokens=39)]
+    chain = always(RoundSetup(policy=ChainPolicy(length=length), drafter="it"))
+    drafters = {"it": ModelDrafter(DRAFTER, slots=2, capacity=300)}
+    done = run(target, requests, chain, drafters, slots=2, capacity=300)
+    assert done.outputs == run(target, requests, capacity=300).outputs
+    assert not any(one.faults for one in done.rounds)
 
 
 def test_a_sequence_that_lags_far_behind_in_a_drafter_does_not_overwrite_its_neighbours() -> None:

@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from spectune.errors import RequestError
 from spectune.planner.growth.grow import DraftBatch
@@ -22,18 +23,23 @@ from spectune.planner.policies import (
 from spectune.planner.text.image_ids import IMAGE_IDS
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.exit import ExitDrafter
+from spectune.runtime.drafters.head import HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.models.blind import BlindModel
+from spectune.runtime.models.eagle import EagleHead
+from spectune.runtime.models.eagle_shape import Form, HeadShape
 from spectune.runtime.models.gallery import Gallery
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 
 from .decoded_runs import CAPACITY, POLICIES, Run, run
 from .tiny_exits import exit_weights, tiny_exit
+from .tiny_heads import READS, head_weights, layer_config
 from .tiny_llava import PLACEHOLDER, random_image, said_by_transformers, seeing_requests, tiny_llava
 from .tiny_models import tiny_llama
 
@@ -218,3 +224,18 @@ def test_images_that_were_not_shown_are_refused() -> None:
     decoder = Decoder(TARGET, {}, always(PLAIN), slots=1, capacity=CAPACITY)
     with pytest.raises(RequestError, match="not shown"):
         decoder.admit(REQUESTS[0])
+
+
+@pytest.mark.parametrize("form", ["eagle", "eagle3"])
+def test_a_head_with_a_table_of_its_own_reads_the_placeholder_for_an_image(form: Form) -> None:
+    text = LLAVA.config.get_text_config()
+    assert isinstance(text, LlamaConfig)
+    like = LlamaForCausalLM(text).double()
+    own = torch.randn(like.config.vocab_size, like.config.hidden_size, dtype=torch.float64)
+    weights = head_weights(form, like) | {"embed_tokens.weight": own}
+    head = EagleHead(weights, HeadShape(form=form, config=layer_config(like), reads=READS[form]), TARGET)
+    drafter = HeadDrafter(head, slots=3, capacity=CAPACITY)
+    target, schedule = tapped_for(TARGET, [head]), always(RoundSetup(policy=POLICIES["eagle2"], drafter="it"))
+    done = run(target, shown(REQUESTS), schedule, {"it": drafter})
+    assert done.outputs == theirs()
+    assert not any(one.faults for one in done.rounds)

@@ -141,3 +141,12 @@ def test_a_resample_without_plain_rounds_says_nothing_about_the_speedup() -> Non
     errors = SurfaceErrors(verify=0.0, drafts={})
     promise = Promise(rates=rates, plain=plain, errors=errors, texts=3).of(chain, 0.0)
     assert promise.speedup_low > 1.5 and promise.speedup_high < 2.5
+
+
+def test_of_equally_simple_ones_the_faster_on_the_texts_that_are_chosen_by_is_taken() -> None:
+    """One is ahead by the texts that are held out, and behind without them: it must not profit from these."""
+    uneven = candidate(ChainPolicy(length=2), 100.0, wobble=0.003, drafter="medium")
+    field = Field.of([uneven, candidate(ChainPolicy(length=2), 99.9)], resampling_weights(TEXTS, seed=0))
+    seen = np.resize([True, True, False, False], TEXTS)
+    assert field.choose(np.arange(2), np.ones(TEXTS, dtype=np.bool_)) == 0
+    assert [field.choose(np.arange(2), texts) for texts in (seen, ~seen)] == [1, 0]

@@ -10,6 +10,7 @@ import pytest
 
 from spectune.errors import MeasurementError, PlanError
 from spectune.planner.pricing.cost import Cell, CellCosts, captured_size, cell_costs, cells_of
+from spectune.planner.pricing.table import cost_table
 from spectune.planner.replay.replay import Replay
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
@@ -138,6 +139,26 @@ def test_a_context_where_a_shape_failed_is_bridged() -> None:
     )
     known = cell_costs(Cell(batch=2, context=100), verify, {}, overhead())
     assert known.times(one_round(150, widths=()), "chain", None).verify_ms == pytest.approx([16.5])
+
+
+def test_a_shape_that_failed_at_a_long_context_leaves_the_others_their_price_there() -> None:
+    ran = {(context, tokens): context / 10 + tokens for context in (100, 200, 400) for tokens in (1, 2, 4)}
+    del ran[400, 4]
+    known = surface("verify", ran)
+    failed = Measurement(batch=2, context_tokens=400, tokens=4, failure="out of memory")
+    verify = replace(known, measurements=(*known.measurements, failed))
+    found = cell_costs(Cell(batch=2, context=200), verify, {}, overhead())
+    told = [found.times(one_round(300, nodes=nodes, widths=()), "chain", None).verify_ms[0] for nodes in (1, 2, 4)]
+    grown = 24.0 * 42.0 / 22.0  # as the next smaller shape does from context 200 to 400
+    assert told == pytest.approx([31.0, 32.0, (24.0 + grown) / 2])
+    assert found.clipped_share(one_round(300)) == 0.0
+
+
+def test_the_smallest_shape_costs_the_same_beyond_the_contexts_where_it_ran() -> None:
+    known = surface("draft", {(100, 1): 10.0, (200, 1): 20.0, (200, 2): 24.0, (400, 2): 48.0})
+    table = cost_table(known, 2, 200, range(3))
+    assert table.contexts.tolist() == [100.0, 200.0, 400.0]
+    assert table.ms == pytest.approx(np.array([[0.0, 10.0, 12.0], [0.0, 20.0, 24.0], [0.0, 20.0, 48.0]]))
 
 
 def test_a_larger_tree_than_measured_is_refused() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from spectune.planner.engines import choice
-from spectune.planner.engines.choice import Offer, best_of
+from spectune.planner.engines.choice import EngineInputs, Offer, best_of
 from spectune.planner.engines.costs import RoundCost
 from spectune.planner.engines.walk import Walk
-from spectune.planner.policies import LookupPolicy
+from spectune.planner.policies import LookupPolicy, PlainPolicy
 
 TEXTS, TOKENS, WAYS = 24, 96.0, 20
 Floats = NDArray[np.float64]
@@ -62,3 +63,17 @@ def test_a_way_that_is_best_on_every_text_is_not_flattered() -> None:
 
 def test_texts_that_differ_flatter_nobody_where_there_is_no_choice() -> None:
     assert flattery_of(offers_of(drawn(np.random.default_rng(5), 0.3)[:1])) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_nothing_is_taken_off_plain_decoding_s_own_promise() -> None:
+    """Texts drawn again favour its rivals by luck; where it is chosen it promises its own speed all the same."""
+    rounds = drawn(np.random.default_rng(6), 0.4)
+    rounds[0] *= 0.9 * rounds.sum(axis=1).min() / rounds[0].sum()
+    offers = offers_of(rounds)
+    assert flattery_of(offers) > 0.01
+    offers[0] = replace(offers[0], way=(PlainPolicy(), None))
+    told = EngineInputs(traces={}, texts=(), timed={}, context=50, drift=0.01)
+    cell = choice._cell(offers, told, seed=0)
+    assert cell.policy == PlainPolicy()
+    assert cell.prediction == cell.plain
+    assert (cell.prediction.errors.optimism, cell.prediction.speedup_over_plain) == (0.0, 1.0)

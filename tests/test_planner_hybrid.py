@@ -25,6 +25,7 @@ from spectune.planner.replay.acceptance import rank_results, text_results
 from spectune.planner.replay.recorded import Recording, recording_of
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.replay.replay import replay_results
+from spectune.planner.search.crossfit import EVERYWHERE, HALVES, texts_of_half
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
 from spectune.planner.text.hybrid import hybrid_results, hybrids
@@ -123,6 +124,23 @@ def test_hybrids_compete_beside_what_they_are_made_of() -> None:
     assert contest.best_of("hybrid", "small") > max(
         contest.best_of("chain", "small"), contest.best_of("static", "small")
     )
+
+
+def test_a_hybrid_s_model_drafts_what_is_fastest_on_the_half_that_the_hybrid_saw() -> None:
+    pairs, _ = recorded()
+    found = inputs(record(SkilledDrafter(Language(3), 0.8), pairs, every_node(3, 3)))
+    (contest,) = price_all(Rehearsal(found), [CELL], SearchOptions())
+    priced = list(zip(contest.priced, contest.searched_on, strict=True))
+    assert {half for one, half in priced if isinstance(one.policy, HybridPolicy)} > {EVERYWHERE}
+    made = [(one.policy, saw) for one, saw in priced if isinstance(one.policy, HybridPolicy)]
+    for policy, half in ((policy, half) for policy, saw in made for half in range(HALVES) if saw in (EVERYWHERE, half)):
+        texts = texts_of_half(len(pairs), half)
+        rivals: dict[TreePolicy, float] = {
+            own.policy: own.tokens_per_s_on(texts)
+            for own, seen in priced
+            if own.policy.kind == policy.model.kind and own.drafter == "small" and seen in (EVERYWHERE, half)
+        }
+        assert rivals[policy.model] == max(rivals.values())
 
 
 def test_every_hybrid_of_the_grid_has_the_results_it_has_alone() -> None:

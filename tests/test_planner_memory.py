@@ -7,10 +7,11 @@ import gc
 from dataclasses import replace
 
 import pytest
+import torch
 from transformers import LlamaForCausalLM
 
 from spectune.errors import PlanError
-from spectune.planner.growth.room import widest_layer
+from spectune.planner.growth.room import READ_TOGETHER, widest_layer
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.memory.drafting import PIECE
 from spectune.planner.memory.footprint import (
@@ -24,7 +25,16 @@ from spectune.planner.memory.footprint import (
 )
 from spectune.planner.memory.load import Load, load_of
 from spectune.planner.memory.peak import memory_bytes, peak_bytes, workspace_bytes
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TalonPolicy, TreePolicy
+from spectune.planner.policies import (
+    ChainPolicy,
+    Eagle2Policy,
+    HybridPolicy,
+    LookupPolicy,
+    PlainPolicy,
+    SuffixPolicy,
+    TalonPolicy,
+    TreePolicy,
+)
 from spectune.planner.pricing.cost import Cell
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.records.configuration import architecture_of
@@ -32,8 +42,9 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.layout import PREFILL_TOKENS
 from spectune.runtime.models import few_rows
 from spectune.runtime.models.anatomy import DRAFT_DEPTH, FAMILIES
+from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.requests import Request
+from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.measuring.decoding import room_for
 
@@ -101,6 +112,30 @@ def test_no_forward_of_a_drafter_is_wider_than_the_widest_layer(kind: str) -> No
     schedule, drafters = drafting(kind, drafter_for(kind, LeanModel(perturbed(llama, 0.06)), 3))
     done = run(LeanModel(llama), random_requests(7, tokens=16, temperature=0.8), schedule, drafters)
     assert max((width for one in done.rounds for width in one.widths), default=0) <= widest_layer(POLICIES[kind])
+
+
+class WatchedDrafter(ModelDrafter):
+    """Notes how many tokens of how many sequences its forwards read."""
+
+    fed: list[tuple[int, int]]
+
+    def read(self, step: ForwardInput) -> torch.Tensor:
+        """Note and run one forward over committed text."""
+        self.fed.append((step.tokens.shape[0], step.tokens.shape[1]))
+        return super().read(step)
+
+
+def test_all_that_a_hybrid_s_model_reads_at_once_behind_copied_rounds_is_counted() -> None:
+    policy = HybridPolicy(text=SuffixPolicy(length=4), model=ChainPolicy(length=2))
+    drafter = WatchedDrafter(LeanModel(tiny_llama(layers=1, seed=0)), slots=2, capacity=96)
+    drafter.fed = []
+    sequences = [Sequence(request=Request(prompt=(1, 2, 3), max_new_tokens=80), index=slot) for slot in range(2)]
+    for slot, sequence in enumerate(sequences):
+        drafter.admit(slot, sequence)
+        sequence.tokens.extend([4] * (READ_TOGETHER - 1))  # behind the newest of its prompt
+    drafter.draft(sequences, policy.model)
+    widest = max(tokens for rows, tokens in drafter.fed if rows == 2)
+    assert widest == READ_TOGETHER <= load_of(Cell(batch=2, context=96), policy).unread_tokens
 
 
 def test_prompts_are_read_and_positions_laid_out_as_the_runtime_does() -> None:

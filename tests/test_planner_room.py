@@ -7,17 +7,19 @@ import pytest
 
 from spectune.planner.growth.draft import Children, Ints
 from spectune.planner.growth.grow import grow
-from spectune.planner.growth.room import most_drafted
+from spectune.planner.growth.room import READ_TOGETHER, most_drafted, most_unread
 from spectune.planner.growth.tree import TokenTree
 from spectune.planner.policies import (
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
+    HybridPolicy,
     LookupPolicy,
     OptTreePolicy,
     PlainPolicy,
     StaticPolicy,
+    SuffixPolicy,
     TalonPolicy,
     TreePolicy,
 )
@@ -54,6 +56,20 @@ CAST = CastPolicy(
 )
 def test_it_is_the_sum_of_the_widest_layers_below_the_root(policy: TreePolicy, alone: int, together: int) -> None:
     assert (most_drafted(policy, 1), most_drafted(policy, 2)) == (alone, together)
+
+
+@pytest.mark.parametrize(
+    ("policy", "tokens"),
+    [
+        (ChainPolicy(length=4), 5),
+        (HybridPolicy(text=SuffixPolicy(length=4), model=ChainPolicy(length=2)), READ_TOGETHER),
+        (HybridPolicy(text=SuffixPolicy(length=40), model=ChainPolicy(length=2)), 41),
+    ],
+)
+def test_a_drafter_reads_what_a_round_commits_and_a_hybrid_s_model_what_several_do(
+    policy: TreePolicy, tokens: int
+) -> None:
+    assert most_unread(policy) == tokens
 
 
 class Uneven:

@@ -14,6 +14,7 @@ from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.policies import LookupPolicy, PlainPolicy, StackPolicy
 from spectune.planner.pricing.cost import Cell
 from spectune.planner.replay.rehearsal import Rehearsal
+from spectune.planner.search.crossfit import EVERYWHERE, HALVES, texts_of_half
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
 from spectune.planner.search.search import solve
@@ -153,6 +154,25 @@ def test_stacks_that_cannot_win_are_not_replayed() -> None:
     _, stacks, best = searched(family(dear_ms=4000.0, skill=0.5))
     assert best > 0.0
     assert all(policy.models == (QUICK,) for policy in stacks)
+
+
+def test_siblings_stand_beside_the_stack_that_is_fastest_on_the_half_they_saw() -> None:
+    rehearsal = Rehearsal(family())
+    (contest,) = price_all(rehearsal, [CELL], SearchOptions())
+    StackSearch(rehearsal, 0).search(contest)
+    stacks = [
+        (one, one.policy, saw)
+        for one, saw in zip(contest.priced, contest.searched_on, strict=True)
+        if isinstance(one.policy, StackPolicy)
+    ]
+    alone = [(one, policy) for one, policy, _ in stacks if not policy.siblings]
+    beside = [(policy, saw) for _, policy, saw in stacks if policy.siblings]
+    assert beside
+    for half in range(HALVES):
+        texts = texts_of_half(len(rehearsal.inputs.texts), half)
+        speeds = {policy: one.tokens_per_s_on(texts) for one, policy in alone}
+        fastest = max(speeds, key=lambda policy: speeds[policy])
+        assert {replace(policy, siblings=0) for policy, saw in beside if saw in (EVERYWHERE, half)} == {fastest}
 
 
 def test_any_stack_can_be_priced_by_itself() -> None:

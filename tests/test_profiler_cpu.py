@@ -57,20 +57,43 @@ def test_this_machine_has_a_clock_for_no_more_cores_than_it_has() -> None:
     assert {core for core, _ in processor_here().clocks_mhz} <= set(range(os.cpu_count() or 1))
 
 
-def test_the_outermost_caches_are_added_and_a_shared_one_counts_once(tmp_path: Path) -> None:
+def caches() -> dict[str, str]:
+    """Return what a kernel says of three cores, the first two of which share their outermost cache."""
     files: dict[str, str] = {}
     for core, shared in ((0, "0-1"), (1, "0-1"), (2, "2")):
         for index, (level, size, cores) in enumerate(((1, "32K", str(core)), (3, "16M", shared))):
             place = f"cpu{core}/cache/index{index}"
             files |= {f"{place}/level": f"{level}\n", f"{place}/size": f"{size}\n"}
             files[f"{place}/shared_cpu_list"] = f"{cores}\n"
-    tree(tmp_path, files)
+    return files
+
+
+def test_the_outermost_caches_are_added_and_a_shared_one_counts_once(tmp_path: Path) -> None:
+    tree(tmp_path, caches())
     assert last_level_cache_bytes([0, 1, 2], tmp_path) == 2 * 16 * 2**20
     assert last_level_cache_bytes([0], tmp_path) == 16 * 2**20
 
 
 def test_caches_the_system_does_not_describe_are_unknown(tmp_path: Path) -> None:
     assert last_level_cache_bytes([0], tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("hidden", "told"),
+    [("index0/size", 16 * 2**20), ("index0/level", 16 * 2**20), ("index1/size", None), ("size", None)],
+)
+def test_a_size_that_the_kernel_hides_is_missed_of_the_outermost_caches_alone(
+    tmp_path: Path, hidden: str, told: int | None
+) -> None:
+    tree(tmp_path, {name: text for name, text in caches().items() if not name.endswith(hidden)})
+    assert last_level_cache_bytes([0, 1], tmp_path) == told
+
+
+def test_a_core_that_hides_the_size_of_its_cache_leaves_the_sum_unknown(tmp_path: Path) -> None:
+    files = caches()
+    del files["cpu2/cache/index1/size"]
+    tree(tmp_path, files)
+    assert last_level_cache_bytes([0, 1, 2], tmp_path) is None
 
 
 def test_the_allowed_cores_are_those_of_the_scheduler() -> None:

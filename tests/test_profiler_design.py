@@ -86,6 +86,13 @@ def test_nothing_is_left_to_time_where_all_is_flat_and_quiet() -> None:
     assert next_shape(design, tally_of(design, lambda _: 5.0)) is None
 
 
+def test_a_round_without_room_times_what_gains_most_all_the_same() -> None:
+    design = AdaptiveDesign([DOMAIN], held_out=0)
+    tally = tally_of(design, lambda shape: 5.0 if shape[2] < 41 else 50.0)
+    (chosen,) = design.choose(tally, -1.0, 1.0, lambda _, ms: ms)
+    assert 32 < chosen.shape[2] < 64
+
+
 def test_a_context_between_is_asked_for_with_the_ends_of_its_row() -> None:
     design = AdaptiveDesign([Domain(batches=(1,), contexts=(0, 1000), most_tokens=64)], held_out=0)
     tally = tally_of(design, lambda shape: 5.0 + (shape[1] > 0))

@@ -172,6 +172,15 @@ def test_surfaces_of_two_regimes_are_not_calibrated_together():
         calibrate([measured(SMALL, False), other], DEVICE)
 
 
+def test_prompts_calibrate_nothing_since_each_is_many_forwards():
+    alone = measured(LARGE, False)
+    cells = [replace(cell, repeats_ms=(30 * cell.median_ms,)) for cell in alone.surface.measurements]
+    prompts = replace(alone, surface=replace(alone.surface, role="prefill", measurements=tuple(cells)))
+    assert calibrate([prompts, alone], DEVICE) == calibrate([alone], DEVICE)
+    with pytest.raises(MeasurementError, match="0 cells ran"):
+        calibrate([prompts], DEVICE)
+
+
 def test_few_cells_calibrate_nothing():
     few = measured(SMALL, False)
     few = replace(few, surface=replace(few.surface, measurements=few.surface.measurements[:5]))

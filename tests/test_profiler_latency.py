@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -13,9 +11,9 @@ from spectune.profiler.domain import Domain, Shape
 from spectune.profiler.latency import Interrupted, Progress, Session, measure
 from spectune.profiler.memory import MemoryJournal
 from spectune.profiler.records.surface import LatencySurface
-from spectune.profiler.records.visit import Visit
 
 from .fake_machine import DEVICE, Disturbance, FakeMachine, FakeRunner, smooth_ms
+from .kept_visits import KeptVisits
 
 DOMAIN = Domain(batches=(1, 2), contexts=(0, 100), most_tokens=16)
 
@@ -120,63 +118,14 @@ def test_rounds_mix_the_cells_of_all_runners() -> None:
     assert {0, 1} <= set(middle) and middle != sorted(middle)
 
 
-def drafter_on(machine: FakeMachine) -> FakeRunner:
-    """Return a drafter whose calls are faster right behind themselves."""
-
-    def cost_ms(shape: Shape) -> float:
-        return 3.0 if machine.log[-1:] == [shape] else 3.5
-
-    return FakeRunner(machine, cost_ms, identity="small", role="draft")
-
-
-def drafter_s_visits(runners: Sequence[FakeRunner], prepared: int = 512) -> list[Visit]:
-    """Return the visits of the drafter among runners; its shapes are no other's."""
-    own, sink = [runner.role for runner in runners].index("draft"), KeptVisits()
-    domains = [DOMAIN] * len(runners)
-    domains[own] = replace(DOMAIN, batches=(3,))
-    session = Session(clock=runners[0].machine, prepared=prepared)
-    measure(runners, domains, device=DEVICE, budget_s=20.0, sink=sink, session=session)
-    return [visit for visit in sink.kept if visit.surface == own]
-
-
-@pytest.mark.parametrize("prepared", [512, 6])
-def test_a_drafter_s_first_visit_is_behind_another_call_like_every_other(prepared: int) -> None:
-    machine = FakeMachine()
-    visits = drafter_s_visits([FakeRunner(machine), drafter_on(machine)], prepared)
-    assert [visit.ms for visit in visits] == pytest.approx([3.5] * len(visits))
-
-
-def test_a_drafter_without_a_target_is_timed_behind_its_warm_up() -> None:
-    visits = drafter_s_visits([drafter_on(FakeMachine())])
-    assert {visit.ms for visit in visits} == {3.0, 3.5} and not any(visit.failure for visit in visits)
-
-
-def test_a_target_that_breaks_is_no_failure_of_the_drafter_behind_it() -> None:
-    class Breaking(FakeRunner):
-        """Forwards that raise behind a call of the drafter's that ran twice."""
-
-        def _run(self, shape: Shape) -> None:
-            last = self.machine.log[-2:]
-            if last == last[:1] * 2 and last[0][0] == 3:
-                raise RuntimeError("broken")
-            super()._run(shape)
-
-    machine = FakeMachine()
-    visits = drafter_s_visits([drafter_on(machine), Breaking(machine)])
-    assert len({visit.tokens for visit in visits}) > 3 and not any(visit.failure for visit in visits)
-
-
-@pytest.mark.parametrize("budget_s", [5.0, 20.0])
-def test_a_drafter_far_faster_than_its_target_is_timed_within_the_budget(budget_s: float) -> None:
-    machine, noise = FakeMachine(), random.Random(1)
-    machine.disturbance = lambda _: noise.uniform(0.9, 1.1)
-    runners = [
-        FakeRunner(machine, lambda shape: 20.0 + shape[2]),
-        FakeRunner(machine, lambda shape: 0.2, identity="small", role="draft"),
-    ]
-    session = Session(clock=machine)
-    measure(runners, [DOMAIN, DOMAIN], device=DEVICE, budget_s=budget_s, sink=KeptVisits(), session=session)
-    assert 0.9 * budget_s < machine.now_s() < 1.1 * budget_s
+def test_slow_forwards_are_timed_for_the_budget_and_refined() -> None:
+    noise = random.Random(1)
+    machine = FakeMachine(disturbance=lambda _: noise.uniform(0.9, 1.1))
+    domain = Domain(batches=(1,), contexts=(0,), most_tokens=64)
+    runner = FakeRunner(machine, lambda shape: 100.0 * edged_ms(shape))
+    surface = profile(runner, domain=domain, budget_s=240.0, held_out=0)
+    assert 0.9 * 240.0 < machine.now_s() < 1.1 * 240.0
+    assert len(surface.measurements) > len(list(domain.coarse())) + 3
 
 
 def test_tenfold_outliers_and_a_wandering_speed_move_no_cell_by_much() -> None:
@@ -226,9 +175,25 @@ def test_a_shape_that_breaks_later_is_a_failure_too() -> None:
     assert broken == {"RuntimeError: broken"}
 
 
-def test_a_session_of_failures_alone_ends() -> None:
-    surface = profile(FakeRunner(FakeMachine(), too_large=1), budget_s=100.0)
-    assert all(cell.failure for cell in surface.measurements)
+def drafter_beyond(machine: FakeMachine, sink: MemoryJournal) -> None:
+    """Measure a target that runs and a drafter none of whose shapes do."""
+    runners = [FakeRunner(machine), FakeRunner(machine, identity="small", role="draft", too_large=1)]
+    measure(runners, [DOMAIN, DOMAIN], device=DEVICE, budget_s=100.0, sink=sink, session=Session(clock=machine))
+
+
+def test_a_session_in_which_no_shape_of_a_runner_runs_ends_early_and_says_why() -> None:
+    machine, sink = FakeMachine(), MemoryJournal()
+    with pytest.raises(MeasurementError, match=r"draft of small.* \(1, 0, 1\): MemoryError: no room; ask for shorter"):
+        drafter_beyond(machine, sink)
+    assert machine.now_s() < 20.0 and sink.surfaces == ()
+
+
+def test_a_session_that_could_not_run_is_refused_again_at_once() -> None:
+    machine, sink = FakeMachine(), MemoryJournal()
+    for here in (FakeMachine(), machine):
+        with pytest.raises(MeasurementError, match="--fresh"):
+            drafter_beyond(here, sink)
+    assert machine.log == []
 
 
 def test_the_sink_receives_the_surface_at_the_end() -> None:
@@ -273,18 +238,6 @@ def test_two_runners_of_one_surface_are_refused() -> None:
     runner = FakeRunner(FakeMachine())
     with pytest.raises(MeasurementError, match="same surface"):
         measure([runner, runner], [DOMAIN, DOMAIN], device=DEVICE, budget_s=1.0, sink=MemoryJournal())
-
-
-class KeptVisits(MemoryJournal):
-    """A journal that remembers every visit ever added."""
-
-    def __init__(self, visits: Sequence[Visit] = ()) -> None:
-        super().__init__(visits)
-        self.kept: list[Visit] = list(visits)
-
-    def add_visit(self, visit: Visit) -> None:
-        super().add_visit(visit)
-        self.kept.append(visit)
 
 
 def wobble(seed: int) -> Disturbance:

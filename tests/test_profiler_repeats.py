@@ -63,6 +63,16 @@ def test_a_call_of_unknown_length_is_timed_once(unknown: float) -> None:
     assert call.runs == 2
 
 
+@pytest.mark.parametrize(
+    ("repeats", "call_ms", "is_cooled"),
+    [(SHORT_RUN, 1.0, True), (SHORT_RUN, math.nan, True), (SHORT_RUN, LONG_MS, False), (SETTLED, 1.0, False)],
+)
+def test_a_short_run_of_calls_that_do_not_fill_the_caches_is_cooled(
+    repeats: Repeats, call_ms: float, is_cooled: bool
+) -> None:
+    assert repeats.is_cooled(call_ms) == is_cooled
+
+
 @pytest.mark.parametrize(("role", "expected"), [("verify", SETTLED), ("prefill", SETTLED), ("exit:2", SETTLED)])
 def test_roles_of_a_target_settle(role: str, expected: Repeats) -> None:
     assert repeats_of(role) is expected

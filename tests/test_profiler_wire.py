@@ -20,7 +20,7 @@ from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.model import ModelIdentity
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
 from spectune.profiler.records.surface import LatencySurface
-from spectune.profiler.records.wire import from_json, to_json
+from spectune.profiler.records.wire import from_json, readable, to_json
 
 CELL = Measurement(batch=1, context_tokens=0, tokens=3, repeats_ms=(0.1, 0.2), drift=(0.7, 1 / 3))
 FAILED = Measurement(batch=1, context_tokens=0, tokens=9, failure="out of memory")
@@ -122,6 +122,13 @@ def test_an_unknown_field_deep_inside_is_refused() -> None:
         from_json(RoundOverhead, text.replace('"nodes":3', '"nodes":3,"colour":"red"'))
 
 
+def test_host_times_that_an_older_version_wrote_are_of_no_known_regime() -> None:
+    record = RoundOverhead(device="d", target="t", dtype="float32", samples=(OVERHEAD,))
+    assert from_json(RoundOverhead, to_json(record).replace(',"regime":""', "")) == record
+    with pytest.raises(MeasurementError, match="regime is 'fast'"):
+        from_json(RoundOverhead, to_json(record).replace('"regime":""', '"regime":"fast"'))
+
+
 def test_a_value_the_record_refuses_is_refused_on_reading() -> None:
     with pytest.raises(MeasurementError):
         from_json(Measurement, to_json(CELL).replace('"batch":1', '"batch":0'))
@@ -145,3 +152,8 @@ def test_an_array_that_does_not_fit_its_description_is_refused(change: dict[str,
     document["prompts"][0]["log_probs"].update(change)
     with pytest.raises(StoreError, match=r"prompts\.0\.log_probs"):
         from_json(AcceptanceTrace, json.dumps(document))
+
+
+def test_a_text_that_cannot_be_read_hides_no_other() -> None:
+    texts = [to_json(CELL), "{}", "no JSON", to_json(CELL).replace('"tokens":3', '"tokens":-3'), to_json(FAILED)]
+    assert readable(Measurement, texts) == [CELL, FAILED]

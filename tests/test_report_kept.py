@@ -8,10 +8,19 @@ import pytest
 
 from spectune.planner.plans.observation import Observation
 from spectune.report.site.contents import Contents
-from spectune.report.site.kept import KeptCell, Verdict, kept_cells
+from spectune.report.site.kept import DRIFTED, KeptCell, Verdict, kept_cells
 from spectune.report.site.standing import standings
+from spectune.service.drift import drift_of
 
-from .site_store import PLACES, filled_store, nasty_plan, observation, validation
+from .site_store import (
+    PLACES,
+    filled_store,
+    nasty_plan,
+    observation,
+    stalled_validation,
+    undated_observation,
+    validation,
+)
 
 PLAN = nasty_plan(2.5)
 
@@ -82,8 +91,45 @@ def test_of_a_setup_the_plan_that_counts_stands() -> None:
     assert [kept.cell.batch for kept in standing.drifted] == [8]
 
 
-def test_a_damaged_observation_hides_no_other() -> None:
+def test_damaged_observations_hide_no_others() -> None:
     with filled_store() as store:
-        store.add_observation(1, "{}")
+        for text in ("{}", undated_observation(1, PLAN)):
+            store.add_observation(1, text)
         observed = Contents(store).observations(1)
-    assert (len(observed.readable), observed.damaged) == (12, 1)
+    assert (len(observed.readable), observed.damaged) == (12, 2)
+
+
+def test_damaged_validations_hide_no_others() -> None:
+    with filled_store() as store:
+        for text in ("{}", stalled_validation(1, PLAN)):
+            store.add_validation(1, text)
+        validated = Contents(store).validations(1)
+    assert (len(validated.readable), validated.damaged) == (1, 2)
+
+
+ELSEWHERE = [{"device": "another board"}, {"dtype": "bfloat16"}]
+
+
+@pytest.mark.parametrize("change", ELSEWHERE)
+def test_what_was_seen_where_a_plan_promises_nothing_is_not_held_against_it(change: dict[str, str]) -> None:
+    own = seen(1.0, 100)
+    elsewhere = [replace(seen(0.5, 100, hour), **change) for hour in range(1, 5)]  # type: ignore[arg-type]
+    cell = second(own, *elsewhere)
+    assert (cell.verdict, len(cell.seen)) == ("kept", 1)
+    assert cell.measured_speed == pytest.approx(cell.cell.prediction.tokens_per_s)
+    assert cell.plain_speed == second(own).plain_speed
+
+
+def test_rounds_of_a_cell_that_ran_another_way_are_not_held_against_it() -> None:
+    made = seen(0.5, 100)
+    assert made.cells[0].policy != "chain of 1"
+    other = replace(made, cells=(replace(made.cells[0], policy="chain of 1"), *made.cells[1:]))
+    assert second(other).verdict == "unseen"
+
+
+@pytest.mark.parametrize("change", [{}, *ELSEWHERE])
+def test_pages_and_the_service_tell_drift_of_the_same_cells(change: dict[str, str]) -> None:
+    reports = [replace(seen(0.5, 100, hour), **change) for hour in range(3)]  # type: ignore[arg-type]
+    on_pages = [kept.verdict in DRIFTED for kept in kept_cells(PLAN, [], reports)]
+    assert on_pages == [cell.found is not None for cell in drift_of(1, PLAN, reports).cells]
+    assert any(on_pages) == (not change)

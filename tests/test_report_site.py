@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url
+from spectune.profiler.records.wire import to_json
 from spectune.report.site.contents import Contents, NoPageError
 from spectune.report.site.device import device_page_of
 from spectune.report.site.difference import difference_page_of
@@ -25,10 +27,22 @@ from spectune.report.site.refusal import refusal_page, sign_in_page
 from spectune.report.site.surface import surface_page_of
 from spectune.report.site.trace import trace_page_of
 from spectune.report.site.whole import whole_report
+from spectune.report.site.words import NONE, moment
 
 from .drawn_pages import Page as Parsed
 from .drawn_pages import parsed
-from .site_store import NASTY, WORKLOAD, add_plan, cells, filled_store, nasty_plan, surface_key
+from .site_store import (
+    NASTY,
+    WORKLOAD,
+    add_plan,
+    cells,
+    filled_store,
+    nasty_plan,
+    observation,
+    stalled_validation,
+    surface_key,
+    undated_observation,
+)
 
 LINKS = SiteLinks()
 FRAME = Frame(links=LINKS, place="a store", nonce="n")
@@ -262,3 +276,21 @@ def test_plans_of_two_setups_both_count() -> None:
     with filled_store() as store:
         add_plan(store, nasty_plan(2.0, workload="another"))
         assert overview_page(Contents(store), LINKS).body.count('class="setup"') == 2
+
+
+def test_what_was_kept_damaged_or_elsewhere_breaks_no_page_and_is_told() -> None:
+    plan = nasty_plan(2.5)
+    with filled_store() as store:
+        store.add_observation(1, undated_observation(1, plan))
+        store.add_observation(1, to_json(replace(observation(1, plan, 0), device="another board")))
+        store.add_validation(1, stalled_validation(1, plan))
+        assert parsed(str(whole_report(store))).is_whole
+        contents = Contents(store)
+        body = plan_page_of(contents, LINKS, contents.row(1)).body
+    assert "1 report of decoders left out: of another device or number format." in body
+    assert "1 report of decoders cannot be read. 1 validation cannot be read." in body
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+10:00", "9999-12-31T23:59:59-10:00", "yesterday", ""])
+def test_a_text_that_is_no_moment_in_utc_stays_as_it_is(text: str) -> None:
+    assert moment(text) == f"<span>{text or NONE}</span>"

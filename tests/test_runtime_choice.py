@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
+from spectune.db.sql_store import SqlStore
 from spectune.errors import RequestError
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
@@ -221,6 +222,28 @@ def test_devices_are_near_where_bandwidth_and_arithmetic_are_known_to_be_close(
     assert is_near(there, here, dtype) is near
 
 
+def test_a_near_device_is_left_only_where_no_number_format_makes_it_near(store: Store) -> None:
+    here, there = gpu("NVIDIA L40S"), gpu("NVIDIA GeForce RTX 4090")  # alike in bandwidth and float32 alone
+    keep(store, replace(plan_of(there), dtype="float32"))
+    keep(store, replace(plan_of(there), dtype="bfloat16"))  # newer, and too far
+    choice = chosen(store, device=here)
+    assert (choice.source, choice.plan_id) == ("nearest device", 1)
+
+
+def test_of_a_far_device_one_plan_is_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        keep(store, plan_of(gpu("NVIDIA L4")))
+    read, plan_of_store = list[int](), SqlStore.plan
+
+    def counted(opened: SqlStore, plan_id: int) -> str:
+        read.append(plan_id)
+        return plan_of_store(opened, plan_id)
+
+    monkeypatch.setattr(SqlStore, "plan", counted)
+    assert chosen(store).plan is None
+    assert read == [3]
+
+
 def test_a_plan_of_a_far_device_is_named_and_not_used(store: Store) -> None:
     keep(store, plan_of(gpu("NVIDIA L4")))
     choice = chosen(store)
@@ -270,6 +293,21 @@ def filed(tmp_path: Path, plan: Plan) -> str:
 def test_a_foreign_plan_file_means_plain_decoding(change: dict, why: str, store: Store, tmp_path: Path) -> None:
     choice = chosen(store, filed(tmp_path, replace(plan_of(HERE), **change)))
     assert choice.plan is None and re.search(why, choice.reason)
+
+
+def test_a_plan_file_of_another_engine_means_plain_decoding(store: Store, tmp_path: Path) -> None:
+    plan = plan_of(HERE)
+    (first, *others) = plan.provenance.surfaces
+    priced = replace(first, role="round:plain", regime="engine:llama.cpp-b1")
+    foreign = replace(plan, provenance=replace(plan.provenance, surfaces=(priced, *others)))
+    choice = chosen(store, filed(tmp_path, foreign))
+    assert choice.plan is None and "for another engine" in choice.reason
+
+
+def test_a_plan_file_for_another_temperature_says_so(store: Store, tmp_path: Path) -> None:
+    plan = replace(plan_of(HERE), temperature=0.7)
+    choice = chosen(store, filed(tmp_path, plan))
+    assert choice.plan == plan and choice.reason.endswith("plan.json, made for temperature 0.7")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from spectune.runtime.engines.gguf_file import GgufDtype, interleaved, write_gguf
+from spectune.runtime.engines.llama_running import as_gguf
 from spectune.runtime.engines.llama_server import LlamaServer
 from spectune.runtime.engines.measured import Load
 from spectune.runtime.engines.setting import EngineDrafter, Setting
@@ -34,6 +35,21 @@ def written(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Return the tensors of a GGUF file as float32 arrays in torch's order of axes."""
     tensors = gguf.GGUFReader(path).tensors
     return {t.name: gguf.quants.dequantize(t.data, t.tensor_type).reshape(tuple(t.shape)[::-1]) for t in tensors}
+
+
+def test_checkpoints_of_one_name_and_of_one_path_over_time_are_converted_apart(tmp_path: Path) -> None:
+    final = [tmp_path / whose / "final" for whose in ("target", "small")]
+    for seed, place in enumerate(final):
+        place.mkdir(parents=True)
+        save_model(place, layers=1, seed=seed)
+    first, second = (as_gguf(place, tmp_path, "float32") for place in final)
+    assert first != second and first.name.startswith("final.")
+    assert not np.array_equal(written(first)["token_embd.weight"], written(second)["token_embd.weight"])
+    before = first.stat().st_mtime_ns
+    assert as_gguf(final[0], tmp_path, "float32") == first and first.stat().st_mtime_ns == before
+    save_model(final[0], layers=1, seed=7)
+    assert as_gguf(final[0], tmp_path, "float32") not in (first, second)
+    assert not [*tmp_path.glob("*.part")]
 
 
 def test_neighbouring_rows_of_a_head_are_the_ones_hugging_face_rotates_together() -> None:

@@ -151,21 +151,40 @@ def test_a_plan_in_an_unknown_number_format_means_plain_decoding(family: Family)
     assert generator.choice.plan is None and "unknown dtype 'float3'" in generator.choice.reason
 
 
-def test_another_number_format_than_the_plan_s_is_said(family: Family) -> None:
-    reason = family.filed(family.plan, dtype="float64").choice.reason
-    assert "it was made for float32 and decodes in float64; its prediction may be off" in reason
+def test_another_number_format_than_the_plan_s_is_said_and_held_to_no_promise(family: Family) -> None:
+    generator = family.filed(family.plan, dtype="float64")
+    words = "it was made for float32 and decodes in float64; its prediction may be off"
+    assert words in generator.choice.reason
+    assert isinstance(generator.observer, Watch)
+    assert "spectune_promised" not in generator.observer.prometheus()
+    exact = family.filed(family.plan, dtype="float32")
+    assert isinstance(exact.observer, Watch) and "spectune_promised" in exact.observer.prometheus()
 
 
-def test_what_a_stored_plan_did_is_written_beside_it(family: Family) -> None:
-    with open_store(str(family.folder / "store.db")) as store:
-        number = store.add_plan(
-            plan_to_json(family.plan),
-            device=family.plan.device.fingerprint,
-            device_kind=family.plan.device.kind_key,
-            target=family.plan.target.key,
+def kept(folder: Path, plan: Plan) -> int:
+    """Return the number of a plan that a store in a folder keeps for its device."""
+    with open_store(str(folder / "store.db")) as store:
+        return store.add_plan(
+            plan_to_json(plan),
+            device=plan.device.fingerprint,
+            device_kind=plan.device.kind_key,
+            target=plan.target.key,
             workload="default",
             temperature=0.0,
         )
+
+
+def test_of_stored_plans_one_for_the_wanted_number_format_goes_before_a_newer_one(
+    family: Family, tmp_path: Path
+) -> None:
+    wanted, newer = (kept(tmp_path, replace(family.plan, dtype=dtype)) for dtype in ("float64", "float32"))
+    choices = [family.load(store=str(tmp_path / "store.db"), dtype=dtype).choice for dtype in ("float64", "float32")]
+    assert [choice.plan_id for choice in choices] == [wanted, newer]
+    assert "decodes in" not in choices[0].reason
+
+
+def test_what_a_stored_plan_did_is_written_beside_it(family: Family) -> None:
+    number = kept(family.folder, family.plan)
     generator = family.load()
     assert said(generator) == family.text
     del generator

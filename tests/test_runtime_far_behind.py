@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from spectune.planner.growth.room import READ_TOGETHER
 from spectune.planner.policies import ChainPolicy, StackPolicy, TreePolicy
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.layout import READ_TOGETHER
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 

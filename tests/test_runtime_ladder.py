@@ -16,6 +16,8 @@ from spectune.runtime.ladder import Wanted, find_plan
 from .filled_service import PLAN, add_plan
 from .fresh_store import fresh_store
 
+HALF = replace(PLAN, dtype="bfloat16")  # of numbers of half the bytes
+
 
 class BrokenStore(SqlStore):
     """A store whose database goes away between the list of plans and the plan."""
@@ -30,8 +32,10 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
         yield opened
 
 
-def found(store: SqlStore, workload: str | None = None) -> int:
-    wanted = Wanted(target=PLAN.target, device=PLAN.device, workload=workload, temperature=PLAN.temperature)
+def found(store: SqlStore, workload: str | None = None, dtype: str | None = None) -> int:
+    wanted = Wanted(
+        target=PLAN.target, device=PLAN.device, workload=workload, temperature=PLAN.temperature, dtype=dtype
+    )
     return find_plan(store, wanted).plan_id
 
 
@@ -68,3 +72,28 @@ def test_a_database_that_goes_away_is_no_fault_of_a_plan(store: SqlStore, tmp_pa
     add_plan(store, PLAN)
     with BrokenStore(resolve_url(str(tmp_path / "store.db"))) as broken, pytest.raises(StoreAwayError):
         found(broken)
+
+
+def test_a_plan_for_the_wanted_number_format_goes_before_newer_and_promoted_ones(store: SqlStore) -> None:
+    half, newer = add_plan(store, HALF), add_plan(store, PLAN)
+    assert (found(store), found(store, dtype="bfloat16")) == (newer, half)
+    store.promote_plan(newer, "somebody", "better")
+    assert (found(store), found(store, dtype="bfloat16")) == (newer, half)
+
+
+def test_without_one_for_the_wanted_number_format_the_others_stand_as_they_do_anyway(store: SqlStore) -> None:
+    numbers = [add_plan(store, PLAN), add_plan(store, PLAN)]
+    assert found(store, dtype="bfloat16") == found(store) == numbers[-1]
+
+
+def test_the_device_itself_counts_more_than_the_number_format(store: SqlStore) -> None:
+    own = add_plan(store, PLAN)
+    add_plan(store, replace(HALF, device=replace(PLAN.device, driver="1.0")))
+    assert found(store, dtype="bfloat16") == own
+
+
+def test_among_devices_of_a_kind_the_number_format_counts_more_than_the_likeness(store: SqlStore) -> None:
+    near = replace(PLAN.device, driver="1.0")
+    nearer = add_plan(store, replace(PLAN, device=near))
+    farther = add_plan(store, replace(HALF, device=replace(near, threads=1)))
+    assert (found(store), found(store, dtype="bfloat16")) == (nearer, farther)

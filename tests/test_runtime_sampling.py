@@ -190,7 +190,8 @@ def test_with_a_temperature_alone_a_drafter_s_scores_are_quotients_and_noise_to_
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"temperature": -0.5}, r"temperature must be in \[0, 100\), got -0\.5"),
+        ({"temperature": -0.5}, r"temperature must be 0, or in \[0\.0001, 100\), got -0\.5"),
+        ({"temperature": 1e-40}, r"temperature must be 0, or in \[0\.0001, 100\), got 1e-40"),
         ({"top_k": -1}, "top_k must be a whole number of at least 0, got -1"),
         ({"top_k": 2.5}, "whole number of at least 0, got 2.5"),
         ({"top_p": 0.0}, r"top_p must be in \(0, 1\], got 0\.0"),

@@ -94,6 +94,27 @@ def test_a_space_that_a_tokenizer_leaves_out_at_the_beginning_is_kept_where_the_
     assert "".join(shown) == tokenizer.decode(tokens) == " ".join(["to be"] * WINDOW)
 
 
+def test_a_space_that_a_tokenizer_leaves_out_at_the_beginning_is_kept_behind_a_prompt() -> None:
+    prompt, tokens = [1, 2, 1, 2, 1, 2], [1, 2]
+    transcript = Transcript(fallback_tokenizer(), len(prompt), stop=(" be",))
+    assert transcript.read([*prompt, tokens[0]]) == " to"
+    transcript.finish([*prompt, *tokens])
+    assert (transcript.text, transcript.end) == (" to", len(prompt) + 2)
+
+
+@pytest.mark.parametrize("prompt", [[], [1], [1, *as_bytes("é")]])
+def test_a_prompt_that_is_short_or_ends_in_bytes_is_not_shown(prompt: list[int]) -> None:
+    transcript = Transcript(fallback_tokenizer(), len(prompt))
+    shown = transcript.read([*prompt, 1]) + transcript.finish([*prompt, 1, 2])
+    assert shown == transcript.text == (" to be" if prompt else "to be")
+
+
+def test_a_character_that_a_prompt_begins_and_a_text_ends_is_shown_whole() -> None:
+    bytes_of = as_bytes("é")
+    transcript = Transcript(fallback_tokenizer(), 2)
+    assert transcript.finish([1, *bytes_of, 2]) == "é be"
+
+
 class CountingTokenizer:
     """Counts the tokens it is asked to decode."""
 

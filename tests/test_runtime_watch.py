@@ -219,3 +219,10 @@ def test_times_that_cannot_be_are_not_counted(ms: float) -> None:
     driven(watch, 100, lambda setup: ms)
     seconds = {float(value) for name, value in totals(watch).items() if name.startswith("spectune_round_seconds")}
     assert seconds == {0.0} and not watch.events
+
+
+def test_a_plan_for_another_number_format_is_held_to_no_promise() -> None:
+    watch = Watch(replace(choice_of(drafting_plan()), dtype="bfloat16"), QUICK)
+    driven(watch, 1000, lambda setup: 25.0)
+    assert not [event for event in watch.events if event.kind == "drift"]
+    assert not [name for name in totals(watch) if name.startswith("spectune_promised")]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spectune.db import open_store
 from spectune.errors import PlanError, SpectuneError
-from spectune.planner.plans.observation import CellObservation, Observation
+from spectune.planner.plans.observation import LARGEST, CellObservation, Observation, moment_of
 from spectune.profiler.records.wire import from_json, to_json
 from spectune.runtime.watch.observations import MOST_WAITING, ObservationWriter, keeper
 
@@ -43,7 +43,7 @@ SEEN = Observation(
 )
 
 
-@given(st.lists(st.floats(0.0, 1e300), max_size=4), st.text(max_size=9), st.lists(st.integers(0, 2**40), max_size=5))
+@given(st.lists(st.floats(0.0, LARGEST), max_size=4), st.text(max_size=9), st.lists(st.integers(0, 2**40), max_size=5))
 def test_an_observation_comes_back_bit_for_bit(speeds: list[float], event: str, kept: list[int]) -> None:
     cell = replace(CELL, block_tokens_per_s=tuple(speeds), kept=tuple(kept))
     seen = replace(SEEN, cells=(cell,), events=(event,))
@@ -62,6 +62,24 @@ def test_speed_host_time_and_acceptance_follow_from_what_was_counted() -> None:
 def test_an_observed_cell_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(PlanError):
         replace(CELL, **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"block_tokens_per_s": (1e308,)}, {"round_ms": 1e-300}, {"tokens": 10**400}])
+def test_a_speed_that_no_axis_can_show_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(PlanError, match=r"leave out what was not timed|counts of 0 to"):
+        replace(CELL, **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("end", ["began", "ended"])
+@pytest.mark.parametrize("text", ["yesterday", "", "2026-13-01", "9999-12-31T23:59:59-10:00"])
+def test_a_text_that_tells_no_moment_is_refused(end: str, text: str) -> None:
+    with pytest.raises(PlanError, match=rf"a moment is ISO 8601, such as .*, got '{text}'"):
+        replace(SEEN, **{end: text})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["2026-01-01T12:00:00+00:00", "2026-01-01T12:00:00Z", "2026-01-01T14:00+02:00"])
+def test_moments_are_in_utc_unless_they_name_a_zone(text: str) -> None:
+    assert moment_of(text) == moment_of("2026-01-01T12:00:00")
 
 
 def test_a_damaged_observation_is_refused() -> None:

@@ -40,8 +40,10 @@ def test_a_few_slow_blocks_prove_nothing() -> None:
     assert report.cells[0].below == 20 and not report.is_drifting
 
 
-def test_blocks_of_another_device_or_way_are_not_held_against_the_plan() -> None:
+def test_blocks_of_another_device_number_format_or_way_are_not_held_against_the_plan() -> None:
     elsewhere = replace(seen((1.0,) * 100), device="elsewhere")
-    report = drift_of(1, PLAN, [elsewhere, seen((1.0,) * 100, is_planned=False), seen((1.0,) * 100, batch=2)])
-    assert (report.observations, report.elsewhere) == (3, 1)
+    half = replace(seen((1.0,) * 100), dtype="bfloat16")
+    others = [seen((1.0,) * 100, is_planned=False), seen((1.0,) * 100, batch=2)]
+    report = drift_of(1, PLAN, [elsewhere, half, *others])
+    assert (report.observations, report.elsewhere) == (4, 2)
     assert not report.is_drifting and report.cells[0].blocks == 0

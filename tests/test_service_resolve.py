@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,13 @@ def test_a_device_the_store_does_not_know_describes_itself(client: TestClient, s
     assert answer.json()["rung"] == "same kind of device" and answer.headers["etag"]
 
 
+@pytest.mark.parametrize("field", ["target", "workload", "dtype"])
+def test_what_is_asked_for_has_a_name_and_no_novel(client: TestClient, store: SqlStore, field: str) -> None:
+    body = {"device": json.loads(to_json(PLAN.device)), "target": PLAN.target.key, field: "x" * 121}
+    answer = client.post("/v1/resolve", json=body)
+    assert answer.status_code == 422 and "at most 120 characters, got 121" in answer.text
+
+
 def test_an_unchanged_answer_is_not_sent_again(client: TestClient, store: SqlStore) -> None:
     keep(store)
     until(client, 1)
@@ -139,12 +147,20 @@ def test_no_plan_is_a_404_that_names_the_setup(client: TestClient) -> None:
     assert PLAN.target.key in answer.json()["detail"]
 
 
-def test_a_plan_in_another_number_format_is_passed_over(client: TestClient, store: SqlStore) -> None:
+def test_a_plan_for_the_number_format_that_is_named_goes_first(client: TestClient, store: SqlStore) -> None:
+    keep(store, replace(PLAN, dtype="bfloat16"))
     keep(store)
-    until(client, 1)
-    assert resolved(client, dtype="float32").status_code == 200
-    refused = resolved(client, dtype="bfloat16")
-    assert refused.status_code == 409 and "wanted is bfloat16" in refused.json()["detail"]
+    until(client, 2)
+    found = {dtype: resolved(client, dtype=dtype).json()["plan_id"] for dtype in ("float32", "bfloat16", "float16")}
+    assert found == {"float32": 2, "bfloat16": 1, "float16": 2}
+
+
+def test_plans_of_which_none_can_be_used_are_a_409_that_says_why(client: TestClient, store: SqlStore) -> None:
+    kept: dict[str, Any] = {**SETUP, "temperature": 0.0, "device_kind": PLAN.device.kind_key}
+    store.add_plan("{}", **kept)
+    while (answer := resolved(client)).status_code == 404:
+        pass  # until another process's write is seen
+    assert answer.status_code == 409 and "none can be used: plan 1: the plan lacks" in answer.json()["detail"]
 
 
 def test_answers_in_memory_never_grow_beyond_their_limit(store: SqlStore) -> None:
@@ -229,15 +245,16 @@ def test_whatever_becomes_of_plans_memory_and_the_ladder_find_the_same(store: Sq
     resolver = Resolver(store, index, 10**9)
     devices = [PLAN.device, OTHER, SIBLING, FOREIGN, NEAR]
     for _ in range(25):
-        plan = replace(PLAN, device=source.choice(devices[:4]), workload=source.choice(["default", "x"]))
+        dtype, workload = source.choice(["float32", "bfloat16"]), source.choice(["default", "x"])
+        plan = replace(PLAN, device=source.choice(devices[:4]), dtype=dtype, workload=workload)
         plan_id = keep(store, plan)
         change = source.choice([store.promote_plan, store.retire_plan, store.restore_plan])
         with suppress(StoreError):
             change(source.randint(1, plan_id), "somebody", "chance")
         index.refresh()
-        for device in devices:
-            asked = Asked(device=device, target=PLAN.target.key, workload=None, temperature=0.0)
-            wanted = Wanted(target=PLAN.target, device=device, workload=None, temperature=0.0)
+        for device, named in product(devices, (None, "bfloat16")):
+            asked = Asked(device=device, target=PLAN.target.key, workload=None, temperature=0.0, dtype=named)
+            wanted = Wanted(target=PLAN.target, device=device, workload=None, temperature=0.0, dtype=named)
             assert from_memory(resolver, asked) == on_the_ladder(store, wanted)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from spectune.db import open_store
 from spectune.errors import RequestError
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.observation import Observation
-from spectune.profiler.records.wire import from_json
+from spectune.profiler.records.wire import from_json, to_json
 from spectune.tuning.engines.counters import FORMATS, READERS, Counted, CounterFormat, read_counters
 
 from .engine_policies import chains_by_batch
@@ -242,6 +243,14 @@ class TestCommand:
         shown = CliRunner(env={"SPECTUNE_STORE": str(planned / "store.db")}).invoke(main, ["show", "--json"])
         (told,) = json.loads(shown.stdout)["imported"]
         assert told["source"] == "imported:vllm-metrics" and told["cells"][0]["rounds"] == 1000
+
+    def test_counters_that_name_no_file_are_shown_too(self, planned: Path) -> None:
+        self.typed(planned, "--plan", "1", "--batch", "1")
+        (found,) = self.observations(planned)
+        with open_store(str(planned / "store.db")) as store:
+            store.add_observation(1, to_json(replace(found, events=())))
+        shown = CliRunner(env={"SPECTUNE_STORE": str(planned / "store.db")}).invoke(main, ["show"])
+        assert shown.exit_code == 0 and shown.stdout.count("imported:vllm-metrics") == 2
 
     def test_counters_without_rounds_are_not_kept(self, planned: Path) -> None:
         (planned / "bench.jsonl").write_text(bench((1, 1, 1, 2, 1.8)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt
+from spectune.profiler.records.role import require_regime
 from spectune.profiler.records.wire import from_json
 from spectune.runtime.choice import choose_plan
 from spectune.runtime.engines.measured import Load, Sample
@@ -26,6 +28,7 @@ from spectune.tuning.engines.inputs import setting_of, way_of
 from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine
 from spectune.tuning.engines.profile import EngineProfile, EngineRequest, best_of_sources, profile_engine
 from spectune.tuning.engines.validate import EngineValidateRequest, EngineValidation, neighbour_of, validate_engine
+from spectune.tuning.engines.workload import is_timed_on, regime_on
 from spectune.tuning.request import Models
 
 from .simulated_engine import Curve, SimulatedEngine
@@ -57,12 +60,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(target=root / "target", drafters={name: root / name for name in DRAFTERS})
 
 
-def profiled(engine: SimulatedEngine, models: Models, store: Store, *concurrencies: int) -> EngineProfile:
+def profiled(
+    engine: SimulatedEngine, models: Models, store: Store, *concurrencies: int, workload: str = "default"
+) -> EngineProfile:
     own = Models(target=models.target, drafters={name: models.drafters[name] for name in engine.right})
     request = EngineRequest(
         engine="llama.cpp",
         models=own,
         prompts=PROMPTS,
+        workload=workload,
         concurrencies=concurrencies or (1, 4),
         max_new_tokens=NEW_TOKENS,
         turns=3,
@@ -70,9 +76,13 @@ def profiled(engine: SimulatedEngine, models: Models, store: Store, *concurrenci
     return profile_engine(request, engine, store, progress=lambda what, share: None)
 
 
-def asked(models: Models, *concurrencies: int) -> EnginePlanRequest:
+def asked(models: Models, *concurrencies: int, workload: str = "default") -> EnginePlanRequest:
     return EnginePlanRequest(
-        engine="llama.cpp", target=identify(models.target), device=detect("cpu"), concurrencies=concurrencies
+        engine="llama.cpp",
+        target=identify(models.target),
+        device=detect("cpu"),
+        workload=workload,
+        concurrencies=concurrencies,
     )
 
 
@@ -206,6 +216,44 @@ def test_a_newer_profile_counts_and_is_not_mixed_with_an_older_one(models: Model
     slow = SimulatedEngine(right=DRAFTERS, curve=lambda c, who, share, drafted: 100.0 + 300.0 * (share + drafted))
     assert {cell.drafter for cell in planned(slow, models, store).cells} == {None}
     assert all(cell.drafter is not None for cell in planned(SimulatedEngine(right=DRAFTERS), models, store).cells)
+
+
+def test_the_number_format_that_was_profiled_last_counts_though_it_was_begun_first(
+    models: Models, store: Store
+) -> None:
+    for dtype in ("float32", "bfloat16", "float32"):
+        profiled(SimulatedEngine(right={"small": 0.6}, dtype=dtype), models, store, 1)
+    assert plan_engine(asked(models), store)[1].dtype == "float32"
+
+
+def test_a_plan_goes_by_rounds_on_the_texts_of_its_workload(models: Models, store: Store) -> None:
+    dear = SimulatedEngine(right={"small": 0.6}, curve=lambda c, who, share, drafted: 10.0 + 300.0 * drafted)
+    request = asked(models, workload="my code")
+    profiled(SimulatedEngine(right={"small": 0.6}), models, store, 1, workload="my code")
+    before = plan_engine(request, store)[1]
+    profiled(dear, models, store, 1, workload="chat")
+    after = plan_engine(request, store)[1]
+    assert after.cells == before.cells
+    assert {source.regime for source in after.provenance.surfaces} == {"engine:llama.cpp-b1@my%20code"}
+    assert any(source.role.startswith("round:lookup:") for source in after.provenance.surfaces)
+
+
+def test_without_rounds_on_its_workload_n_grams_do_not_compete_and_a_note_says_so(models: Models, store: Store) -> None:
+    done = profiled(SimulatedEngine(right={"small": 0.6}), models, store, 1, workload="code")
+    store.add_trace(replace(done.traces[0], workload="chat"))  # as our own decoder recorded it
+    plan = plan_engine(asked(models, workload="chat"), store)[1]
+    (cell,) = plan.cells
+    assert {cell.drafter, *(other.drafter for other in cell.alternatives)} == {None, "small"}
+    assert "llama.cpp was not timed on those of the workload 'chat'; run: spectune profile" in plan.provenance.notes[-1]
+
+
+def test_a_workload_stands_behind_a_regime_in_one_word_of_bounded_length() -> None:
+    assert regime_on("engine:x-1", "default") == "engine:x-1" and is_timed_on("default", "engine:x-1")
+    for name in ("code", "a @ b", "日本語" * 40):
+        regime = regime_on("engine:x-1", name)
+        require_regime(regime)
+        assert len(regime) <= 60 and is_timed_on(name, regime)
+        assert not is_timed_on("default", regime) and not is_timed_on(name, "engine:x-1")
 
 
 def test_settings_and_ways_are_each_other_s_inverse() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -10,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.errors import RequestError, StoreError
+from spectune.errors import MeasurementError, RequestError, StoreError
 from spectune.profiler.catalogue import catalogued
-from spectune.profiler.identity import identify
+from spectune.profiler.identity import identify, identify_config
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.model import ModelIdentity
@@ -23,6 +24,7 @@ from spectune.tuning.plan import solve_and_store
 from spectune.tuning.request import PlanRequest
 
 from .synthetic import DEVICE, Language, SkilledDrafter, every_node, overhead, record, texts
+from .test_tuning_estimate import keep
 
 FAMILY = Path(__file__).parents[1] / "demo" / "models"
 H200 = catalogued("H200").device
@@ -81,6 +83,18 @@ def test_host_time_is_that_of_the_device_that_is_nearest(store: Store) -> None:
     assert f"the host time of rounds is that of {other.label}" in found.notes
 
 
+@pytest.mark.parametrize(("regime", "is_borrowed"), [("eager", True), ("cuda-graph", False)])
+def test_host_time_of_rounds_that_run_otherwise_is_not_borrowed(store: Store, regime: str, is_borrowed: bool) -> None:
+    for name in ("target", "medium"):
+        keep(store, name)
+    store.add_device(DEVICE)
+    host = replace(overhead(0.5), target=identity("target").key, dtype="bfloat16", regime=regime)
+    store.add_overhead(host)
+    found = inputs_on_estimates(request(), store)
+    assert found.verify.regime == "estimated:eager"
+    assert (UNKNOWN not in found.notes) == is_borrowed
+
+
 def test_every_context_that_is_asked_for_is_computed(store: Store) -> None:
     found = inputs_on_estimates(request(batches=(2, 4), contexts=(64, 4096)), store)
     assert found.verify.batches == (2, 4)
@@ -96,6 +110,17 @@ def test_a_model_whose_configuration_is_gone_is_named(store: Store) -> None:
     store.add_model(replace(identity("small"), location="nowhere"))
     with pytest.raises(RequestError, match=r"nothing can be computed for small, .* nowhere"):
         inputs_on_estimates(request(), store)
+
+
+def test_a_target_that_does_not_fit_on_the_device_is_refused_with_its_size(store: Store, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64}
+    config = tmp_path / "large.json"
+    config.write_text(json.dumps({"model_type": "llama", "vocab_size": 128256, "num_key_value_heads": 8} | sizes))
+    large = identify_config(config, 70_553_706_496)
+    store.add_model(large)
+    store.add_trace(replace(recorded(), target=large.key))
+    with pytest.raises(MeasurementError, match=r"no shape could run .*out of memory: needs 13\d"):
+        inputs_on_estimates(request(target=large, device=catalogued("L4").device), store)
 
 
 @pytest.mark.parametrize(

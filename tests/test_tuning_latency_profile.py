@@ -91,6 +91,24 @@ def test_a_request_whose_budget_was_too_small_goes_on_with_a_larger_one(family: 
         assert timed(wanted, store).is_resumed
 
 
+def test_what_an_earlier_version_timed_is_not_gone_on_with(
+    family: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = request(family, roles=("draft",))
+    with open_store(str(tmp_path / "store.db")) as store:
+        with pytest.raises(MeasurementError, match="they are kept"):
+            timed(LatencyRequest(**(fields_of(wanted) | {"budget_s": 1e-6})), store)
+        monkeypatch.setattr("spectune.tuning.latency_profile.version", lambda package: f"{package} of tomorrow")
+        assert not timed(wanted, store).is_resumed
+
+
+def test_contexts_beyond_a_model_s_positions_are_refused_and_nothing_is_kept(family: Models, tmp_path: Path) -> None:
+    with open_store(str(tmp_path / "store.db")) as store:
+        with pytest.raises(MeasurementError, match=r"no shape could run .*ask for shorter contexts"):
+            timed(request(family, contexts=(100_000,), roles=("verify",)), store)
+        assert store.surfaces() == []
+
+
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [

@@ -12,13 +12,14 @@ import optuna
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.errors import RequestError, StoreError
+from spectune.errors import MeasurementError, RequestError, StoreError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.memory.footprint import Footprint
 from spectune.planner.plans.document import plan_from_json
 from spectune.profiler.identity import identify
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
+from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
 from spectune.profiler.records.surface import LatencySurface
 from spectune.runtime.choice import choose_plan
@@ -282,3 +283,11 @@ def test_without_a_wish_every_measured_batch_and_context_is_planned(store: Store
     keep(store)
     plan = make_plan(REQUEST, store)
     assert {(cell.batch, cell.context) for cell in plan.cells} == {(1, 2), (3, 2), (1, 200), (3, 200)}
+
+
+@pytest.mark.parametrize("wish", [{}, {"batches": (1,)}, {"contexts": (30,)}])
+def test_a_target_none_of_whose_shapes_ran_has_no_plan(wish: dict[str, tuple[int, ...]]) -> None:
+    failed = Measurement(batch=1, context_tokens=30, tokens=1, failure="out of memory")
+    nothing = replace(measured(), verify=replace(measured().verify, measurements=(failed,)))
+    with pytest.raises(MeasurementError, match=r"no shape could run .*out of memory"):
+        solve_plan(nothing, replace(REQUEST, **wish))  # type: ignore[arg-type]

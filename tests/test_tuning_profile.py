@@ -13,9 +13,12 @@ import pytest
 
 from spectune.db import open_store
 from spectune.errors import RequestError
+from spectune.profiler.device import detect
 from spectune.profiler.latency import Interrupted
 from spectune.profiler.prompts import Prompt
-from spectune.tuning.profile import Profile, profile
+from spectune.tuning.family import identify_all
+from spectune.tuning.profile import Profile, profile, request_key
+from spectune.tuning.recording.recipe import recipe_of
 from spectune.tuning.request import Models, ProfileRequest
 
 from .tiny_family import save_model
@@ -105,8 +108,31 @@ def test_another_request_does_not_go_on_with_a_stopped_one(request_: ProfileRequ
     assert not run(replace(request_, seed=5), tmp_path).is_resumed
 
 
-def test_a_finished_profile_leaves_no_journal_behind(request_: ProfileRequest, tmp_path: Path) -> None:
-    run(request_, tmp_path)
+def key_of(request: ProfileRequest) -> str:
+    return request_key(request, detect("cpu"), identify_all(request.models), [], [], recipe_of(request.record))
+
+
+def test_drafters_named_in_another_order_are_another_request(request_: ProfileRequest, tmp_path: Path) -> None:
+    other = save_model(tmp_path / "other", layers=1, seed=3)
+    small = request_.models.drafters["small"]
+    orders = ({"small": small, "other": other}, {"other": other, "small": small})
+    asked = [replace(request_, models=replace(request_.models, drafters=drafters)) for drafters in orders]
+    assert key_of(asked[0]) != key_of(asked[1])
+
+
+def test_what_an_earlier_version_timed_is_not_gone_on_with(
+    request_: ProfileRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = key_of(request_)
+    assert key_of(request_) == before
+    monkeypatch.setattr("spectune.tuning.profile.version", lambda package: f"{package} of tomorrow")
+    assert key_of(request_) != before
+
+
+def test_a_finished_profile_leaves_no_journal_behind_and_says_how_its_rounds_ran(
+    request_: ProfileRequest, tmp_path: Path
+) -> None:
+    assert run(request_, tmp_path).overhead.regime == "eager"
     assert rows(tmp_path, "SELECT count(*) FROM spectune_visit UNION ALL SELECT count(*) FROM spectune_part") == [
         (0,),
         (0,),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.errors import ModelError, NoPlanError, RequestError
+from spectune.errors import ModelError, NoPlanError, PlanError, RequestError
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.plans.validation import Validation, ValidationRow
@@ -166,3 +166,24 @@ def test_an_error_at_the_machines_pace_leaves_the_machine_out() -> None:
         measured_tokens_per_s=80.0, plain_tokens_per_s=80.0, machine_speed=0.8,
     )  # fmt: skip
     assert row.error == pytest.approx(0.25) and row.error_at_pace == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"plain_tokens_per_s": 0.0},
+        {"measured_tokens_per_s": -1.0},
+        {"predicted_tokens_per_s": float("nan")},
+        {"measured_tokens_per_s": float("inf")},
+        {"plain_tokens_per_s": 1e-320},
+        {"interval": (110.0, 90.0)},
+        {"machine_speed": 0.0},
+    ],
+)
+def test_a_row_that_cannot_have_been_measured_is_refused(wrong: dict[str, object]) -> None:
+    row = ValidationRow(
+        batch=1, context=10, policy="plain", drafter=None, predicted_tokens_per_s=100.0, interval=(90.0, 110.0),
+        measured_tokens_per_s=80.0, plain_tokens_per_s=80.0, machine_speed=0.8,
+    )  # fmt: skip
+    with pytest.raises(PlanError, match=r"got .*; "):
+        replace(row, **wrong)  # type: ignore[arg-type]

@@ -12,12 +12,15 @@ from ..planner.replay.recorded import texts_of
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.match import match_devices, nearest
 from ..profiler.records.model import ModelIdentity
-from ..profiler.records.role import CAPTURED, DRAFT_ROLES, RESUME, SELF
+from ..profiler.records.overhead import RoundOverhead
+from ..profiler.records.role import CAPTURED, DRAFT_ROLES, RESUME, SELF, run_alike, running_of
 from ..profiler.records.surface import LatencySurface
 from .estimates.architectures import footprints_of
 from .request import PlanRequest
+from .timed import Timed, timed_on
 
 if TYPE_CHECKING:  # a plan from files loads no model, and no library that does
+    from ..db.surface_rows import SurfaceRow
     from .profile import Profile
 
 RUNTIME_REGIMES = ("eager", "eager-transformers", CAPTURED)  # how the decoder runs; preferred over others
@@ -52,26 +55,21 @@ def inputs_of(profile: Profile) -> PlanInputs:
 
 
 def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
-    """Return the newest measurements and traces of a setup; drafters recorded along other texts are left out and named.
+    """Return the newest measurements and traces of a setup, all of one regime.
+
+    It is the request's, else the one in which the target was profiled last. Drafters that were recorded along other
+    texts, or timed in other regimes only, are left out and named.
 
     Raises:
         StoreError: something is missing.
     """
+    timed = timed_on(request.device.fingerprint, store)
+    verify, overhead = _target(request, timed)
     traces = store.traces(request.target.key, request.workload, request.temperature)
-    overhead = store.overhead(request.device.fingerprint, request.target.key, request.dtype)
-    verify = _surface(store, request, request.target, "verify")
-    if overhead is None or not traces:
-        what = "host time per round" if overhead is None else f"trace of the workload {request.workload!r}"
-        raise missing(what, request, store)
+    if not traces:
+        raise missing(f"trace of the workload {request.workload!r}", request, store)
     together, notes = recorded_together(traces)
-    drafters = []
-    for trace in with_weights(together):
-        model = recorded_model(trace, request, store)
-        surface = _surface(store, request, model, _draft_role(store, request, model))
-        resume = _resume(store, request, surface, verify.batches)
-        drafters.append(
-            DrafterInputs(name=trace.drafter_name, model=model, surface=surface, trace=trace, resume=resume)
-        )
+    drafters, others = _drafters(with_weights(together), verify, request, timed)
     return PlanInputs(
         device=request.device,
         target=request.target,
@@ -82,9 +80,9 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         texts=texts_of(together[-1]),
         workload=request.workload,
         temperature=together[-1].temperature,
-        pairwise=agreement(with_weights(together), request, store),
+        pairwise=agreement([drafter.trace for drafter in drafters], request, store),
         footprints=footprints_of(request.target, (drafter.model for drafter in drafters), request.dtype),
-        notes=notes,
+        notes=(*notes, *others),
     )
 
 
@@ -131,32 +129,69 @@ def missing(what: str, request: PlanRequest, store: Store) -> StoreError:
     )
 
 
-def _surface(store: Store, request: PlanRequest, model: ModelIdentity, role: str) -> LatencySurface:
-    """Return the measured surface of one regime; estimates and imports are never taken for measurements."""
-    found = store.surfaces(request.device.fingerprint, model.key, request.dtype, role=role)
-    wanted = [s for s in found if s.origin == "measured" and (not request.regime or s.regime == request.regime)]
-    if not wanted:
-        raise missing(f"{role} surface of {model.name} in {request.dtype}", request, store)
-    runtime = [surface for surface in wanted if surface.regime in RUNTIME_REGIMES]
-    return (runtime or wanted)[-1]
+def _target(request: PlanRequest, timed: Timed) -> tuple[LatencySurface, RoundOverhead]:
+    """Return the target's newest verify surface in a regime that is wanted, and the host times of rounds in it.
+
+    Of a surface that was timed alone, without whole rounds, no plan is made.
+    """
+    rows = timed.of(request.target.key, "verify", request.dtype)
+    if request.regime:
+        exact = [row for row in rows if row.regime == request.regime]
+        rows = exact or [row for row in rows if running_of(row.regime) == request.regime]
+    if not rows:
+        wanted = f" in the regime {request.regime}" if request.regime else ""
+        raise missing(f"verify surface of {request.target.name} in {request.dtype}{wanted}", request, timed.store)
+    for row in _runnable(rows):
+        overhead = timed.store.overhead(row.device, row.model, row.dtype, row.regime)
+        if overhead is not None:
+            return timed.surface(row), overhead
+    raise missing("host time per round", request, timed.store)
 
 
-def _resume(store: Store, request: PlanRequest, own: LatencySurface, batches: Sequence[int]) -> LatencySurface | None:
+def _drafters(
+    traces: Sequence[AcceptanceTrace], verify: LatencySurface, request: PlanRequest, timed: Timed
+) -> tuple[list[DrafterInputs], list[str]]:
+    """Return the drafters that were timed in the target's regime, and a note on each of the others."""
+    found, notes = [], []
+    for trace in traces:
+        model = recorded_model(trace, request, timed.store)
+        rows = [row for role in DRAFT_ROLES for row in timed.of(model.key, role, request.dtype)]
+        if not rows:
+            raise missing(f"{DRAFT_ROLES[0]} surface of {model.name} in {request.dtype}", request, timed.store)
+        alike = [row for row in rows if run_alike(row.regime, verify.regime)]
+        if alike:
+            surface = timed.surface(_runnable(alike)[0])
+            resume = _resume(surface, verify.batches, timed)
+            found.append(
+                DrafterInputs(name=trace.drafter_name, model=model, surface=surface, trace=trace, resume=resume)
+            )
+        else:
+            notes.append(_timed_otherwise(trace.drafter_name, running_of(rows[0].regime), verify.regime))
+    return found, notes
+
+
+def _timed_otherwise(name: str, regime: str, wanted: str) -> str:
+    return (
+        f"{name} was timed in the regime {regime}, the target in {wanted}, and does not compete; profile all drafters "
+        f"together, or run: spectune plan --regime {regime}"
+    )
+
+
+def _runnable(rows: list[SurfaceRow]) -> list[SurfaceRow]:
+    """Return the surfaces in regimes of our decoder, where there are any."""
+    return [row for row in rows if row.regime in RUNTIME_REGIMES] or rows
+
+
+def _resume(own: LatencySurface, batches: Sequence[int], timed: Timed) -> LatencySurface | None:
     """Return what verifying from an exit's states costs, where it was timed as the exit was.
 
-    Of several the one that knows most of these batches, and of those the last; none that knows no batch of them.
+    Of several the one that knows most of these batches, and of those the newest; none that knows no batch of them.
     """
     if own.role != SELF:
         return None
-    found = store.surfaces(request.device.fingerprint, own.model, request.dtype, role=RESUME)
-    alike = [surface for surface in found if surface.regime == own.regime and {*batches} & {*surface.batches}]
-    return max(reversed(alike), key=lambda surface: len({*batches} & {*surface.batches}), default=None)
-
-
-def _draft_role(store: Store, request: PlanRequest, model: ModelIdentity) -> str:
-    """Return in which role a drafter was timed: heads and block drafters have their own."""
-    known = (request.device.fingerprint, model.key, request.dtype)
-    return next((role for role in DRAFT_ROLES if store.surfaces(*known, role=role)), DRAFT_ROLES[0])
+    rows = [row for row in timed.of(own.model, RESUME, own.dtype) if row.regime == own.regime]
+    alike = [surface for surface in map(timed.surface, rows) if {*batches} & {*surface.batches}]
+    return max(alike, key=lambda surface: len({*batches} & {*surface.batches}), default=None)
 
 
 def _nearest(request: PlanRequest, store: Store) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
 from ..db.store import Store
@@ -228,7 +229,7 @@ def _identity(path: Path, name: str | None) -> ModelIdentity:
 def _key(request: LatencyRequest, device: Device, identities: Identities) -> str:
     models = [identities.target.key, *(f"{name} {model.key}" for name, model in identities.drafters.items())]
     asked = (request.roles, request.regime, request.dtype, request.batches, request.contexts, request.most_tokens)
-    facts = (device.fingerprint, models, asked, request.held_out, request.ranks, request.seed)
+    facts = (version("spectune"), device.fingerprint, models, asked, request.held_out, request.ranks, request.seed)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 

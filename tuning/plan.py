@@ -51,6 +51,7 @@ def make_plan(request: PlanRequest, store: Store, effort: Effort | None = None) 
 
     Raises:
         StoreError: a measurement or trace is missing; the message says how to make it.
+        MeasurementError: no forward of the target could run.
         PlanError: the store's records do not fit together.
         RequestError: memory is limited, but how much the models take is not known.
     """
@@ -74,6 +75,7 @@ def solve_plan(inputs: PlanInputs, request: PlanRequest, effort: Effort | None =
         effort: what solving may use.
 
     Raises:
+        MeasurementError: no forward of the target could run.
         PlanError: the inputs do not hold what is asked for.
         RequestError: memory is limited, but how much the models take is not known, or too much without any drafter.
         StoreError: the storage of trials failed.
@@ -127,6 +129,7 @@ def _served(batches: Sequence[int], texts: int) -> tuple[int, ...]:
 
 def _cells(inputs: PlanInputs, request: PlanRequest) -> tuple[Cell, ...]:
     verify = inputs.verify
+    verify.require_ran()
     batches = request.batches or _served(verify.batches, len(inputs.texts))
     contexts = request.contexts or verify.full_contexts
     return cells_of(batches, contexts)

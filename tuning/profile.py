@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 
 from ..db.store import Store
 from ..profiler.device import detect
@@ -110,7 +111,11 @@ def profile(
         )
         samples = _overhead(request, family, shown_to(family.target, workloads[0].requests), journal, progress)
         overhead = RoundOverhead(
-            device=device.fingerprint, target=identities.target.key, dtype=request.dtype, samples=samples
+            device=device.fingerprint,
+            target=identities.target.key,
+            dtype=request.dtype,
+            samples=samples,
+            regime=surfaces[0].regime,
         )
         journal.finish(overhead=overhead, traces=recorded.traces, pairwise=recorded.pairwise)
         noticed = disturbed()
@@ -139,9 +144,10 @@ def request_key(
 ) -> str:
     """Return what two runs must have in common for one to go on where the other stopped; the budget may differ."""
     facts = [
+        version("spectune"),  # another one may time otherwise
         device.fingerprint,
         identities.target.key,
-        sorted((name, model.key) for name, model in identities.drafters.items()),
+        [(name, model.key) for name, model in identities.drafters.items()],  # a surface is known by its place
         [request.dtype, request.regime, request.seed, request.held_out],
         [(w.label, [_facts(r) for r in w.requests]) for w in workloads],
         [repr(domain) for domain in domains],

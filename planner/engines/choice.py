@@ -216,7 +216,8 @@ def _is_priced(way: Way, costs: RoundCosts) -> bool:
 
 def _cell(offers: Sequence[Offer], inputs: EngineInputs, seed: int) -> PlanCell:
     chosen, plain = best_of(offers), offers[0]
-    optimism = _optimism(offers, [offer is chosen for offer in offers].index(True), seed)
+    final = [offer is chosen for offer in offers].index(True)
+    optimism = 0.0 if chosen is plain else _optimism(offers, final, seed)  # no luck speaks for plain decoding
     others = sorted((o for o in offers if o is not chosen), key=lambda offer: -offer.tokens_per_s)
     apart = {source_of(offer.way): offer for offer in reversed(others) if source_of(offer.way) != source_of(chosen.way)}
     rivals = sorted(map(_alternative, apart.values()), key=lambda one: -one.tokens_per_s)

@@ -1,4 +1,4 @@
-"""How many draft nodes a round feeds to a drafter, in all and in one forward: the room that they need."""
+"""Draft nodes and committed tokens that a round feeds to a drafter, in all and in one forward: the room they need."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from ..policies import (
     SuffixTreePolicy,
     TalonPolicy,
     TreePolicy,
+    drafting,
 )
 from ..policies.stack import stack_room
+
+READ_TOGETHER = 32  # most tokens that every sequence of a batch reads in one forward; more are read one by one
 
 
 def most_drafted(policy: TreePolicy, batch: int | None = None) -> int:
@@ -100,6 +103,15 @@ def deepest(policy: TreePolicy) -> int:
             return policy.max_chain
         case _:
             return min(policy.draft_forwards, policy.max_verify_tokens - 1)
+
+
+def most_unread(policy: TreePolicy) -> int:
+    """Return the most committed tokens per sequence that a drafter reads in one forward before it drafts.
+
+    The model of a hybrid reads what all the rounds since it last ran have committed: they copied.
+    """
+    last_round = 1 + deepest(policy)
+    return max(last_round, READ_TOGETHER) if isinstance(drafting(policy), HybridPolicy) else last_round
 
 
 def _most_drafted_by_talon(policy: TalonPolicy, batch: int | None) -> int:

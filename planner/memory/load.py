@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..growth.room import deepest, most_drafted, widest_layer
+from ..growth.room import deepest, most_drafted, most_unread, widest_layer
 from ..policies import ResumedPolicy, StackPolicy, TreePolicy, drafting
 from ..pricing.cost import Cell
 
@@ -22,7 +22,7 @@ class Load:
     layer_tokens: int = 0  # per sequence, in the widest forward of a drafter; 0 without a drafting model
     scored_tokens: int = 0  # of these, those whose scores are looked at
     is_ranked: bool = False  # those forwards are asked for their best tokens alone, not for probabilities
-    unread_tokens: int = 0  # per sequence, committed since the drafter last read
+    unread_tokens: int = 0  # per sequence, committed since the drafter last read, that it reads together
     resumed_tokens: int = 0  # per sequence, of a verification that goes on from states that an exit keeps
 
 
@@ -39,6 +39,6 @@ def load_of(cell: Cell, policy: TreePolicy, run_tokens: Sequence[int] = ()) -> L
         layer_tokens=widest_layer(policy),
         scored_tokens=drafts.max_chain + 1 if isinstance(drafts, StackPolicy) else widest_layer(policy),
         is_ranked=isinstance(drafts, StackPolicy),
-        unread_tokens=1 + deepest(policy),
+        unread_tokens=most_unread(policy),
         resumed_tokens=fed if isinstance(policy, ResumedPolicy) else 0,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from ...errors import PlanError
+
+LARGEST = 1e15  # count, milliseconds or tokens/s: nothing real is near it, and sums and ratios of such stay finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +40,15 @@ class CellObservation:
     block_tokens_per_s: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.rounds < 1 or self.tokens < 0 or self.faults < 0 or min(self.kept, default=0) < 0:
-            raise PlanError(f"an observed cell needs a round or more and counts of at least 0, got {self}")
+        counts = (self.rounds, self.tokens, self.faults, *self.kept)
+        if self.rounds < 1 or min(counts) < 0 or max(counts) > LARGEST:
+            raise PlanError(f"an observed cell needs a round or more and counts of 0 to {LARGEST:g}, got {self}")
         times = (self.draft_ms, self.verify_ms, self.round_ms, *self.block_tokens_per_s)
-        if not all(math.isfinite(time) and time >= 0.0 for time in times):
-            raise PlanError(f"observed times and speeds must be finite and at least 0, got {times}")
+        if not all(0.0 <= time <= LARGEST for time in (*times, self.tokens_per_s)):
+            raise PlanError(
+                f"observed times and speeds must be finite and 0 to {LARGEST:g}, got {times} and {self.tokens_per_s} "
+                "tokens/s; leave out what was not timed"
+            )
 
     @property
     def tokens_per_s(self) -> float:
@@ -71,7 +77,7 @@ class Observation:
     Attributes:
         device: fingerprint of where it was seen.
         source: how the plan was found, as `Choice.source` says it.
-        began, ended: UTC, ISO 8601.
+        began, ended: UTC, ISO 8601; see `moment_of`.
         events: what was told meanwhile: switches, drift, faults.
     """
 
@@ -88,3 +94,18 @@ class Observation:
     def __post_init__(self) -> None:
         if not self.cells:
             raise PlanError("an observation needs a cell in which something ran; write none where nothing did")
+        moment_of(self.began)
+        moment_of(self.ended)
+
+
+def moment_of(text: str) -> datetime:
+    """Return the moment that a text tells, in UTC; one that names no zone is in UTC.
+
+    Raises:
+        PlanError: it tells none.
+    """
+    try:
+        read = datetime.fromisoformat(text)
+        return (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:  # the latter on the calendar's first and last day
+        raise PlanError(f"a moment is ISO 8601, such as 2026-01-31T12:00:00+00:00, got {text[:40]!r}") from error

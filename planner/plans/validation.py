@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...errors import PlanError
+from .observation import LARGEST
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationRow:
-    """One cell: what was promised and what was measured; tokens/s of all sequences together.
+    """One cell: what was promised and what was measured; tokens/s of all sequences together, above 0.
 
     Attributes:
         machine_speed: the machine's pace while this was measured over its pace when it was profiled, by the largest
@@ -23,6 +26,19 @@ class ValidationRow:
     measured_tokens_per_s: float
     plain_tokens_per_s: float
     machine_speed: float | None = None
+
+    def __post_init__(self) -> None:
+        speeds = (self.predicted_tokens_per_s, self.measured_tokens_per_s, self.plain_tokens_per_s)
+        if not all(1.0 / LARGEST <= speed <= LARGEST for speed in speeds):
+            raise PlanError(
+                f"predicted, measured and plain speed must be finite and above 0, got {speeds}; validate the plan again"
+            )
+        low, high = self.interval
+        if not 0.0 <= low <= high <= LARGEST:
+            raise PlanError(f"a promised interval needs 0 <= low <= high, finite, got {low} and {high}; correct it")
+        pace = self.machine_speed
+        if pace is not None and not 1.0 / LARGEST <= pace <= LARGEST:
+            raise PlanError(f"a machine's pace is finite and above 0, got {pace}; leave it out where it was not gauged")
 
     @property
     def error(self) -> float:

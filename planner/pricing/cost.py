@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from ...errors import MeasurementError, PlanError
 from ...profiler.records.overhead import RoundOverhead
-from ...profiler.records.role import BLOCK, CAPTURED, SELF
+from ...profiler.records.role import CAPTURED
 from ...profiler.records.surface import LatencySurface
 from ..growth.draft import Ints
 from ..kernels.rounds import Table, price
 from ..policies.resumed import RESUMED
 from ..replay.replay import Replay
-from .table import NOTHING_DRAFTED, CostTable, Verification
+from .table import NOTHING_DRAFTED, CostTable, Verification, cost_table
 
 Floats = NDArray[np.float64]
 CHAIN = "chain"  # the kind whose rounds are a resumed chain's but for the verification
@@ -250,24 +250,8 @@ def captured_size(tokens: int) -> int:
 
 
 def _table(surface: LatencySurface, cell: Cell, fed: Sequence[int]) -> CostTable:
-    """Return the cost of feeding fed[n] tokens, at every measured context that knows them all."""
-    own = _nearest_measured(surface, cell)
-    knots, rows = [], []
-    for context in sorted({own, *surface.contexts(cell.batch)}):
-        try:
-            costs = {tokens: surface.latency(cell.batch, context, tokens).ms for tokens in set(fed) if tokens}
-        except MeasurementError:
-            if context == own:
-                raise
-            continue  # a shape that did not run there; the contexts on both sides answer for it
-        knots.append(float(context))
-        rows.append([costs.get(tokens, 0.0) for tokens in fed])
-    return CostTable(
-        contexts=np.array(knots),
-        ms=np.array(rows),
-        is_block=surface.role == BLOCK,
-        reads_newest=surface.role == SELF,
-    )
+    """Return the cost of feeding fed[n] tokens, which the measured context nearest to the cell must know."""
+    return cost_table(surface, cell.batch, _nearest_measured(surface, cell), fed)
 
 
 def _host_lines(overhead: RoundOverhead, batch: int) -> dict[str, tuple[float, float, float]]:

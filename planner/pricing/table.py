@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import MeasurementError
+from ...profiler.records.role import BLOCK, SELF
+from ...profiler.records.surface import LatencySurface
 from ..growth.draft import Ints
 
 Floats = NDArray[np.float64]
@@ -74,3 +79,57 @@ class Verification:
 
 
 NOTHING_DRAFTED = CostTable(contexts=np.empty(0), ms=np.empty((0, 0)))
+
+
+def cost_table(surface: LatencySurface, batch: int, context: int, fed: Sequence[int]) -> CostTable:
+    """Return the cost of feeding fed[n] tokens, at every measured context that knows any of them.
+
+    Where a shape did not run, the contexts on both sides that know it answer for it. Beyond the last of these it grows
+    with the context as the next smaller shape does; the smallest stays as it is.
+
+    Args:
+        surface: of the model.
+        batch: sequences.
+        context: that must know every shape.
+        fed: tokens per sequence, by n; 0 costs nothing.
+
+    Raises:
+        MeasurementError: the batch was not measured, or the context does not know a shape.
+    """
+    shapes = sorted({tokens for tokens in fed if tokens})
+    own = [surface.latency(batch, context, tokens).ms for tokens in shapes]
+    rows = {known: _row(surface, batch, known, shapes) for known in surface.contexts(batch)} | {context: own}
+    knots = sorted(known for known, row in rows.items() if not np.isnan(row).all())
+    ms = _filled(np.array(knots, dtype=np.float64), np.array([rows[knot] for knot in knots]))
+    free = np.zeros((len(knots), 1))
+    places = np.searchsorted([0, *shapes], fed)
+    return CostTable(
+        contexts=np.array(knots, dtype=np.float64),
+        ms=np.hstack([free, ms])[:, places],
+        is_block=surface.role == BLOCK,
+        reads_newest=surface.role == SELF,
+    )
+
+
+def _row(surface: LatencySurface, batch: int, context: int, shapes: Sequence[int]) -> list[float]:
+    """Return what the shapes cost at a context, NaN for those that it does not know."""
+    found = []
+    for tokens in shapes:
+        try:
+            found.append(surface.latency(batch, context, tokens).ms)
+        except MeasurementError:
+            found.append(math.nan)
+    return found
+
+
+def _filled(contexts: Floats, ms: Floats) -> Floats:
+    """Return (knots, shapes) without gaps; every shape is known at some knot, and the smaller ones stand first."""
+    filled = ms.copy()
+    for shape in np.flatnonzero(np.isnan(ms).any(axis=0)):
+        known = np.flatnonzero(~np.isnan(ms[:, shape]))
+        line = np.interp(contexts, contexts[known], ms[known, shape])
+        if shape:
+            smaller, nearest = filled[:, shape - 1], np.clip(np.arange(len(ms)), known[0], known[-1])
+            line = line * smaller / smaller[nearest]
+        filled[:, shape] = np.where(np.isnan(ms[:, shape]), line, ms[:, shape])
+    return filled

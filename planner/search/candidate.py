@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..growth.draft import Ints
+from ..growth.draft import Bools, Ints
 from ..inputs import LOOKUP
 from ..kernels.rounds import sum_by_text
 from ..lossy.quality import Quality
@@ -45,6 +45,11 @@ class Candidate:
     def tokens_per_s(self) -> float:
         """Tokens of all slots per second."""
         return float(self.tokens.sum() / self.ms.sum() * 1000.0)
+
+    def tokens_per_s_on(self, texts: Bools) -> float:
+        """Return tokens of all slots per second on some of the texts, 0 where they have no steady rounds."""
+        spent = float(self.ms[texts].sum())
+        return 1000.0 * float(self.tokens[texts].sum()) / spent if spent > 0.0 else 0.0
 
     @property
     def round_ms(self) -> float:

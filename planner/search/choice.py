@@ -107,7 +107,7 @@ class Field:
 
     Attributes:
         tokens, ms: (candidates, texts).
-        simplicity: (candidates,), rank of each, the simplest first.
+        simplicity: (candidates,), rank of each, the simplest first; equal for equally simple ones.
         weights: (resamples, texts).
     """
 
@@ -127,6 +127,7 @@ class Field:
 
         Noise is the standard error of the paired difference over resampled texts, but at least TIE and at most
         TIE_MOST: with few texts it would else let a plainly slower policy pass for as good.
+        Of equally simple ones the faster on those texts comes first.
 
         Args:
             may: places to choose among; all where None.
@@ -140,8 +141,10 @@ class Field:
         close = np.flatnonzero(speeds >= (1.0 - CONSIDERED) * best)
         drawn = resampled(tokens[close], ms[close], self.weights[:, used])
         noise = np.clip((drawn[int(speeds[close].argmax())] - drawn).std(axis=1), TIE * best, TIE_MOST * best)
-        tied = rows[close[best - speeds[close] <= noise]]
-        return sorted(tied.tolist(), key=lambda place: int(self.simplicity[place]))
+        tied = close[best - speeds[close] <= noise]
+        order = np.lexsort((-speeds[tied], self.simplicity[rows[tied]]))
+        found: list[int] = rows[tied[order]].tolist()
+        return found
 
     def choose(self, may: Ints, texts: Bools) -> int:
         """Return the simplest of the places near the best."""
@@ -149,12 +152,10 @@ class Field:
 
 
 def ranks_of_simplicity(candidates: Sequence[Candidate]) -> Ints:
-    """Return (candidates,): the place of each among them, simplest first; of equally simple ones the faster first."""
+    """Return (candidates,): how many grades of simplicity among them stand before each one's."""
     keys = [_complexity(candidate) for candidate in candidates]
-    order = sorted(range(len(keys)), key=lambda place: keys[place])
-    ranks = np.empty(len(keys), dtype=np.int64)
-    ranks[order] = np.arange(len(keys))
-    return ranks
+    ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
+    return np.array([ranks[key] for key in keys], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,16 +258,10 @@ def _able(contest: Contest) -> Ints:
     return np.flatnonzero(latencies <= latencies.min() * (1.0 + TIE_MOST))
 
 
-def _complexity(candidate: Candidate) -> tuple[float, ...]:
-    """Return what makes a candidate less simple: loss, models, nodes, how its tree comes about; then the slower."""
+def _complexity(candidate: Candidate) -> tuple[int, ...]:
+    """Return what makes a candidate less simple: loss, models, nodes, how its tree comes about."""
     policy, drafts = candidate.policy, drafting(candidate.policy)
     models = 0 if isinstance(policy, PlainPolicy | TextPolicy) else 1
     if isinstance(drafts, StackPolicy):
         models = len(drafts.models)
-    return (
-        isinstance(policy, LossyPolicy),
-        models,
-        policy.max_verify_tokens,
-        SIMPLICITY[policy.kind],
-        -candidate.tokens_per_s,
-    )
+    return isinstance(policy, LossyPolicy), models, policy.max_verify_tokens, SIMPLICITY[policy.kind]

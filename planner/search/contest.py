@@ -17,7 +17,7 @@ from ..pricing.cost import CellCosts, RoundTimes
 from ..replay.acceptance import PositionResults
 from ..replay.replay import Replay
 from .candidate import Candidate, candidate_of, times_of
-from .crossfit import EVERYWHERE
+from .crossfit import EVERYWHERE, HALVES, texts_of_half
 from .objective import LatencyBound
 
 MOST_CENSORED = 0.02  # share of visited positions that may lack an expansion before a policy is left out
@@ -91,7 +91,7 @@ class Contest:
         """Return whether a policy may come near the best, or be the best of its kind and drafter; count it if not.
 
         One whose results are not all recorded has no bound on its speed; it is for `enter` to refuse. Where much of the
-        texts is decoded outside the steady state, the bound, which is about whole texts, says nothing.
+        texts is decoded outside the steady state, few tokens tell what is chosen, and all policies matter.
 
         Args:
             policy, drafter: what is to be priced.
@@ -155,6 +155,28 @@ class Contest:
         """Return a candidate that was priced, None where this policy was not."""
         is_it = (one for one in self.priced if one.drafter == drafter and one.policy == policy)
         return next(is_it, None)
+
+    def fastest_by_half(self, kind: str, drafter: str | None = None) -> dict[TreePolicy, int]:
+        """Return the fastest policy of a kind on each half of the texts, and that half; EVERYWHERE if it is one policy.
+
+        None that was searched on the other half, and none of a half without steady rounds.
+
+        Args:
+            kind: of the policies.
+            drafter: who drafts; any where None.
+        """
+        found: dict[TreePolicy, int] = {}
+        for half in range(HALVES):
+            texts, seen = texts_of_half(self.texts, half), (EVERYWHERE, half)
+            able = [
+                one
+                for one, searched_on in zip(self.priced, self.searched_on, strict=True)
+                if one.policy.kind == kind and drafter in (None, one.drafter) and searched_on in seen
+            ]
+            best = max(able, key=lambda one: one.tokens_per_s_on(texts), default=None)
+            if best is not None and best.tokens_per_s_on(texts) > 0.0:
+                found[best.policy] = EVERYWHERE if best.policy in found else half
+        return found
 
     def reason(self, policy: TreePolicy, drafter: str | None) -> str:
         """Return why a policy has no price."""

@@ -36,6 +36,12 @@ def half_of(folds: Ints) -> Ints:
     return folds % HALVES
 
 
+def texts_of_half(texts: int, half: int) -> Bools:
+    """Return (texts,): which of them a half holds."""
+    is_of_half: Bools = half_of(folds_of(texts)) == half
+    return is_of_half
+
+
 def cross_fitted_rate(tokens: Floats, ms: Floats, searched_on: Ints, choose: Choose) -> float:
     """Return tokens per millisecond of choices on the texts that did not make them.
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...errors import PlanError
 from ..inputs import LOOKUP, PlanInputs, resumes_of
 from ..memory.peak import memory_bytes
 from ..policies import PlainPolicy, StackPolicy, TextPolicy, TreePolicy
 from ..policies.hybrid import ElsePolicy
-from ..pricing.bounds import most_tokens_per_round
+from ..pricing.bounds import most_tokens_per_round, reach_of
 from ..pricing.cost import Cell, cell_costs
-from ..replay.recorded import Rows
+from ..replay.positions import PositionResults
+from ..replay.recorded import Recording, Rows
 from ..replay.rehearsal import Rehearsal
 from ..replay.replay import Replay, replay_results
 from ..stacks.search import StackSearch
@@ -19,8 +20,9 @@ from ..text.hybrid import hybrids
 from .candidate import Candidate
 from .candidates import Contender, drafted, resumed, textual, unrecorded_beams
 from .contest import Contest
-from .crossfit import EVERYWHERE
 from .options import SearchOptions
+
+ELSE_KINDS = ("chain", "static", "eagle2")  # of what a hybrid's model drafts
 
 
 def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | None = None) -> Candidate:
@@ -63,42 +65,61 @@ def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOption
         if drafter.resume is not None:
             for contender in resumed(recording, most_tokens):
                 _enter(contests, contender, drafter.name, recording.rows)
-        for policy, results in hybrids(recording, _else_policies(contests, drafter.name), most_tokens):
-            _enter(contests, Contender(policy=policy, results=results), drafter.name, recording.rows)
+        _enter_hybrids(contests, drafter.name, recording, most_tokens)
         for contest in contests:
             for beam in unrecorded_beams(recording):
                 contest.refuse(beam, drafter.name, f"the trace records {recording.children} children per node")
     return contests
 
 
-def _else_policies(contests: Sequence[Contest], drafter: str) -> list[ElsePolicy]:
-    """Return what a drafter's hybrids draft where the text does not: its fastest of each such kind in every cell."""
-    found: dict[ElsePolicy, None] = {}
-    for contest in contests:
-        best: dict[str, Candidate] = {}
-        for one, half in zip(contest.priced, contest.searched_on, strict=True):
-            if one.drafter == drafter and half == EVERYWHERE and isinstance(one.policy, ElsePolicy):
-                known = best.get(one.policy.kind)
-                if known is None or one.tokens_per_s > known.tokens_per_s:
-                    best[one.policy.kind] = one
-        found |= {one.policy: None for one in best.values() if isinstance(one.policy, ElsePolicy)}
-    return list(found)
+def _enter_hybrids(contests: Sequence[Contest], drafter: str, recording: Recording, most_tokens: int) -> None:
+    """Enter into every cell the hybrids of what is a drafter's fastest there."""
+    own = {contest: _else_policies(contest, drafter) for contest in contests}
+    models = sorted({model for found in own.values() for model in found}, key=repr)  # whatever cells they come from
+    for policy, results in hybrids(recording, models, most_tokens):
+        halves = {contest: found[policy.model] for contest, found in own.items() if policy.model in found}
+        _enter_by_half(halves, policy, results, drafter, recording.rows)
 
 
-def _enter(contests: list[Contest], contender: Contender, drafter: str | None, rows: Rows) -> None:
-    """Replay once per batch size, price in every cell where the policy can matter."""
-    policy, results = contender.policy, contender.results
-    replays: dict[int, Replay] = {}
-    most_tokens = most_tokens_per_round(results, rows)
-    for contest in contests:
-        if contest.lacks_host_time(policy, drafter) or not contest.can_matter(policy, drafter, results, most_tokens):
+def _else_policies(contest: Contest, drafter: str) -> dict[ElsePolicy, int]:
+    """Return what a drafter's hybrids draft where the text does not, and the half of the texts that chose it."""
+    found = [one for kind in ELSE_KINDS for one in contest.fastest_by_half(kind, drafter).items()]
+    return {policy: half for policy, half in found if isinstance(policy, ElsePolicy)}
+
+
+def _enter(contests: Sequence[Contest], contender: Contender, drafter: str | None, rows: Rows) -> None:
+    """Enter a contender into every cell; see `_enter_by_half`."""
+    halves = dict.fromkeys(contests, contender.searched_on)
+    _enter_by_half(halves, contender.policy, contender.results, drafter, rows)
+
+
+def _enter_by_half(
+    halves: Mapping[Contest, int], policy: TreePolicy, results: PositionResults, drafter: str | None, rows: Rows
+) -> None:
+    """Replay once per batch size, price in every cell that can verify the policy and where it can matter.
+
+    Args:
+        halves: cells, and for each the half of the folds that the policy was searched on.
+        policy, results, drafter: what is priced.
+        rows: the numbering of the texts' positions.
+    """
+    able = [contest for contest in halves if policy.max_verify_tokens <= contest.costs.verify.most_tokens]
+    if not able:
+        return
+    reach, replays = reach_of(results, rows), dict[int, Replay]()
+    most_tokens = {batch: most_tokens_per_round(reach, batch) for batch in {contest.batch for contest in able}}
+    for contest in able:
+        batch = contest.batch
+        if contest.lacks_host_time(policy, drafter):
             continue
-        if contest.batch not in replays:
-            replays[contest.batch] = replay_results(results, rows, contest.batch)
-        contest.enter(policy, drafter, replays[contest.batch], contender.searched_on)
+        if not contest.can_matter(policy, drafter, results, most_tokens[batch]):
+            continue
+        if batch not in replays:
+            replays[batch] = replay_results(results, rows, batch)
+        contest.enter(policy, drafter, replays[batch], halves[contest])
         if isinstance(policy, PlainPolicy):
-            contest.clipped_share = contest.costs.clipped_share(replays[contest.batch])
-            contest.steady_share = replays[contest.batch].tokens / int(rows.left[rows.starts].sum())
+            contest.clipped_share = contest.costs.clipped_share(replays[batch])
+            contest.steady_share = replays[batch].tokens / int(rows.left[rows.starts].sum())
 
 
 def _contest(inputs: PlanInputs, cell: Cell, options: SearchOptions) -> Contest:

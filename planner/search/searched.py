@@ -11,7 +11,6 @@ import hashlib
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...profiler.confidence import fit_calibration
 from ...profiler.records.calibration import SurvivalCurve
@@ -20,7 +19,7 @@ from ..policies import Eagle2Policy, TreePolicy
 from ..replay.rehearsal import Rehearsal
 from .candidate import Candidate
 from .contest import Contest
-from .crossfit import EVERYWHERE, HALVES, folds_of, half_of
+from .crossfit import EVERYWHERE, HALVES, texts_of_half
 from .knobs import Knobs, search
 from .options import SearchOptions, Studies
 from .solved_cast import cast_policy, cast_space, fixed_point, like_eagle2, uniform
@@ -31,7 +30,6 @@ KIND_REACH = 0.95  # of the same, that the best of a kind's grid must come to
 HAND_SET = (1.0, 2.0, 3.0)  # uniform CAST thresholds that always compete, on the drafter's own confidence
 STARTS = 2  # of a grid's fastest, that a study begins with
 STUDY_VERSION = 1  # of what a trial's knobs and value mean
-Bools = NDArray[np.bool_]
 
 
 @dataclass(slots=True, eq=False)
@@ -135,15 +133,7 @@ class Hunt:
         return [one.policy for one in sorted(known, key=lambda one: -self._speed(one))[:STARTS]]
 
     def _speed(self, candidate: Candidate) -> float:
-        texts = texts_of_half(len(candidate.ms), self.half)
-        spent = float(candidate.ms[texts].sum())
-        return 1000.0 * float(candidate.tokens[texts].sum()) / spent if spent > 0.0 else 0.0
-
-
-def texts_of_half(texts: int, half: int) -> Bools:
-    """Return (texts,): which of them a half holds."""
-    is_of_half: Bools = half_of(folds_of(texts)) == half
-    return is_of_half
+        return candidate.tokens_per_s_on(texts_of_half(len(candidate.ms), self.half))
 
 
 def _digest(inputs: PlanInputs) -> str:

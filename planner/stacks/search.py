@@ -23,11 +23,12 @@ from ...errors import PlanError
 from ..inputs import LOOKUP, PlanInputs
 from ..policies import ChainPolicy, TreePolicy
 from ..policies.stack import StackPolicy, stack_name
-from ..pricing.bounds import most_tokens_per_round
+from ..pricing.bounds import most_tokens_per_round, reach_of
 from ..pricing.cost import CellCosts, RoundTimes
 from ..replay.rehearsal import Rehearsal
 from ..search.candidate import Candidate
 from ..search.contest import REACH, Contest
+from ..search.crossfit import EVERYWHERE
 from .replay import StackReplay, agreement_of, replay_stack
 
 STACK = "stack"  # the kind
@@ -35,7 +36,7 @@ MOST_MODELS = 3  # of a stack; a model more is worth little once three verify ea
 FIRST_LENGTHS = (2, 4, 6, 8, 12)  # tokens the drafter next to the target gathers
 LOWER_LENGTHS = (2, 4)  # tokens a drafter below gathers
 LOOKUP_LENGTHS = (3, 8)  # tokens copied from the text at the bottom
-SIBLINGS = (1, 2)  # tried beside the tokens of the best stack
+SIBLINGS = (1, 2)  # tried beside the tokens of the best stack of each half of the texts
 MOST_REPLAYED = 6  # of a cell, those with the best bound
 
 
@@ -53,11 +54,11 @@ class StackSearch:
     def __init__(self, rehearsal: Rehearsal, seed: int) -> None:
         """Take the recordings; `seed` is of the tosses."""
         self._rehearsal, self._seed = rehearsal, seed
-        self._most: dict[tuple[str, int], float] = {}
+        self._most: dict[tuple[str, int, int], float] = {}
         self._replays: dict[tuple[StackPolicy, int], StackReplay] = {}
 
     def search(self, contest: Contest) -> None:
-        """Enter the most promising stacks, then siblings beside the best of them."""
+        """Enter the most promising stacks, then siblings beside the best of them on each half of the texts."""
         if STACK not in contest.costs.host:
             return
         prospects = sorted(self._prospects(contest), key=lambda one: -one.most_rate)
@@ -65,14 +66,10 @@ class StackSearch:
         contest.pruned += len(prospects) - min(len(tried), MOST_REPLAYED)
         for policy in tried[:MOST_REPLAYED]:
             self._enter(contest, policy)
-        best = max(
-            (one for one in contest.priced if isinstance(one.policy, StackPolicy)),
-            key=lambda one: one.tokens_per_s,
-            default=None,
-        )
-        if best is not None and isinstance(best.policy, StackPolicy):
-            for count in SIBLINGS:
-                self._enter(contest, with_siblings(best.policy, count))
+        for best, half in contest.fastest_by_half(STACK).items():
+            if isinstance(best, StackPolicy):
+                for count in SIBLINGS:
+                    self._enter(contest, with_siblings(best, count), half)
 
     def price(self, contest: Contest, policy: StackPolicy) -> Candidate:
         """Return one stack's speed in a cell.
@@ -112,17 +109,18 @@ class StackSearch:
     def _prospects(self, contest: Contest) -> Iterator[Prospect]:
         for policy in stacks_of(self._rehearsal.inputs, contest.costs):
             least_ms = _least_ms(policy, contest.costs)
-            most = self._most_tokens(policy.models[0], policy.max_chain)
+            most = self._most_tokens(policy.models[0], policy.max_chain, contest.batch)
             yield Prospect(policy=policy, most_rate=1000.0 * contest.batch * most / least_ms)
 
-    def _most_tokens(self, drafter: str, length: int) -> float:
+    def _most_tokens(self, drafter: str, length: int, batch: int) -> float:
         """Return a bound on the tokens of a round whose chain is a drafter's own, of that length."""
-        if (drafter, length) not in self._most:
+        if (drafter, length, batch) not in self._most:
             results = self._rehearsal.results(ChainPolicy(length=length), drafter)
-            self._most[drafter, length] = most_tokens_per_round(results, self._rehearsal.rows)
-        return self._most[drafter, length]
+            reach = reach_of(results, self._rehearsal.rows)
+            self._most[drafter, length, batch] = most_tokens_per_round(reach, batch)
+        return self._most[drafter, length, batch]
 
-    def _enter(self, contest: Contest, policy: StackPolicy) -> Candidate | None:
+    def _enter(self, contest: Contest, policy: StackPolicy, searched_on: int = EVERYWHERE) -> Candidate | None:
         name = stack_name(policy)
         try:
             found = self.replay(policy, contest.batch)
@@ -130,7 +128,7 @@ class StackSearch:
         except PlanError as error:
             contest.refuse(policy, name, str(error))
             return None
-        return contest.enter(policy, name, found.replay, times=times)
+        return contest.enter(policy, name, found.replay, searched_on, times=times)
 
 
 def stacks_of(inputs: PlanInputs, costs: CellCosts) -> list[StackPolicy]:

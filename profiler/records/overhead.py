@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import MeasurementError
+from .role import require_regime
 
 Floats = NDArray[np.float64]
 OUTERMOST = 0.05  # share of repeats on either side
@@ -86,10 +87,13 @@ class RoundOverhead:
     target: str  # ModelIdentity.key
     dtype: str
     samples: tuple[OverheadSample, ...]
+    regime: str = ""  # of the target's forwards in these rounds; see role.py; "" where it is not known
 
     def __post_init__(self) -> None:
         if not (self.device and self.target and self.dtype and self.samples):
             raise MeasurementError("a round overhead needs device, target, dtype and at least one sample")
+        if self.regime:
+            require_regime(self.regime)
 
     def host_ms(self, kind: str, batch: int, draft_forwards: int, nodes: int) -> float:
         """Return the host milliseconds of one round, never negative; beyond the samples they follow the line.

@@ -30,9 +30,11 @@ Origin = Literal["measured", "imported", "estimated", "bound"]
 HEAD, BLOCK, SELF = "head", "block", "self"
 DRAFT_ROLES = ("draft", HEAD, BLOCK, SELF)  # of a drafter's forwards
 RESUME = "resume"
-ROLE = re.compile(rf"verify|prefill|{'|'.join(DRAFT_ROLES)}|{RESUME}|exit:[1-9]\d*|loop:[1-9]\d*|round:\S+")
+ROUND = "round:"  # before who drafts in a whole round of another engine
+ROLE = re.compile(rf"verify|prefill|{'|'.join(DRAFT_ROLES)}|{RESUME}|exit:[1-9]\d*|loop:[1-9]\d*|{ROUND}\S+")
 CAPTURED = "cuda-graph"  # the regime in which every shape is captured by itself
-LOCAL = "eager|eager-transformers|compiled|cuda-graph"
+EAGER, TRANSFORMERS, COMPILED = "eager", "eager-transformers", "compiled"
+LOCAL = f"{EAGER}|{TRANSFORMERS}|{COMPILED}|{CAPTURED}"
 REGIME = re.compile(rf"{LOCAL}|engine:\S+|imported:\S+|(estimated|bound):({LOCAL}|engine:\S+)")
 
 
@@ -62,3 +64,19 @@ def origin_of(regime: str) -> Origin:
     if prefix == "estimated":
         return "estimated"
     return "bound" if prefix == "bound" else "measured"
+
+
+def running_of(regime: str) -> str:
+    """Return how a process runs whose forwards are of a regime: one word of `LOCAL`; "" where that is not known.
+
+    Transformers' own forwards run eagerly beside others. A bound holds however forwards run.
+    """
+    ran = regime.removeprefix("estimated:")
+    if ran == TRANSFORMERS:
+        return EAGER
+    return ran if ran in (EAGER, COMPILED, CAPTURED) else ""
+
+
+def run_alike(*regimes: str) -> bool:
+    """Say whether forwards of these regimes can be of one process, as far as is known."""
+    return len({running_of(regime) for regime in regimes} - {""}) <= 1

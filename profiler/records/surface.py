@@ -102,10 +102,26 @@ class LatencySurface:
         """Contexts whose measured tokens reach from the fewest to the most at every batch, ascending.
 
         The first and the last context stand in for none.
+
+        Raises:
+            MeasurementError: no cell ran.
         """
+        self.require_ran()
         spans = [{c for c in rows.contexts if rows.spans(c)} for rows in self._grid.values()]
         common = sorted(set.intersection(*spans)) if spans else []
         return tuple(common) or self.contexts(self.batches[0])[:: max(1, len(self.contexts(self.batches[0])) - 1)]
+
+    def require_ran(self) -> None:
+        """Refuse a surface none of whose cells ran, held-out ones aside.
+
+        Raises:
+            MeasurementError: no cell ran.
+        """
+        if not self._grid:
+            why = next((cell.failure for cell in self.measurements if cell.failure), "none was tried")
+            raise MeasurementError(
+                f"no shape could run ({self._name}): {why}; ask for shorter contexts or smaller batches"
+            )
 
     def contexts(self, batch: int) -> tuple[int, ...]:
         """Return the context lengths measured at a batch size, ascending.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from ...errors import StoreError
+from ...errors import SpectuneError, StoreError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -48,6 +50,15 @@ def from_json(kind: Any, text: str | bytes) -> Any:  # Any: a union of records h
         name = kind.__name__ if isinstance(kind, type) else "record of the union"
         raise StoreError(f"this is not a {name}: {_first_fault(error.errors()[0])}; write it anew") from error
     return record
+
+
+def readable(kind: type[Record], texts: Iterable[str]) -> list[Record]:
+    """Return the records of those texts that are some; one that cannot be read hides no other."""
+    found = []
+    for text in texts:
+        with suppress(SpectuneError):
+            found.append(from_json(kind, text))
+    return found
 
 
 @lru_cache(maxsize=64)

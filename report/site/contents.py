@@ -12,9 +12,9 @@ from ...db.plans import WHAT_IF, PlanRow
 from ...db.store import Store
 from ...db.surface_rows import SurfaceRow
 from ...db.traces import TraceRow
-from ...errors import NoPlanError, SpectuneError, StoreError
+from ...errors import NoPlanError, StoreError
 from ...planner.plans.document import plan_from_json
-from ...planner.plans.observation import Observation
+from ...planner.plans.observation import Observation, moment_of
 from ...planner.plans.plan import Plan
 from ...planner.plans.validation import Validation
 from ...profiler.protocols import SurfaceKey
@@ -22,7 +22,7 @@ from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.device import Device
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.surface import LatencySurface
-from ...profiler.records.wire import from_json
+from ...profiler.records.wire import readable
 from .links import digest
 
 SHORT = 6  # digits of a fingerprint
@@ -62,6 +62,14 @@ class Observed:
     """What decoders saw of a plan, and how many of their reports cannot be read."""
 
     readable: tuple[Observation, ...]
+    damaged: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated:
+    """What a plan delivered when it was measured, and how many of these records cannot be read."""
+
+    readable: tuple[Validation, ...]
     damaged: int
 
 
@@ -159,19 +167,18 @@ class Contents:
         """
         return _read_plan(self.store.plan(plan_id))
 
-    def validations(self, plan_id: int) -> list[Validation]:
-        """Return what a plan delivered when it was measured, oldest first."""
-        return [from_json(Validation, text) for text in self.store.validations(plan_id)]
+    def validations(self, plan_id: int) -> Validated:
+        """Return what a plan delivered when it was measured, oldest first; one that cannot be read hides no other."""
+        texts = self.store.validations(plan_id)
+        found = readable(Validation, texts)
+        return Validated(readable=tuple(found), damaged=len(texts) - len(found))
 
     def observations(self, plan_id: int) -> Observed:
         """Return what decoders saw of a plan lately, in order of time; one that cannot be read hides no other."""
-        found, damaged = [], 0
-        for text in self.store.newest_observations(plan_id, MOST_OBSERVATIONS):
-            try:
-                found.append(from_json(Observation, text))
-            except SpectuneError:
-                damaged += 1
-        return Observed(readable=tuple(sorted(found, key=lambda each: each.began)), damaged=damaged)
+        texts = self.store.newest_observations(plan_id, MOST_OBSERVATIONS)
+        found = readable(Observation, texts)
+        in_order = sorted(found, key=lambda each: moment_of(each.began))
+        return Observed(readable=tuple(in_order), damaged=len(texts) - len(found))
 
     def surface(self, key: SurfaceKey) -> LatencySurface:
         """Return one surface with its cells.

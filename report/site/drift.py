@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
+from ...planner.plans.observation import moment_of
 from ...planner.reasons.sentences import name_of
 from ..axis import Axis, axis_of_times
 from ..figure import Line, Mark, Panel, Rule
@@ -32,7 +33,7 @@ def drift_page(contents: Contents, links: Links) -> Page:
         "use: of a plan that keeps its promises it is said in one of a hundred cases, however often one looks."
     )
     unseen = len(every) - len(found)
-    more = note(f"Of {count(unseen, 'plan')} that count nothing was measured yet.") if unseen else None
+    more = note(f"Of {count(unseen, 'plan')} that count nothing they promise was measured yet.") if unseen else None
     left = len(contents.setups) - len(every)
     older = note(f"{count(left, 'older setup')} not looked at.") if left > 0 else None
     parts = [_plan(contents, links, each) for each in found]
@@ -112,8 +113,8 @@ def _reports(chosen: Sequence[KeptCell], name: str) -> Html:
 
 def _panel(kept: KeptCell) -> Panel:
     cell, promise = kept.cell, kept.cell.prediction
-    first = _moment(kept.seen[0].began)
-    points = [((_moment(one.began) - first).total_seconds() / 3600.0, one) for one in kept.seen]
+    first = moment_of(kept.seen[0].began)
+    points = [((moment_of(one.began) - first).total_seconds() / 3600.0, one) for one in kept.seen]
     marks = tuple(
         Mark(
             kind="measured",
@@ -156,8 +157,3 @@ def _hours(most: float, first: datetime) -> Axis:
 
 def _middle(speeds: Sequence[float], otherwise: float) -> float:
     return sorted(speeds)[len(speeds) // 2] if speeds else otherwise
-
-
-def _moment(text: str) -> datetime:
-    read = datetime.fromisoformat(text)
-    return read if read.tzinfo else read.replace(tzinfo=UTC)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from ...planner.plans.observation import CellObservation, Observation
 from ...planner.plans.plan import Plan, PlanCell
+from ...planner.plans.promised import is_promised, own_observations
 from ...planner.plans.validation import Validation, ValidationRow
 from ...runtime.watch.drift import PromiseTest
 from ...runtime.watch.options import WatchOptions
@@ -48,7 +49,7 @@ class KeptCell:
     """One cell of a plan, what became of its promise, and what that means.
 
     Attributes:
-        seen: by decoders, in order of time.
+        seen: by decoders where and as the plan promises, in order of time.
         plain_speed: of plain rounds that decoders ran in the cell, tokens/s; None where none were.
         validated: when it was measured beside plain decoding, oldest first.
         verdict: "slower" and "faster" are drift, found by the test that decoders use; "below" and "above" is a
@@ -85,9 +86,10 @@ class KeptCell:
 
 
 def kept_cells(plan: Plan, validations: Sequence[Validation], observations: Sequence[Observation]) -> list[KeptCell]:
-    """Return every cell of a plan beside what was measured of it."""
+    """Return every cell of a plan beside what was measured of it; observations made elsewhere are left out."""
     rate = WatchOptions().false_alarms / len(plan.cells)
-    return [_kept(cell, validations, observations, rate) for cell in plan.cells]
+    own = own_observations(plan, observations)
+    return [_kept(cell, validations, own, rate) for cell in plan.cells]
 
 
 def _kept(
@@ -95,7 +97,7 @@ def _kept(
 ) -> KeptCell:
     rows = [row for each in validations for row in each.rows if (row.batch, row.context) == (cell.batch, cell.context)]
     own = [(each, part) for each in observations for part in each.cells if _is_of(part, cell)]
-    planned = [(each, part) for each, part in own if part.is_planned]
+    planned = [(each, part) for each, part in own if is_promised(part, cell)]
     plain = [part for _, part in own if not part.is_planned and part.round_ms > 0.0]
     seen = tuple(
         Seen(began=each.began, rounds=part.rounds, speeds=part.block_tokens_per_s, speed=part.tokens_per_s)

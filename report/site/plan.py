@@ -8,12 +8,13 @@ from ...db.plans import PlanRow
 from ...errors import SpectuneError
 from ...planner.plans.crossing import crossings
 from ...planner.plans.plan import Plan
+from ...planner.plans.promised import own_observations
 from ...planner.reasons.sentences import name_of
 from ..figure import Figure
 from ..plan import plan_figure
 from .cell import cell_details, distance
 from .chart import charts, legend
-from .contents import Contents, setup_of
+from .contents import Contents, Observed, Validated, setup_of
 from .grid import number, table, under, values, words
 from .heat import heat_table
 from .kept import KeptCell, kept_cells
@@ -35,14 +36,14 @@ def plan_page_of(contents: Contents, links: Links, row: PlanRow) -> Page:
     except SpectuneError as error:
         body = joined(head(over, f"{target} on {device}", status("cannot be read", "warning")), note(str(error)))
         return Page(name=name, title=f"Plan {row.id}", body=body)
-    observed = contents.observations(row.id)
-    cells = kept_cells(plan, contents.validations(row.id), observed.readable)
+    observed, validated = contents.observations(row.id), contents.validations(row.id)
+    cells = kept_cells(plan, validated.readable, observed.readable)
     figure = plan_figure(plan)
     body = joined(
         head(over, f"{target} on {device}", _lede(plan)),
         facts(_facts(contents, links, row, plan)),
         _heat(cells, links, name),
-        _outcome(cells, links, name, observed.damaged),
+        _outcome(cells, links, name, _left_out(plan, observed, validated)),
         _speeds(figure, name),
         _trees(figure, name),
         _explained(cells, plan, name),
@@ -98,7 +99,7 @@ def _heat(cells: Sequence[KeptCell], links: Links, name: str) -> Html:
     return part(name, "cells", "What to run", said, heat_table(cells, links, name))
 
 
-def _outcome(cells: list[KeptCell], links: Links, name: str, damaged: int) -> Html:
+def _outcome(cells: list[KeptCell], links: Links, name: str, left_out: str) -> Html:
     scale = scale_of(cells)
     rows = [
         (
@@ -117,10 +118,9 @@ def _outcome(cells: list[KeptCell], links: Links, name: str, damaged: int) -> Ht
         number("Predicted speed-up"), number("Measured, tokens/s"), number("Measured speed-up"), words("Outcome"),
         words("Runner-up, and the lead over it"),
     ]  # fmt: skip
-    lost = f" {count(damaged, 'report')} of decoders cannot be read." if damaged else ""
     said = note(
         "The bar is the promised interval of the speed-up, the dot what is predicted, the diamond what was measured; "
-        f"dashed is plain decoding.{lost}"
+        f"dashed is plain decoding.{left_out}"
     )
     return part(
         name,
@@ -129,6 +129,17 @@ def _outcome(cells: list[KeptCell], links: Links, name: str, damaged: int) -> Ht
         said,
         table("Every cell: promised, measured, and the runner-up", columns, rows),
     )
+
+
+def _left_out(plan: Plan, observed: Observed, validated: Validated) -> str:
+    """Return what was kept beside a plan and says nothing of its promises, as sentences behind a space each."""
+    elsewhere = len(observed.readable) - len(own_observations(plan, observed.readable))
+    found = (
+        (elsewhere, f"{count(elsewhere, 'report')} of decoders left out: of another device or number format."),
+        (observed.damaged, f"{count(observed.damaged, 'report')} of decoders cannot be read."),
+        (validated.damaged, f"{count(validated.damaged, 'validation')} cannot be read."),
+    )
+    return "".join(f" {sentence}" for left, sentence in found if left)
 
 
 def _promised(kept: KeptCell) -> tuple[Html, Html]:

@@ -54,7 +54,8 @@ def _standing(contents: Contents, setup: Setup) -> Standing:
         return Standing(setup=setup, row=None, plan=None, fault="", cells=())
     try:
         plan = contents.plan(row.id)
-        cells = kept_cells(plan, contents.validations(row.id), contents.observations(row.id).readable)
+        validations, observations = contents.validations(row.id), contents.observations(row.id)
+        cells = kept_cells(plan, validations.readable, observations.readable)
     except SpectuneError as error:
         return Standing(setup=setup, row=row, plan=None, fault=str(error), cells=())
     return Standing(setup=setup, row=row, plan=plan, fault="", cells=tuple(cells))

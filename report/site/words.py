@@ -23,7 +23,7 @@ def moment(text: str) -> Html:
     """Return a moment in UTC, to the minute; texts that are none stay as they are."""
     try:
         read = datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter on the first and the last day of the calendar
         return tag("span", text or NONE)
     return tag("time", f"{read:%Y-%m-%d %H:%M} UTC", datetime=read.isoformat(timespec="seconds"))
 

@@ -59,5 +59,6 @@ class FeatureDrafter(ModelDrafter):
             raise ModelError("a head drafts beside its target; let the decoder attach it, or call attach first")
         given = self._given.features
         slots = torch.arange(step.first_slot, step.first_slot + len(step.tokens), device=given.device)
-        features = given[slots.unsqueeze(1), (step.columns - 1).clamp(min=0)]
+        before = (step.columns - 1).clamp(min=0, max=given.shape[1] - 1)  # padding may lie beyond
+        features = given[slots.unsqueeze(1), before]
         return features if self._wanted is None else features.index_select(2, self._wanted)

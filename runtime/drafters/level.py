@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
-from ..layout import PREFILL_TOKENS, READ_TOGETHER, Ints, Masks, lay_out, seen_by
+from ...planner.growth.room import READ_TOGETHER
+from ..layout import PREFILL_TOKENS, Ints, Masks, lay_out, seen_by
 from ..models.forward import CausalModel
 from ..requests import Sequence
 from ..sampling import NOTHING, processed, seen_tokens, with_noise

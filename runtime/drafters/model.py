@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import ModelError
 from ...planner.growth.grow import Children, DraftBatch, grow
+from ...planner.growth.room import READ_TOGETHER
 from ...planner.policies import TalonPolicy, TreePolicy
 from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth
@@ -18,7 +19,7 @@ from ..growth.draft import DeviceDraft, children_of
 from ..growth.grow import grow_on_device
 from ..growth.layout import LayerLayout
 from ..growth.scorer import DevicePass
-from ..layout import PREFILL_TOKENS, READ_TOGETHER, Bools, Masks, lay_out, seen_by
+from ..layout import PREFILL_TOKENS, Bools, Masks, lay_out, seen_by
 from ..models.forward import CausalModel, ForwardInput
 from ..models.graphed import GraphedModel
 from ..requests import Request, Sequence

@@ -31,7 +31,7 @@ def write_gguf(folder: Path, out: Path, *, dtype: GgufDtype) -> Path:
 
     Args:
         folder: config.json, safetensors and tokenizer.json of a Llama.
-        out: the file.
+        out: the file, made whole or not at all.
         dtype: of the matrices.
 
     Raises:
@@ -41,7 +41,8 @@ def write_gguf(folder: Path, out: Path, *, dtype: GgufDtype) -> Path:
     from gguf.quants import quantize
 
     config = _llama(folder)
-    writer = GGUFWriter(out, MODEL_ARCH_NAMES[MODEL_ARCH.LLAMA])
+    part = out.with_name(f"{out.name}.part")
+    writer = GGUFWriter(part, MODEL_ARCH_NAMES[MODEL_ARCH.LLAMA])
     _add_shape(writer, config, dtype)
     _add_vocabulary(writer, folder, config.vocab_size)
     for name, weight in _weights(folder, config):
@@ -51,7 +52,7 @@ def write_gguf(folder: Path, out: Path, *, dtype: GgufDtype) -> Path:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return out
+    return part.rename(out)
 
 
 def interleaved(rows: torch.Tensor, heads: int) -> torch.Tensor:

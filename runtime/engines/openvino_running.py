@@ -18,10 +18,11 @@ from ...errors import MeasurementError, RequestError
 from ...planner.policies import ChainPolicy
 from ...planner.replay.recorded import Text
 from ...planner.text.lookup import find_continuation
+from .converted import converted
 from .measured import EngineCounters, EngineFacts, EngineText, Load
 from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence
 from .openvino import THRESHOLD, OpenVINO
-from .openvino_model import MODEL_FILE, write_openvino
+from .openvino_model import MODEL_FILE, supported, write_openvino
 from .round_counts import RoundCounts
 from .schema import recorded_version
 from .setting import EngineDrafter, Setting
@@ -49,7 +50,7 @@ class RunningOpenVINO:
             dtype: "float32" computes and keeps keys and values in it; "float16" stores weights in half and leaves the
                 rest to OpenVINO.
             threads: that compute.
-            folder: where converted models go; an existing one of the same name and dtype is taken as it is.
+            folder: where converted models go; one of the same weights and dtype is taken as it is.
 
         Raises:
             RequestError: the wheels are not installed, the dtype is none of these, or there is nothing at a path.
@@ -162,7 +163,8 @@ def as_openvino(path: Path, folder: Path, dtype: str) -> Path:
         return path
     if not path.is_dir():
         raise RequestError(f"no model folder at {path}; give one of OpenVINO or of Hugging Face")
-    out = folder / f"{path.resolve().name}.{dtype}.openvino"
+    supported(path)
+    out = converted(path, folder, f"{dtype}.openvino")
     return out if (out / MODEL_FILE).is_file() else write_openvino(path, out, is_half=DTYPES[dtype])
 
 

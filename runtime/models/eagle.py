@@ -20,6 +20,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from ...errors import ModelError
+from ...planner.text.image_ids import IMAGE_IDS
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
 from .along import features_along
@@ -116,6 +117,9 @@ class EagleHead:
     def _embed(self, tokens: Tensor) -> Tensor:
         if self._embedding is None:
             return self._target.embed(tokens)
+        gallery = self._target.gallery
+        if gallery is not None:  # a table of its own has no images
+            tokens = tokens.masked_fill(tokens >= IMAGE_IDS, gallery.tokens.placeholder)
         return F.embedding(tokens.reshape(-1), self._embedding)
 
     def _logits(self, own: Tensor) -> Tensor:

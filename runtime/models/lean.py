@@ -253,7 +253,7 @@ class LeanModel:
                 start = max(first, step.seen - sight.window)
             else:
                 bias = windowed(bias, sight.window)
-        turns = F.embedding(step.positions, sight.turns).unsqueeze(2)
+        turns = F.embedding(_within(step, len(sight.turns)), sight.turns).unsqueeze(2)
         cosine, sine = turns.chunk(2, dim=-1)
         return _View(start=start, bias=bias, tree=tree, cosine=cosine, sine=sine)
 
@@ -312,6 +312,14 @@ def taken(step: ForwardInput, hidden: Tensor) -> Tensor:
         return hidden
     batch, count = step.tokens.shape
     return hidden.index_select(0, step.take + torch.arange(0, batch * count, count, device=hidden.device))
+
+
+def _within(step: ForwardInput, places: int) -> Tensor:
+    """Return positions that a table of so many places has; beyond it lie drafts that no text ever reaches.
+
+    Or the text of a target that is longer than its drafter can read: what is drafted there is bad, and no more.
+    """
+    return step.positions if step.seen <= places else step.positions.clamp(max=places - 1)
 
 
 def _capped(x: Tensor, cap: float) -> Tensor:

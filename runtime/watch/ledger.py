@@ -169,7 +169,7 @@ def _cells(choice: Choice, options: WatchOptions) -> list[WatchedCell]:
 def _watched(choice: Choice, cell: PlanCell, options: WatchOptions, rate: float) -> WatchedCell:
     setup = choice.setup(cell)
     promise = None
-    if (setup.policy, setup.drafter) == (cell.policy, cell.drafter):
+    if choice.is_in_planned_dtype and (setup.policy, setup.drafter) == (cell.policy, cell.drafter):
         promise = PromiseTest(cell.prediction.low, cell.prediction.high, rate)
     planned = Lane(cell, _own(setup), is_planned=True, promise=promise)
     if isinstance(setup.policy, PlainPolicy):

@@ -17,7 +17,7 @@ from ...planner.plans.document import plan_from_json
 from ...planner.plans.observation import CellObservation, Observation
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.policies import ChainPolicy
-from ...profiler.records.wire import from_json, to_json
+from ...profiler.records.wire import readable, to_json
 from .counters import Counted, CountedAcceptance, CounterFormat
 
 IMPORTED = "imported:"  # how the source of such an observation begins
@@ -73,8 +73,7 @@ def counted_observation(
 def keep_observation(store: Store, found: Observation) -> bool:
     """Add an observation to its plan and return True; False where the same file is at the same cell already."""
     place = _place(found)
-    for text in store.observations(found.plan_id):
-        known = from_json(Observation, text)
+    for known in readable(Observation, store.observations(found.plan_id)):
         if known.source == found.source and _place(known) == place and known.events[:1] == found.events[:1]:
             return False
     store.add_observation(found.plan_id, to_json(found))
@@ -82,8 +81,8 @@ def keep_observation(store: Store, found: Observation) -> bool:
 
 
 def imported_observations(store: Store, plan_id: int) -> Sequence[Observation]:
-    """Return what was imported of a plan, oldest first."""
-    known = [from_json(Observation, text) for text in store.observations(plan_id)]
+    """Return what was imported of a plan, oldest first, as far as it can be read."""
+    known = readable(Observation, store.observations(plan_id))
     return [one for one in known if one.source.startswith(IMPORTED)]
 
 

@@ -22,14 +22,16 @@ from ...profiler.records.measurement import Measurement
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.surface import LatencySurface
 from ..request import Identities
-from .inputs import PLAIN_ROLE, ROLE, inputs_of_surfaces
+from ..timed import timed_on
+from .inputs import LOOKUP_ROLE, PLAIN_ROLE, ROLE, inputs_of_surfaces
 from .pooling import pooled
 from .record import workload_in
+from .workload import is_timed_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlanRequest:
-    """Which plan is wanted; empty concurrencies mean all that were profiled, an empty dtype the newest profiled."""
+    """Which plan is wanted; empty concurrencies mean all that were profiled, an empty dtype the one profiled last."""
 
     engine: str
     target: ModelIdentity
@@ -103,32 +105,42 @@ def solve_engine(request: EnginePlanRequest, records: EngineRecords) -> Plan:
 
 
 def records_of(request: EnginePlanRequest, store: Store) -> EngineRecords:
-    """Return what the store holds: the newest regime's surfaces and the traces of their drafters.
+    """Return what the store holds: the surfaces that were timed last on the workload, and the traces of their drafters.
+
+    Where the engine was timed on other workloads only, what drafting models cost is known, and what n-grams do is not:
+    these are left out and a note says so.
 
     Raises:
         StoreError: something is missing.
     """
     start = f"engine:{request.engine}-"
-    found = [
-        surface
-        for surface in store.surfaces(request.device.fingerprint, request.target.key, request.dtype or None)
-        if surface.role.startswith(ROLE) and surface.regime.startswith(start)
-    ]
-    plain = [surface for surface in found if surface.role == PLAIN_ROLE]
+    timed = timed_on(request.device.fingerprint, store).of(request.target.key, PLAIN_ROLE, request.dtype)
+    plain = [row for row in timed if row.regime.startswith(start)]
     if not plain:
         raise _missing(request, store, "rounds")
-    newest = plain[-1]
-    own = [s for s in found if (s.regime, s.dtype) == (newest.regime, newest.dtype)]
+    on_workload = [row for row in plain if is_timed_on(request.workload, row.regime)]
+    newest = (on_workload or plain)[0]
+    found = store.surfaces(newest.device, newest.model, newest.dtype, regime=newest.regime)
     traces = _traces(request, store)
     keys = {trace.drafter: trace.drafter_name for trace in traces}
-    models = {keys[key]: store.find_model(key) for key in keys if f"{ROLE}{key}" in {s.role for s in own}}
+    models = {keys[key]: store.find_model(key) for key in keys if f"{ROLE}{key}" in {s.role for s in found}}
     drafters = {name: model for name, model in models.items() if model is not None}
-    roles = {f"{ROLE}{model.key}" for model in drafters.values()}
-    kept = [surface for surface in own if surface.role in roles or ":" in surface.role.removeprefix(ROLE)]
+    roles = [PLAIN_ROLE, *(f"{ROLE}{model.key}" for model in drafters.values())]
+    kept = [surface for surface in found if surface.role in roles]
+    searches = [surface for surface in found if surface.role.startswith(LOOKUP_ROLE)]
     return EngineRecords(
-        surfaces=(newest, *kept),
+        surfaces=(*sorted(kept, key=lambda surface: surface.role != PLAIN_ROLE), *(searches if on_workload else [])),
         traces=tuple(traces),
         identities=Identities(target=request.target, drafters=drafters),
+        notes=() if on_workload else (_on_other_texts(request),),
+    )
+
+
+def _on_other_texts(request: EnginePlanRequest) -> str:
+    return (
+        f"n-grams do not compete: what their rounds cost hangs on the texts, and {request.engine} was not timed on "
+        f"those of the workload {request.workload!r}; run: spectune profile --engine {request.engine} "
+        f"--workload {request.workload!r}"
     )
 
 

@@ -4,8 +4,8 @@ Few settings are timed, in turns: plain decoding, every drafter at `lengths`, ev
 and the drafters' traces every other setting is priced (`planner/engines/choice.py`). That needs no care, so it takes
 few turns; the settings that come out ahead are then timed again with plain decoding, so that a plan's own choice rests
 on its own careful measurement. All of it lies in the store as surfaces whose role is "round:WHO" and whose regime is
-the engine's: milliseconds of a round that drafts as the recorded texts let it (`mix.py`). A plan reads what searches
-for n-grams took as one curve (`pooling.py`).
+the engine's on the workload (`workload.py`): milliseconds of a round that drafts as the recorded texts let it
+(`mix.py`). A plan reads what searches for n-grams took as one curve (`pooling.py`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class EngineRequest:
     lengths: tuple[int, ...] = LENGTHS
     max_new_tokens: int = 96  # recorded per prompt
     max_prompt_tokens: int = 64
-    turns: int = 5  # of what comes out ahead, each time it does; a quarter as many of the others
+    turns: int = 4  # of what comes out ahead, each time it does; a quarter as many of the others
     threads: int = 1
     seed: int = 0
 
@@ -138,7 +138,9 @@ def _timed(
     new_tokens, few = min(request.max_new_tokens, NEW_TOKENS), max(2, math.ceil(request.turns / 4))
     room = max(len(prompt) for prompt in prompts) + request.max_new_tokens + 2 * max(*request.lengths, 16)
     context = int(statistics.median(len(prompt) for prompt in prompts)) + new_tokens // 2
-    maker = SurfaceMaker(engine=engine, identities=identities, device=device, context=context, traces=traces)
+    maker = SurfaceMaker(
+        engine=engine, identities=identities, device=device, workload=request.workload, context=context, traces=traces
+    )
     with stable(engine, capacity=room, new_tokens=new_tokens) as stall:
         first = [(c, setting_of(engine, way)) for c in request.concurrencies for way in _first_ways(request, engine)]
         progress(f"timing {len(first)} settings in turns", 0.3)

@@ -18,6 +18,7 @@ from ..request import Identities
 from .inputs import inputs_of_surfaces, way_of
 from .mix import heavier_than_recorded
 from .turns import Key, Turn, by_key
+from .workload import regime_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class SurfaceMaker:
 
     Attributes:
         engine, identities, device: what runs, and where.
+        workload: whose texts they are.
         context: middle of the texts, in tokens.
         traces: of its drafters.
     """
@@ -33,6 +35,7 @@ class SurfaceMaker:
     engine: MeasuredEngine
     identities: Identities
     device: Device
+    workload: str
     context: int
     traces: Sequence[AcceptanceTrace]
     _walks: dict[Way, Walk] = field(default_factory=dict, init=False)
@@ -85,6 +88,6 @@ class SurfaceMaker:
             device=self.device.fingerprint,
             model=self.identities.target.key,
             role=role,
-            regime=self.engine.facts.regime,
+            regime=regime_on(self.engine.facts.regime, self.workload),
             dtype=self.engine.facts.dtype,
         )

@@ -36,6 +36,7 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
         StoreError: there is no trace of the workload.
         RequestError: the configuration of a model is gone.
         DeviceError: the catalogue does not know the device.
+        MeasurementError: the target fits on it in none of the shapes.
     """
     traces = store.traces(request.target.key, request.workload, request.temperature)
     if not traces:
@@ -45,6 +46,7 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
     models = {trace.drafter_name: recorded_model(trace, request, store) for trace in drafted}
     done = estimate(_wanted(request, models, together), store, Identities(target=request.target, drafters=models))
     verify, *drafts = done.surfaces
+    verify.require_ran()
     overhead, told = _host_time(request, verify, store)
     return PlanInputs(
         device=request.device,
@@ -90,10 +92,10 @@ def _wanted(
 
 
 def _host_time(request: PlanRequest, verify: LatencySurface, store: Store) -> tuple[RoundOverhead, str]:
-    """Return the host times of the nearest device that has some for the target, and a note on them."""
+    """Return the host times of the nearest device that has some for the target in its regime, and a note on them."""
     known = {}
     for device in store.devices():
-        overhead = store.overhead(device.fingerprint, request.target.key, request.dtype)
+        overhead = store.overhead(device.fingerprint, request.target.key, request.dtype, verify.regime)
         if overhead is not None:
             known[device] = overhead
     near = nearest(request.device, list(known))

@@ -1,0 +1,24 @@
+"""Where a model lies that was written anew for an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...profiler.identity import identify
+
+KNOWN_BY = 12  # digits of a hash
+
+
+def converted(model: Path, folder: Path, ending: str) -> Path:
+    """Return the place of a model's other form: checkpoints of one name, or of one path over time, never share it.
+
+    Args:
+        model: folder of Hugging Face.
+        folder: where other forms lie.
+        ending: of the form, number format included.
+
+    Raises:
+        ModelError: it is no such folder.
+    """
+    who = identify(model)
+    return folder / f"{who.name}.{who.weights_hash[:KNOWN_BY]}.{ending}"

@@ -1,0 +1,144 @@
+"""What decides in a store decides in its copy: which profile's cells make a surface, and which plan counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spectune.db.everything import everything
+from spectune.db.folder import read_folder, write_folder
+from spectune.db.merge import merge
+from spectune.db.shared import SharedEvent, SharedPlan, SharedSurface
+from spectune.db.sql_store import SqlStore
+from spectune.profiler.records.measurement import Measurement
+
+from .empty_stores import Open, new
+from .postgres_server import postgres
+from .store_records import SETUP, cell, other_surface, surface
+
+__all__ = ["new", "postgres"]
+
+FAILED = Measurement(batch=1, context_tokens=128, tokens=64, failure="out of memory")
+BY = {"by": "ada", "reason": "faster"}
+
+
+def profile(store: SqlStore, *cells: Measurement) -> None:
+    journal = store.open_profile("key")
+    journal.finish_surfaces([surface(*cells)])
+    journal.finish()
+
+
+def surface_of(store: SqlStore) -> SharedSurface:
+    (found,) = (item for item in everything(store) if isinstance(item, SharedSurface))
+    return found
+
+
+def keep_plans(store: SqlStore, *notes: str) -> None:
+    for note in notes:
+        store.add_plan(f'"{note}"', device="device", device_kind="kind", **SETUP)
+
+
+def counting(store: SqlStore) -> str:
+    return store.newest_plan(device="device", **SETUP)
+
+
+@pytest.mark.parametrize("folders", [("alice", "bob"), ("both", "both")])
+def test_profiles_of_two_stores_stay_apart_though_they_share_a_number(
+    new: Open, tmp_path: Path, folders: tuple[str, str]
+) -> None:
+    alice, bob, other = new(), new(), new()
+    profile(alice, cell(1, 1.0), cell(3, 3.0))
+    profile(bob, cell(2, 2.0))
+    list(write_folder(everything(bob), tmp_path / folders[1]))
+    list(write_folder(everything(alice), tmp_path / folders[0]))  # read first: what is older is left out
+    assert merge(other, lambda: read_folder(tmp_path)).added == {"measurement": 3}
+    assert other.surfaces() == bob.surfaces()
+
+
+def test_surfaces_of_one_profile_stay_together(new: Open, tmp_path: Path) -> None:
+    store, other = new(), new()
+    surfaces = [surface(cell(1, 1.0)), surface(cell(1, 2.0), key=other_surface("role"))]
+    store.open_profile("key").finish_surfaces(surfaces)
+    list(write_folder(everything(store), tmp_path))
+    merge(other, lambda: read_folder(tmp_path))
+    found = [item for item in everything(other) if isinstance(item, SharedSurface)]
+    assert [each.profile for item in found for each in item.cells] == [1, 1]
+
+
+def test_a_shape_that_fails_again_comes_in_again(new: Open) -> None:
+    store, other = new(), new()
+    for ms in (1.0, 2.0):
+        profile(store, cell(1, ms), FAILED)
+        assert merge(other, lambda: everything(store)).added == {"measurement": 2}
+    assert other.surfaces() == store.surfaces() == [surface(cell(1, 2.0), FAILED)]
+    assert merge(other, lambda: everything(store)).added == {}
+
+
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_a_cell_that_was_lacking_joins_its_profile(new: Open, lacking: int) -> None:
+    store, other = new(), new()
+    cells = [cell(1, 1.0)]
+    cells.insert(lacking, FAILED)
+    profile(store, *cells)
+    whole = surface_of(store)
+    merge(other, lambda: [replace(whole, cells=(whole.cells[1 - lacking],))])
+    merge(other, lambda: [whole])
+    assert other.surfaces() == store.surfaces()
+
+
+def test_the_plan_promoted_last_counts_in_a_copy_too(new: Open) -> None:
+    store, other = new(), new()
+    keep_plans(store, "first", "second")
+    store.promote_plan(2, **BY)
+    store.promote_plan(1, **BY)
+    merge(other, lambda: everything(store))
+    assert counting(other) == counting(store) == '"first"'
+
+
+@pytest.mark.parametrize("is_setup_known", [False, True])
+def test_a_plan_retired_since_an_earlier_export_comes_in_retired(
+    new: Open, tmp_path: Path, is_setup_known: bool
+) -> None:
+    store, other = new(), new()
+    keep_plans(other, *(["own"] if is_setup_known else []))
+    keep_plans(store, "good", "bad")
+    list(write_folder(everything(store), tmp_path / "2026-01"))
+    store.retire_plan(2, **BY)
+    list(write_folder(everything(store), tmp_path / "2026-02"))
+    merge(other, lambda: read_folder(tmp_path))
+    assert counting(other) == counting(store) == '"good"'
+
+
+def test_what_two_files_tell_of_a_plan_happened_once(new: Open, tmp_path: Path) -> None:
+    store, other = new(), new()
+    keep_plans(store, "plan")
+    store.promote_plan(1, **BY)
+    list(write_folder(everything(store), tmp_path / "2026-01"))
+    store.retire_plan(1, **BY)
+    list(write_folder(everything(store), tmp_path / "2026-02"))
+    merge(other, lambda: read_folder(tmp_path))
+    assert other.plan_events(1) == store.plan_events(1)
+
+
+def test_a_plan_that_was_here_is_not_retired_from_elsewhere(new: Open) -> None:
+    store, other = new(), new()
+    keep_plans(store, "first", "second")
+    merge(other, lambda: everything(store))
+    store.retire_plan(2, **BY)
+    merge(other, lambda: everything(store))
+    assert counting(other) == '"second"'
+
+
+def test_a_clock_that_was_set_back_revives_no_plan(new: Open) -> None:
+    store, other = new(), new()
+    keep_plans(store, "first", "second")
+    first, second = everything(store)
+    assert isinstance(second, SharedPlan)
+    events = (
+        SharedEvent(action="promoted", created="2026-02-01T12:00:00+00:00", **BY),
+        SharedEvent(action="retired", created="2026-01-01T12:00:00+00:00", **BY),
+    )
+    merge(other, lambda: [first, replace(second, events=events)])
+    assert counting(other) == '"first"'
