@@ -1,16 +1,15 @@
 """Are plans for other engines the best settings there, and do they keep their promise?
 
-For every engine that runs here, on the demo family: spectune profiles it and plans, which is timed. At once the plan
-and plain decoding race on the prompts of the profile against what was promised, at the machine's pace of that race:
-plain decoding tells it, and the error as promised stands beside. All of that is done `--repeats` times, and the medians
-count: a shared machine has another pace every minute, and plain decoding, which waits for memory, tells it of copies,
-which wait for arithmetic, only on average. Then a full sweep runs every setting, plain decoding, every drafter at
-lengths 1 to 8 and the engine's own n-gram sources, on prompts that nobody has seen. Every plan's setting, plain
-decoding and the sweep's best few race again on four times as many of them, four times, their engines started anew. The
-best is that setting of the sweep which was the fastest in the other three races: the fastest of many in a race of its
-own is partly lucky, and no setting's real speed. `of_any` is the same beside all that raced: lengths between the
-sweep's, which other profiles' plans found, are among them. All settings of a concurrency run at once, in turns of
-random order, and the drift of the moments is taken out.
+For every engine that runs here, on the demo family: a full sweep runs every setting, plain decoding, every drafter at
+lengths 1 to 8 and the engine's own n-gram sources, on prompts that no profile sees. Then spectune profiles the engine
+and plans, which is timed. At once the plan and plain decoding race on the prompts of the profile against what was
+promised, at the machine's pace of that race: plain decoding tells it, and the error as promised stands beside. And at
+once the plan's setting, plain decoding and the sweep's best few race on four times as many prompts as were swept. All
+of that is done `--repeats` times, and the medians count. A shared machine has another pace every minute, plain
+decoding, which waits for memory, tells it of copies, which wait for arithmetic, only on average, and which setting is
+the fastest changes with it; so plans race when they are made. The best is that setting of the sweep which was the
+fastest in the other repeats: the fastest of many in a race of its own is partly lucky, and no setting's real speed. All
+settings of a race run at once, in turns of random order, and the drift of the moments is taken out.
 
 Where an engine lets acceptance be set by hand, what was set must come back from its counters.
 
@@ -31,6 +30,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,8 @@ from sweep import profiled_prompts  # isort: skip
 
 LENGTHS = range(1, 9)
 PROFILE_PROMPTS, NEW_TOKENS = 32, 96
-ONE_BY_ONE = 24  # prompts of the profile of an engine that decodes one at a time, and takes that much longer
-FINALISTS = 3  # of the sweep, beside the plan and plain decoding
-FINALS = 4  # races over all prompts, of engines started anew: a setting is faster from one start than from another
+ONE_BY_ONE = 16  # prompts of the profile of an engine that decodes one at a time, and takes that much longer
+FINALISTS = 4  # of the sweep, beside the plan and plain decoding
 PROMISE_TURNS = 48  # at least: every prompt is decoded as often as every other
 SYNTHETIC = (0.8, 0.6, 0.4, 0.2)
 SYNTHETIC_TOKENS = 40000  # emitted under acceptance set by hand; its sampling error is then well below the 2 %
@@ -121,27 +120,29 @@ def raced(engine: MeasuredEngine, store: Store, asked: argparse.Namespace) -> tu
     facts = engine.facts
     wanted = [int(part) for part in asked.concurrencies.split(",")]
     able = tuple(c for c in wanted if facts.most_concurrency is None or c <= facts.most_concurrency)
-    planned: list[tuple[Plan, float]] = []
-    promises: list[list[Json]] = []
+    sweeps = {concurrency: _swept(engine, concurrency, asked) for concurrency in able}
+    planning_s: list[float] = []
+    races: dict[int, list[Json]] = {concurrency: [] for concurrency in able}
     for _ in range(asked.repeats):
-        planned.append(_planned(engine, store, able))
-        promises.append([_promise(engine, cell) for cell in planned[-1][0].cells])  # at once: the machine drifts
-    planning_s = statistics.median(seconds for _, seconds in planned)
+        plan, seconds = _planned(engine, store, able)
+        planning_s.append(seconds)
+        for cell in plan.cells:  # at once: the machine drifts
+            found = _promise(engine, cell)
+            races[cell.batch].append(found | {"final": _final(engine, cell, sweeps[cell.batch])})
     rows: list[Json] = []
     checks: dict[str, bool] = {}
-    for place, concurrency in enumerate(able):
-        cells = [plan.cells[place] for plan, _ in planned]
+    for concurrency, sweep in sweeps.items():
         row: Json = {"engine": facts.name, "version": facts.version, "concurrency": concurrency}
-        row |= _one_concurrency(engine, cells, asked)
-        for own, promise in zip(row["plans"], promises, strict=True):
-            own |= promise[place]
-        row["planning_s"] = [seconds for _, seconds in planned]  # of all concurrencies
+        row |= _judged(sweep, races[concurrency])
+        row["planning_s"] = planning_s  # of all concurrencies
         rows.append(row)
         checks |= _verdicts(row)
     sweeps_s = sum(row["sweep_s"] for row in rows)
-    share = planning_s / sweeps_s
-    told = f"{facts.name}: planning took {planning_s:.0f} s, {share:.3f} of the sweeps' {sweeps_s:.0f} s"
-    checks[told] = share <= MOST_OF_SWEEP
+    middle_s = statistics.median(planning_s)
+    share = middle_s / sweeps_s
+    checks[f"{facts.name}: planning took {middle_s:.0f} s, {share:.3f} of the sweeps' {sweeps_s:.0f} s"] = (
+        share <= MOST_OF_SWEEP
+    )
     return rows, checks
 
 
@@ -198,49 +199,71 @@ def _raced(engine: MeasuredEngine, cell: PlanCell) -> tuple[Key, Key]:
     return (cell.batch, setting_of(engine, (cell.policy, cell.drafter))), (cell.batch, None)
 
 
-def _one_concurrency(engine: MeasuredEngine, cells: Sequence[PlanCell], asked: argparse.Namespace) -> Json:
-    """Sweep one concurrency, and race its plans beside the best again."""
+@dataclass(frozen=True)
+class Sweep:
+    """Every setting of a concurrency, and how long that took."""
+
+    seconds: float
+    speeds: dict[Key, float]
+
+    @property
+    def best(self) -> list[Key]:
+        """The fastest few."""
+        return sorted(self.speeds, key=lambda key: -self.speeds[key])[:FINALISTS]
+
+
+def _swept(engine: MeasuredEngine, concurrency: int, asked: argparse.Namespace) -> Sweep:
     fresh = _prompts(engine, evaluation_prompts()[: asked.prompts])
     room = max(len(prompt) for prompt in fresh) + NEW_TOKENS + 64
-    concurrency = cells[0].batch
-    owns, plain = [_raced(engine, cell)[0] for cell in cells], _raced(engine, cells[0])[1]
     field = [(concurrency, setting) for setting in _every(engine)]
     start = time.monotonic()
     with stable(engine, capacity=room, new_tokens=NEW_TOKENS) as stall:
         stall.take(field, fresh, turns=max(3, asked.passes * len(fresh) // concurrency))
-        swept = {key: speed(turns) for key, turns in by_key(stall.turns).items()}
-    sweep_s = time.monotonic() - start
-    _show(concurrency, swept)
-    best = sorted(swept, key=lambda key: -swept[key])[:FINALISTS]
-    unseen, runners = _prompts(engine, evaluation_prompts()), list(dict.fromkeys([*owns, plain, *best]))
-    finals = [_speeds(engine, runners, unseen, math.ceil(len(unseen) / concurrency), seed) for seed in range(FINALS)]
-    final = {key: statistics.mean(one[key] for one in finals) for key in runners}
-    of_sweep = [key for key in runners if key in swept]
-    winner = max(of_sweep, key=lambda key: final[key])
+        speeds = {key: speed(turns) for key, turns in by_key(stall.turns).items()}
+    _show(concurrency, speeds)
+    return Sweep(time.monotonic() - start, speeds)
+
+
+def _final(engine: MeasuredEngine, cell: PlanCell, sweep: Sweep) -> dict[str, float]:
+    """Race a plan's setting against plain decoding and the best of the sweep, on prompts that the profile has not seen.
+
+    Returns:
+        tokens/s by the setting's name; the plan's as "plan".
+    """
+    unseen, (own, plain) = _prompts(engine, evaluation_prompts()), _raced(engine, cell)
+    speeds = _speeds(engine, [own, plain, *sweep.best], unseen, 1)
+    found = {"plan": speeds[own]} | {_name(key): speeds[key] for key in dict.fromkeys([plain, *sweep.best])}
+    shown = {name: round(value, 1) for name, value in found.items()}
+    print(f"{cell.batch} at once: {shown}", flush=True)
+    return found
+
+
+def _judged(sweep: Sweep, races: list[Json]) -> Json:
+    """Return what the races of all plans of one concurrency say."""
+    finals = [race["final"] for race in races]
+    contest = [_name(key) for key in sweep.best]
+    for race in races:
+        own = race["final"]
+        race["tokens_per_s"] = own["plan"]
+        race["of_best"] = own["plan"] / own[_best(finals, own, contest)]
+        race["of_plain"] = own["plan"] / own["plain"]
+        race["covered_on_unseen_prompts"] = race["interval"][0] <= own["plan"] <= race["interval"][1]
+    winner = max(contest, key=lambda name: statistics.mean(one[name] for one in finals))
     return {
-        "plans": [
-            {
-                "tokens_per_s": final[own],
-                "of_best": statistics.mean(one[own] / one[_best(finals, one, of_sweep)] for one in finals),
-                "of_any": statistics.mean(one[own] / one[_best(finals, one, runners)] for one in finals),
-                "covered_on_unseen_prompts": cell.prediction.low <= final[own] <= cell.prediction.high,
-            }
-            for own, cell in zip(owns, cells, strict=True)
-        ],
-        "plain_tokens_per_s": final[plain],
-        "best": _name(winner),
-        "best_tokens_per_s": final[winner],
-        "finals": [{_name(key): value for key, value in one.items()} for one in finals],
-        "settings": len(field),
-        "sweep_s": sweep_s,
-        "sweep": {_name(key): value for key, value in swept.items()},
+        "plans": races,
+        "plain_tokens_per_s": statistics.mean(one["plain"] for one in finals),
+        "best": winner,
+        "best_tokens_per_s": statistics.mean(one[winner] for one in finals),
+        "settings": len(sweep.speeds),
+        "sweep_s": sweep.seconds,
+        "sweep": {_name(key): value for key, value in sweep.speeds.items()},
     }
 
 
-def _best(finals: Sequence[dict[Key, float]], judged: dict[Key, float], among: Sequence[Key]) -> Key:
+def _best(finals: Sequence[dict[str, float]], judged: dict[str, float], among: Sequence[str]) -> str:
     """Return which of some is the fastest by all races but one: in that one its luck is nobody's choice."""
-    others = [one for one in finals if one is not judged]
-    return max(among, key=lambda key: sum(one[key] for one in others))
+    others = [one for one in finals if one is not judged] or finals
+    return max(among, key=lambda name: sum(one[name] / one["plain"] for one in others))
 
 
 def _speeds(
@@ -269,7 +292,7 @@ def _verdicts(row: Json) -> dict[str, bool]:
     labels = ", ".join(dict.fromkeys(plan["plan"] for plan in plans))
     every = ", ".join(f"{plan['of_best']:.3f}" for plan in plans)
     errors = ", ".join(f"{plan['error_at_pace']:+.1%}" for plan in plans)
-    times = min(plan["tokens_per_s"] for plan in plans) / row["plain_tokens_per_s"]  # none may be below plain decoding
+    times = min(plan["of_plain"] for plan in plans)  # none may be below plain decoding
     promise = f"{error:+.1%} off the promise at the machine's pace ({errors}; {as_promised:+.1%} as promised)"
     return {
         f"{where}: {labels}: {of_best:.3f} of the best ({every})": of_best >= LEAST_OF_BEST,

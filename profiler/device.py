@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from ..errors import DeviceError
 from .cpu import read_cpu
-from .gpu import read_gpus
+from .gpu import find_gpu, read_gpus
 from .records.device import Device
 
 LIBRARIES = ("torch", "transformers", "numpy")  # what computes forwards and rounds
@@ -22,22 +22,22 @@ def detect(spec: str = "auto") -> Device:
             the first GPU that the installed PyTorch can use, else the CPU.
 
     Raises:
-        DeviceError: the name is unknown or the device is not there.
+        DeviceError: the name is unknown, the device is not there, or CUDA may mean another GPU by that number.
     """
     libraries = library_versions()
     if spec == "auto":
-        gpus = read_gpus(libraries)
-        return gpus[0] if gpus and _torch_has_cuda() else read_cpu(libraries)
+        gpu = find_gpu(0, libraries) if _torch_has_cuda() else None
+        return gpu or read_cpu(libraries)
     if spec == "cpu":
         return read_cpu(libraries)
     found = re.fullmatch(r"cuda:(\d+)", spec)
     if not found:
         raise DeviceError(f"unknown device {spec!r}; use 'auto', 'cpu' or 'cuda:N', for example 'cuda:0'")
-    gpus = read_gpus(libraries)
-    if int(found[1]) >= len(gpus):
-        here = ", ".join(gpu.label for gpu in gpus) or "no GPU"
+    gpu = find_gpu(int(found[1]), libraries)
+    if gpu is None:
+        here = ", ".join(gpu.label for gpu in read_gpus(libraries)) or "no GPU"
         raise DeviceError(f"{spec} is not here (the driver shows {here}); use --device cpu, or check nvidia-smi")
-    return gpus[int(found[1])]
+    return gpu
 
 
 def detect_all() -> tuple[Device, ...]:

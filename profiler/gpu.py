@@ -6,7 +6,7 @@ import re
 
 import pynvml
 
-from .nvml import Handle, board_of, is_slice, nvml_session, optional, visible_handles
+from .nvml import Handle, board_of, is_slice, nvml_session, optional, require_known_order, visible_handles
 from .records.device import Device
 
 MIG_IN_NAME = re.compile(r"\bMIG (\S+)$")  # "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
@@ -25,6 +25,20 @@ def read_gpus(libraries: tuple[tuple[str, str], ...]) -> tuple[Device, ...]:
         if not is_there:
             return ()
         return tuple(_gpu(index, handle, libraries) for index, handle in enumerate(visible_handles()))
+
+
+def find_gpu(index: int, libraries: tuple[tuple[str, str], ...]) -> Device | None:
+    """Return the GPU that CUDA and PyTorch count as `index`, None where there are fewer.
+
+    Raises:
+        DeviceError: as `read_gpus`, or CUDA may count the GPUs here in another order.
+    """
+    gpus = read_gpus(libraries)
+    if index >= len(gpus):
+        return None
+    with nvml_session():
+        require_known_order()
+    return gpus[index]
 
 
 def _gpu(index: int, handle: Handle, libraries: tuple[tuple[str, str], ...]) -> Device:

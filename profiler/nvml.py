@@ -66,6 +66,26 @@ def visible_handles() -> list[Handle]:
     return [handle for given in named for handle in _slices(given)]
 
 
+def require_known_order() -> None:
+    """Refuse to say which GPU a number means where CUDA counts otherwise than the driver: the fastest model first.
+
+    Raises:
+        DeviceError: GPUs of several models are here, and they are counted or named by number.
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or all(
+        entry.strip().startswith(("GPU-", "MIG-")) for entry in named
+    ):
+        return
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    models = sorted({pynvml.nvmlDeviceGetName(handle) for handle in handles})
+    if len(models) > 1:
+        raise DeviceError(
+            f"the GPUs here are of several models ({', '.join(models)}), which CUDA counts otherwise than the driver; "
+            "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPU- uuids in CUDA_VISIBLE_DEVICES"
+        )
+
+
 def handle_of(device: Device) -> Handle:
     """Return the handle of a GPU that was found before.
 

@@ -96,9 +96,10 @@ def drafting(kind: str, drafter: Drafter, **setup: tuple[int, ...]) -> tuple[Sch
     return always(RoundSetup(policy=POLICIES[kind], drafter="it", **setup)), {"it": drafter}
 
 
-def drafter_for(kind: str, model: CausalModel, slots: int) -> Drafter:
+def drafter_for(kind: str, model: CausalModel, slots: int, *, on_device: bool = False) -> Drafter:
     """Return a model drafter, or the text itself for prompt lookup."""
-    return LookupDrafter() if kind == "lookup" else ModelDrafter(model, slots=slots, capacity=CAPACITY)
+    own = ModelDrafter(model, slots=slots, capacity=CAPACITY, on_device=on_device)
+    return LookupDrafter() if kind == "lookup" else own
 
 
 def random_requests(count: int, *, tokens: int, temperature: float = 0.0, vocabulary: int = 24) -> list[Request]:

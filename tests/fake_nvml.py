@@ -56,6 +56,7 @@ Handle = Gpu | Slice
 def install(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu) -> None:
     """Let pynvml answer for a machine with these GPUs; a name that pynvml does not have is an error."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     for name, answer in _answers(gpus).items():
         monkeypatch.setattr(pynvml, name, answer)
 

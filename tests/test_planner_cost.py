@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from spectune.errors import MeasurementError, PlanError
+from spectune.planner.growth.room import READ_TOGETHER
 from spectune.planner.pricing.cost import Cell, CellCosts, captured_size, cell_costs, cells_of
 from spectune.planner.pricing.table import cost_table
 from spectune.planner.replay.replay import Replay
@@ -168,7 +169,21 @@ def test_a_larger_tree_than_measured_is_refused() -> None:
 
 def test_a_wider_draft_than_measured_is_refused() -> None:
     with pytest.raises(PlanError, match="draft of small of 4 tokens was not measured, at most 3"):
-        costs(Cell(batch=2, context=150)).times(one_round(100, catch_up=4), "chain", "small")
+        costs(Cell(batch=2, context=150)).times(one_round(100, widths=(1, 4)), "chain", "small")
+
+
+@pytest.mark.parametrize(
+    ("committed", "ms"),
+    [
+        (3, 3.0),
+        (4, 3.0 + 1.0),
+        (READ_TOGETHER, 10 * 3.0 + 2.0),  # 3 of 32 at once, ten times, and two
+        (READ_TOGETHER + 1, 2 * (10 * 3.0 + 2.0) + 1.0),  # two sequences one by one, then the newest of both
+    ],
+)
+def test_what_was_committed_since_the_drafter_ran_is_read_as_the_decoder_reads_it(committed: int, ms: float) -> None:
+    found = costs(Cell(batch=2, context=150)).times(one_round(100, catch_up=committed, widths=(1,)), "chain", "small")
+    assert found.draft_ms.tolist() == [ms]
 
 
 def test_a_kind_without_host_time_is_refused() -> None:

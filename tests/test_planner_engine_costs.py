@@ -84,7 +84,7 @@ def test_between_two_measured_lengths_the_price_lies_between_and_is_less_certain
 def test_no_part_of_a_round_costs_less_than_nothing() -> None:
     noisy = [sample(shape(PLAIN, 0), 6.0), sample(shape("small", 2), 5.5), sample(shape("small", 8), 9.0)]
     costs = fit_costs(noisy)
-    assert min(costs.plain_ms, costs.drafting_ms, costs.token_ms, *costs.forward_ms.values()) >= 0.0
+    assert min(costs.plain_ms, costs.drafting_ms, *costs.token_ms, *costs.forward_ms.values()) >= 0.0
 
 
 def test_plain_decoding_has_to_be_among_the_samples() -> None:
@@ -110,3 +110,33 @@ def test_nothing_is_guessed_beyond_what_was_measured(asked: RoundShape, reason: 
 def test_without_any_search_none_is_priced() -> None:
     with pytest.raises(PlanError, match="no round of lookup"):
         fit_costs(MEASURED[:5]).at(shape("lookup:2-2", 4, drafted=1.0, share=0.5))
+
+
+def bent(one: RoundShape) -> float:
+    """The first two tokens of a draft are nearly free, as where a forward waits for memory."""
+    together = one.drafted / one.share if one.share else 0.0
+    verifying = 0.1 * min(together, 2.0) + 0.7 * max(together - 2.0, 0.0)
+    return 3.0 + one.share * verifying + FORWARD.get(one.source, 0.0) * one.drafted
+
+
+def test_a_search_that_drafts_often_and_little_does_not_pay_for_one_that_drafts_seldom_and_much() -> None:
+    often, seldom = shape("lookup:1-1", 4, drafted=2.6, share=0.8), shape("lookup:2-2", 16, drafted=2.7, share=0.3)
+    known = [
+        shape(PLAIN, 0),
+        *(shape(source, length) for source in FORWARD for length in (2, 8)),
+        shape("lookup:3-3", 4, drafted=1.2, share=0.5),
+        shape("lookup:3-3", 8, drafted=1.6, share=0.35),
+        shape("lookup:3-3", 16, drafted=2.2, share=0.2),
+    ]
+    costs = fit_costs([sample(one, bent(one), 0.0) for one in known])
+    for asked in (often, seldom):
+        assert costs.at(asked).ms == pytest.approx(bent(asked), rel=0.05)
+    assert costs.at(seldom).ms > 1.1 * costs.at(often).ms
+
+
+def test_a_hasty_timing_moves_the_line_little() -> None:
+    unlucky = sample(shape("lookup:2-2", 8, drafted=2.0, share=0.5), 30.0, error=1.0)
+    asked = shape("lookup:4-4", 8, drafted=2.5, share=0.35)
+    assert fit_costs([*MEASURED, unlucky]).at(asked).ms == pytest.approx(law(asked), rel=0.05)
+    sure = sample(unlucky.shape, 30.0, error=0.0)
+    assert fit_costs([*MEASURED, sure]).at(asked).ms > 1.1 * law(asked)

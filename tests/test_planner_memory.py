@@ -106,10 +106,12 @@ def test_a_footprint_of_nothing_is_refused(wrong: tuple[int, int]) -> None:
         Footprint(weight_bytes=wrong[0], kv_bytes_per_token=wrong[1])
 
 
+@pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("kind", POLICIES)
-def test_no_forward_of_a_drafter_is_wider_than_the_widest_layer(kind: str) -> None:
+def test_no_forward_of_a_drafter_is_wider_than_the_widest_layer(kind: str, on_device: bool) -> None:
     llama = tiny_llama(layers=2, seed=0)
-    schedule, drafters = drafting(kind, drafter_for(kind, LeanModel(perturbed(llama, 0.06)), 3))
+    drafter = drafter_for(kind, LeanModel(perturbed(llama, 0.06)), 3, on_device=on_device)
+    schedule, drafters = drafting(kind, drafter)
     done = run(LeanModel(llama), random_requests(7, tokens=16, temperature=0.8), schedule, drafters)
     assert max((width for one in done.rounds for width in one.widths), default=0) <= widest_layer(POLICIES[kind])
 

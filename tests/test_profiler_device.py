@@ -139,6 +139,23 @@ def test_gpus_are_counted_within_the_visible_ones(
 
 
 @pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(("visible", "is_known"), [("GPU-b", True), ("1", False), (None, False)])
+def test_a_number_among_gpus_of_several_models_is_refused_unless_the_order_is_known(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, is_known: bool
+) -> None:
+    assert detect("cuda:1").uuid == "GPU-b"
+    monkeypatch.delenv("CUDA_DEVICE_ORDER")
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    if is_known:
+        assert detect("cuda:0").uuid == "GPU-b"
+    else:
+        with pytest.raises(DeviceError, match=r"several models \(Test a, Test b\).*set CUDA_DEVICE_ORDER=PCI_BUS_ID"):
+            detect("cuda:0")
+    assert detect("cpu").kind == "cpu" and len(detect_all()) >= 2
+
+
+@pytest.mark.usefixtures("two_gpus")
 def test_a_shortened_uuid_among_the_visible_ones_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "first")
     with pytest.raises(DeviceError, match="'first'"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -102,6 +103,45 @@ def test_every_way_of_reading_is_caught(way: str) -> None:
 @pytest.mark.parametrize("is_open", [[True, True], [True, False], [False, False]])
 def test_on_a_cpu_the_host_knows_at_once_whether_anybody_drafts(is_open: list[bool]) -> None:
     assert News(torch.device("cpu")).none_open(torch.tensor(is_open)) == (not any(is_open))
+
+
+class Sent:
+    """Stands for an event of a GPU that is `behind`: word of a layer arrives so many layers later, or is waited for."""
+
+    behind = 0
+    sent: ClassVar[list[Sent]] = []
+
+    def __init__(self) -> None:
+        self.waited = False
+
+    def record(self, stream: object) -> None:
+        self.sent.append(self)
+
+    def query(self) -> bool:
+        return self.sent.index(self) < len(self.sent) - self.behind
+
+    def synchronize(self) -> None:
+        self.waited = not self.query()
+
+
+@pytest.mark.parametrize(
+    ("behind", "heard", "waited"),
+    [(0, [False, False, True], 0), (1, [False, False, False, True], 0), (3, [False, False, False, True], 3)],
+)
+def test_a_gpu_is_at_most_one_layer_behind(
+    monkeypatch: pytest.MonkeyPatch, behind: int, heard: list[bool], waited: int
+) -> None:
+    """Sequences stop drafting in the third layer."""
+    monkeypatch.setattr(Sent, "behind", behind)
+    monkeypatch.setattr(Sent, "sent", [])
+    monkeypatch.setattr(torch.cuda, "Event", Sent)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    news, told = News(torch.device("cuda")), list[bool]()
+    for is_open in ([True, True], [False, True], [False, False], [False, False]):
+        told.append(news.none_open(torch.tensor(is_open)))
+        if told[-1]:
+            break
+    assert told == heard and sum(event.waited for event in Sent.sent) == waited
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use")

@@ -36,8 +36,8 @@ def lookup(ngram: int, length: int) -> Way:
 
 
 def true_ms(length: int, step_ms: float = 0.0) -> float:
-    """Return a law with a step at 8 tokens."""
-    return 10.0 + 0.5 + 0.3 * length + (step_ms if length >= 8 else 0.0)
+    """Return a law in which 4 tokens may be dearer than more of them, as where a kernel for few ends."""
+    return 10.0 + 0.5 + 0.3 * length + (step_ms if length == 4 else 0.0)
 
 
 def inputs(noise: float, error: float, *, seed: int = 1, step_ms: float = 0.0) -> EngineInputs:
@@ -60,7 +60,7 @@ def test_a_search_has_the_price_of_every_length_that_another_one_was_timed_at() 
     for ngram in SEARCHES:
         for length in LENGTHS:
             assert told[lookup(ngram, length)] == pytest.approx(true_ms(length, 2.0), rel=0.01)
-    assert prices(as_timed)[lookup(1, 8)] != pytest.approx(true_ms(8, 2.0), rel=0.02)  # else pooling tells nothing new
+    assert prices(as_timed)[lookup(1, 4)] != pytest.approx(true_ms(4, 2.0), rel=0.02)  # else pooling tells nothing new
 
 
 def test_searches_of_one_length_cost_the_same_whatever_their_timings_were() -> None:
@@ -87,7 +87,7 @@ def test_noisy_timings_lead_to_better_choices_when_they_are_pooled() -> None:
     alone = [share(one) for one in drawn]
     together = [share(pooled(one, walks_of(one))) for one in drawn]
     assert np.mean(together) > np.mean(alone) and min(together) > min(alone)
-    assert min(together) > 0.97
+    assert np.mean(together) > 0.995 and min(together) > 0.95
 
 
 def test_what_timings_are_sure_of_stays_and_what_they_are_not_is_pulled_together() -> None:

@@ -31,7 +31,7 @@ from ..runtime.shapes import ForwardShapes, room_of
 from ..runtime.shapes.lockstep import LockstepShapes, follow
 from .family import settled_regime, torch_device
 from .measuring.holding import held
-from .measuring.timing import DRAFT_TOKENS, resumed_domain, runner_for
+from .measuring.timing import draft_tokens, resumed_domain, runner_for
 from .parts import finished_surfaces
 from .request import Identities, Models
 from .steps import Progress
@@ -108,7 +108,7 @@ def profile_latency(
         surfaces = finished_surfaces(journal)
         if surfaces is None:
             progress("loading", 0.0)
-            domains = [_domain(request, role) for _, role in _timed(request, identities)]
+            domains = [_domain(request, device, role) for _, role in _timed(request, identities)]
             with _runners(request, identities, device, domains) as runners:
                 surfaces = measure(
                     runners,
@@ -135,8 +135,8 @@ def profile_latency(
 
 def follow_rank(request: LatencyRequest) -> int:
     """Run forwards in step with the process that measures, until it ends; return how many there were."""
-    domain = _domain(request, "verify")
-    dtype = detect(request.device).dtype_for(request.dtype)
+    device = detect(request.device)
+    domain, dtype = _domain(request, device, "verify"), device.dtype_for(request.dtype)
     model = load_parallel(str(request.models.target), dtype=dtype, ranks=request.ranks)
     try:
         return follow(_share(model, "", request, domain))
@@ -155,14 +155,14 @@ def _timed(request: LatencyRequest, identities: Identities) -> list[tuple[ModelI
     return timed
 
 
-def _domain(request: LatencyRequest, role: str) -> Domain:
+def _domain(request: LatencyRequest, device: Device, role: str) -> Domain:
     contexts, batches = tuple(sorted(set(request.contexts))), tuple(sorted(set(request.batches)))
     kind = role.partition(":")[0]
     if kind == "prefill":
         return Domain(batches=batches, contexts=(0,), least_tokens=1, most_tokens=contexts[-1])
     if kind == RESUME:
         return resumed_domain(batches, contexts)
-    drafted = dict.fromkeys(DRAFT_ROLES, DRAFT_TOKENS) | {"loop": LOOP_WIDTH}
+    drafted = dict.fromkeys(DRAFT_ROLES, draft_tokens(device)) | {"loop": LOOP_WIDTH}
     tokens = drafted.get(kind, request.most_tokens)
     return Domain(batches=batches, contexts=contexts, most_tokens=tokens)
 

@@ -53,7 +53,7 @@ def preview(request: ProfileRequest) -> Preview:
         device=device.label,
         models=tuple(
             ModelPreview(name=name, role=role, first=tuple(domain.coarse()), domain=domain)
-            for name, role, domain in zip(names, roles, domains_of(request, requests), strict=True)
+            for name, role, domain in zip(names, roles, domains_of(request, device, requests), strict=True)
         ),
         held_out=request.held_out,
         texts=len(requests),

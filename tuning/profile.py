@@ -90,7 +90,7 @@ def profile(
     require_regime(regime, device, request.models)
     identities = identify_all(request.models)
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
-    domains = domains_of(request, [asked for workload in workloads for asked in workload.requests])
+    domains = domains_of(request, device, [asked for workload in workloads for asked in workload.requests])
     kept = recipe or recipe_of(request.record)
     with held(device, identities, store, wait_s=lock_wait_s) as disturbed:
         journal = store.open_profile(request_key(request, device, identities, workloads, domains, kept), fresh)

@@ -2,11 +2,15 @@
 
 Of one concurrency, a round that drafts with a share s of its sequences, d tokens per sequence on average, takes
 
-    T = a + o s + v d + m f        f = d where a model m drafts, 0 where the text does
+    T = a + s (o + V(d / s)) + m f        f = d where a model m drafts, 0 where the text does
 
-a is a plain round, o what speculating costs whatever the length, v a verified token, m a forward of the drafter. They
-are fitted together over all sources, none negative, errors counted relatively: every source verifies at one price.
-Engines have steps that no straight line has, so each source is then scaled to go through what was measured of it, and
+a is a plain round, o what speculating costs whatever the length, V verifying so many drafted tokens, m a forward of the
+drafter. V is a broken line that bends at `BENDS`: a few tokens more in a forward that waits for memory cost less than
+as many more in one that computes, and searches that draft often and little would else pay for those that draft seldom
+and much. All are fitted together over all sources, none negative, errors counted relatively: every source verifies at
+one price. What no measurement tells of a bend stays straight.
+
+Engines have steps that no such line has, so each source is then scaled to go through what was measured of it, and
 between two measured lengths by the straight line between their scales.
 
 Source: non-negative least squares, Lawson and Hanson 1974, chapter 23.
@@ -17,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +31,10 @@ from ...errors import PlanError
 Floats = NDArray[np.float64]
 PLAIN = "plain"  # the source that drafts nothing
 PLAIN_WEIGHT = 10.0  # of plain decoding in the fit: what seldom drafts must cost what it does, not more and not less
+BENDS = (2.0, 4.0, 8.0)  # drafted tokens of a sequence in one round
+PIECES = slice(2, 3 + len(BENDS))  # of V, among the coefficients
+CERTAIN = 0.03  # relative error of a sample below which it counts no more
+STRAIGHT = 0.3  # a timing that is 3 % off weighs as much as neighbouring pieces of V a tenth of a plain round apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +93,8 @@ class RoundCosts:
     """The cost of rounds at one concurrency.
 
     Attributes:
-        plain_ms, drafting_ms, token_ms: a, o and v.
+        plain_ms, drafting_ms: a and o.
+        token_ms: what a verified token costs in each piece of V, the last of which has no end.
         forward_ms: m of each drafter.
         scales: of each source, by measured length, what was measured over what the line says.
         errors: likewise, relative standard errors of what was measured.
@@ -94,7 +104,7 @@ class RoundCosts:
 
     plain_ms: float
     drafting_ms: float
-    token_ms: float
+    token_ms: tuple[float, ...]
     forward_ms: Mapping[str, float]
     scales: Mapping[str, Mapping[int, float]]
     errors: Mapping[str, Mapping[int, float]]
@@ -119,18 +129,21 @@ class RoundCosts:
         lengths = sorted(scales)
         scale = float(np.interp(shape.length, lengths, [scales[length] for length in lengths]))
         forward_ms = self.forward_ms[shape.source] * shape.drafted if shape.is_model else 0.0
-        rest_ms = self.plain_ms + self.drafting_ms * shape.share + self.token_ms * shape.drafted
         own = self.errors[shape.source]
         error = own[shape.length] if shape.length in own else math.hypot(max(own.values()), self.misfit)
-        return RoundCost(draft_ms=scale * forward_ms, rest_ms=scale * rest_ms, error=error)
+        return RoundCost(draft_ms=scale * forward_ms, rest_ms=scale * self.rest_ms(shape), error=error)
+
+    def rest_ms(self, shape: RoundShape) -> float:
+        """Return what the line says of a round but for its drafter's forwards."""
+        pieces = zip(self.token_ms, _by_piece(shape), strict=True)
+        return self.plain_ms + self.drafting_ms * shape.share + sum(ms * tokens for ms, tokens in pieces)
 
     def _unseen(self, shape: RoundShape) -> RoundCost:
         """Return what the line says of a text source that was not measured itself, where another one was."""
         if shape.is_model or not self.has_text:
             raise PlanError(f"no round of {shape.source} was measured; profile the engine with it")
-        rest_ms = self.plain_ms + self.drafting_ms * shape.share + self.token_ms * shape.drafted
         known = [error for errors in self.errors.values() for error in errors.values()]
-        return RoundCost(draft_ms=0.0, rest_ms=rest_ms, error=math.hypot(max(known), self.misfit))
+        return RoundCost(draft_ms=0.0, rest_ms=self.rest_ms(shape), error=math.hypot(max(known), self.misfit))
 
 
 def fit_costs(samples: Sequence[RoundSample]) -> RoundCosts:
@@ -150,8 +163,12 @@ def fit_costs(samples: Sequence[RoundSample]) -> RoundCosts:
     models = sorted({sample.shape.source for sample in samples if sample.shape.is_model})
     rows = np.array([_row(sample.shape, models) for sample in samples])
     ms = np.array([sample.ms for sample in samples])
-    weights = np.array([PLAIN_WEIGHT if sample.shape.source == PLAIN else 1.0 for sample in samples])
-    found = _non_negative_fit(rows * (weights / ms)[:, None], weights)
+    weights = np.array([_weight(sample) for sample in samples])
+    plain_ms = ms[places.index((PLAIN, 0))]
+    straight = STRAIGHT / plain_ms * _bends(rows.shape[1])
+    found = _non_negative_fit(
+        np.vstack([rows * (weights / ms)[:, None], straight]), np.append(weights, np.zeros(len(straight)))
+    )
     told = rows @ found
     scales: dict[str, dict[int, float]] = {}
     errors: dict[str, dict[int, float]] = {}
@@ -161,8 +178,8 @@ def fit_costs(samples: Sequence[RoundSample]) -> RoundCosts:
     return RoundCosts(
         plain_ms=float(found[0]),
         drafting_ms=float(found[1]),
-        token_ms=float(found[2]),
-        forward_ms={name: float(value) for name, value in zip(models, found[3:], strict=True)},
+        token_ms=tuple(found[PIECES].tolist()),
+        forward_ms={name: float(value) for name, value in zip(models, found[PIECES.stop :], strict=True)},
         scales=scales,
         errors=errors,
         misfit=float(np.sqrt(np.mean((told / ms - 1.0) ** 2))),
@@ -170,10 +187,31 @@ def fit_costs(samples: Sequence[RoundSample]) -> RoundCosts:
     )
 
 
+def _weight(sample: RoundSample) -> float:
+    """Return how much a sample counts: hasty ones less, but none more than the line is true."""
+    certainty = CERTAIN / math.hypot(CERTAIN, sample.error)
+    return PLAIN_WEIGHT * certainty if sample.shape.source == PLAIN else certainty
+
+
 def _row(shape: RoundShape, models: Sequence[str]) -> list[float]:
-    """Return what a round holds of each coefficient: a, o, v, then m of each model."""
+    """Return what a round holds of each coefficient: a, o, the pieces of V, then m of each model."""
     own = [shape.drafted if shape.is_model and shape.source == name else 0.0 for name in models]
-    return [1.0, shape.share, shape.drafted, *own]
+    return [1.0, shape.share, *_by_piece(shape), *own]
+
+
+def _by_piece(shape: RoundShape) -> list[float]:
+    """Return how many of a round's drafted tokens lie in each piece of V, per sequence."""
+    together = shape.drafted / shape.share if shape.share else 0.0
+    ends = [0.0, *BENDS, math.inf]
+    return [shape.share * (min(max(together, start), end) - start) for start, end in pairwise(ends)]
+
+
+def _bends(coefficients: int) -> Floats:
+    """Return (bends, coefficients): the difference of neighbouring pieces of V."""
+    rows = np.zeros((len(BENDS), coefficients))
+    for row, piece in enumerate(range(PIECES.start, PIECES.stop - 1)):
+        rows[row, piece : piece + 2] = (-1.0, 1.0)
+    return rows
 
 
 def _non_negative_fit(rows: Floats, values: Floats) -> Floats:

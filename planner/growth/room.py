@@ -23,6 +23,7 @@ from ..policies import (
     drafting,
 )
 from ..policies.stack import stack_room
+from .on_gpu import most_widths
 
 READ_TOGETHER = 32  # most tokens that every sequence of a batch reads in one forward; more are read one by one
 
@@ -83,7 +84,7 @@ def widest_layer(policy: TreePolicy) -> int:
         case OptTreePolicy():
             return min(policy.nodes, int(policy.children ** (policy.max_depth - 1)))
         case TalonPolicy():
-            return max(1, min(policy.top_k, policy.nodes - 2), policy.nodes - 2 - policy.top_k)
+            return max(most_widths(policy))
 
 
 def deepest(policy: TreePolicy) -> int:

@@ -62,6 +62,7 @@ def price(
     rounds: Rounds,
     span: tuple[float, float, float],
     draft: Table,
+    reading: Table,
     paid: int,
     verify: Table,
     host: tuple[float, float, float],
@@ -73,6 +74,7 @@ def price(
         rounds: a Replay's.
         span: contexts above the first and up to the second are priced as they are, all others as the third.
         draft: without any context where no model drafts.
+        reading: at the same contexts, what its first forward takes by tokens committed since it last ran.
         paid: how many of a round's layers cost a forward of the drafter, from the first on.
         verify: by tokens in the tree.
         host: milliseconds of a round, of each drafter forward and of each node.
@@ -90,11 +92,11 @@ def price(
         if len(draft.knots) and most:
             lower, upper, share = _between(draft.knots, context)
             for forward in range(paid):
-                fed = rounds.widths[at, forward]
+                fed, ms = rounds.widths[at, forward], draft.ms
                 if forward == 0 and fed > 0:
-                    fed = rounds.catch_up[at]
-                low = draft.ms[lower, fed]
-                times[0, at] += low + share * (draft.ms[upper, fed] - low)
+                    fed, ms = rounds.catch_up[at], reading.ms
+                low = ms[lower, fed]
+                times[0, at] += low + share * (ms[upper, fed] - low)
         lower, upper, share = _between(verify.knots, context)
         times[1, at] = verify.ms[lower, nodes] + share * (verify.ms[upper, nodes] - verify.ms[lower, nodes])
         times[2, at] = host[0] + host[1] * forwards + host[2] * nodes

@@ -1,6 +1,6 @@
 """What one round costs in one cell: drafter forwards, one padded verify, and the host around them.
 
-    draft  = t_draft(catch_up) + sum over further forwards of t_draft(width), which a block drafter has none of;
+    draft  = t_read(catch_up) + sum over further forwards of t_draft(width), which a block drafter has none of;
              an exit of the target's own catches up with 1 token: the target has read the others
     verify = t_verify(run_tokens[nodes])      the padded shape that will really run; of few sizes where each is captured
              and where it goes on from an exit's states t_resume of that exit, padded by itself
@@ -106,6 +106,7 @@ class CellCosts:
         drafts: by drafter name.
         host: by kind of policy, milliseconds of a round, of each drafter forward and of each node.
         resumed: by the name of an exit, what verifying from its states costs; none of an exit where it was not timed.
+        device_kind: "cpu" or "cuda", on which drafts grow in another way.
     """
 
     cell: Cell
@@ -114,6 +115,7 @@ class CellCosts:
     drafts: dict[str, CostTable]
     host: dict[str, tuple[float, float, float]]
     resumed: dict[str, Verification] = field(default_factory=dict)
+    device_kind: str = "cpu"
 
     def times(self, replay: Replay, kind: str, drafter: str | None) -> RoundTimes:
         """Return what every round of a replay costs here.
@@ -127,20 +129,20 @@ class CellCosts:
         """
         verification = self.verifying(kind, drafter).table
         _require("verify", int(replay.nodes.max()), verification)
-        draft, rounds = NOTHING_DRAFTED, replay.arrays
+        draft, rounds, most_read = NOTHING_DRAFTED, replay.arrays, 0
         if drafter is not None and replay.widths.shape[1]:
             draft = self.drafts[drafter]
             rounds = rounds._replace(catch_up=draft.caught_up(rounds.catch_up))
-            ran = replay.widths[:, 0] > 0
+            most_read = int(rounds.catch_up[replay.widths[:, 0] > 0].max(initial=0))
             fed = draft.paid(replay.widths)[:, 1:]  # the first reads what was committed
-            most_fed = max(int(rounds.catch_up[ran].max(initial=0)), int(fed.max(initial=0)))
-            _require(f"draft of {drafter}", most_fed, draft)
+            _require(f"draft of {drafter}", int(fed.max(initial=0)), draft)
         times = np.empty((3, replay.rounds))
         span = (float(self.cell.low), float(self.cell.high), float(self.cell.context))
         verify = Table(verification.contexts, verification.ms)
-        table = Table(draft.contexts, draft.ms)
+        table = Table(draft.contexts, np.ascontiguousarray(draft.ms))
+        reading = Table(draft.contexts, draft.reading(most_read, self.cell.batch))
         paid = draft.paid(replay.widths).shape[1]
-        price(rounds, span, table, paid, verify, self.host_of(kind), times)
+        price(rounds, span, table, reading, paid, verify, self.host_of(kind), times)
         return RoundTimes(by_part=times)
 
     def verifying(self, kind: str, drafter: str | None) -> Verification:
@@ -186,6 +188,7 @@ def cell_costs(
     drafts: dict[str, LatencySurface],
     overhead: RoundOverhead,
     resumes: Mapping[str, LatencySurface] | None = None,
+    device_kind: str = "cpu",
 ) -> CellCosts:
     """Return the costs of a cell: padded for the target, unpadded for the drafters.
 
@@ -196,6 +199,7 @@ def cell_costs(
         overhead: the host's part.
         resumes: of verifications from the states of those drafters that are exits, where they were timed; no captured
             forward is one.
+        device_kind: "cpu" or "cuda".
 
     Raises:
         MeasurementError: the batch was not measured, of the target or of a drafter.
@@ -221,6 +225,7 @@ def cell_costs(
             for name, surface in (resumes or {}).items()
             if verify.regime != CAPTURED and (found := _resumed(surface, cell, run_tokens)) is not None
         },
+        device_kind=device_kind,
     )
 
 

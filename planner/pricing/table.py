@@ -13,6 +13,7 @@ from ...errors import MeasurementError
 from ...profiler.records.role import BLOCK, SELF
 from ...profiler.records.surface import LatencySurface
 from ..growth.draft import Ints
+from ..growth.room import READ_TOGETHER
 
 Floats = NDArray[np.float64]
 
@@ -55,6 +56,20 @@ class CostTable:
     def caught_up(self, committed: Ints) -> Ints:
         """Return (rounds,): tokens that the first forward reads where so many were committed since the last draft."""
         return np.minimum(committed, 1) if self.reads_newest else committed
+
+    def reading(self, most: int, batch: int) -> Floats:
+        """Return (knots, most + 1): milliseconds of reading so many committed tokens before a draft.
+
+        They are one forward, up to READ_TOGETHER of them. More are read sequence by sequence, and then the newest of
+        all together. A forward that is larger than all measured is priced as several of these, a sequence alone as the
+        whole batch: both are dearer than what runs, which is seldom, behind long copies.
+        """
+        if not len(self.contexts):
+            return np.empty((0, most + 1))
+        largest, counts = self.most_tokens, np.arange(most + 1)
+        together = counts // largest * self.ms[:, [largest]] + self.ms[:, counts % largest]
+        alone = batch * together[:, np.maximum(counts - 1, 0)] + self.ms[:, [1]]
+        return np.where(counts <= READ_TOGETHER, together, alone)
 
     def layers(self, context: float, width: int) -> tuple[float, ...]:
         """Return the costs of drafting layers of 0 .. width nodes, as CAST weighs them.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..growth.draft import Bools, Ints
+from ..growth.on_gpu import widths_on_gpu
 from ..inputs import LOOKUP
 from ..kernels.rounds import sum_by_text
 from ..lossy.quality import Quality
@@ -63,6 +64,8 @@ def times_of(policy: TreePolicy, drafter: str | None, replay: Replay, costs: Cel
     Raises:
         PlanError: a forward is larger than what was measured, or the kind has no host time.
     """
+    if costs.device_kind != "cpu":
+        replay = replace(replay, widths=widths_on_gpu(policy, replay.widths))
     return costs.times(replay, policy.kind, None if drafter == LOOKUP else drafter)
 
 

@@ -124,7 +124,8 @@ def _enter_by_half(
 
 def _contest(inputs: PlanInputs, cell: Cell, options: SearchOptions) -> Contest:
     drafts = {drafter.name: drafter.surface for drafter in inputs.drafters}
-    costs = cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs))
+    kind = inputs.device.kind
+    costs = cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs), kind)
 
     def needs_bytes(policy: TreePolicy, drafter: str | None) -> int | None:
         return memory_bytes(cell, policy, drafter, inputs, costs.verifying(policy.kind, drafter).run_tokens)

@@ -82,7 +82,8 @@ def prices(
 
 def _contest(inputs: PlanInputs, cell: Cell, bound: LatencyBound | None) -> Contest:
     drafts = {drafter.name: drafter.surface for drafter in inputs.drafters}
-    costs = cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs))
+    kind = inputs.device.kind
+    costs = cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs), kind)
     return Contest(costs=costs, texts=len(inputs.texts), needs_bytes=lambda policy, drafter: None, bound=bound)
 
 

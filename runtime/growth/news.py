@@ -8,12 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...planner.growth.on_gpu import LATE
+
 
 class News:
     """Whether any sequence still drafts, as word of it arrives.
 
-    On a GPU word is sent with every layer, and read when it has arrived by itself, so that the host may learn late
-    that drafting is over: by then it has asked for forwards that draft for nobody. They cost time and change no tree.
+    On a GPU word is sent with every layer. It is read when it has arrived by itself, at the latest one layer later: so
+    the GPU always has a layer before it, and the host learns at most one forward late that drafting is over. That
+    forward drafts for nobody; it costs time and changes no tree.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -33,7 +36,9 @@ class News:
         event = new_event()
         self._sent.append((is_open.any().to("cpu", non_blocking=True), event))
         event.record(torch.cuda.current_stream(self._device))
-        while self._sent and self._sent[0][1].query():
-            if not self._sent.popleft()[0].numpy():
+        while self._sent and (len(self._sent) > LATE or self._sent[0][1].query()):
+            is_any_open, arrived = self._sent.popleft()
+            arrived.synchronize()
+            if not is_any_open.numpy():
                 return True
         return False

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from ...planner.growth.on_gpu import most_expanded
 from ...planner.policies import TalonPolicy
 from .candidates import NOTHING, best_candidates, first_layer, next_layer, tree_of
 from .draft import DeviceDraft, DeviceScorer
@@ -17,14 +18,14 @@ def grow_talon(policy: TalonPolicy, scorer: DeviceScorer) -> DeviceDraft:
 
     See `planner.growth.talon`.
 
-    A forward is as wide as any sequence could need: a layer d that does not fill the tree has at most
-    nodes - 1 - d nodes, since every layer before it has at least one and one place stays free.
+    A forward is as wide as any sequence could need; see `planner.growth.on_gpu`.
 
     Source: Liu et al. 2026, arXiv:2601.07353, Algorithm 2.
     """
     layers = [first_layer(scorer, policy.children)]
     room = torch.full_like(layers[0].tokens[:, 0], policy.nodes - 1)
     chosen: list[Tensor] = []
+    expanded = most_expanded(policy)
     while True:
         scores, depth = layers[-1].scores, len(layers)
         ranked = best_candidates(scores, policy.nodes - depth)
@@ -32,16 +33,10 @@ def grow_talon(policy: TalonPolicy, scorer: DeviceScorer) -> DeviceDraft:
         chosen.append(torch.zeros_like(scores, dtype=torch.bool).scatter(1, ranked, fits))
         room = room - fits.sum(dim=1)
         goes_on = fits & (room > 0).unsqueeze(1)
-        frontier = ranked.masked_fill(~goes_on, -1)[:, : _most_expanded(policy, depth)]
-        if depth == policy.max_depth or frontier.shape[1] == 0 or scorer.none_open(goes_on):
+        if depth == policy.max_depth or depth > len(expanded) or scorer.none_open(goes_on):
             return tree_of(layers, torch.cat(chosen, dim=1), policy.nodes - 1)
+        frontier = ranked.masked_fill(~goes_on, -1)[:, : expanded[depth - 1]]
         layers.append(next_layer(scorer, layers[-1], frontier, policy.children))
-
-
-def _most_expanded(policy: TalonPolicy, depth: int) -> int:
-    """Return how many nodes of a layer any tree may expand."""
-    most = policy.nodes - 1 - depth
-    return min(most, policy.top_k) if depth == 1 else most
 
 
 def _fitting(policy: TalonPolicy, scores: Tensor, ranked: Tensor, room: Tensor, *, is_first: bool) -> Tensor:

@@ -118,8 +118,7 @@ def _searches(policies: Mapping[LookupPolicy, TimedSetting]) -> list[LookupPolic
 
 def _line_ms(costs: RoundCosts, inputs: EngineInputs, walks: Mapping[Way, Walk], way: Way) -> float:
     """Return what the line through all sources says of a round whose text drafts."""
-    shape = shape_of(inputs, way, walks[way])
-    return costs.plain_ms + costs.drafting_ms * shape.share + costs.token_ms * shape.drafted
+    return costs.rest_ms(shape_of(inputs, way, walks[way]))
 
 
 def _mean(own: Sequence[tuple[float, float]]) -> Pooled:

@@ -1,11 +1,12 @@
 """The profile job for another engine: what its rounds cost in its own regime, and how good each drafter is there.
 
-Few settings are timed, in turns: plain decoding, every drafter at `lengths`, every search for n-grams at one. From them
-and the drafters' traces every other setting is priced (`planner/engines/choice.py`). That needs no care, so it takes
-few turns; the settings that come out ahead are then timed again with plain decoding, so that a plan's own choice rests
-on its own careful measurement. All of it lies in the store as surfaces whose role is "round:WHO" and whose regime is
-the engine's on the workload (`workload.py`): milliseconds of a round that drafts as the recorded texts let it
-(`mix.py`). A plan reads what searches for n-grams took as one curve (`pooling.py`).
+Few settings are timed, in one race: plain decoding, every drafter at `lengths`, every search for n-grams at two. From
+them and the drafters' traces every other setting is priced (`planner/engines/choice.py`). What comes out ahead then
+races plain decoding, so that a plan's own choice rests on its own careful measurement. A machine's arithmetic slows
+down and its memory does not, or the other way round: settings that were timed minutes apart would be told apart by
+that. All of it lies in the store as surfaces whose role is "round:WHO" and whose regime is the engine's on the
+workload (`workload.py`): milliseconds of a round that drafts as the recorded texts let it (`mix.py`). A plan reads
+what searches for n-grams took as one curve (`pooling.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from ...db.store import Store
 from ...errors import RequestError
@@ -36,13 +38,12 @@ from .models import identify_engine_models
 from .pooling import pooled
 from .record import engine_traces
 from .surfaces import SurfaceMaker
-from .turns import Key, Stable, by_key, stable
+from .turns import Key, Stable, stable
 
 LENGTHS = (2, 8)  # of every drafter
 CLOSE = 0.9  # of the best promise: settings this near are timed with care
-MOST_REFINED = 3  # of them, one of everybody who drafts, per concurrency and pass
-NEW_TOKENS = 32  # of each prompt in a turn: many short turns tell more than few long ones
-REFINING_PASSES = 3
+MOST_REFINED = 2  # of them, one of everybody who drafts, per concurrency
+MOST_OFTEN = 2  # as many turns of few sequences as of many, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class EngineRequest:
     lengths: tuple[int, ...] = LENGTHS
     max_new_tokens: int = 96  # recorded per prompt
     max_prompt_tokens: int = 64
-    turns: int = 4  # of what comes out ahead, each time it does; a quarter as many of the others
+    turns: int = 3  # of a race of the most sequences; see `_turns_at`
     threads: int = 1
     seed: int = 0
 
@@ -135,29 +136,35 @@ def _timed(
     progress: Progress,
 ) -> tuple[LatencySurface, ...]:
     """Return the surfaces of the settings that tell about all others, and of those that come out ahead."""
-    new_tokens, few = min(request.max_new_tokens, NEW_TOKENS), max(2, math.ceil(request.turns / 4))
     room = max(len(prompt) for prompt in prompts) + request.max_new_tokens + 2 * max(*request.lengths, 16)
-    context = int(statistics.median(len(prompt) for prompt in prompts)) + new_tokens // 2
+    context = int(statistics.median(len(prompt) for prompt in prompts)) + request.max_new_tokens // 2
     maker = SurfaceMaker(
         engine=engine, identities=identities, device=device, workload=request.workload, context=context, traces=traces
     )
-    with stable(engine, capacity=room, new_tokens=new_tokens) as stall:
-        first = [(c, setting_of(engine, way)) for c in request.concurrencies for way in _first_ways(request, engine)]
-        progress(f"timing {len(first)} settings in turns", 0.3)
-        stall.take(first, prompts, turns=few, seed=request.seed)
-        for number in range(REFINING_PASSES):
-            ahead = _ahead(stall, maker, 2 * request.turns)
-            if not ahead:
-                break
-            progress(f"timing {len(ahead)} settings that come out ahead", 0.6 + 0.15 * number)
-            plain: list[Key] = [(c, None) for c in sorted({key[0] for key in ahead})]
-            stall.new_tokens = request.max_new_tokens  # as they are decoded: short texts repeat little, and cost more
-            stall.take([*plain, *ahead], prompts, turns=request.turns, seed=request.seed + 1 + number)
+    with stable(engine, capacity=room, new_tokens=request.max_new_tokens) as stall:
+        ways = _first_ways(request, engine)
+        progress(f"timing {len(ways) * len(request.concurrencies)} settings in turns", 0.3)
+        for concurrency in request.concurrencies:
+            keys = [(concurrency, setting_of(engine, way)) for way in ways]
+            lasting = [key for key, way in zip(keys, ways, strict=True) if not isinstance(way[0], ChainPolicy)]
+            few = math.ceil(_turns_at(concurrency, request) / 3)
+            stall.take(keys, prompts, turns=few, seed=request.seed)  # drafters' rounds all cost the same
+            stall.take(lasting, prompts, turns=few, seed=request.seed + 1)
+        ahead = _ahead(stall, maker)
+        progress(f"timing {len(ahead)} settings that come out ahead", 0.8)
+        for concurrency in request.concurrencies:
+            keys = [(concurrency, None), *(key for key in ahead if key[0] == concurrency)]
+            stall.take(list(dict.fromkeys(keys)), prompts, turns=_turns_at(concurrency, request), seed=request.seed + 2)
         return maker.surfaces(stall.turns)
 
 
+def _turns_at(concurrency: int, request: EngineRequest) -> int:
+    """Return how many turns a race takes: those of few sequences are short, and as noisy as they are short."""
+    return request.turns * min(MOST_OFTEN, max(request.concurrencies) // concurrency)
+
+
 def _first_ways(request: EngineRequest, engine: MeasuredEngine) -> list[Way]:
-    """Return the ways that are timed first: plain, every drafter at the lengths, every search for n-grams at one."""
+    """Return the ways that are timed first: plain, every drafter at the lengths, every search for n-grams at two."""
     chains: list[Way] = [
         (ChainPolicy(length=length), drafter.name) for drafter in engine.drafters for length in request.lengths
     ]
@@ -166,32 +173,32 @@ def _first_ways(request: EngineRequest, engine: MeasuredEngine) -> list[Way]:
 
 
 def _spread(searches: Sequence[Way]) -> list[Way]:
-    """Return one way of each search, from the first one's shortest draft to the last one's longest; both of a lone one.
+    """Return two ways of each search, the pairs of lengths in turn.
 
     Copies cost the same whoever finds them (`pooling.py`), so that these tell the costs of all.
     """
     by_search: dict[str, list[Way]] = {}
     for way in searches:
         by_search.setdefault(source_of(way), []).append(way)
-    groups = [sorted(own, key=lambda way: way[0].max_verify_tokens) for own in by_search.values()]
-    if len(groups) == 1:
-        return list(dict.fromkeys([groups[0][0], groups[0][-1]]))
-    last = max(1, len(groups) - 1)
-    return [own[round(place * (len(own) - 1) / last)] for place, own in enumerate(groups)]
+    found: list[Way] = []
+    for place, own in enumerate(by_search.values()):
+        rising = sorted(own, key=lambda way: way[0].max_verify_tokens)
+        pairs = list(combinations(rising, 2))
+        found += pairs[place % len(pairs)] if pairs else rising
+    return found
 
 
-def _ahead(stall: Stable, maker: SurfaceMaker, enough: int) -> list[Key]:
-    """Return settings whose promise is near the best one of their concurrency, and that took fewer turns than that."""
-    turns = stall.turns
-    as_timed = inputs_of_surfaces(maker.surfaces(turns), maker.traces, maker.identities)
-    walks, done = maker.walks(as_timed), {key for key, own in by_key(turns).items() if len(own) >= enough}
+def _ahead(stall: Stable, maker: SurfaceMaker) -> list[Key]:
+    """Return settings whose promise is near the best one of their concurrency, the best first."""
+    as_timed = inputs_of_surfaces(maker.surfaces(stall.turns), maker.traces, maker.identities)
+    walks = maker.walks(as_timed)
     inputs = pooled(as_timed, walks)
     found: list[Key] = []
     for concurrency in sorted(inputs.timed):
         offers = sorted(offers_at(inputs, walks, concurrency), key=lambda offer: -offer.tokens_per_s)
         near = [offer.way for offer in offers if offer.tokens_per_s >= CLOSE * offers[0].tokens_per_s]
-        keys = [(concurrency, setting_of(maker.engine, way)) for way in best_of_sources(near)]
-        found += [key for key in keys if key not in done][:MOST_REFINED]
+        ways = best_of_sources(near)[:MOST_REFINED]
+        found += [(concurrency, setting_of(maker.engine, way)) for way in ways]
     return found
 
 

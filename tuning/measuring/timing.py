@@ -29,24 +29,30 @@ from ..steps import Progress
 from .decoding import LOOKUP, Family
 
 VERIFY_TOKENS = 64  # of the target: EAGLE-2's published tree has 60
-DRAFT_TOKENS = 24  # of a drafter: the widest layer, and what it reads to catch up with an accepted chain of 20
+DRAFT_TOKENS = 24  # of a drafter: what it reads to catch up with an accepted chain of 20
 RESUMED_TOKENS = 1 + max(CHAIN_LENGTHS)  # of a verification from an exit's states: only chains are
-FULL_DRAFT_TOKENS = 64  # where everything is recorded: a layer of TALON's or OPT-Tree's published tree is that wide
+WIDE_DRAFT_TOKENS = 64  # a layer of TALON's or OPT-Tree's published tree is that wide
 
 
-def domains_of(request: ProfileRequest, requests: Sequence[Request]) -> tuple[Domain, ...]:
+def domains_of(request: ProfileRequest, device: Device, requests: Sequence[Request]) -> tuple[Domain, ...]:
     """Return what is to be measured of the target, then of each drafter, then of verifying from each exit's states.
 
-    Contexts default to where the texts begin and end.
+    Contexts default to where the texts begin and end. Drafters' forwards are wide where everything is recorded, and on
+    a GPU, where a layer is always as wide as it could be (`planner/growth/on_gpu.py`).
     """
     shortest = min(len(r.prompt) for r in requests)
     longest = max(len(r.prompt) + r.max_new_tokens for r in requests)
     contexts = tuple(sorted(set(request.contexts or (shortest, longest))))
-    drafted = FULL_DRAFT_TOKENS if request.record == "full" else DRAFT_TOKENS
+    drafted = WIDE_DRAFT_TOKENS if request.record == "full" else draft_tokens(device)
     tokens = (VERIFY_TOKENS, *([drafted] * len(request.models.drafters)))
     batches = tuple(sorted(set(request.batches)))
     own = tuple(Domain(batches=batches, contexts=contexts, most_tokens=most) for most in tokens)
     return (*own, *([resumed_domain(batches, contexts)] * len(resuming(request))))
+
+
+def draft_tokens(device: Device) -> int:
+    """Return the most tokens per sequence that a drafter's forward is timed with."""
+    return DRAFT_TOKENS if device.kind == "cpu" else WIDE_DRAFT_TOKENS
 
 
 def resumed_domain(batches: tuple[int, ...], contexts: tuple[int, ...]) -> Domain:

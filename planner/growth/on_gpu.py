@@ -1,0 +1,61 @@
+"""The forwards of a draft that grows on a GPU, where the host reads no score: how wide they are, and how many run.
+
+A width that hangs on scores is not known to the host, so a forward is as wide as any sequence could need. That all
+sequences have stopped the host learns one forward late (`runtime/growth/news.py`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..policies import CastPolicy, ConfidentChainPolicy, OptTreePolicy, TalonPolicy, TreePolicy
+from .draft import Ints
+
+LATE = 1  # forwards that draft for nobody, since word of the end is still on its way
+
+
+def widths_on_gpu(policy: TreePolicy, widths: Ints) -> Ints:
+    """Return (rounds, forwards): nodes per sequence of each drafter forward as it runs, 0 = does not.
+
+    Args:
+        policy: that drafts.
+        widths: (rounds, forwards), what sequences need; what is drafted without looking at scores runs as it is.
+    """
+    most = np.array(most_widths(policy), dtype=np.int64)
+    if not len(most):
+        return widths
+    needed = (widths > 0).sum(axis=1)
+    run = np.where(needed > 0, needed + LATE, 0)
+    return np.where(np.arange(len(most)) < run[:, None], most, 0)
+
+
+def most_widths(policy: TreePolicy) -> tuple[int, ...]:
+    """Return the nodes per sequence of all forwards that can run; none where these do not hang on scores."""
+    match policy:
+        case ConfidentChainPolicy():
+            return (1,) * policy.length
+        case CastPolicy():
+            return (1,) + (policy.max_width,) * (policy.max_depth - 1)
+        case OptTreePolicy():
+            return _layers(policy.max_depth, policy.children, [policy.nodes] * policy.max_depth)
+        case TalonPolicy():
+            return _layers(policy.max_depth, policy.children, most_expanded(policy))
+        case _:
+            return ()
+
+
+def most_expanded(policy: TalonPolicy) -> list[int]:
+    """Return the most nodes that any tree of TALON's expands of its layers 1, 2 and so on.
+
+    Every layer before one has a node at least, and one place stays free.
+    """
+    most = list(range(policy.nodes - 2, 0, -1))
+    return [min(most[0], policy.top_k), *most[1:]] if most else []
+
+
+def _layers(max_depth: int, children: int, most: list[int]) -> tuple[int, ...]:
+    """Return the widths of the root and of layers that have so many candidates per node above, and are bounded."""
+    widths = [1]
+    for bound in most[: max_depth - 1]:
+        widths.append(min(bound, widths[-1] * children))
+    return tuple(widths)
