@@ -25,6 +25,7 @@ from typing import Any
 Parser = Callable[[list[str]], None]  # words behind the program's name; the files lie in the working folder
 SGLANG_STUBS = ("torchvision", "sgl_kernel", "flashinfer")  # GPU kernels, and the decoding of pictures
 PROGRAMS = range(24)  # numbers by which llama.cpp may know its server
+MOST_SEQUENCES = 1024  # of a server: how far a table by batch goes
 VLLM_STUBS = ("arctic_inference",)  # drafts by suffixes; the parser only asks whether it is there
 
 
@@ -86,13 +87,30 @@ def sglang_parser() -> Parser:
         adaptive = getattr(arguments, "speculative_adaptive_config", None)
         if adaptive:
             rules = import_module("sglang.srt.speculative.adaptive_spec_params")
-            rules.resolve_candidate_steps_from_config(adaptive)
+            found = sorted(rules.resolve_candidate_steps_from_config(adaptive))
+            entries = json.loads(Path(adaptive).read_text()).values()
+            wanted = sorted({step for entry in entries for step in entry.get("candidate_steps", ())})
+            if found != wanted:  # a version without keys by batch passes over them
+                raise ValueError(f"the file's candidate steps are {wanted}, and {found} were read")
+            if not _resolved(arguments).speculative_adaptive:
+                raise ValueError("adaptive steps were asked for, and switched off as not supported")
 
     return parse
 
 
+def _resolved(arguments: Any) -> Any:  # Any: a class of SGLang's, and its view of it
+    """Return SGLang's arguments as they were resolved; versions that seal them tell that in a view."""
+    try:
+        return import_module("sglang.srt.arg_groups.overrides").resolved_view(arguments)
+    except (ModuleNotFoundError, AttributeError):
+        return arguments
+
+
 def vllm_parser() -> Parser:
-    """Return vLLM's own: the flags of `vllm serve`, and `SpeculativeConfig` on the target's and drafter's own files."""
+    """Return vLLM's own: the flags of `vllm serve`, `SpeculativeConfig`, and the scheduler's table of rows by batch.
+
+    The configuration is read on the target's and drafter's own files.
+    """
     sys.meta_path.append(Stubs(VLLM_STUBS))
     platform = import_module("vllm.platforms.cpu").CpuPlatform()
     vars(import_module("vllm.platforms"))["_current_platform"] = platform  # one built for no device knows none
@@ -108,7 +126,11 @@ def vllm_parser() -> Parser:
         arguments = arguments_of(told)
         if arguments.speculative_config is not None:
             target = arguments.create_model_config()
-            arguments.create_speculative_config(target_model_config=target, target_parallel_config=parallel())
+            config = arguments.create_speculative_config(target_model_config=target, target_parallel_config=parallel())
+            rows = getattr(config, "num_speculative_tokens_per_batch_size", None)
+            if rows is not None:  # a version that has the field has the table
+                table = import_module("vllm.v1.spec_decode.dynamic.utils").build_dynamic_sd_schedule_lookup
+                table(rows, MOST_SEQUENCES, config.num_speculative_tokens)
 
     return parse
 

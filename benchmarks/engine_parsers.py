@@ -1,9 +1,10 @@
 """Does every engine's own parser take what spectune exports for it?
 
-Plans of several shapes (a draft model's chain, a chain that stops at doubt, a lookup, an EAGLE-3 head's chain and tree,
-a static tree, suffixes, lengths by batch with drafting off, nothing drafted) are exported to each engine for the
-recorded version nearest to the installed one, and handed to that engine's own parser, in that engine's own Python.
-What was spoilt on purpose, a misspelt name or an impossible value, must be refused by the same parser.
+Plans of several shapes (a draft model's chain, a chain that stops at doubt, lookups of each occurrence, an EAGLE-3
+head's chain and tree, a static tree, suffixes, lengths of chains and of lookups by batch with drafting off, nothing
+drafted) are exported to each engine for the recorded version nearest to the installed one, and handed to that engine's
+own parser, in that engine's own Python. What was spoilt on purpose, a misspelt name or an impossible value, must be
+refused by the same parser.
 
 An engine is asked in the Python that `--python ENGINE=PATH` names; several for one engine ask several versions. The
 models are the demo's. What cannot be imported, or asked without a GPU, is told in `not_run`. The last line is one JSON
@@ -26,7 +27,7 @@ from typing import Any
 
 from spectune.errors import PlanError, RequestError
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy, LookupPolicy
+from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
 from spectune.runtime.engines.export import export_plan, rates_of_plan
 from spectune.runtime.engines.schema import recorded_version, schema_of
 from spectune.runtime.engines.setting import DrafterForm, EngineDrafter
@@ -45,11 +46,13 @@ PACKAGES = {
     "llama.cpp": "xllamacpp",
     "openvino": "openvino_genai",
 }
-HEAD, MODEL, LOOKUP, ROWS = (
+HEAD, MODEL, LOOKUP, MAPPED, ROWS, LOOKUP_ROWS = (
     "chain by an EAGLE-3 head",
     "chain by a model",
     "lookup, first occurrence",
+    "lookup, mapped",
     "chains by batch",
+    "lookups by batch",
 )
 SPOILT: dict[str, Sequence[tuple[str, str, str]]] = {  # of which plan, what is replaced, by what
     "sglang": (
@@ -81,6 +84,33 @@ SPOILT: dict[str, Sequence[tuple[str, str, str]]] = {  # of which plan, what is 
         (MODEL, "num_assistant_tokens", "num_assistant_tokenz"),
         (MODEL, '"num_assistant_tokens": 3', '"num_assistant_tokens": "three"'),
         (MODEL, '"num_assistant_tokens": 3', '"num_assistant_tokens": 3, "assistant_confidence_threshold": 0.5'),
+    ),
+}
+SPOILT_SINCE: dict[str, tuple[tuple[str, str], Sequence[tuple[str, str, str]]]] = {  # of versions that know an option
+    "sglang": (
+        ("flags", "speculative-adaptive"),
+        (
+            (ROWS, "candidate_steps", "candidate_stepz"),
+            (ROWS, "[\n   5\n  ]", '[\n   "five"\n  ]'),
+            (ROWS, "--speculative-num-steps 5", "--speculative-num-steps 4"),
+            (ROWS, "adaptive.json", "missing.json"),
+        ),
+    ),
+    "vllm": (
+        ("config", "num_speculative_tokens_per_batch_size"),
+        (
+            (ROWS, "[3, 8, 2]", "[2, 8, 2]"),
+            (ROWS, "[3, 8, 2]", "[3, 8]"),
+            (LOOKUP_ROWS, "[[1, 2, 7]", "[[2, 2, 7]"),
+            (LOOKUP_ROWS, "[3, 8, 3]", "[3, 8, -3]"),
+        ),
+    ),
+    "llama.cpp": (
+        ("flags", "spec-ngram-map-k-size-m"),
+        (
+            (MAPPED, "--spec-ngram-map-k-size-m", "--spec-ngram-map-k-size-x"),
+            (MAPPED, "--spec-ngram-map-k-size-n 2", "--spec-ngram-map-k-size-n two"),
+        ),
     ),
 }
 NEEDS_GPU = "only supports CUDA"  # a check of the machine, made after the flags were read
@@ -127,7 +157,7 @@ def asked_of(engine: str, python: str) -> Json:
         return {"error": told.stderr.strip().splitlines()[-1]}
     installed = told.stdout.strip().splitlines()[-1]
     recorded = recorded_for(engine, installed)
-    cases = [*exported(engine, recorded), *spoilt(engine, exported(engine, recorded))]
+    cases = [*exported(engine, recorded), *spoilt(engine, recorded, exported(engine, recorded))]
     handed = [{"words": shlex.split(case.command)[1:], "files": case.files} for case in cases]
     done = _run([python, str(CHILD), engine], json.dumps(handed))
     lines = done.stdout.strip().splitlines()
@@ -190,15 +220,18 @@ def exported(engine: str, version: str) -> list[Case]:
     return list(found.values())
 
 
-def spoilt(engine: str, cases: Sequence[Case]) -> list[Case]:
+def spoilt(engine: str, version: str, cases: Sequence[Case]) -> list[Case]:
     """Return exported settings that were spoilt on purpose; the plan's text is replaced in its command and files."""
     by_name = {case.name: case for case in cases}
     found = []
-    for name, old, new in SPOILT[engine]:
+    for name, old, new in _spoilt_of(engine, version):
         case = by_name[name]
         files = tuple((file, text.replace(old, new)) for file, text in case.files)
         spoilt_one = Case(
-            name=f"{name}, {new} for {old}", command=case.command.replace(old, new), files=files, is_spoilt=True
+            name=f"{name}, {' '.join(new.split())} for {' '.join(old.split())}",
+            command=case.command.replace(old, new),
+            files=files,
+            is_spoilt=True,
         )
         if (spoilt_one.command, files) == (case.command, case.files):
             raise PlanError(f"{engine}'s export of {name} holds no {old}, so it cannot be spoilt: {case.command}")
@@ -206,23 +239,44 @@ def spoilt(engine: str, cases: Sequence[Case]) -> list[Case]:
     return found
 
 
+def _spoilt_of(engine: str, version: str) -> list[tuple[str, str, str]]:
+    found = list(SPOILT[engine])
+    if engine in SPOILT_SINCE:
+        (section, name), newer = SPOILT_SINCE[engine]
+        found += newer if schema_of(engine).knows(section, name, version) else ()
+    return found
+
+
 def _plans() -> list[tuple[str, DrafterForm, Plan]]:
     lookup = LookupPolicy(length=10, max_ngram=2, occurrence="first")
     one_size = LookupPolicy(length=7, max_ngram=2, min_ngram=2)
+    mapped = LookupPolicy(length=7, max_ngram=2, min_ngram=2, occurrence="mapped")
     found: list[tuple[str, DrafterForm, Plan]] = [
+        ("plain decoding", "model", chains_by_batch([(1, 0), (8, 0)])),  # first: others come down to it
         (MODEL, "model", plan_with(cell_with(1, 100, ChainPolicy(length=3), "small", 200.0))),
         (HEAD, "eagle3", plan_with(cell_with(1, 100, ChainPolicy(length=3), "small", 200.0))),
         (LOOKUP, "model", plan_with(cell_with(1, 100, lookup, "lookup", 200.0))),
         ("lookup, one size", "model", plan_with(cell_with(1, 100, one_size, "lookup", 200.0))),
+        (MAPPED, "model", plan_with(cell_with(1, 100, mapped, "lookup", 200.0))),
+        (LOOKUP_ROWS, "model", _lookups_by_batch()),
         (ROWS, "eagle3", chains_by_batch([(1, 5), (4, 2), (16, 0)])),
         ("chains by batch, by a model", "model", chains_by_batch([(1, 5), (4, 2), (16, 0)])),
         ("a model's chain that ends", "model", chains_by_batch([(1, 5), (4, 0)])),
-        ("plain decoding", "model", chains_by_batch([(1, 0), (8, 0)])),
     ]
     for kind in POLICIES:
         forms: tuple[DrafterForm, ...] = ("model", "eagle3")
         found += [(f"{kind}, drafter of form {form}", form, plan_of_kind(kind)) for form in forms]
     return found
+
+
+def _lookups_by_batch() -> Plan:
+    """Return a plan of copies that are shorter at larger batches, and then none: rows with n-grams, where there are."""
+    long, short = (LookupPolicy(length=length, max_ngram=3, occurrence="first") for length in (7, 3))
+    return plan_with(
+        cell_with(1, 100, long, "lookup", 200.0),
+        cell_with(4, 100, short, "lookup", 150.0),
+        cell_with(16, 100, PlainPolicy(), None, 100.0),
+    )
 
 
 def _run(words: Sequence[str], said: str) -> subprocess.CompletedProcess[str]:

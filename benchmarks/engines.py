@@ -148,7 +148,6 @@ def raced(engine: MeasuredEngine, store: Store, asked: argparse.Namespace) -> tu
 
 def _planned(engine: MeasuredEngine, store: Store, concurrencies: tuple[int, ...]) -> tuple[Plan, float]:
     """Return the plan for an engine and the seconds that profile and plan took."""
-    start = time.monotonic()
     request = EngineRequest(
         engine=engine.facts.name,
         models=family_models(family_folder()),
@@ -156,8 +155,8 @@ def _planned(engine: MeasuredEngine, store: Store, concurrencies: tuple[int, ...
         dtype=engine.facts.dtype,
         concurrencies=concurrencies,
         max_new_tokens=NEW_TOKENS,
-        threads=engine.facts.threads,
     )
+    start = time.monotonic()
     done = profile_engine(request, engine, store, progress=_tell)
     _, plan = plan_engine(
         EnginePlanRequest(engine=engine.facts.name, target=done.identities.target, device=done.device), store

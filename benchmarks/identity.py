@@ -43,6 +43,7 @@ from spectune.planner.policies.stack import stack_name
 from spectune.profiler.device import detect
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.head import model_drafter
+from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
@@ -168,7 +169,7 @@ def drafters_of(family: Family, setups: Iterable[RoundSetup], slots: int, capaci
         elif name == LOOKUP:
             drafters[name] = LookupDrafter()
         elif name in family.drafters and name not in drafters:
-            drafters[name] = model_drafter(family.drafters[name], slots=slots, capacity=capacity)
+            drafters[name] = HybridDrafter(model_drafter(family.drafters[name], slots=slots, capacity=capacity))
     return drafters
 
 

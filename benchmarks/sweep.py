@@ -187,8 +187,8 @@ def learned(
 
 
 def profiled_prompts(count: int) -> tuple[Prompt, ...]:
-    """Return the demo's calibration prompts, and as many more of their kind as are missing."""
-    own, tokenizer = calibration_prompts(), load_tokenizer(str(family_models(family_folder()).target))
+    """Return so many of the demo's calibration prompts, and as many more of their kind as are missing."""
+    own, tokenizer = calibration_prompts()[:count], load_tokenizer(str(family_models(family_folder()).target))
     return *own, *further_calibration_prompts(count - len(own), tokenizer)
 
 

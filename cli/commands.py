@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "serve": LazyCommand(target=".serve:serve", help="Serve the store to other machines."),
     "token": LazyCommand(target=".token:token", help="Make, list and revoke a service's tokens."),
     "export": LazyCommand(target=".export:export", help="Write a plan as an engine's settings."),
+    "convert": LazyCommand(target=".convert:convert", help="Write a model in an engine's own form."),
     "import": LazyCommand(target=".import_:import_", help="Add measurements made elsewhere."),
     "db": LazyCommand(target=".db:db", help="Check, copy, share and prune the store."),
     "doctor": LazyCommand(target=".doctor:doctor", help="Check this device, versions and store."),

@@ -70,8 +70,9 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
     from ..planner.plans.document import plan_to_json
     from ..profiler.device import detect
     from ..tuning.engines.plan import EnginePlanRequest, plan_engine
-    from ..tuning.export import ExportRequest, export
+    from ..tuning.export import ExportRequest, export_from_store
     from .cells import plan_table
+    from .export import print_exported
     from .output import require_writable, write_whole
 
     _require_only(PLAN)
@@ -95,8 +96,8 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
             print_table(plan_table(made))
             for note in made.provenance.notes:
                 click.echo(f"note: {note}")
-            exported = export(made, ExportRequest(engine=engine), None)
-            click.echo(exported.command)
+            exported = export_from_store(made, ExportRequest(engine=engine), store)
+            print_exported(exported, are_files_shown=False)
             if exported.files:
                 click.echo(f"files it reads: spectune export --engine {engine} --plan {number} -o FOLDER")
         written = "" if output is None else f", written to {output}"
@@ -177,11 +178,12 @@ def _concurrencies(engine: str, asked: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _target(text: str, store: Any) -> ModelIdentity:  # Any: a Store
-    from ..tuning.engines.models import identify_gguf
+    """Return the model at a path; else the one the store knows by this name or key."""
+    from ..tuning.engines.models import identify_engine_model
     from .model import named_model
 
-    is_file = Path(text).suffix == ".gguf" and Path(text).is_file()
-    return identify_gguf(Path(text)) if is_file else named_model(text, store)
+    path = Path(text)
+    return identify_engine_model(path) if path.exists() else named_model(text, store)
 
 
 def _require_only(known: set[str]) -> None:
@@ -203,7 +205,7 @@ def _profile_facts(done: EngineProfile, url: str) -> Json:
             "concurrency": cell.batch,
             "length": cell.tokens - 1,
             "round_ms": cell.median_ms,
-            "error": cell.spread_ms / cell.median_ms,
+            "error": cell.spread_ms / cell.median_ms if len(cell.repeats_ms) > 1 else None,
             "repeats": len(cell.repeats_ms),
         }
         for surface in done.surfaces
@@ -230,7 +232,7 @@ def _profile_facts(done: EngineProfile, url: str) -> Json:
 def _print_profile(facts: Json) -> None:
     columns = ("role", "concurrency", "length", "round_ms", "repeats")
     rows = sorted(
-        ([row[name] for name in columns] + [f"{row['error']:.1%}"] for row in facts["rounds"]),
+        ([row[name] for name in columns] + [_percent(row["error"])] for row in facts["rounds"]),
         key=lambda row: (row[1], row[0], row[2]),
     )
     title = f"rounds of {facts['engine']['name']} {facts['engine']['version']} on {facts['device']}"
@@ -241,6 +243,10 @@ def _print_profile(facts: Json) -> None:
     for note in facts["notes"]:
         click.echo(f"note: {note}")
     click.echo(f"took {facts['seconds']:.0f} s")
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.1%}"
 
 
 def _checks_table(done: EngineValidation) -> Table:

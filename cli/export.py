@@ -24,7 +24,7 @@ NAMES = ("sglang", "vllm", "tensorrt-llm", "transformers", "llama.cpp", "openvin
 @click.command()
 @click.option("--engine", required=True, type=click.Choice(NAMES), help="Whose settings.")
 @click.option("--engine-version", metavar="V", help="The newest whose options were recorded unless given.")
-@click.option("--plan", "plan", metavar="ID|FILE", help="A plan of the store, or a file; the newest unless given.")
+@click.option("--plan", "plan", metavar="ID|FILE", help="Unless given, the newest for the engine or spectune itself.")
 @click.option("--target", metavar="PATH", type=click.Path(path_type=Path), help="Where the target lies now.")
 @options.drafters
 @options.files_of("surface", "Solve anew")
@@ -51,7 +51,8 @@ def export(
 
     Prints the command, the files it reads, and what of the plan the engine cannot carry. What it can
     carry is solved for anew on the plan's own measurements, from the store or from --surface and
-    --trace; where they are not at hand it is chosen among the alternatives that the plan lists.
+    --trace; where they are not at hand it is chosen among the alternatives that the plan lists. A plan
+    that was made for the engine (spectune plan --engine) also says how the engine ran.
 
     \b
         spectune export --engine vllm
@@ -59,36 +60,36 @@ def export(
         spectune export --engine llama.cpp --plan 3 --drafter small=small.gguf --json
     """
     from ..db.store import open_store
-    from ..tuning.export import ExportRequest, inputs_of_plan
+    from ..tuning.export import ExportRequest, export_from_store
     from ..tuning.export import export as exported_plan
 
     request = ExportRequest(engine=engine, version=engine_version, target=target, drafters=drafters)
     with open_store(as_it_is(store)) as opened:
-        planned = _plan(plan, opened)
-        told = (_from_files(surfaces, traces), "") if surfaces or traces else inputs_of_plan(planned, opened)
-    found = exported_plan(planned, request, *told)
+        planned = _plan(plan, engine, opened)
+        if surfaces or traces:
+            found = exported_plan(planned, request, _from_files(surfaces, traces))
+        else:
+            found = export_from_store(planned, request, opened)
     written = [] if folder is None else _write(found, folder)
     if as_json:
         print_json({**facts_of(found), "written": [str(path) for path in written]})
     else:
-        _print(found, are_files_shown=not written)
+        print_exported(found, are_files_shown=not written)
     for path in written:
         tell(settings, f"written to {path}")
 
 
-def _plan(text: str | None, store: Store) -> Plan:
-    """Return the plan of a file or of a number; the newest of the store where neither is given."""
-    from ..errors import NoPlanError, RequestError
+def _plan(text: str | None, engine: str, store: Store) -> Plan:
+    """Return the plan of a file or of a number; the newest for the engine or our own decoder where neither is given."""
+    from ..errors import RequestError
     from ..planner.plans.document import plan_from_json
+    from ..tuning.export import newest_plan_for
 
     if text is not None and Path(text).is_file():
         return plan_from_json(_text(Path(text)))
     if text is not None and not text.isdecimal():
         raise RequestError(f"there is no plan file {text}, and a plan of the store has a number; see spectune list")
-    numbers = [row.id for row in store.plans()] if text is None else [int(text)]
-    if not numbers:
-        raise NoPlanError("any model", store.url)
-    return plan_from_json(store.plan(max(numbers)))
+    return plan_from_json(store.plan(newest_plan_for(engine, store) if text is None else int(text)))
 
 
 def _text(path: Path) -> str:
@@ -122,7 +123,8 @@ def _write(found: Exported, folder: Path) -> list[Path]:
     return [folder / name for name, _ in files]
 
 
-def _print(found: Exported, *, are_files_shown: bool) -> None:
+def print_exported(found: Exported, *, are_files_shown: bool) -> None:
+    """Print an engine's command, the files it reads, and what the engine cannot carry."""
     click.echo(found.command)
     for name, text in found.files if are_files_shown else ():
         click.echo(f"\n# {name}\n{text.rstrip()}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from ..errors import RequestError
 from ..planner.growth.draft import DraftBatch
 from ..planner.policies import LossyPolicy, ResumedPolicy
 from .ahead.rounds import RoundsAhead
-from .cache import Kept
+from .committed import Committed, accepted, commit
 from .drafters.lookup import roots_of
 from .drafters.protocol import Drafter, DraftsAhead, ReadsTarget
 from .drafting import Drafting
@@ -26,18 +25,16 @@ from .draws import best_tokens, draw, drawn_from, scored
 from .faults import Fault, is_out_of_memory, reason_of
 from .fed_trees import FedTrees, prepare
 from .layout import Masks, seen_by
-from .lossy import Gates
 from .lossy_round import LossyRound, refusal
 from .models.forward import CausalModel, LeftStates
 from .models.graphed import GraphedModel
 from .pad import PivotJudge
-from .prefill import read_prompt
+from .prefill import Reading, read_on
 from .requests import Request, Sequence, are_greedy
 from .resumed import logits_of, states_left
 from .round import Round as Round  # what this module is asked for besides
 from .setup import RoundSetup, Schedule
 from .stopwatch import Stopwatch
-from .walk import accept
 
 BEGUN, DRAFTED, LAID_OUT, VERIFIED, DONE = range(5)  # moments of a round
 
@@ -59,13 +56,16 @@ class Decoder:
         capacity: int,
         allow_lossy: bool = False,
         judges: Mapping[str, PivotJudge] | None = None,
+        absent: Mapping[str, str] | None = None,
     ) -> None:
         """Allocate the target's cache for `slots` sequences of `capacity` tokens, draft nodes included.
 
         Without `allow_lossy`, or without the judge among `judges` that it asks, a lossy policy's drafts are verified
-        without loss, and every such round has a fault.
+        without loss, and every such round has a fault. So has a round whose drafter is not among `drafters`; `absent`
+        says of some why.
         """
         self.running: list[Sequence] = []
+        self._reading: Reading | None = None  # a prompt on its way into the last slot
         self.forwards = 0  # of the target, in rounds that were committed
         self._target = target
         self._schedule = schedule
@@ -75,7 +75,7 @@ class Decoder:
         self._seen_in = seen_by(target, capacity)
         self._watch = Stopwatch(DONE + 1)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
-        self._drafting = Drafting(drafters, target.vocabulary, self._faults)
+        self._drafting = Drafting(drafters, target.vocabulary, self._faults, absent or {})
         if drafters:
             prepare(target.dtype, target.device)
         self._ahead: RoundsAhead | None = None
@@ -93,7 +93,7 @@ class Decoder:
     @property
     def has_room(self) -> bool:
         """Whether another sequence fits into the batch."""
-        return len(self.running) < self._slots
+        return len(self.running) + (self._reading is not None) < self._slots
 
     def admit(self, request: Request, index: int = 0) -> Sequence:
         """Read a prompt, draw its first token and let the sequence join the batch.
@@ -102,14 +102,44 @@ class Decoder:
         """
         assert self.has_room
         self._cache.require(len(request.prompt) + request.max_new_tokens)
-        sequence = Sequence(request, index)
-        slot = len(self.running)
-        logits = read_prompt(self._target, self._cache, request.prompt, slot)
+        reading = Reading(Sequence(request, index), slot=len(self.running))
+        self._read_on(reading, reading.left)
+        return reading.sequence
+
+    def begin(self, request: Request, index: int = 0) -> Reading:
+        """Keep a slot for a request whose prompt is read by and by, while rounds run; one at a time.
+
+        `read_on` reads, and lets the sequence join; `abandon` gives the slot back.
+        """
+        assert self.has_room and self._reading is None
+        self._cache.require(len(request.prompt) + request.max_new_tokens)
+        self._reading = Reading(Sequence(request, index), slot=self._slots - 1)
+        return self._reading
+
+    def read_on(self, reading: Reading, most: int) -> None:
+        """Read at most so many more tokens of a prompt that was begun; behind the last one do as `admit` does."""
+        assert reading is self._reading
+        self._read_on(reading, most)
+        if not reading.left:
+            self._reading = None
+
+    def abandon(self, reading: Reading) -> None:
+        """Forget a prompt that was begun."""
+        assert reading is self._reading
+        self._reading = None
+
+    def _read_on(self, reading: Reading, most: int) -> None:
+        logits = read_on(self._target, self._cache, reading, most)
+        if logits is None or reading.left:
+            return
+        sequence, slot = reading.sequence, len(self.running)
         sequence.commit(draw(logits, [sequence], np.zeros((1, 1), dtype=np.int64))[0])
-        if not sequence.is_finished:
-            self.running.append(sequence)
-            self._drafting.keep_up(lambda drafter: drafter.admit(slot, sequence))
-        return sequence
+        if sequence.is_finished:
+            return
+        if slot != reading.slot:
+            self._cache.move_slot(reading.slot, slot, sequence.context)
+        self.running.append(sequence)
+        self._drafting.keep_up(lambda drafter: drafter.admit(slot, sequence))
 
     def cancel(self, sequence: Sequence) -> None:
         """Let a sequence leave before it is finished; what it has emitted stays in it.
@@ -160,7 +190,7 @@ class Decoder:
             round_ms=round_ms,
         )
 
-    def _run_ahead(self, batch: Many[Sequence], setup: RoundSetup) -> _Committed | None:
+    def _run_ahead(self, batch: Many[Sequence], setup: RoundSetup) -> Committed | None:
         """Commit what a round says that was launched ahead, or is now; None where it has to be run as any other."""
         if self._ahead is None:
             return None
@@ -175,11 +205,11 @@ class Decoder:
             fresh = max(map(len, drafter.unread(batch)))
             drafter.note_drafted(batch, len(draft.widths))
             fresh, draft = self._drafting.sound(batch, setup, fresh, draft)
-        done = self._commit(batch, draft, told.best, len(told.best[0]))
+        done = commit(batch, draft, accepted(batch, draft, told.best), len(told.best[0]))
         done.fresh, done.draft_ms, done.verify_ms = fresh, told.draft_ms, told.verify_ms
         return done
 
-    def _run(self, batch: Many[Sequence], setup: RoundSetup) -> _Committed:
+    def _run(self, batch: Many[Sequence], setup: RoundSetup) -> Committed:
         """Draft, verify and commit, each when the host has seen what came before."""
         fresh, draft = self._drafting.draft(batch, setup)
         self._watch.mark(DRAFTED)
@@ -199,7 +229,7 @@ class Decoder:
             return None
         return policy
 
-    def _verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> _Committed:
+    def _verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> Committed:
         """Return what was emitted; where a tree does not fit, its root alone is verified."""
         fed = setup.padded(max(draft.sizes.tolist()))
         lossy = self._loosely(setup)
@@ -229,7 +259,7 @@ class Decoder:
         fed: int,
         setup: RoundSetup,
         lossy: LossyPolicy | None = None,
-    ) -> _Committed:
+    ) -> Committed:
         trees = FedTrees(batch, draft, fed)
         self._cache.require(max(trees.contexts) + fed)
         step = trees.laid_out(self._masks, self._seen_in)
@@ -260,36 +290,11 @@ class Decoder:
         draws: list[list[int]],
         fed: int,
         loosely: LossyRound | None = None,
-    ) -> _Committed:
-        """Commit what is accepted and move its keys together."""
-        done = self._commit(batch, draft, draws, fed, loosely)
-        self._cache.keep(done.moves)
-        return done
-
-    def _commit(
-        self,
-        batch: Many[Sequence],
-        draft: DraftBatch,
-        draws: list[list[int]],
-        fed: int,
-        loosely: LossyRound | None = None,
-    ) -> _Committed:
-        """Let every sequence have the longest path of its tree that is accepted; its keys stay where they are."""
-        done = _Committed(draft=draft, fed=fed)
-        tokens, parents, sizes = draft.tokens.tolist(), draft.parents.tolist(), draft.sizes.tolist()
-        for slot, sequence in enumerate(batch):
-            drafted = (tokens[slot], parents[slot], sizes[slot], draws[slot])
-            if loosely is None:
-                path = accept(*drafted)
-            else:
-                path, gates = loosely.accept(slot, *drafted, stop=sequence.request.stop)
-                done.gates.append(gates)
-            done.moves.append((slot, sequence.context, path.nodes))
-            kept = sequence.commit(path.drawn, path.lossy)
-            done.kept.append(kept)
-            if loosely is not None:
-                done.lossy.append(sum(place < kept for place in path.lossy))
-        return done
+    ) -> Committed:
+        """Move the keys of what is accepted together, then commit it: where memory fails, nothing is committed yet."""
+        stands = accepted(batch, draft, draws, loosely)
+        self._cache.keep(stands.moves(batch))
+        return commit(batch, draft, stands, fed)
 
     def _leave(self, sequence: Sequence) -> None:
         """Give the sequence's slot to the last one of the batch."""
@@ -301,18 +306,3 @@ class Decoder:
             self._drafting.keep_up(lambda drafter: drafter.move(last, slot))
             self.running[slot] = mover
         self.running.pop()
-
-
-@dataclass(slots=True, kw_only=True)
-class _Committed:
-    """What a round drafted, and what its sequences emitted: of each how many tokens."""
-
-    draft: DraftBatch
-    fed: int  # tokens per sequence, to the target
-    fresh: int = 0  # tokens that the drafter had to read first
-    kept: list[int] = field(default_factory=list)
-    moves: list[Kept] = field(default_factory=list)  # what is to be moved together in the target's cache
-    lossy: list[int] = field(default_factory=list)  # of those, by a lossy round's rule
-    gates: list[Gates] = field(default_factory=list)
-    draft_ms: float = 0.0
-    verify_ms: float = 0.0

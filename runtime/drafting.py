@@ -16,16 +16,23 @@ from .setup import RoundSetup
 class Drafting:
     """Drafters by name, and how often each has failed in a row."""
 
-    def __init__(self, drafters: Mapping[str, Drafter], vocabulary: int, faults: list[Fault]) -> None:
+    def __init__(
+        self,
+        drafters: Mapping[str, Drafter],
+        vocabulary: int,
+        faults: list[Fault],
+        absent: Mapping[str, str] | None = None,
+    ) -> None:
         """Ask all of them.
 
         Args:
             drafters: by name.
             vocabulary: the target's.
             faults: where what goes wrong is told.
+            absent: why others are not here, by name.
         """
         self.drafters = drafters
-        self._vocabulary, self._faults = vocabulary, faults
+        self._vocabulary, self._faults, self._absent = vocabulary, faults, absent or {}
         self._failures = dict.fromkeys(drafters, 0)  # in a row
 
     @property
@@ -45,7 +52,8 @@ class Drafting:
         drafter = self.asked(setup)
         if drafter is None:
             if setup.drafter is not None and setup.drafter not in self.drafters:
-                self._faults.append(Fault(drafter=setup.drafter, reason="there is no such drafter here"))
+                reason = self._absent.get(setup.drafter, "there is no such drafter here")
+                self._faults.append(Fault(drafter=setup.drafter, reason=reason))
             return 0, roots_of(len(batch))
         try:
             fresh, draft = drafter.fresh(batch), drafter.draft(batch, asked_of(drafter, setup.policy))
@@ -58,7 +66,7 @@ class Drafting:
         """Return what a drafter has read and drafted; only roots where it hands over no trees of known tokens."""
         name = setup.drafter or ""
         try:
-            require_sound(draft, len(batch), self._vocabulary)
+            require_sound(draft, len(batch), self._vocabulary, setup.policy.max_verify_tokens)
         except Exception as error:  # numbers of any kind come from a drafter
             self._note_failure(name, error, 1)
             return 0, roots_of(len(batch))
@@ -76,5 +84,6 @@ class Drafting:
 
     def _note_failure(self, name: str, error: Exception, weight: int) -> None:
         self._failures[name] += weight
-        lost = "; it is not asked again" if self._failures[name] >= MOST_FAULTS else ""
-        self._faults.append(Fault(drafter=name, reason=reason_of(error) + lost))
+        is_last = self._failures[name] >= MOST_FAULTS
+        lost = "; it is not asked again" if is_last else ""
+        self._faults.append(Fault(drafter=name, reason=reason_of(error) + lost, is_last=is_last))

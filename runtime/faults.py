@@ -12,6 +12,7 @@ from .kernels.trees import ASKEW, EARLY, FOREIGN, SOUND, flaw_of, whole
 from .reason import reason_of as reason_of  # what this module is asked for besides
 
 MOST_FAULTS = 3  # of one drafter in a row, after which it is not asked again
+OUT_OF_MEMORY = ("allocate memory", "out of memory", "STATUS_ALLOC_FAILED")
 FLAWS = {
     EARLY: "a node before its parent",
     ASKEW: "a node that is not one deeper than its parent",
@@ -25,23 +26,26 @@ class Fault:
 
     drafter: str | None  # None where the target's own verification did not fit into memory
     reason: str
+    is_last: bool = False  # the drafter is not asked again
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an allocation failed: torch on a CPU says so in a plain RuntimeError."""
+    """Return whether an allocation failed: torch on a CPU says so in a plain RuntimeError, as CUDA's libraries do."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
 
 
-def require_sound(draft: DraftBatch, batch: int, vocabulary: int) -> None:
-    """Raise ModelError unless a draft is a tree of known tokens for every sequence of the batch."""
+def require_sound(draft: DraftBatch, batch: int, vocabulary: int, most: int) -> None:
+    """Raise ModelError unless a draft is a tree of known tokens, at most so many, for every sequence of the batch."""
     shape = draft.tokens.shape  # that of parents and depths, too: see DraftBatch
     if shape[0] != batch:
         raise ModelError(f"a draft for {batch} sequences has {shape[0]} trees; repair the drafter")
     sizes = draft.sizes.tolist()
     if min(sizes) < 1 or max(sizes) > shape[1]:
         raise ModelError(f"a draft of {shape[1]} nodes says that it has {sizes}; repair the drafter")
+    if max(sizes) > most:
+        raise ModelError(f"a draft has {max(sizes)} nodes where its policy has {most} at most; repair the drafter")
     if shape[1] == 1:
         return
     tokens, parents, depths = whole(draft.tokens), whole(draft.parents), whole(draft.depths)

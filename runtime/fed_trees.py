@@ -31,7 +31,7 @@ def prepare(dtype: torch.dtype, device: torch.device) -> None:
     numbers = np.array([[[ROOT_TOKEN, 0]], [[-1, 0]], [[0, 1]]], dtype=np.int64)
     tokens, parents, depths = numbers
     draft = DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=np.array([2]), widths=())
-    require_sound(draft, 1, vocabulary=1)
+    require_sound(draft, 1, vocabulary=1, most=2)
     FedTrees([Sequence(Request(prompt=(0,), max_new_tokens=1), 0)], draft, 2).laid_out(Masks(dtype, device))
 
 

@@ -9,7 +9,7 @@ from typing import Literal, TypedDict
 from ..errors import RequestError
 from .requests import Sampling
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,7 @@ class Completion:
     rounds: int  # target forwards this sequence took part in, its prompt apart
     finish_reason: FinishReason
     lossy: tuple[int, ...] = ()  # places among the tokens that only a lossy rule let be; see `load(allow_lossy=...)`
+    error: str = ""  # why it failed: its prompt could not be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import RequestError
+from ..errors import DeviceError, ModelError, RequestError
+from ..planner.inputs import LOOKUP
 from ..planner.policies import StackPolicy, TreePolicy, drafting
 from ..planner.text.state import load_kernels
 from ..profiler.records.role import CAPTURED
@@ -19,8 +20,10 @@ from .drafters.hybrid import HybridDrafter
 from .drafters.lookup import LookupDrafter
 from .drafters.protocol import Drafter
 from .drafters.stack import stack_drafter
+from .faults import is_out_of_memory, reason_of
 from .generation import Completion, GenerationOptions, GenerationSettings
 from .images import PromptLike
+from .layout import PREFILL_TOKENS
 from .models.forward import CausalModel
 from .models.tapped import tapped_for
 from .pad import PivotJudge
@@ -68,15 +71,18 @@ class Generator:
         *,
         allow_lossy: bool = False,
         judges: Mapping[str, PivotJudge] | None = None,
+        ends: frozenset[int] | None = None,
     ) -> None:
         """Take loaded models, and judges by name; the observer sees every round.
+
+        `ends` are the tokens that end a text, see `ends.py`; None: the tokenizer's own alone.
 
         Caches are allocated per call. Where forwards are captured, which can take longer than a text, a call takes over
         the caches and graphs of the one before if they fit.
         """
         self.choice = choice
         self._allow_lossy, self._judges = allow_lossy, judges or {}
-        self._target, self._tokenizer = target, tokenizer
+        self._target, self._tokenizer, self._ends = target, tokenizer, ends
         self._drafters, self._schedule, self.observer = drafters, schedule, observer
         self._spare: _Held | None = None  # of the last call, where forwards are captured
 
@@ -87,8 +93,9 @@ class Generator:
 
         Raises:
             RequestError: the prompt has no tokens or does not fit into the model, or a setting is out of range.
+            DeviceError: there is no memory to read the prompt.
         """
-        return self.generate_batch([prompt], settings, **options)[0]
+        return _read(self.generate_batch([prompt], settings, **options)[0])
 
     def generate_batch(
         self,
@@ -98,7 +105,7 @@ class Generator:
         slots: int = 8,
         **options: Unpack[GenerationOptions],
     ) -> list[Completion]:
-        """Return the continuations of all prompts.
+        """Return the continuations of all prompts; one whose prompt finds no memory has "failed".
 
         Args:
             prompts: any number.
@@ -127,31 +134,42 @@ class Generator:
         """Yield the continuation of one prompt piece by piece, as rounds commit it.
 
         A piece never ends inside a character, nor with what may still become a stop string.
+
+        Raises:
+            RequestError, DeviceError: as `generate`.
         """
         (own,) = _one_per_prompt(settings, options, 1)
         request = self._request(prompt, own)
         held = self._held_for([request], 1)
         session = self._session_over(held, piecewise=True)
         session.enqueue(request, own.stop)
-        yield from (event.piece for event in session.events() if event.piece)
+        for event in session.events():
+            if event.completion is not None:
+                _read(event.completion)
+            if event.piece:
+                yield event.piece
         self._spare = held if self._is_captured else None
 
-    def session(self, *, slots: int = 8, longest: int = 2048) -> Session:
+    def session(self, *, slots: int = 8, longest: int = 2048, prefill_tokens: int = PREFILL_TOKENS) -> Session:
         """Return a running batch that requests may join and leave at any time.
 
         Args:
             slots: sequences decoded at once; the others wait for a free slot.
             longest: most tokens of one request, prompt and new ones together; memory is allocated for them.
+            prefill_tokens: of prompts, read at most between two rounds of others: fewer keep their pieces coming, more
+                let a long prompt begin sooner.
 
         Raises:
-            RequestError: the model has fewer positions than that.
+            RequestError: the model has fewer positions than that, or a number is below 1.
         """
         self._require(slots, longest)
-        return self._session_over(_Held(self._decoder(slots, longest), slots, longest), piecewise=True)
+        held = _Held(self._decoder(slots, longest), slots, longest)
+        return self._session_over(held, piecewise=True, prefill_tokens=prefill_tokens)
 
     def _request(self, prompt: PromptLike, settings: GenerationSettings) -> Request:
         gallery = self._target.gallery
-        return request_of(self._tokenizer, prompt, settings, None if gallery is None else gallery.tokens)
+        seen = None if gallery is None else gallery.tokens
+        return request_of(self._tokenizer, prompt, settings, seen, self._ends)
 
     @property
     def _is_captured(self) -> bool:
@@ -178,7 +196,7 @@ class Generator:
                 "shorten the prompt or lower --max-new-tokens"
             )
 
-    def _session_over(self, held: _Held, *, piecewise: bool) -> Session:
+    def _session_over(self, held: _Held, *, piecewise: bool, prefill_tokens: int = PREFILL_TOKENS) -> Session:
         return Session(
             held.decoder,
             self._tokenizer,
@@ -186,16 +204,30 @@ class Generator:
             piecewise=piecewise,
             observer=self.observer,
             gallery=self._target.gallery,
+            ends=self._ends,
+            prefill_tokens=prefill_tokens,
         )
 
     def _decoder(self, slots: int, longest: int) -> Decoder:
+        """Return a decoder. A drafter that cannot be made, or finds no memory, is left out; its rounds tell why."""
         setups = self.choice.setups
         load_kernels(setup.policy for setup in setups)
         capacity = longest + draft_room(setups, slots)
-        drafters: dict[str, Drafter] = {"lookup": LookupDrafter()}
+        names = {setup.drafter for setup in setups if setup.drafter is not None} - {LOOKUP}
+        try:
+            return self._decoder_with(names, slots, capacity, {})
+        except (MemoryError, RuntimeError) as error:
+            if not names or not is_out_of_memory(error):
+                raise
+            reason = f"it does not fit into memory beside the target: {reason_of(error)}"
+        return self._decoder_with({}, slots, capacity, dict.fromkeys(names, reason))
+
+    def _decoder_with(self, names: Collection[str], slots: int, capacity: int, absent: dict[str, str]) -> Decoder:
+        setups = self.choice.setups
+        drafters: dict[str, Drafter] = {LOOKUP: LookupDrafter()}
         for setup in setups:
-            if setup.drafter is not None and setup.drafter not in drafters:
-                drafters |= self._drafter(setup.drafter, setup.policy, slots, capacity)
+            if setup.drafter is not None and setup.drafter in names and setup.drafter not in drafters:
+                drafters |= self._drafter(setup.drafter, setup.policy, slots, capacity, absent)
         planned = [self._drafters[name] for name in drafters if name in self._drafters]
         asked = {setup.classifier for setup in setups}
         judges = {name: judge for name, judge in self._judges.items() if name in asked}
@@ -207,18 +239,35 @@ class Generator:
             capacity=capacity,
             allow_lossy=self._allow_lossy,
             judges=judges,
+            absent=absent,
         )
 
-    def _drafter(self, name: str, policy: TreePolicy, slots: int, capacity: int) -> dict[str, Drafter]:
-        """Return a drafter by its name; nothing where its model is missing, which the decoder reports as a fault."""
+    def _drafter(
+        self, name: str, policy: TreePolicy, slots: int, capacity: int, absent: dict[str, str]
+    ) -> dict[str, Drafter]:
+        """Return a drafter by its name; nothing where it cannot be had, which the decoder reports as a fault."""
         drafts = drafting(policy)
-        if isinstance(drafts, StackPolicy):
-            if not set(drafts.models) <= set(self._drafters):
-                return {}
-            return {name: stack_drafter(drafts, self._drafters, slots=slots, capacity=capacity)}
-        if name not in self._drafters:
+        models = drafts.models if isinstance(drafts, StackPolicy) else (name,)
+        if not set(models) <= set(self._drafters):
             return {}
-        return {name: HybridDrafter(model_drafter(self._drafters[name], slots=slots, capacity=capacity))}
+        try:
+            if isinstance(drafts, StackPolicy):
+                return {name: stack_drafter(drafts, self._drafters, slots=slots, capacity=capacity)}
+            return {name: HybridDrafter(model_drafter(self._drafters[name], slots=slots, capacity=capacity))}
+        except ModelError as error:
+            absent[name] = reason_of(error)
+        return {}
+
+
+def _read(completion: Completion) -> Completion:
+    """Return a completion whose prompt was read.
+
+    Raises:
+        DeviceError: there was no memory for it.
+    """
+    if completion.finish_reason == "failed":
+        raise DeviceError(f"the prompt could not be read: {completion.error}; shorten it, or decode fewer at once")
+    return completion
 
 
 def _one_per_prompt(

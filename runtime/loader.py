@@ -15,6 +15,7 @@ from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
 from .choice import Choice, choose_plan, plainly
+from .ends import end_tokens
 from .generator import Generator
 from .ladder import in_short, told
 from .models.drafter import load_drafter, require_drafter_of
@@ -96,6 +97,7 @@ def load(
         watching,
         allow_lossy=allow_lossy,
         judges=shelf.classifiers,
+        ends=end_tokens(Path(target), tokenizer),
     )
 
 

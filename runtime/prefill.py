@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -10,24 +11,55 @@ from torch import Tensor
 from .cache import KeyValueCache
 from .layout import PREFILL_TOKENS, lay_out
 from .models.forward import CausalModel
+from .requests import Sequence
 
 
-def read_prompt(target: CausalModel, cache: KeyValueCache, prompt: Many[int], slot: int) -> Tensor:
-    """Read a prompt into a slot, piece by piece; return the logits behind its last token, (1, 1, vocabulary)."""
-    logits = None
-    for start in range(0, len(prompt), PREFILL_TOKENS):
-        piece = np.array([prompt[start : start + PREFILL_TOKENS]], dtype=np.int64)
-        count = piece.shape[1]
-        step = lay_out(
-            piece,
-            np.arange(count),
-            [start],
-            np.tri(count, dtype=np.bool_)[None],
-            take=np.array([count - 1]),
-            first_slot=slot,
-            dtype=target.dtype,
-            device=target.device,
-        )
-        logits = target.forward(step, cache)
-    assert logits is not None
+@dataclass(slots=True)
+class Reading:
+    """A prompt on its way into a slot of the target's cache: `read` of its tokens are there."""
+
+    sequence: Sequence
+    slot: int
+    read: int = 0
+
+    @property
+    def left(self) -> int:
+        """Tokens that are still to be read."""
+        return len(self.sequence.request.prompt) - self.read
+
+
+def read_on(target: CausalModel, cache: KeyValueCache, reading: Reading, most: int) -> Tensor | None:
+    """Read more of a prompt, piece by piece; return the logits behind the last token read.
+
+    Args:
+        target: whose prompt it is.
+        cache: its own.
+        reading: what is there; is changed.
+        most: tokens to read at most, 1 or more.
+
+    Returns:
+        (1, 1, vocabulary); None where nothing was left to read.
+    """
+    logits, end = None, reading.read + min(most, reading.left)
+    while reading.read < end:
+        stop = min(end, reading.read + PREFILL_TOKENS)
+        piece = reading.sequence.request.prompt[reading.read : stop]
+        logits = _read_piece(target, cache, piece, reading.read, reading.slot)
+        reading.read = stop
     return logits
+
+
+def _read_piece(target: CausalModel, cache: KeyValueCache, piece: Many[int], start: int, slot: int) -> Tensor:
+    tokens = np.array([piece], dtype=np.int64)
+    count = tokens.shape[1]
+    step = lay_out(
+        tokens,
+        np.arange(count),
+        [start],
+        np.tri(count, dtype=np.bool_)[None],
+        take=np.array([count - 1]),
+        first_slot=slot,
+        dtype=target.dtype,
+        device=target.device,
+    )
+    return target.forward(step, cache)

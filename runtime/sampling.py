@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from .layout import Bools, Ints
 from .noise import gumbel
 from .requests import Request, Sampling, Sequence
+from .transfer import sent
 
 NOTHING = -1  # stands where a list of tokens is shorter than its neighbours
 NEVER = -1e30  # a drafter's score of a token that is never drawn: finite, so that scores of whole paths stay numbers
@@ -72,7 +73,7 @@ def seen_tokens(sequences: Many[Sequence], paths: Ints | Tensor | None, device: 
     for row, text in enumerate(texts):
         padded[row, 0, : len(text)] = np.fromiter(text, dtype=np.int64, count=len(text))
     known = [padded] if paths is None else [padded, paths]
-    return [torch.as_tensor(ids).to(device, non_blocking=True) for ids in known]
+    return [ids.to(device) if isinstance(ids, Tensor) else sent(ids, device) for ids in known]
 
 
 def tree_paths(sequences: Many[Sequence], tokens: Ints, sees: Bools) -> Ints | None:

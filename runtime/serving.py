@@ -11,15 +11,20 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
 from .decoder import Decoder
+from .ends import own_ends
+from .faults import is_out_of_memory, reason_of
 from .generation import Completion, Event, FinishReason, GenerationSettings
 from .images import ImagePrompt, ImageTokens, PromptLike
+from .layout import PREFILL_TOKENS
 from .models.gallery import Gallery
+from .prefill import Reading
 from .prompt_ids import prompt_ids
 from .requests import Request, Sampling, Sequence
 from .transcript import Transcript
 from .watch.protocol import RoundObserver
 
 DEFAULTS = GenerationSettings()
+ALL = 2**62  # tokens of prompts: of all of them
 
 
 @dataclass(slots=True)
@@ -30,6 +35,7 @@ class _Job:
     request: Request  # its images are shown once it has a sequence
     transcript: Transcript
     is_read: bool  # after every round, and not only at the end
+    reading: Reading | None = None  # of a prompt that is read while others are decoded
     sequence: Sequence | None = None  # None while it waits
     rounds: int = 0
     untold: str = ""  # shown by the transcript and in no event yet
@@ -56,6 +62,8 @@ class Session:
         piecewise: bool = True,
         observer: RoundObserver | None = None,
         gallery: Gallery | None = None,
+        ends: frozenset[int] | None = None,
+        prefill_tokens: int = PREFILL_TOKENS,
     ) -> None:
         """Take a decoder that nobody else uses.
 
@@ -66,19 +74,27 @@ class Session:
             piecewise: whether events tell text after every round; otherwise one event per request tells all of it.
             observer: told of every round, faults included.
             gallery: of a target that sees; a request's images are held there while it runs.
+            ends: tokens that end a text, see `ends.py`; None: the tokenizer's own alone.
+            prefill_tokens: of prompts, read at most between two rounds of others' texts that are told piece by piece.
+
+        Raises:
+            RequestError: no token may be read.
         """
+        if prefill_tokens < 1:
+            raise RequestError(f"prefill_tokens must be at least 1, got {prefill_tokens}; {PREFILL_TOKENS} are usual")
         self._decoder, self._tokenizer = decoder, tokenizer
         self._longest, self._piecewise, self._observer = longest, piecewise, observer
-        self._gallery = gallery
+        self._gallery, self._ends, self._prefill_tokens = gallery, ends, prefill_tokens
         self._submitted = 0
         self._jobs: dict[int, _Job] = {}
         self._waiting: deque[_Job] = deque()
-        self._cancelled: list[Event] = []  # to be told by the next step
+        self._untold: list[Event] = []  # to be told by the next step
+        self._cramped_at: int | None = None  # sequences beside which the next request found no memory
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits, runs or is to be told."""
-        return not self._jobs and not self._cancelled
+        return not self._jobs and not self._untold
 
     def submit(self, prompt: PromptLike, settings: GenerationSettings = DEFAULTS) -> int:
         """Let a prompt wait for a slot; return its handle, counted from 0.
@@ -87,7 +103,7 @@ class Session:
             RequestError: the prompt has no tokens or, with its new ones, more than fit.
         """
         seen = None if self._gallery is None else self._gallery.tokens
-        return self.enqueue(request_of(self._tokenizer, prompt, settings, seen), settings.stop)
+        return self.enqueue(request_of(self._tokenizer, prompt, settings, seen, self._ends), settings.stop)
 
     def enqueue(self, request: Request, stop: Many[str] = ()) -> int:
         """Let a request in tokens wait for a slot; return its handle. `stop` are strings that end its text."""
@@ -117,26 +133,30 @@ class Session:
             return
         if job.sequence is None:
             self._waiting.remove(job)
+            self._abandon(job)
         else:
             self._decoder.cancel(job.sequence)
-        self._cancelled.append(self._ended(job, "cancelled"))
+        self._untold.append(self._ended(job, "cancelled"))
 
     def step(self) -> list[Event]:
-        """Let waiting requests join, run one round, and return what became known since the last step."""
-        events, self._cancelled = self._cancelled, []
-        while self._waiting and self._decoder.has_room and self._can_be_shown(self._waiting[0]):
-            job = self._waiting[0]
-            if self._gallery is not None:
-                job.request = self._gallery.shown(job.request, self)
-            job.sequence = self._decoder.admit(job.request, job.handle)
-            self._waiting.popleft()
-            events += self._news(job, job.sequence)
-        jobs = [(self._jobs[sequence.index], sequence) for sequence in self._decoder.running]
-        if jobs:
-            self._run_round()
-        for job, sequence in jobs:
-            job.rounds += 1
-            events += self._news(job, sequence)
+        """Let waiting requests join, run one round, and return what became known since the last step.
+
+        Where texts are told piece by piece and some are under way, a long prompt is read over several steps, so that
+        it holds nobody up.
+
+        A request whose prompt finds no memory waits until another one has left, and fails where none is there. What
+        is raised loses no event: the next step tells it.
+
+        Raises:
+            MemoryError: the target cannot verify even the newest token of every sequence.
+        """
+        events, self._untold = self._untold, []
+        try:
+            self._join(events)
+            self._advance(events)
+        except BaseException:
+            self._untold = events + self._untold
+            raise
         return events
 
     def events(self) -> Iterator[Event]:
@@ -144,13 +164,70 @@ class Session:
         while not self.is_idle:
             yield from self.step()
 
-    def _can_be_shown(self, job: _Job) -> bool:
-        """Whether a request's images have room, or never will have more than now."""
-        return self._gallery is None or not self._decoder.running or self._gallery.has_room(job.request.images)
+    def _join(self, events: list[Event]) -> None:
+        """Read prompts as long as there is room, and tell what their first tokens are."""
+        left = self._prefill_tokens if self._piecewise and self._decoder.running else ALL
+        while self._waiting and left > 0 and self._may_join(self._waiting[0]):
+            job = self._waiting[0]
+            try:
+                left -= self._read(job, left)
+            except Exception as error:
+                self._abandon(job)
+                is_cramped = is_out_of_memory(error)
+                if is_cramped and self._decoder.running:
+                    self._cramped_at = len(self._decoder.running)
+                    return
+                self._waiting.popleft()
+                events.append(self._ended(job, "failed", reason_of(error)))
+                if not is_cramped:
+                    raise
+                continue
+            if job.sequence is not None:
+                self._waiting.popleft()
+                events += self._news(job, job.sequence)
 
-    def _run_round(self) -> None:
+    def _read(self, job: _Job, most: int) -> int:
+        """Read so much of a request's prompt at most, and let it join behind the last token; return how much it was."""
+        if job.reading is None:
+            if self._gallery is not None:
+                job.request = self._gallery.shown(job.request, self)
+            if len(job.request.prompt) <= most:
+                job.sequence = self._decoder.admit(job.request, job.handle)
+                return len(job.request.prompt)
+            job.reading = self._decoder.begin(job.request, job.handle)
+        before = job.reading.left
+        self._decoder.read_on(job.reading, most)
+        if not job.reading.left:
+            job.sequence, job.reading = job.reading.sequence, None
+            return before
+        return before - job.reading.left
+
+    def _abandon(self, job: _Job) -> None:
+        if job.reading is not None:
+            self._decoder.abandon(job.reading)
+            job.reading = None
+
+    def _may_join(self, job: _Job) -> bool:
+        """Whether a request has room and memory, as far as is known, and its images fit or never will better."""
+        if job.reading is not None:
+            return True
+        running = len(self._decoder.running)
+        if self._cramped_at is not None and running >= self._cramped_at:
+            return False
+        self._cramped_at = None
+        is_shown = self._gallery is None or not running or self._gallery.has_room(job.request.images)
+        return self._decoder.has_room and is_shown
+
+    def _advance(self, events: list[Event]) -> None:
+        """Run one round over whoever is there, and tell what it emitted."""
+        jobs = [(self._jobs[sequence.index], sequence) for sequence in self._decoder.running]
+        if not jobs:
+            return
         done = self._decoder.step()
-        if self._observer is not None:
+        for job, sequence in jobs:
+            job.rounds += 1
+            events += self._news(job, sequence)
+        if self._observer is not None:  # last: whatever it raises, all is told
             self._observer.note(done)
 
     def _news(self, job: _Job, sequence: Sequence) -> list[Event]:
@@ -167,7 +244,7 @@ class Session:
         piece, job.untold = job.untold, ""
         return [Event(handle=job.handle, piece=piece)]
 
-    def _ended(self, job: _Job, reason: FinishReason) -> Event:
+    def _ended(self, job: _Job, reason: FinishReason, error: str = "") -> Event:
         del self._jobs[job.handle]
         if self._gallery is not None and not job.request.images:
             self._gallery.release(job.request.prompt, self)
@@ -181,6 +258,7 @@ class Session:
             rounds=job.rounds,
             finish_reason=reason if end is None else "stop",
             lossy=tuple(place for place in places if place < len(emitted)),
+            error=error,
         )
         return Event(handle=job.handle, piece=piece, completion=completion)
 
@@ -190,14 +268,16 @@ def request_of(
     prompt: PromptLike,
     settings: GenerationSettings,
     seen: ImageTokens | None = None,
+    ends: frozenset[int] | None = None,
 ) -> Request:
-    """Return a prompt in tokens, to be ended by the tokenizer's end of text.
+    """Return a prompt in tokens.
 
     Args:
         tokenizer: the target's.
         prompt: text, and perhaps images.
         settings: of the request.
         seen: how the target's texts hold images; None where it sees none.
+        ends: tokens that end a text; None: the tokenizer's own alone.
 
     Raises:
         RequestError: the prompt has no tokens, or images that do not fit its text or the target.
@@ -206,12 +286,11 @@ def request_of(
     ids = prompt_ids(tokenizer, text, images, seen)
     if not ids:
         raise RequestError("the prompt is empty; write some text")
-    end = tokenizer.eos_token_id
     return Request(
         prompt=ids,
         images=images,
         max_new_tokens=settings.max_new_tokens,
         seed=settings.seed,
-        stop=frozenset() if end is None else frozenset([int(end)]),
+        stop=own_ends(tokenizer) if ends is None else ends,
         **{setting.name: getattr(settings, setting.name) for setting in fields(Sampling)},
     )

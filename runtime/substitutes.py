@@ -12,6 +12,7 @@ from .choice import Choice, plainly
 from .ladder import in_short
 from .setup import RoundSetup, draft_room, setup_of
 
+MOST_ROOM = 4096  # draft tokens of a sequence that caches are ever made for: no plan of ours comes near
 REFUSED = "the plan is lossy, and that was not allowed (allow_lossy=True, --allow-lossy)"
 
 
@@ -85,7 +86,7 @@ def _runs(way: RoundSetup, cell: PlanCell, has: Callable[[str], bool], longest_c
     if isinstance(way.policy, PlainPolicy) and way.drafter is None:
         return True
     needed = [*models_of(way), *([] if way.classifier is None else [way.classifier])]
-    return draft_room([way], cell.batch) < longest_context and all(has(name) for name in needed)
+    return draft_room([way], cell.batch) < min(longest_context, MOST_ROOM) and all(has(name) for name in needed)
 
 
 def _drafts(plan: Plan, choice: Choice) -> bool:

@@ -8,6 +8,7 @@ from functools import cache
 
 from spectune.planner.growth.tree import TokenTree
 from spectune.planner.plans.plan import Alternative, Plan, PlanCell
+from spectune.planner.plans.provenance import SurfaceSource
 from spectune.planner.policies import (
     CachebackPolicy,
     CastPolicy,
@@ -112,3 +113,14 @@ def chains_by_batch(lengths: Sequence[tuple[int, int]], context: int = 100) -> P
 def plan_of_kind(kind: str) -> Plan:
     """Return a plan of one cell with a policy of a kind."""
     return plan_with(cell_with(1, 100, POLICIES[kind], drafter_of(kind), 200.0))
+
+
+def measured(plan: Plan, regime: str = "engine:llama.cpp-b11549") -> Plan:
+    """Return a plan as if an engine itself had been timed for it."""
+    source = SurfaceSource(
+        model="t", role="round:plain", regime=regime, dtype="float32", measurements=2, relative_error=0.01
+    )
+    engine = regime.removeprefix("engine:").partition("@")[0].rpartition("-")[0]
+    return replace(
+        plan, workload=f"{plan.workload} ({engine})", provenance=replace(plan.provenance, surfaces=(source,))
+    )

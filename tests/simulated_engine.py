@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
 
+from spectune.planner.policies import LookupPolicy
 from spectune.planner.replay.recorded import Text
+from spectune.runtime.engines.llama_cpp import LlamaCpp
 from spectune.runtime.engines.measured import EngineCounters, EngineFacts, EngineText, Load
+from spectune.runtime.engines.one_sequence import measurable
 from spectune.runtime.engines.round_counts import RoundCounts
 from spectune.runtime.engines.setting import EngineDrafter, Setting
 
@@ -32,12 +35,14 @@ class SimulatedEngine:
         right: how often each drafter is right, by name; where is a function of the place in the text.
         curve: milliseconds of a round.
         is_deaf: whether it ignores how it is set, and decodes plainly.
+        runs: what length it drafts where one is set.
         dtype: number format it says it computes in.
     """
 
     right: Mapping[str, float]
     curve: Curve = affine
     is_deaf: bool = False
+    runs: Callable[[int], int] = lambda length: length
     dtype: str = "float32"
     starts: list[Setting | None] = field(default_factory=list)
 
@@ -69,7 +74,8 @@ class SimulatedEngine:
         return tuple(token if known else -1 for token, known in zip(tokens[1:], right, strict=True))
 
     def ngrams(self) -> Sequence[Setting]:
-        return [Setting(method="ngram-simple", drafter=None, knobs=(("size_n", 2),), length=n) for n in (4, 8)]
+        ways = [LookupPolicy(length=length, max_ngram=2, min_ngram=2) for length in (4, 8)]
+        return [measurable(LlamaCpp(), self.facts.recorded, way) for way in ways]
 
     def chain(self, drafter: EngineDrafter, length: int) -> Setting:
         return Setting(method="draft-simple", drafter=drafter, knobs=(("p_min", 0.0),), length=length)
@@ -77,7 +83,8 @@ class SimulatedEngine:
     @contextmanager
     def started(self, setting: Setting | None, load: Load) -> Iterator[RunningSimulation]:
         self.starts.append(setting)
-        yield RunningSimulation(engine=self, setting=None if self.is_deaf else setting, load=load)
+        obeyed = None if setting is None or self.is_deaf else replace(setting, length=self.runs(setting.length))
+        yield RunningSimulation(engine=self, setting=obeyed, load=load)
 
 
 @dataclass(slots=True)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from spectune.cli import main
 from spectune.cli.engine import NAMES
+from spectune.db import open_store
 from spectune.runtime.engines.running import RUNNING, own_dtype
+
+from .engine_profiles import profiled, saved_models
 
 
 def refused(*words: str) -> str:
@@ -61,3 +64,30 @@ def test_a_plan_without_a_profile_says_how_to_make_one(tmp_path: Path) -> None:
 )
 def test_an_engine_runs_in_the_device_s_own_format_where_it_can(engine: str, native: str, runs: str) -> None:
     assert own_dtype(engine, native) == runs
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """Return what planning says for an engine whose concurrencies want lengths of their own."""
+    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path))  # another test may hold the device
+    monkeypatch.setattr("spectune.tuning.engines.turns.SETTLE_S", 0.0)
+    models = saved_models(tmp_path)
+    with open_store(str(tmp_path / "store.db")) as store:
+        profiled(models, store)
+    words = ("plan", "--engine", "llama.cpp", "--target", str(models.target), "--store", str(tmp_path / "store.db"))
+    return CliRunner().invoke(main, list(words))
+
+
+def test_a_plan_says_which_line_serves_all_concurrencies_and_what_each_loses(planned: Result) -> None:
+    assert planned.exit_code == 0, planned.output
+    assert "llama-server --model target.gguf --spec-type draft-simple" in planned.stdout
+    assert "what llama.cpp b11549 cannot carry" in planned.stdout
+    assert "of the plan's speed, the mean over its cells (re-solved)" in planned.stdout
+    assert "note: speeds are of the regime 'engine:llama.cpp-b11549'" in planned.stdout
+
+
+def test_a_folder_of_openvino_is_a_target(tmp_path: Path) -> None:
+    for name in ("openvino_model.xml", "openvino_model.bin"):
+        (tmp_path / name).write_text("<net/>")
+    told = refused("plan", "--engine", "openvino", "--target", str(tmp_path), "--store", str(tmp_path / "store.db"))
+    assert "spectune profile --engine openvino" in told

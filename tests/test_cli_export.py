@@ -13,12 +13,13 @@ from click.testing import CliRunner, Result
 from spectune.cli import main
 from spectune.cli.export import NAMES
 from spectune.db import open_store
+from spectune.db.store import Store
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy
 from spectune.runtime.engines.table import ENGINES
 
-from .engine_policies import POLICIES, cell_with
+from .engine_policies import POLICIES, cell_with, measured
 from .priced_cells import plan_with
 
 
@@ -36,6 +37,19 @@ def plan() -> Plan:
     return plan_with(
         cell_with(1, 100, ChainPolicy(length=5), "small", 200.0),
         cell_with(4, 100, POLICIES["talon"], "small", 200.0, {(ChainPolicy(length=2), "small"): 160.0}),
+    )
+
+
+def keep_for_llama_cpp(store: Store) -> None:
+    """Keep a plan that llama.cpp was measured for, as its planning job does."""
+    made = measured(plan_with(cell_with(1, 100, ChainPolicy(length=3), "small", 200.0)))
+    store.add_plan(
+        plan_to_json(made),
+        device="engine:d",
+        device_kind="engine:k",
+        target="t",
+        workload="w (llama.cpp)",
+        temperature=0.0,
     )
 
 
@@ -65,6 +79,23 @@ def test_the_command_comes_first_and_what_is_dropped_follows(folder: Path) -> No
 
 def test_the_newest_plan_of_the_store_is_exported(folder: Path) -> None:
     assert answered(folder, "--engine", "vllm") == answered(folder, "--engine", "vllm", "--plan", "1")
+
+
+def test_a_plan_for_another_engine_is_not_taken_for_the_newest(folder: Path) -> None:
+    ours = answered(folder, "--engine", "vllm")
+    with open_store(str(folder / "store.db")) as store:
+        keep_for_llama_cpp(store)
+    assert answered(folder, "--engine", "vllm") == ours
+    assert answered(folder, "--engine", "llama.cpp")["basis"] == "as planned"
+    assert "made for llama.cpp" in answered(folder, "--engine", "vllm", "--plan", "2")["notes"][0]
+
+
+def test_plans_for_other_engines_alone_are_refused(tmp_path: Path) -> None:
+    with open_store(str(tmp_path / "store.db")) as store:
+        keep_for_llama_cpp(store)
+    result = typed(tmp_path, "--engine", "vllm")
+    assert result.exit_code == 1
+    assert "for other engines than vllm; name one with --plan" in result.stderr
 
 
 def test_facts_for_programs_name_what_is_dropped(folder: Path) -> None:

@@ -23,6 +23,7 @@ from spectune.planner.policies import (
     TalonPolicy,
     TreePolicy,
 )
+from spectune.runtime import committed as committed_module
 from spectune.runtime import decoder as decoder_module
 from spectune.runtime import draws as draws_module
 from spectune.runtime.decoder import Decoder
@@ -30,7 +31,7 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.layout import Ints
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.noise import gumbel
-from spectune.runtime.prefill import read_prompt
+from spectune.runtime.prefill import Reading, read_on
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
 from spectune.runtime.walk import Acceptance, accept
@@ -62,7 +63,8 @@ class Crowd(Decoder):
     """A decoder whose whole batch starts behind one shared prompt, so that many seeds share its forwards."""
 
     def start(self, drafter: ModelDrafter, seeds: Many[int]) -> list[Sequence]:
-        read_prompt(self._target, self._cache, PROMPT[:-1], 0)
+        prompt = Sequence(Request(prompt=PROMPT[:-1], max_new_tokens=1), 0)
+        read_on(self._target, self._cache, Reading(prompt, slot=0), len(PROMPT))
         self._cache.spread(len(seeds), len(PROMPT) - 1)
         drafter.read_prefixes(PROMPT[:-1], [len(PROMPT) - 1] * len(seeds))
         requests = [Request(prompt=PROMPT, max_new_tokens=TOKENS, temperature=TEMPERATURE, seed=seed) for seed in seeds]
@@ -229,4 +231,4 @@ def install(verifier: SecondChance | FreshNoise, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(decoder_module, "scored", lambda logits, _, paths: (logits, paths))
     monkeypatch.setattr(decoder_module, "drawn_from", drawn_from)
-    monkeypatch.setattr(decoder_module, "accept", verifier.accept)
+    monkeypatch.setattr(committed_module, "accept", verifier.accept)

@@ -20,7 +20,7 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.draws import scored
 from spectune.runtime.layout import Ints
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.prefill import read_prompt
+from spectune.runtime.prefill import Reading, read_on
 from spectune.runtime.requests import Request, Sampling, Sequence
 from spectune.runtime.setup import RoundSetup, always
 
@@ -148,7 +148,8 @@ class Crowd(Decoder):
     """A decoder whose whole batch starts behind one shared prompt, so that many seeds share its forwards."""
 
     def start(self, drafter: ModelDrafter, seeds: Many[int]) -> list[Sequence]:
-        read_prompt(self._target, self._cache, PROMPT[:-1], 0)
+        prompt = Sequence(Request(prompt=PROMPT[:-1], max_new_tokens=1), 0)
+        read_on(self._target, self._cache, Reading(prompt, slot=0), len(PROMPT))
         self._cache.spread(len(seeds), len(PROMPT) - 1)
         drafter.read_prefixes(PROMPT[:-1], [len(PROMPT) - 1] * len(seeds))
         requests = [Request(prompt=PROMPT, max_new_tokens=TOKENS, seed=seed, **own_fields(LAW)) for seed in seeds]

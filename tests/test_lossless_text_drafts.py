@@ -25,7 +25,7 @@ from spectune.planner.policies import (
 )
 from spectune.planner.text.frozen import frozen_table
 from spectune.planner.text.tree import batch_of
-from spectune.runtime import decoder as decoder_module
+from spectune.runtime import committed as committed_module
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
@@ -116,7 +116,7 @@ def test_a_decoder_that_takes_drafts_unseen_is_found_out(monkeypatch: pytest.Mon
                 drawn.append(tokens[node])
         return Acceptance(nodes=nodes, drawn=[*drawn, draws[nodes[-1]]])
 
-    monkeypatch.setattr(decoder_module, "accept", take_first_path)
+    monkeypatch.setattr(committed_module, "accept", take_first_path)
     for name in POLICIES:
         assert decoded(name, some_requests(0.8)).outputs != plain(0.8)
 

@@ -73,7 +73,7 @@ rows = lambda *numbers: np.array([numbers] * 2, dtype=np.int64)
 draft = DraftBatch(
     tokens=rows(-1, 4, 5), parents=rows(-1, 0, 0), depths=rows(0, 1, 1), sizes=np.array([3, 3]), widths=()
 )
-require_sound(draft, 2, 24)
+require_sound(draft, 2, 24, 3)
 batch = [Sequence(Request(prompt=(1,) * length, max_new_tokens=2), length) for length in (4, 7)]
 FedTrees(batch, draft, 3).laid_out(Masks(torch.{dtype}, cpu, slots=2, capacity=32))
 sys.exit(0 if (0 < known == loaded()) else 3)

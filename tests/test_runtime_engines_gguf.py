@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from spectune.errors import ModelError
 from spectune.runtime.engines.gguf_file import GgufDtype, interleaved, write_gguf
 from spectune.runtime.engines.llama_running import as_gguf
 from spectune.runtime.engines.llama_server import LlamaServer
@@ -19,6 +20,7 @@ from spectune.runtime.engines.measured import Load
 from spectune.runtime.engines.setting import EngineDrafter, Setting
 
 from .tiny_family import save_model
+from .tiny_models import tiny_gpt2
 
 gguf = pytest.importorskip("gguf")
 
@@ -100,3 +102,9 @@ def test_llama_cpp_continues_as_transformers_does(folder: Path, tmp_path: Path, 
         fed = torch.tensor([prompt])
         whole = model.generate(fed, attention_mask=torch.ones_like(fed), max_new_tokens=NEW_TOKENS, do_sample=False)
         assert answer.tokens == tuple(whole[0, len(prompt) :].tolist())
+
+
+def test_what_is_no_llama_is_named(tmp_path: Path) -> None:
+    tiny_gpt2(seed=0, positions=64).save_pretrained(tmp_path / "gpt2")
+    with pytest.raises(ModelError, match="only a Llama can be written here"):
+        as_gguf(tmp_path / "gpt2", tmp_path, "float32")

@@ -16,18 +16,29 @@ from spectune.errors import MeasurementError, ModelError, RequestError
 from spectune.planner.policies import ConfidentChainPolicy
 from spectune.planner.replay.recorded import Text
 from spectune.planner.text.lookup import find_continuation
+from spectune.profiler.identity import identify
 from spectune.runtime.engines.measured import EngineText, Load, MeasuredEngine
+from spectune.runtime.engines.openvino_decoding import drafted_in_all
 from spectune.runtime.engines.round_counts import RoundCounts
 from spectune.runtime.engines.running import run_engine
 from spectune.runtime.engines.setting import Setting
 from spectune.runtime.engines.transformers_ import Transformers
+from spectune.tuning.engines.models import identify_engine_model
+from spectune.tuning.engines.validate import least_drafted
 
 from .tiny_family import save_model
 
 TOKENS = 40
+OTHER_WORDS = "abc efgh(): ijklmn 1"  # as many merges as those of the others' words, and other ones
 LOAD = Load(concurrency=1, capacity=128)
-WHEELS = {"openvino": ("openvino", "openvino_genai", "openvino_tokenizers"), "transformers": ()}
+WHEELS = {
+    "llama.cpp": ("xllamacpp", "gguf"),
+    "openvino": ("openvino", "openvino_genai", "openvino_tokenizers"),
+    "transformers": (),
+}
+ONE_AT_A_TIME = ("openvino", "transformers")
 each = pytest.mark.parametrize("name", WHEELS)
+each_alone = pytest.mark.parametrize("name", ONE_AT_A_TIME)
 Way = Callable[[MeasuredEngine], Setting | None]
 WAYS: dict[str, Way] = {
     "plain": lambda _: None,
@@ -39,10 +50,12 @@ WAYS: dict[str, Way] = {
 
 @cache
 def folder() -> Path:
-    """Return a folder with a target, the same again as drafter, another model, and one that goes round in circles."""
+    """Return a folder of models: a target and itself again, another, two of other tokens, one that runs in circles."""
     found = Path(mkdtemp())
     for name, layers, seed in (("target", 2, 1), ("twin", 2, 1), ("other", 1, 7), ("circling", 1, 3)):
         save_model(found / name, layers=layers, seed=seed)
+    save_model(found / "stranger", layers=1, seed=7, text=OTHER_WORDS)
+    save_model(found / "larger", layers=1, seed=7, text=f"{OTHER_WORDS} and more")
     model = AutoModelForCausalLM.from_pretrained(str(found / "circling"), dtype=torch.float32)
     torch.nn.init.zeros_(model.model.layers[0].self_attn.o_proj.weight)  # so a token decides the next one alone
     model.save_pretrained(found / "circling")
@@ -53,7 +66,7 @@ def folder() -> Path:
 def engine(name: str, drafter: str = "twin", target: str = "target") -> MeasuredEngine:
     absent = [wheel for wheel in WHEELS[name] if importlib.util.find_spec(wheel) is None]
     if absent:
-        pytest.skip(f"needs {', '.join(absent)}: pip install 'spectune[openvino]'")
+        pytest.skip(f"needs {', '.join(absent)}: pip install 'spectune[{name.replace('.', '')}]'")
     root = folder()
     return run_engine(
         name, root / target, {drafter: root / drafter}, dtype="float32", threads=1, folder=root / "converted"
@@ -103,8 +116,8 @@ def test_a_drafter_that_knows_little_changes_no_token(name: str) -> None:
 @pytest.mark.parametrize(("way", "length"), [("chain of 1", 1), ("chain of 3", 3)])
 def test_a_drafter_that_is_the_target_has_every_draft_accepted(name: str, way: str, length: int) -> None:
     text = decoded(name, way)
-    assert text.accepted == text.drafted
-    assert set(text.kept[:-1]) == {length} and text.rounds == -(-(TOKENS - 1) // (length + 1))
+    assert text.accepted == text.drafted and text.rounds == -(-(TOKENS - 1) // (length + 1))
+    assert set(text.kept[:-1]) <= {length}  # where rounds are told
 
 
 @each
@@ -118,11 +131,26 @@ def test_what_a_drafter_would_draft_along_a_text_is_told(name: str) -> None:
 
 
 @each
+def test_a_drafter_that_reads_texts_as_other_tokens_is_refused(name: str) -> None:
+    text = Text(prompt=prompt(), continuation=expected())
+    stranger = engine(name, "stranger")
+    with pytest.raises(RequestError, match="stranger reads texts as other tokens than the target does"):
+        stranger.next_tokens(stranger.drafters[0], [text])
+
+
+def test_transformers_refuses_a_drafter_with_more_tokens_before_it_would_translate() -> None:
+    text = Text(prompt=prompt(), continuation=expected())
+    larger = engine("transformers", "larger")
+    with pytest.raises(RequestError, match=r"larger has \d+ tokens and the target \d+"):
+        larger.next_tokens(larger.drafters[0], [text])
+
+
+@each
 def test_plain_decoding_drafts_nothing(name: str) -> None:
     assert (decoded(name, "plain").drafted, decoded(name, "plain").rounds) == (0, TOKENS - 1)
 
 
-@each
+@each_alone
 def test_a_lookup_copies_behind_the_first_occurrence_round_for_round(name: str) -> None:
     """Walk the known text with the planner's own search: as many rounds, each with as many kept."""
     found = engine(name, target="circling")
@@ -149,10 +177,10 @@ def test_several_settings_are_open_at_once_and_do_not_disturb_each_other(name: s
     with engine(name).started(one, LOAD) as first, engine(name).started(three, LOAD) as second:
         for running, length in ((first, 1), (second, 3), (first, 1)):
             (text,) = running.decode([prompt()], TOKENS)
-            assert text.kept[0] == length
+            assert text.rounds == -(-(TOKENS - 1) // (length + 1))
 
 
-@each
+@each_alone
 def test_what_it_cannot_do_is_refused(name: str) -> None:
     found = engine(name)
     by_hand = Load(concurrency=1, capacity=64, synthetic=(0.5,))
@@ -169,7 +197,7 @@ def test_what_it_cannot_do_is_refused(name: str) -> None:
 def test_it_says_what_it_is(name: str) -> None:
     facts = engine(name).facts
     assert facts.name == name and facts.regime == f"engine:{name}-{facts.version}"
-    assert (facts.most_concurrency, facts.sets_acceptance) == (1, False)
+    assert (facts.most_concurrency == 1) == (name in ONE_AT_A_TIME) == (not facts.sets_acceptance)
 
 
 def test_an_assistant_that_doubts_everything_drafts_one_token_a_round() -> None:
@@ -194,6 +222,36 @@ def test_openvino_drafts_one_token_a_round_whatever_its_threshold(threshold: flo
     assert running.counters().drafts is None
 
 
+@pytest.mark.parametrize(("length", "runs"), [(3, 3), (3, 1), (1, 3)])
+def test_openvino_tells_what_a_draft_model_drafts_and_not_what_was_set(length: int, runs: int) -> None:
+    found = engine("openvino", "other")
+    knobs = (("num_assistant_tokens", runs),)  # goes before the length
+    setting = Setting(method="draft model", drafter=found.drafters[0], knobs=knobs, length=length)
+    with found.started(setting, LOAD) as running:
+        before = running.counters()
+        (text,) = running.decode([prompt()], TOKENS)
+        counted = running.counters().since(before)
+    assert counted.drafts and counted.drafted == text.drafted
+    assert least_drafted(runs, TOKENS) <= counted.drafted / counted.drafts <= runs
+
+
+@pytest.mark.parametrize(
+    ("told", "expected_drafts", "kept", "in_all"),
+    [
+        (27, [3] * 9 + [2], [3] * 9 + [2], 29),  # all is as it was set
+        (9, [3] * 9 + [2], [0] * 10, 10),  # one token a round, and so in the last one
+        (0, [3] * 9 + [2], [0] * 10, 0),
+        (0, [2], [1], 2),  # no other round to go by
+        (45, [3] * 9 + [2], [3] * 9 + [2], 47),  # more than was set, where there is room
+        (0, [], [], 0),
+    ],
+)
+def test_the_round_that_openvino_does_not_count_is_taken_to_be_like_the_others(
+    told: int, expected_drafts: list[int], kept: list[int], in_all: int
+) -> None:
+    assert drafted_in_all(told, expected_drafts, kept) == in_all
+
+
 def test_a_folder_of_openvino_is_taken_as_it_is() -> None:
     found = engine("openvino")
     path = Path(found.drafters[0].path)
@@ -201,6 +259,13 @@ def test_a_folder_of_openvino_is_taken_as_it_is() -> None:
     again = run_engine("openvino", path, {}, dtype="float32", threads=1, folder=folder() / "elsewhere")
     assert again.encode(["def"]) == found.encode(["def"]) == engine("transformers").encode(["def"])
     assert not (folder() / "elsewhere").exists()
+
+
+def test_a_folder_of_openvino_is_known_by_its_own_weights_and_as_many_numbers() -> None:
+    found, known = Path(engine("openvino").drafters[0].path), identify(folder() / "target")
+    own = identify_engine_model(found)
+    assert own.key != known.key and own.parameters == pytest.approx(known.parameters, rel=0.02)
+    assert (own.tokenizer_hash, own.config_hash) == (known.tokenizer_hash, known.config_hash)
 
 
 def test_openvino_refuses_what_it_cannot_convert(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from dataclasses import replace
 
@@ -12,19 +13,20 @@ from torch import Tensor
 
 from spectune.errors import ModelError, RequestError
 from spectune.planner.growth.draft import DraftBatch, Ints, chains_of
-from spectune.planner.policies import ChainPolicy, StackPolicy, TreePolicy
-from spectune.runtime.cache import KeyValueCache
+from spectune.planner.policies import ChainPolicy, StackPolicy, StaticPolicy, TreePolicy
+from spectune.runtime.cache import Kept, KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.faults import MOST_FAULTS, require_sound
+from spectune.runtime.faults import MOST_FAULTS, is_out_of_memory, require_sound
 from spectune.runtime.feed import Feed
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 
+from .decoded_runs import BUSHY
 from .tiny_models import tiny_llama
 
 pytestmark = pytest.mark.lossless
@@ -143,7 +145,7 @@ def changed(array: Ints, row: int, node: int, value: int) -> Ints:
 
 @pytest.mark.parametrize("lengths", [(3,), (3, 3), (3, 1), (1, 0), (0, 0), (0, 3)])
 def test_chains_that_end_before_others_are_sound(lengths: tuple[int, ...]) -> None:
-    require_sound(chain_batch(*lengths), len(lengths), 24)
+    require_sound(chain_batch(*lengths), len(lengths), 24, 4)
 
 
 @pytest.mark.parametrize("lengths", [(3, 3), (3, 2)])  # all rows are chains to their ends; one is padded
@@ -166,16 +168,16 @@ def test_a_spoilt_chain_is_refused(lengths: tuple[int, ...], spoilt: str, node: 
     parts[spoilt] = changed(parts[spoilt], 0, node, value)
     broken = DraftBatch(**parts, sizes=whole.sizes, widths=())
     with pytest.raises(ModelError, match=said):
-        require_sound(broken, len(lengths), 24)
+        require_sound(broken, len(lengths), 24, 4)
 
 
 @pytest.mark.parametrize("lengths", [(1, 0), (3, 1)])  # padding right behind a root has a chain's parent
 @pytest.mark.parametrize("token", [-1, 24, 10**6])
 def test_a_token_behind_a_chain_s_end_may_be_foreign_and_its_last_may_not(lengths: tuple[int, ...], token: int) -> None:
     whole, longest = chain_batch(*lengths), max(lengths)
-    require_sound(replace(whole, tokens=changed(whole.tokens, 1, longest, token)), 2, 24)
+    require_sound(replace(whole, tokens=changed(whole.tokens, 1, longest, token)), 2, 24, 4)
     with pytest.raises(ModelError, match="outside"):
-        require_sound(replace(whole, tokens=changed(whole.tokens, 0, longest, token)), 2, 24)
+        require_sound(replace(whole, tokens=changed(whole.tokens, 0, longest, token)), 2, 24, 4)
 
 
 class NotANumber(LeanModel):
@@ -245,6 +247,64 @@ def test_a_tree_that_does_not_fit_into_memory_is_left_out_and_reported() -> None
         rounds.append(decoder.step())
     assert [s.emitted for s in feed.sequences] == PLAINLY
     assert all(fault.drafter is None and "out of memory" in fault.reason for r in rounds for fault in r.faults)
+
+
+class Unmovable(KeyValueCache):
+    """A cache that runs out of memory the first times that keys are to move, when some layers' have."""
+
+    tries = 3
+
+    def keep(self, kept: Iterable[Kept]) -> None:
+        kept = list(kept)
+        if any(self._move(*each) is not None for each in kept) and self.tries:
+            self.tries -= 1
+            half = KeyValueCache.__new__(KeyValueCache)
+            half.states, half.layers = self.states[:1], 1
+            half.slots, half.capacity = self.slots, self.capacity
+            half._flat = self._flat[:1]
+            half.keep(kept)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        super().keep(kept)
+
+
+class Stiff(LeanModel):
+    """A model over such a cache."""
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        made = super().new_cache(slots, capacity)
+        made.__class__ = Unmovable
+        return made
+
+
+def test_a_tree_whose_keys_find_no_memory_to_move_is_committed_by_its_root_alone() -> None:
+    policy = StaticPolicy(tree=BUSHY)
+    tree = RoundSetup(policy=policy, drafter="own", run_tokens=tuple(range(policy.max_verify_tokens + 1)))
+    target = Stiff(tiny_llama(layers=2, seed=0).double())
+    decoder = Decoder(target, {"own": drafter()}, always(tree), slots=2, capacity=ROOM)
+    feed, rounds = Feed(decoder, requests()), []
+    while feed.refill():
+        rounds.append(decoder.step())
+    assert [s.emitted for s in feed.sequences] == PLAINLY
+    cramped = [done for done in rounds if done.faults]
+    assert len(cramped) == 3 and all(max(done.kept) == 1 for done in cramped)
+    assert max(max(done.kept) for done in rounds) > 1
+
+
+def test_a_draft_larger_than_its_policy_is_refused() -> None:
+    class Eager(ModelDrafter):
+        def draft(self, batch: Many[Sequence], policy: TreePolicy) -> DraftBatch:
+            return super().draft(batch, ChainPolicy(length=9))
+
+    texts, rounds = decoded({"own": Eager(model(), slots=2, capacity=ROOM)})
+    assert texts == PLAINLY
+    assert all("10 nodes where its policy has 4 at most" in reason for reason in reasons(rounds)[:1])
+
+
+@pytest.mark.parametrize(
+    "said", ["CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"]
+)
+def test_what_cudas_libraries_say_of_lacking_memory_is_understood(said: str) -> None:
+    assert is_out_of_memory(RuntimeError(said)) and not is_out_of_memory(ValueError(said))
 
 
 def test_an_error_that_is_no_lack_of_memory_is_not_swallowed() -> None:

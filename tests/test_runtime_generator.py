@@ -7,14 +7,17 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+import torch
 from transformers import PreTrainedTokenizerFast
 
 from spectune.errors import RequestError
-from spectune.planner.policies import ChainPolicy, OptTreePolicy, TalonPolicy, TreePolicy
+from spectune.planner.policies import ChainPolicy, OptTreePolicy, StackPolicy, TalonPolicy, TreePolicy
+from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.choice import Choice
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.generation import GenerationOptions, GenerationSettings
 from spectune.runtime.generator import Generator
+from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 
@@ -147,3 +150,45 @@ def test_other_slots_longer_texts_and_an_unfinished_stream_begin_anew() -> None:
         counts.append(len(recorder.recorded))
         generator.generate_batch(PROMPTS, max_new_tokens=9)
     assert counts == sorted(set(counts))  # captured anew every time
+
+
+class Hungry(LeanModel):
+    """A model whose cache never finds memory."""
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+class Watcher:
+    """Keeps the reasons of all faults."""
+
+    def __init__(self) -> None:
+        self.reasons: set[str] = set()
+
+    def note(self, done: Round, /) -> None:
+        self.reasons |= {fault.reason for fault in done.faults}
+
+
+def planned_generator(policy: TreePolicy, drafters: dict[str, CausalModel], watcher: Watcher) -> Generator:
+    name = next(iter(drafters)) if not isinstance(policy, StackPolicy) else policy.label
+    plan = plan_of([(1, 10)])
+    run_tokens = tuple(range(policy.max_verify_tokens + 1))
+    cells = tuple(replace(cell, policy=policy, drafter=name, run_tokens=run_tokens) for cell in plan.cells)
+    plan = replace(plan, cells=cells, drafters=tuple((one, model(one)) for one in drafters))
+    choice = Choice(plan=plan, source="file", reason="a test")
+    schedule = always(RoundSetup(policy=policy, drafter=name))
+    return Generator(LeanModel(TARGET), TOKENIZER, drafters, schedule, choice, watcher)
+
+
+def test_a_drafter_whose_cache_finds_no_memory_is_left_out_and_told() -> None:
+    watcher = Watcher()
+    generator = planned_generator(ChainPolicy(length=4), {"small": Hungry(TARGET)}, watcher)
+    assert generator.generate("to be", max_new_tokens=12) == plain_generator().generate("to be", max_new_tokens=12)
+    (reason,) = watcher.reasons
+    assert "does not fit into memory beside the target" in reason and "2.00 GiB" in reason
+
+
+def test_a_target_whose_own_cache_finds_no_memory_raises() -> None:
+    choice = Choice(plan=None, source="none", reason="a test")
+    with pytest.raises(torch.OutOfMemoryError):
+        Generator(Hungry(TARGET), TOKENIZER, {}, always(PLAIN), choice).generate("to be")

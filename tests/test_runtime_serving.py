@@ -6,16 +6,24 @@ from dataclasses import replace
 from functools import lru_cache
 
 import pytest
+import torch
+from torch import Tensor
 
-from spectune.errors import RequestError
+from spectune.errors import DeviceError, RequestError
 from spectune.planner.policies import ChainPolicy, LookupPolicy, StaticPolicy, TreePolicy
+from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.choice import Choice
-from spectune.runtime.decoder import Round
+from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.drafters.lookup import LookupDrafter
+from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.generation import Completion, Event, GenerationSettings
 from spectune.runtime.generator import Generator
+from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.serving import Session
 from spectune.runtime.setup import PLAIN, RoundSetup, always
+from spectune.runtime.watch.protocol import RoundObserver
 
 from .decoded_runs import BUSHY
 from .plans import plan_of
@@ -228,3 +236,188 @@ def test_an_observer_is_told_of_every_round() -> None:
     watched = Generator(TARGET, TOKENIZER, {}, always(PLAIN), choice, watcher)
     done = watched.generate_batch(PROMPTS[:2], SETTINGS[:2])
     assert [sum(place in one.sequences for one in watcher.rounds) for place in range(2)] == [o.rounds for o in done]
+
+
+LONG = "not to be or to be or not to be"
+LENGTH = len(TOKENIZER(LONG)["input_ids"])  # more than of any of PROMPTS
+
+
+class Cramped(LeanModel):
+    """A model that has no memory to read a prompt of so many tokens while others run, or at all."""
+
+    def __init__(self, longest: int, *, is_ever_read: bool = True) -> None:
+        super().__init__(LLAMA)
+        self.longest, self.is_ever_read, self.others, self.refused = longest, is_ever_read, 0, 0
+
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        if step.take is not None and step.tokens.shape[1] >= self.longest and (self.others or not self.is_ever_read):
+            self.refused += 1
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return super().forward(step, cache)
+
+
+def cramped_session(target: Cramped, observer: RoundObserver | None = None, slots: int = 2) -> Session:
+    decoder = Decoder(target, {}, always(PLAIN), slots=slots, capacity=64)
+    return Session(decoder, TOKENIZER, longest=64, observer=observer)
+
+
+def test_a_prompt_without_memory_waits_until_another_request_has_left() -> None:
+    target = Cramped(longest=LENGTH)
+    session = cramped_session(target)
+    session.submit(PROMPTS[1], SETTINGS[1])
+    events = session.step()
+    target.others = 1
+    long = session.submit(LONG, SETTINGS[0])
+    events += session.step()
+    assert not [event for event in events if event.handle == long]
+    target.others = 0
+    events += session.events()
+    assert output(ends(events)[0]) == output(alone(1))
+    whole = generator("plain").generate(LONG, SETTINGS[0])
+    assert output(ends(events)[long]) == output(whole)
+
+
+def test_a_prompt_without_memory_is_not_read_in_vain_in_every_round() -> None:
+    target = Cramped(longest=LENGTH)
+    session = cramped_session(target)
+    session.submit(PROMPTS[1], SETTINGS[1])
+    session.step()
+    target.others = 1
+    session.submit(LONG, SETTINGS[0])
+    for _ in range(5):
+        session.step()
+    assert target.refused == 1
+
+
+def test_a_prompt_that_never_finds_memory_fails_and_the_others_go_on() -> None:
+    session = cramped_session(Cramped(longest=LENGTH, is_ever_read=False))
+    handles = [session.submit(LONG, SETTINGS[0]), session.submit(PROMPTS[1], SETTINGS[1])]
+    done = ends(list(session.events()))
+    assert done[handles[0]].finish_reason == "failed" and "out of memory" in done[handles[0]].error
+    assert output(done[handles[1]]) == output(alone(1)) and session.is_idle
+
+
+def test_a_prompt_without_memory_raises_where_it_is_alone() -> None:
+    choice = Choice(plan=None, source="none", reason="a test")
+    cramped = Generator(Cramped(longest=LENGTH, is_ever_read=False), TOKENIZER, {}, always(PLAIN), choice)
+    with pytest.raises(DeviceError, match=r"could not be read: .*out of memory"):
+        cramped.generate(LONG, SETTINGS[0])
+    with pytest.raises(DeviceError, match="could not be read"):
+        list(cramped.stream(LONG, SETTINGS[0]))
+    assert [one.finish_reason for one in cramped.generate_batch([LONG, "or"])] == ["failed", "length"]
+
+
+class Impatient:
+    """Raises in the round in which a request ends."""
+
+    def note(self, done: Round, /) -> None:
+        if done.finished:
+            raise RuntimeError("the caller's own")
+
+
+def test_what_an_observer_raises_loses_no_event() -> None:
+    session = cramped_session(Cramped(longest=99), Impatient())
+    session.submit(PROMPTS[1], SETTINGS[1])
+    told: list[Event] = []
+    with pytest.raises(RuntimeError, match="the caller's own"):
+        told.extend(event for _ in range(99) for event in session.step())
+    told += session.events()
+    assert output(ends(told)[0]) == output(alone(1)) and session.is_idle
+
+
+def test_what_a_prompt_s_reading_raises_is_raised_once_and_the_request_has_failed() -> None:
+    class Failing(LeanModel):
+        def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+            raise ValueError("device-side assert")
+
+    session = Session(Decoder(Failing(LLAMA), {}, always(PLAIN), slots=2, capacity=64), TOKENIZER, longest=64)
+    session.submit(PROMPTS[1], SETTINGS[1])
+    with pytest.raises(ValueError, match="device-side"):
+        session.step()
+    (event,) = session.step()
+    assert event.finished == "failed" and session.is_idle
+
+
+class Lengths(LeanModel):
+    """A model that writes down how many tokens of prompts it reads at once."""
+
+    def __init__(self) -> None:
+        super().__init__(LLAMA)
+        self.read: list[int] = []
+
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        if step.take is not None:
+            self.read.append(step.tokens.shape[1])
+        return super().forward(step, cache)
+
+
+def reading_session(kind: str, target: LeanModel, slots: int = 3) -> Session:
+    policy = POLICIES[kind]
+    setup, drafters = PLAIN, {}
+    if policy is not None:
+        name = "lookup" if kind == "lookup" else "small"
+        setup = RoundSetup(policy=policy, drafter=name)
+        own: Drafter = LookupDrafter() if kind == "lookup" else ModelDrafter(DRAFTER, slots=slots, capacity=120)
+        drafters = {name: own}
+    decoder = Decoder(target, drafters, always(setup), slots=slots, capacity=120)
+    return Session(decoder, TOKENIZER, longest=80, prefill_tokens=4)
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_a_long_prompt_is_read_between_others_rounds_and_changes_no_text(kind: str) -> None:
+    target = Lengths()
+    session = reading_session(kind, target)
+    submitted(session, range(2))
+    events = session.step()
+    target.read.clear()
+    long = session.submit(LONG, SETTINGS[0])
+    events += session.step()
+    assert target.read == [4]
+    events += session.events()
+    assert max(target.read) <= 4 and sum(target.read) == LENGTH
+    done = ends(events)
+    assert [output(done[place]) for place in range(2)] == [output(alone(place)) for place in range(2)]
+    assert output(done[long]) == output(generator("plain").generate(LONG, SETTINGS[0]))
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_a_prompt_that_is_read_while_others_leave_keeps_its_place(kind: str) -> None:
+    session = reading_session(kind, LeanModel(LLAMA))
+    handles = submitted(session, range(2))
+    events = session.step()
+    long = session.submit(LONG, SETTINGS[0])
+    events += session.step()
+    session.cancel(handles[0])
+    events += session.step()
+    session.cancel(handles[1])
+    events += session.events()
+    assert output(ends(events)[long]) == output(generator("plain").generate(LONG, SETTINGS[0]))
+
+
+def test_a_prompt_that_is_cancelled_while_it_is_read_gives_its_slot_back() -> None:
+    session = reading_session("chain", LeanModel(LLAMA), slots=2)
+    (first,) = submitted(session, range(1))
+    events = session.step()
+    long, last = session.submit(LONG, SETTINGS[0]), session.submit(PROMPTS[1], SETTINGS[1])
+    events += session.step()
+    session.cancel(long)
+    events += session.events()
+    done = ends(events)
+    assert done[long].finish_reason == "cancelled" and done[long].tokens == ()
+    assert [output(done[handle]) for handle in (first, last)] == [output(alone(0)), output(alone(1))]
+
+
+def test_a_prompt_is_read_whole_where_nobody_reads_along() -> None:
+    target = Lengths()
+    decoder = Decoder(target, {}, always(PLAIN), slots=2, capacity=120)
+    session = Session(decoder, TOKENIZER, longest=80, piecewise=False, prefill_tokens=4)
+    session.submit(PROMPTS[0], SETTINGS[0])
+    session.step()
+    session.submit(LONG, SETTINGS[0])
+    session.step()
+    assert target.read[-1] == LENGTH
+
+
+def test_a_session_that_may_read_nothing_is_refused() -> None:
+    with pytest.raises(RequestError, match="prefill_tokens must be at least 1, got 0"):
+        generator().session(longest=64, prefill_tokens=0)

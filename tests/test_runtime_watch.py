@@ -16,7 +16,7 @@ from spectune.runtime.setup import PLAIN, RoundSetup
 from spectune.runtime.watch.ledger import Subject
 from spectune.runtime.watch.observations import ObservationWriter
 from spectune.runtime.watch.options import WatchOptions
-from spectune.runtime.watch.watch import Watch, WatchEvent
+from spectune.runtime.watch.watch import MOST_TOLD, Watch, WatchEvent
 
 from .plans import plan_of
 from .watched_rounds import CHAIN, choice_of, drafting_plan, round_of
@@ -133,13 +133,21 @@ def test_a_plan_of_plain_decoding_is_held_to_its_promise_too() -> None:
     assert [event.kind for event in watch.events] == ["drift"]
 
 
-def test_faults_are_counted_and_the_first_of_each_drafter_is_told() -> None:
+def test_faults_are_counted_and_told_once_each_and_at_last_that_a_drafter_is_given_up() -> None:
     watch = Watch(choice_of(drafting_plan()))
-    for reason in ("NaN", "again"):
-        fault = Fault(drafter="small", reason=reason)
+    for reason, is_last in (("NaN", False), ("NaN", False), ("NaN", True)):
+        fault = Fault(drafter="small", reason=reason, is_last=is_last)
         watch.note(round_of(watch.schedule(1, 100), [1], 1.0, faults=(fault,)))
-    assert [event.message for event in watch.events] == ["batch 1, context 100: small: NaN"]
-    assert 2.0 in [float(value) for name, value in totals(watch).items() if name.startswith("spectune_faults_total")]
+    assert [event.message for event in watch.events] == ["batch 1, context 100: small: NaN"] * 2
+    assert 3.0 in [float(value) for name, value in totals(watch).items() if name.startswith("spectune_faults_total")]
+
+
+def test_of_one_source_only_so_many_different_faults_are_told() -> None:
+    watch = Watch(choice_of(drafting_plan()))
+    for number in range(MOST_TOLD + 3):
+        fault = Fault(drafter=None, reason=f"no room for {number} bytes")
+        watch.note(round_of(watch.schedule(1, 100), [1], 1.0, faults=(fault,)))
+    assert len(watch.events) == MOST_TOLD
 
 
 def test_rounds_of_another_schedule_are_not_counted() -> None:

@@ -90,9 +90,25 @@ def test_a_guess_is_compared_at_once_and_a_measured_plan_later() -> None:
 
 
 def test_batches_of_different_size_are_not_compared() -> None:
-    machine = Machine(Guard(0.01, 0.5), planned_ms=lambda place: 9.0, batch=lambda place: place // 20)
+    machine = Machine(Guard(0.01, 0.5), planned_ms=lambda place: 9.0, batch=lambda place: 1 + place // 6)
     machine.run(4000)
     assert not machine.switches
+
+
+@pytest.mark.parametrize("period", [16, 20, 30])
+def test_a_planned_way_that_loses_is_left_where_batches_do_not_stay_for_long(period: int) -> None:
+    machine = Machine(Guard(0.01, 0.05), planned_ms=lambda place: 5.0, batch=lambda place: 8 - place // period % 2)
+    machine.run(30_000)
+    assert not machine.switches[0][1].to_planned
+
+
+def test_a_planned_way_that_is_as_fast_is_left_as_rarely_where_batches_do_not_stay_for_long() -> None:
+    switched = 0
+    for seed in range(STREAMS):
+        machine = Machine(Guard(RATE, SHARE), seed, batch=lambda place: 8 - place // 20 % 2)
+        machine.run(ROUNDS)
+        switched += bool(machine.switches)
+    assert switched <= int(binom.ppf(0.999, STREAMS, RATE))
 
 
 @pytest.mark.parametrize("period", [26, 30, 34, 44, 56])

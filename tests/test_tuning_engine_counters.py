@@ -145,6 +145,16 @@ BROKEN: list[tuple[CounterFormat, str, str]] = [
         .replace(" 5.0", " 9.0"),
         "5 tokens were accepted at positions, 9 in all",
     ),
+    (
+        "vllm-metrics",
+        metrics([2, 3], "vllm:", "_total").replace('"0"} 2.0', '"0"} 1.0').replace('"1"} 2.0', '"1"} 3.0'),
+        "a longer start cannot be kept more often",
+    ),
+    (
+        "llama-metrics",
+        metrics([2, 3], "llamacpp:", "").replace('"0"} 2.0', '"0"} 1.0').replace('"2"} 1.0', '"2"} 2.0'),
+        "a longer start cannot be kept more often",
+    ),
     ("sglang-bench", "", "there is no line in it"),
     ("sglang-bench", '{"batch_size": 1}\n', "not of the format sglang-bench"),
     ("sglang-bench", bench((1, 1, 1, 2, 1.3), (1, 2, 1, 3, 2.2)), "a longer start cannot be kept more often"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +27,13 @@ from spectune.runtime.engines.setting import Setting
 from spectune.tuning.engines.inputs import setting_of, way_of
 from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine
 from spectune.tuning.engines.profile import EngineProfile, EngineRequest, best_of_sources, profile_engine
-from spectune.tuning.engines.validate import EngineValidateRequest, EngineValidation, neighbour_of, validate_engine
+from spectune.tuning.engines.validate import (
+    EngineValidateRequest,
+    EngineValidation,
+    least_drafted,
+    neighbour_of,
+    validate_engine,
+)
 from spectune.tuning.engines.workload import is_timed_on, regime_on
 from spectune.tuning.request import Models
 
@@ -181,6 +187,41 @@ def test_an_engine_that_ignores_its_setting_fails_the_validation(models: Models,
     engine.is_deaf = True
     with pytest.raises(MeasurementError, match="drafted nothing"):
         validated(engine, models, store)
+
+
+@pytest.mark.parametrize("runs", [lambda length: max(1, length // 2), lambda length: 2 * length], ids=["half", "twice"])
+def test_an_engine_that_drafts_another_length_than_was_set_fails_the_validation(
+    runs: Callable[[int], int], models: Models, store: Store
+) -> None:
+    engine = SimulatedEngine(right={"large": 0.95})
+    assert all(isinstance(cell.policy, ChainPolicy) for cell in planned(engine, models, store).cells)
+    engine.runs = runs
+    with pytest.raises(MeasurementError, match="the length that was set has no effect"):
+        validated(engine, models, store)
+
+
+def chain_drafts(length: int, right: float, texts: int) -> float:
+    """Return the mean draft of rounds that draft, in texts of `NEW_TOKENS` tokens."""
+    rng, drafts = np.random.default_rng(0), list[int]()
+    for _ in range(texts):
+        at = 1
+        while at < NEW_TOKENS:
+            drafted = min(length, NEW_TOKENS - at - 1)
+            drafts.append(drafted)
+            at += 1 + int(np.cumprod(rng.random(drafted) < right).sum())
+    return float(np.mean([drafted for drafted in drafts if drafted]))
+
+
+@pytest.mark.parametrize("right", [0.0, 0.4, 0.8, 0.95])
+@pytest.mark.parametrize("length", [1, 2, 5, 8])
+def test_texts_that_end_cost_a_chain_less_than_half_of_what_is_let_pass(length: int, right: float) -> None:
+    lacking, passes = length - chain_drafts(length, right, 400), length - least_drafted(length, NEW_TOKENS)
+    assert lacking == pytest.approx(length * (length - 1) / 2 / NEW_TOKENS, rel=0.35)
+    assert lacking < 0.5 * passes
+
+
+def test_of_chains_longer_than_their_texts_nothing_is_asked() -> None:
+    assert least_drafted(8, 9) == least_drafted(20, 8) == 0.0 < least_drafted(8, 10)
 
 
 def test_another_drafter_than_the_planned_one_fails_the_validation(models: Models, store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,9 +21,11 @@ from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price
 from spectune.planner.search.search import solve
 from spectune.runtime.engines.exported import Exported
+from spectune.tuning.engines.counters import read_counters
 from spectune.tuning.export import ExportRequest, export, inputs_of_plan
 
 from .engine_policies import POLICIES, cell_with
+from .engine_policies import measured as measured_in_engine
 from .priced_cells import plan_with
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, model, record, texts
 
@@ -164,6 +167,11 @@ def test_inputs_of_another_target_are_refused() -> None:
         export(replace(planned(), target=model("another")), ExportRequest(engine="vllm"), measured())
 
 
+def test_an_engine_s_plan_is_not_priced_on_our_own_decoder_s_measurements() -> None:
+    with pytest.raises(RequestError, match=r"the plan was measured in llama\.cpp"):
+        export(measured_in_engine(planned()), ExportRequest(engine="llama.cpp"), measured())
+
+
 def test_a_drafter_that_the_plan_does_not_have_is_refused() -> None:
     request = ExportRequest(engine="vllm", drafters={"large": Path("x")})
     with pytest.raises(RequestError, match="it has small, medium; name one of these"):
@@ -181,3 +189,23 @@ def test_paths_of_today_stand_in_the_command() -> None:
     found = export(plan, request, None)
     assert "--model a/t.gguf" in found.command and "--spec-draft-model b/d.gguf" in found.command
     assert not found.notes
+
+
+def test_sglang_gets_the_target_s_costs_as_its_own_table(tmp_path: Path) -> None:
+    found = solved("sglang")
+    table = tmp_path / "sps.json"
+    table.write_text(dict(found.files)["sps.json"])
+    told = {step.tokens: step.step_ms for step in read_counters(table, "sglang-sps").steps}
+    for cell in measured().verify.measurements:
+        alike = [
+            one.median_ms
+            for one in measured().verify.measurements
+            if one.batch * one.tokens == cell.batch * cell.tokens
+        ]
+        assert told[cell.batch * cell.tokens] == pytest.approx(statistics.median(alike))
+    assert any("--speculative-dspark-sps-table-path" in note for note in found.notes)
+
+
+def test_no_other_engine_and_no_plan_without_measurements_gets_that_table() -> None:
+    assert "sps.json" not in dict(solved("vllm").files)
+    assert "sps.json" not in dict(export(planned(), ExportRequest(engine="sglang"), None).files)

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from spectune.db import open_store
-from spectune.planner.policies import LookupPolicy, PlainPolicy
+from spectune.planner.policies import PlainPolicy, TextPolicy
 from spectune.planner.replay.recorded import texts_of
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.acceptance import MISS
@@ -42,4 +42,4 @@ def test_a_target_alone_is_profiled_and_planned(tmp_path: Path) -> None:
         assert inputs_from_store(wanted, store).texts == inputs_of(done).texts
     assert [trace.drafter for trace in done.traces] == ["lookup"] and not plan.drafters
     assert len(texts_of(done.traces[0])) == 3
-    assert all(isinstance(cell.policy, PlainPolicy | LookupPolicy) for cell in plan.cells)
+    assert all(isinstance(cell.policy, PlainPolicy | TextPolicy) for cell in plan.cells)

@@ -16,6 +16,7 @@ from ..errors import ModelError, TrainingError
 from ..planner.text.image_ids import IMAGE_IDS
 from ..profiler.prompts import Prompt, read_prompts
 from ..runtime.decoder import Decoder
+from ..runtime.ends import end_tokens
 from ..runtime.feed import Feed
 from ..runtime.images import Image, read_image
 from ..runtime.models.anatomy import text_part
@@ -60,7 +61,7 @@ def seen_prompts(prompts: Sequence[Prompt], target: Path, own: OwnTextSettings) 
         raise TrainingError("one prompt with an image is too few to learn from and to be judged by; give more")
     config, tokenizer = load_config(str(target)), load_tokenizer(str(target))
     tokens = image_tokens(config) if sees(config) else None
-    stop = frozenset() if tokenizer.eos_token_id is None else frozenset([int(tokenizer.eos_token_id)])
+    stop = end_tokens(target, tokenizer)
     asked = []
     for prompt in prompts:
         images = tuple(read_image(path) for path in prompt.images)

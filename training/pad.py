@@ -23,6 +23,7 @@ from ..errors import TrainingError
 from ..planner.lossy.quality import ends_with
 from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
+from ..runtime.ends import end_tokens
 from ..runtime.models.drafter import load_drafter, require_drafter_of
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_config, load_model, load_tokenizer
@@ -123,7 +124,7 @@ def _held_out(request: PadRequest) -> Bools:
 def _labels(request: PadRequest, partial: Path, progress: Progress) -> Labels:
     """Return the labelled candidates; those of so many problems are a file at once, and none is made twice."""
     tokenizer = load_tokenizer(str(request.target))
-    stop = frozenset() if tokenizer.eos_token_id is None else frozenset([int(tokenizer.eos_token_id)])
+    stop = end_tokens(request.target, tokenizer)
     asked = [
         Request(prompt=each.prompt, max_new_tokens=request.max_new_tokens, stop=stop) for each in request.exercises
     ]

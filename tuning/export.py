@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ..db.plans import ENGINE_PLAN
 from ..db.store import Store
-from ..errors import MeasurementError, PlanError, RequestError, SpectuneError
+from ..errors import MeasurementError, NoPlanError, PlanError, RequestError, SpectuneError
 from ..planner.inputs import PlanInputs
 from ..planner.plans.plan import Plan
 from ..planner.plans.schedule import Place
 from ..planner.pricing.cost import cells_of
 from ..planner.search.restricted import Staged, prices
 from ..runtime.engines.drafter import engine_drafters
-from ..runtime.engines.export import PLAIN, Rates, export_plan, expressible, rates_of_plan
+from ..runtime.engines.export import export_plan, expressible
 from ..runtime.engines.exported import Exported
-from ..runtime.engines.schema import recorded_version
+from ..runtime.engines.rates import PLAIN, Rates, rates_of_plan
+from ..runtime.engines.regime import measured_in
+from ..runtime.engines.schema import nearest_recorded, recorded_version
+from ..runtime.engines.setting import EngineDrafter
 from ..runtime.engines.table import ENGINES
+from .engines import sps
+from .engines.export import rates_of_engine
+from .engines.record import workload_in
 from .inputs import inputs_from_store
 from .request import PlanRequest
+
+SGLANG = "sglang"  # reads costs of steps, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +37,7 @@ class ExportRequest:
 
     Attributes:
         engine: by name.
-        version: of the engine; the newest whose options were recorded where None.
+        version: of the engine; where None, the one in which the plan was measured, else the newest that was recorded.
         target: path of the target now; where it was profiled where None.
         drafters: paths of drafters now, by name.
     """
@@ -58,27 +67,64 @@ def export(plan: Plan, request: ExportRequest, inputs: PlanInputs | None, why_no
     Raises:
         RequestError: the engine's version was not recorded, a drafter is not the plan's, or the inputs are of others.
     """
-    stranger = next((name for name in request.drafters if name not in dict(plan.drafters)), None)
-    if stranger is not None:
-        names = ", ".join(name for name, _ in plan.drafters) or "none"
-        raise RequestError(f"the plan has no drafter {stranger!r}, it has {names}; name one of these")
-    engine, drafters = ENGINES[request.engine], engine_drafters(plan, request.drafters)
-    version = recorded_version(engine.name, request.version)
+    engine, drafters = ENGINES[request.engine], _drafters(plan, request)
     rates = _without(plan, why_not)
     if inputs is not None:
         _require_of_plan(plan, inputs)
         try:
-            rates = _solved(plan, inputs, list(expressible(engine, plan, drafters, version)))
+            rates = _solved(plan, inputs, list(expressible(engine, plan, drafters, _version(plan, request))))
         except (PlanError, MeasurementError) as error:  # measured anew since, at other batches
             rates = _without(plan, str(error))
-    return export_plan(
-        plan,
-        engine,
-        drafters,
-        target=str(request.target or plan.target.location),
-        version=version,
-        rates=rates,
+    found = _exported(plan, request, rates)
+    if inputs is None or engine.name != SGLANG:
+        return found
+    return replace(
+        found, files=(*found.files, (sps.FILE, sps.sps_table(inputs.verify))), notes=(*found.notes, sps.NOTE)
     )
+
+
+def export_from_store(plan: Plan, request: ExportRequest, store: Store) -> Exported:
+    """Return a plan as an engine carries it, by what a store holds of the plan's measurements.
+
+    Those of a plan that was measured in the engine are the engine's own records; a plan that was measured in another
+    engine is chosen among its own alternatives, since nobody priced it in this one.
+
+    Raises:
+        RequestError: the engine's version was not recorded, or a drafter is not the plan's.
+    """
+    measured = measured_in(plan)
+    if measured is None:
+        return export(plan, request, *inputs_of_plan(plan, store))
+    if measured.engine != request.engine:
+        return _exported(plan, request, _without(plan, f"it was measured in {measured.engine}"))
+    as_listed = _exported(plan, request, _without(plan, ""))
+    if not as_listed.dropped:
+        return as_listed
+    try:
+        rates = rates_of_engine(plan, request.engine, store)
+    except SpectuneError as error:
+        rates = _without(plan, str(error))
+    return _exported(plan, request, rates)
+
+
+def newest_plan_for(engine: str, store: Store) -> int:
+    """Return the number of the newest plan that was made for an engine, or for our own decoder.
+
+    Raises:
+        NoPlanError: the store holds no plan.
+        RequestError: it holds plans for other engines only.
+    """
+    rows = store.plans()
+    if not rows:
+        raise NoPlanError("any model", store.url)
+    ours = workload_in(engine, "")
+    fitting = [row.id for row in rows if not row.device.startswith(ENGINE_PLAN) or row.workload.endswith(ours)]
+    if not fitting:
+        raise RequestError(
+            f"all plans in {store.url} are for other engines than {engine}; name one with --plan, or make one for your "
+            "target with: spectune plan"
+        )
+    return max(fitting)
 
 
 def inputs_of_plan(plan: Plan, store: Store) -> tuple[PlanInputs | None, str]:
@@ -100,8 +146,41 @@ def inputs_of_plan(plan: Plan, store: Store) -> tuple[PlanInputs | None, str]:
     return (None, f"{store.url} holds no measurements of {', '.join(lacking)}") if lacking else (found, "")
 
 
+def _exported(plan: Plan, request: ExportRequest, rates: Rates) -> Exported:
+    return export_plan(
+        plan,
+        ENGINES[request.engine],
+        _drafters(plan, request),
+        target=str(request.target or plan.target.location),
+        version=_version(plan, request),
+        rates=rates,
+    )
+
+
+def _drafters(plan: Plan, request: ExportRequest) -> dict[str, EngineDrafter]:
+    stranger = next((name for name in request.drafters if name not in dict(plan.drafters)), None)
+    if stranger is not None:
+        names = ", ".join(name for name, _ in plan.drafters) or "none"
+        raise RequestError(f"the plan has no drafter {stranger!r}, it has {names}; name one of these")
+    return engine_drafters(plan, request.drafters)
+
+
+def _version(plan: Plan, request: ExportRequest) -> str:
+    """Return the recorded version that is written for: the one asked for, else the one measured, else the newest."""
+    measured = measured_in(plan)
+    if request.version is None and measured is not None and measured.engine == request.engine:
+        return nearest_recorded(request.engine, measured.version)
+    return recorded_version(request.engine, request.version)
+
+
 def _require_of_plan(plan: Plan, inputs: PlanInputs) -> None:
-    """Raise RequestError for inputs that are not of a plan's models."""
+    """Raise RequestError for inputs that are not of a plan's models, or of a plan that was measured in an engine."""
+    measured = measured_in(plan)
+    if measured is not None:
+        raise RequestError(
+            f"the plan was measured in {measured.engine}, and measurements of spectune's own decoder do not price it; "
+            "leave --surface and --trace out"
+        )
     if inputs.target.key != plan.target.key:
         raise RequestError(
             f"the measurements are of {inputs.target.name}, the plan is for {plan.target.name}; give its target's own"

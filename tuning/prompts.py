@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
 from ..profiler.prompts import Message, Prompt
+from ..runtime.ends import end_tokens
 from ..runtime.images import ImageTokens, read_image
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_config
@@ -56,7 +57,7 @@ def requests_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> 
         RequestError: a prompt has no tokens; or an image that cannot be read, or is too long with it, or the target
             sees none.
     """
-    stop = frozenset() if tokenizer.eos_token_id is None else frozenset([int(tokenizer.eos_token_id)])
+    stop = end_tokens(request.models.target, tokenizer)
     tokens = _image_tokens(request) if any(prompt.images for prompt in request.prompts) else None
     return [
         replace(

@@ -107,13 +107,18 @@ def is_mapped(policy: PlainPolicy | ChainPolicy | LookupPolicy) -> bool:
     return isinstance(policy, LookupPolicy) and policy.occurrence == "mapped"
 
 
-def plan_cells(inputs: EngineInputs, *, seed: int = 0) -> tuple[PlanCell, ...]:
+def plan_cells(inputs: EngineInputs, *, seed: int = 0, walks: Mapping[Way, Walk] | None = None) -> tuple[PlanCell, ...]:
     """Return the best way at every concurrency that was timed.
+
+    Args:
+        inputs: what it is computed from.
+        seed: of what is resampled.
+        walks: as `walks_of` returns them, where they are known.
 
     Raises:
         PlanError: plain decoding was not timed at one of them, or a timed drafter has no trace.
     """
-    walks = walks_of(inputs)
+    walks = walks_of(inputs) if walks is None else walks
     return tuple(_cell(offers_at(inputs, walks, c), inputs, seed) for c in sorted(inputs.timed))
 
 

@@ -1,4 +1,4 @@
-"""Where a model lies that was written anew for an engine."""
+"""Where a model lies that was written anew for an engine, and what tells a folder of OpenVINO."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from pathlib import Path
 from ...profiler.identity import identify
 
 KNOWN_BY = 12  # digits of a hash
+OPENVINO_FILE = "openvino_model.xml"  # of a folder of OpenVINO
+
+
+def is_openvino(path: Path) -> bool:
+    """Say whether a path is a folder of OpenVINO."""
+    return (path / OPENVINO_FILE).is_file()
 
 
 def converted(model: Path, folder: Path, ending: str) -> Path:

@@ -57,7 +57,8 @@ class Engine(Protocol):
         """Return the configuration of a schedule.
 
         Args:
-            schedule: of settings this engine returned for this version.
+            schedule: of settings this engine returned for this version, and how it ran where it was measured: the
+                configuration then makes it run so again.
             target: path of the model.
             version: a recorded one.
         """

@@ -3,78 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ...planner.inputs import LOOKUP
 from ...planner.plans.plan import Plan, PlanCell
-from ...planner.plans.schedule import Place
 from ...planner.policies import PlainPolicy, TreePolicy
 from ...planner.search.restricted import Staged
 from .engine import Engine
 from .exported import Basis, Dropped, Exported
+from .rates import PLAIN, Rates, offers_of, plain_offer, rates_of_plan
+from .regime import measured_in
 from .schedule import Line, Offer, best_line, is_allowed, schedule_of
 from .schema import recorded_version, require_known
-from .setting import EngineDrafter, Setting
+from .setting import EngineDrafter, Schedule, Serving, Setting
+
+__all__ = ["PLAIN", "Rates", "export_plan", "expressible", "rates_of_plan"]
 
 Drafters = Mapping[str, EngineDrafter]
-PLAIN: Staged = (PlainPolicy(), None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """Tokens per second of policies by cell, all by one reckoning.
-
-    Attributes:
-        known: by policy and drafter, then by cell. Plain decoding and every cell's own policy are among them.
-        is_complete: whether a cell without an entry means that the policy cannot be used there; else it is not known.
-        notes: what a reader must know of them.
-    """
-
-    known: Mapping[Staged, Mapping[Place, float]]
-    is_complete: bool
-    notes: tuple[str, ...] = ()
-
-    def of(self, one: Staged, places: Sequence[Place]) -> dict[Place, float | None]:
-        """Return a policy's rates by cell, None where one is not known."""
-        known = self.known.get(one, {})
-        return {place: known.get(place) for place in places if place in known or not self.is_complete}
-
-
-def rates_of_plan(plan: Plan) -> Rates:
-    """Return what a plan itself tells: of each cell its own policy, plain decoding and its alternatives.
-
-    What was taken off a cell's promise for optimism is put back, so that it compares with the others.
-    """
-    known: dict[Staged, dict[Place, float]] = {}
-    for cell in plan.cells:
-        place = (cell.batch, cell.context)
-        known.setdefault(PLAIN, {})[place] = cell.plain.tokens_per_s
-        for other in cell.alternatives:
-            known.setdefault((other.policy, other.drafter), {})[place] = other.tokens_per_s
-        own = cell.prediction.tokens_per_s / (1.0 - cell.prediction.errors.optimism)
-        known.setdefault((cell.policy, cell.drafter), {})[place] = own
-    return Rates(known=known, is_complete=False)
+Answers = Mapping[Staged, Setting | str]  # how an engine runs a policy, or why it cannot
 
 
 def expressible(engine: Engine, plan: Plan, drafters: Drafters, version: str) -> dict[Staged, Setting]:
     """Return all that an engine can run with a plan's drafters: its own grid, and what the plan lists."""
-    staged: dict[Staged, None] = {}
-    for name in (LOOKUP, *drafters):
-        for policy in engine.candidates(drafters.get(name), version):
-            staged[policy, name] = None
-    for cell in plan.cells:
-        listed = [(cell.policy, cell.drafter), *((other.policy, other.drafter) for other in cell.alternatives)]
-        staged |= dict.fromkeys(listed)
-    staged.pop(PLAIN, None)
-    found = {one: _setting(engine, one, drafters, version) for one in staged}
-    return {one: setting for one, setting in found.items() if isinstance(setting, Setting)}
+    return _able(_answers(engine, plan, drafters, version))
 
 
 def export_plan(
     plan: Plan, engine: Engine, drafters: Drafters, *, target: str, version: str | None, rates: Rates
 ) -> Exported:
     """Return the plan as the engine carries it.
+
+    A plan that was measured in the engine itself prices what the engine does, and its configuration says how it ran.
 
     Args:
         plan: to be exported.
@@ -90,22 +50,15 @@ def export_plan(
     """
     recorded = recorded_version(engine.name, version)
     places = [(cell.batch, cell.context) for cell in plan.cells]
-    settings = expressible(engine, plan, drafters, recorded)
-    told = {setting for one, setting in settings.items() if not setting.differs and rates.known.get(one)}
-    plain = Offer(policy=PLAIN[0], setting=None, rates=rates.of(PLAIN, places))
-    offers = [
-        Offer(policy=one[0], setting=setting, rates=_within(rates.of(one, places), setting))
-        for one, setting in settings.items()
-        if not (setting.differs and replace(setting, differs="") in told)  # else the same twice, once at a wrong price
-    ]
-    line = _planned(plan, settings) or best_line(plain, offers)
-    schedule = schedule_of(line)
-    written = engine.written(schedule, target, recorded)
+    answers = _answers(engine, plan, drafters, recorded, rates.known)
+    settings = _able(answers)
+    line = _planned(plan, settings) or best_line(plain_offer(rates, places), offers_of(settings, rates, places))
+    written = engine.written(_schedule(line, plan, engine), target, recorded)
     require_known(engine.name, recorded, written.options)
     dropped = tuple(
-        _dropped(cell, line, _reason(cell, line, engine, drafters, recorded), rates)
+        _dropped(cell, line.offers[cell.batch], _reason(cell, line, answers), rates)
         for cell in plan.cells
-        if not _is_carried(cell, line.offers[cell.batch])
+        if not _is_carried(cell, line.offers[cell.batch], settings)
     )
     return Exported(
         engine=engine.name,
@@ -116,8 +69,45 @@ def export_plan(
         dropped=dropped,
         basis=_basis(dropped, rates),
         kept=_kept(dropped, len(plan.cells)),
-        notes=(*_notes(line), *written.notes, *(rates.notes if dropped else ())),
+        notes=(*_notes(line, plan, engine), *written.notes, *(rates.notes if dropped else ())),
     )
+
+
+def _answers(
+    engine: Engine, plan: Plan, drafters: Drafters, version: str, more: Iterable[Staged] = ()
+) -> dict[Staged, Setting | str]:
+    """Return what an engine says of its own grid, of what the plan lists, and of some more policies."""
+    staged: dict[Staged, None] = {}
+    for name in (LOOKUP, *drafters):
+        for policy in engine.candidates(drafters.get(name), version):
+            staged[policy, name] = None
+    for cell in plan.cells:
+        listed = [(cell.policy, cell.drafter), *((other.policy, other.drafter) for other in cell.alternatives)]
+        staged |= dict.fromkeys(listed)
+    staged |= dict.fromkeys(more)
+    staged.pop(PLAIN, None)
+    is_own = _is_own(plan, engine)
+    return {
+        (policy, name): _answer(engine, policy, drafters.get(name or ""), version, is_own) for policy, name in staged
+    }
+
+
+def _answer(
+    engine: Engine, policy: TreePolicy, drafter: EngineDrafter | None, version: str, is_own: bool
+) -> Setting | str:
+    """Return how an engine runs a policy; in its own regime the price of the nearest one is that of what it does."""
+    found = engine.setting(policy, drafter, version)
+    return replace(found, differs="") if is_own and isinstance(found, Setting) and not found.distance else found
+
+
+def _able(answers: Answers) -> dict[Staged, Setting]:
+    return {one: setting for one, setting in answers.items() if isinstance(setting, Setting)}
+
+
+def _is_own(plan: Plan, engine: Engine) -> bool:
+    """Return whether a plan was measured in the engine itself."""
+    measured = measured_in(plan)
+    return measured is not None and measured.engine == engine.name
 
 
 def _planned(plan: Plan, settings: Mapping[Staged, Setting]) -> Line | None:
@@ -134,16 +124,10 @@ def _planned(plan: Plan, settings: Mapping[Staged, Setting]) -> Line | None:
     return Line(offers=taken, score=0.0) if is_allowed(taken) else None
 
 
-def _setting(engine: Engine, one: Staged, drafters: Drafters, version: str) -> Setting | str:
-    policy, name = one
-    return engine.setting(policy, drafters.get(name or ""), version)
-
-
-def _within(rates: dict[Place, float | None], setting: Setting) -> dict[Place, float | None]:
-    """Return the rates at batches that a setting works at."""
-    if setting.most_batch is None:
-        return rates
-    return {place: rate for place, rate in rates.items() if place[0] <= setting.most_batch}
+def _schedule(line: Line, plan: Plan, engine: Engine) -> Schedule:
+    """Return a line as stages; of a plan that was measured in the engine, with how it ran."""
+    serving = Serving(dtype=plan.dtype, threads=plan.device.threads) if _is_own(plan, engine) else None
+    return replace(schedule_of(line), serving=serving)
 
 
 def _drafter_of(offer: Offer) -> str | None:
@@ -152,21 +136,24 @@ def _drafter_of(offer: Offer) -> str | None:
     return LOOKUP if offer.setting.drafter is None else offer.setting.drafter.name
 
 
-def _is_carried(cell: PlanCell, offer: Offer) -> bool:
-    is_same = (offer.policy, _drafter_of(offer)) == (cell.policy, cell.drafter)
-    return is_same and (offer.setting is None or not offer.setting.differs)
+def _is_carried(cell: PlanCell, offer: Offer, settings: Mapping[Staged, Setting]) -> bool:
+    """Return whether an engine does in a cell what the plan wants there."""
+    if offer.setting is None:
+        return isinstance(cell.policy, PlainPolicy)
+    wanted = settings.get((cell.policy, cell.drafter))
+    return wanted is not None and wanted.told == offer.setting.told and not wanted.differs
 
 
-def _reason(cell: PlanCell, line: Line, engine: Engine, drafters: Drafters, version: str) -> str:
+def _reason(cell: PlanCell, line: Line, answers: Answers) -> str:
     """Say why a cell does not get what it wants."""
     if isinstance(cell.policy, PlainPolicy):
         return "the server drafts where it pays over all cells, and has no off here, or loses nothing by drafting"
-    wanted = _setting(engine, (cell.policy, cell.drafter), drafters, version)
+    wanted, gets = answers[cell.policy, cell.drafter], line.offers[cell.batch].setting
     if isinstance(wanted, str):
         return wanted
     if wanted.most_batch is not None and cell.batch > wanted.most_batch:
         return f"it drafts up to batch {wanted.most_batch} only"
-    if (cell.policy, cell.drafter) == (line.offers[cell.batch].policy, _drafter_of(line.offers[cell.batch])):
+    if gets is not None and gets.told == wanted.told:
         return wanted.differs
     taken = line.setting
     if taken is None or taken.group != wanted.group:
@@ -176,9 +163,8 @@ def _reason(cell: PlanCell, line: Line, engine: Engine, drafters: Drafters, vers
     return "a server has one length for all batches, and another one is as good or better over all cells"
 
 
-def _dropped(cell: PlanCell, line: Line, reason: str, rates: Rates) -> Dropped:
-    offer, place = line.offers[cell.batch], (cell.batch, cell.context)
-    gets = (offer.policy, _drafter_of(offer))
+def _dropped(cell: PlanCell, offer: Offer, reason: str, rates: Rates) -> Dropped:
+    place, gets = (cell.batch, cell.context), (offer.policy, _drafter_of(offer))
     return Dropped(
         batch=cell.batch,
         context=cell.context,
@@ -210,6 +196,11 @@ def _kept(dropped: Sequence[Dropped], cells: int) -> float | None:
     return math.exp(sum(math.log1p(-loss) for loss in losses if loss is not None) / cells)
 
 
-def _notes(line: Line) -> tuple[str, ...]:
-    setting = line.setting
-    return () if setting is None or not setting.differs else (setting.differs,)
+def _notes(line: Line, plan: Plan, engine: Engine) -> tuple[str, ...]:
+    """Return how the line differs from what was priced, and in which other engine it was priced."""
+    setting, measured = line.setting, measured_in(plan)
+    differs = () if setting is None or not setting.differs else (setting.differs,)
+    if measured is None or measured.engine == engine.name:
+        return differs
+    elsewhere = f"the plan was made for {measured.engine} and measured in it; in {engine.name} other ways may be faster"
+    return (elsewhere, *differs)

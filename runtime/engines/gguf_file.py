@@ -69,8 +69,9 @@ def interleaved(rows: torch.Tensor, heads: int) -> torch.Tensor:
 
 def _llama(folder: Path) -> PreTrainedConfig:
     config = load_config(str(folder))
-    if config.model_type != "llama" or config.hidden_act != "silu":
-        raise ModelError(f"{folder} is a {config.model_type} ({config.hidden_act}); only a Llama can be written here")
+    acts = getattr(config, "hidden_act", "another activation")
+    if config.model_type != "llama" or acts != "silu":
+        raise ModelError(f"{folder} is a {config.model_type} ({acts}); only a Llama can be written here")
     kind = config.rope_parameters["rope_type"]
     if kind != "default":
         raise ModelError(f"{folder} scales its positions ({kind}); only unscaled ones can be written here")

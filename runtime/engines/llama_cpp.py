@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
+from .conversion import conversions
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, LOOKUPS
 from .schema import schema_of
@@ -17,8 +18,19 @@ from .setting import EngineDrafter, Schedule, Setting
 
 TYPES = {"model": "draft-simple", "eagle3": "draft-eagle3"}
 DOUBT = "llama.cpp does not verify the token it doubts, the chain that was priced does"
-OLD = {"spec-draft-n-max": "draft-max", "spec-draft-n-min": "draft-min", "spec-draft-p-min": "draft-p-min"}
+WHOLE = "llama.cpp drafts nothing in loops that are no longer than the n-gram; the lookup that was priced does"
+SHARED = "{slots} slots share the context: give --ctx-size {slots} times the tokens of the longest text"
+OLD = {  # names before draft types had one
+    "spec-draft-model": "model-draft",
+    "spec-draft-n-max": "draft-max",
+    "spec-draft-n-min": "draft-min",
+    "spec-draft-p-min": "draft-p-min",
+    "spec-draft-ngl": "n-gpu-layers-draft",
+    "spec-draft-type-k": "cache-type-k-draft",
+    "spec-draft-type-v": "cache-type-v-draft",
+}
 NGRAM, MAPPED = "ngram-simple", "ngram-map-k"
+HEADS = "llama.cpp's convert_hf_to_gguf.py"
 
 
 class LlamaCpp:
@@ -38,7 +50,7 @@ class LlamaCpp:
         if isinstance(policy, ChainPolicy):
             return Setting(method=kind, drafter=drafter, knobs=(("p_min", 0.0),), length=policy.length)
         knobs = (("p_min", policy.confidence),)
-        return Setting(method=kind, drafter=drafter, knobs=knobs, length=policy.length, differs=DOUBT)
+        return Setting(method=kind, drafter=drafter, knobs=knobs, length=policy.length, differs=DOUBT, distance=1)
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
         """Return chains of a model, stopped by doubt or not; n-grams of the text."""
@@ -47,11 +59,15 @@ class LlamaCpp:
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return the server's flags."""
         setting, start = schedule.setting, ("llama-server", "--model", gguf_of(target))
-        options = [] if setting is None else self._options(setting, schedule.longest, version)
+        drafting = [] if setting is None else self._options(setting, schedule.longest, version)
+        options = self._named([*drafting, *_serving(schedule)], version)
         flags = [part for _, name, value in options for part in (f"--{name}", str(value))]
-        converted = [path for path in (target, *_drafter_paths(setting)) if not path.endswith(".gguf")]
-        notes = (f"llama.cpp reads GGUF files: convert {' and '.join(converted)} first",) if converted else ()
-        return Written(flags=tuple(flags), command=shlex.join([*start, *flags]), options=tuple(options), notes=notes)
+        return Written(
+            flags=tuple(flags),
+            command=shlex.join([*start, *flags]),
+            options=tuple(options),
+            notes=(*conversions(self.name, schedule, target, gguf_of, HEADS), *_remarks(schedule)),
+        )
 
     def _has_types(self, version: str) -> bool:
         return schema_of(self.name).knows("flags", "spec-type", version)
@@ -63,8 +79,10 @@ class LlamaCpp:
             return "llama.cpp looks for one size of n-gram"
         if policy.occurrence == "first":
             return "llama.cpp's ngram-simple copies behind the latest occurrence of the n-gram"
-        knobs, method = (("size_n", policy.max_ngram),), MAPPED if policy.occurrence == "mapped" else NGRAM
-        return Setting(method=method, drafter=None, knobs=knobs, length=policy.length)
+        knobs = (("size_n", policy.max_ngram),)
+        if policy.occurrence == "mapped":
+            return Setting(method=MAPPED, drafter=None, knobs=knobs, length=policy.length)
+        return Setting(method=NGRAM, drafter=None, knobs=knobs, length=policy.length, differs=WHOLE)
 
     def _options(self, setting: Setting, length: int, version: str) -> list[Option]:
         found: list[Option] = [("flags", "spec-type", setting.method)] if self._has_types(version) else []
@@ -74,14 +92,19 @@ class LlamaCpp:
                 ("flags", f"spec-{setting.method}-size-n", setting.knob("size_n")),
                 ("flags", f"spec-{setting.method}-size-m", length),
             ]
-        own = {"spec-draft-n-max": length, "spec-draft-n-min": 0, "spec-draft-p-min": setting.knob("p_min")}
-        named = own if self._has_types(version) else {OLD[name]: value for name, value in own.items()}
-        where = "spec-draft-model" if self._has_types(version) else "model-draft"
         return [
             *found,
-            ("flags", where, gguf_of(setting.drafter.path)),
-            *(("flags", name, value) for name, value in named.items()),
+            ("flags", "spec-draft-model", gguf_of(setting.drafter.path)),
+            ("flags", "spec-draft-n-max", length),
+            ("flags", "spec-draft-n-min", 0),
+            ("flags", "spec-draft-p-min", setting.knob("p_min")),
         ]
+
+    def _named(self, options: Sequence[Option], version: str) -> list[Option]:
+        """Return options by the names that a version has for them."""
+        if self._has_types(version):
+            return list(options)
+        return [(section, OLD.get(name, name), value) for section, name, value in options]
 
 
 def gguf_of(path: str) -> str:
@@ -89,5 +112,24 @@ def gguf_of(path: str) -> str:
     return path if path.endswith(".gguf") else f"{Path(path).name}.gguf"
 
 
-def _drafter_paths(setting: Setting | None) -> tuple[str, ...]:
-    return () if setting is None or setting.drafter is None else (setting.drafter.path,)
+def _serving(schedule: Schedule) -> list[Option]:
+    """Return the options that make a server run as it did when the plan was measured in it; none where it was not."""
+    serving = schedule.serving
+    if serving is None:
+        return []
+    is_drafted = schedule.setting is not None and schedule.setting.drafter is not None
+    names = ["n-gpu-layers", *(["spec-draft-ngl"] if is_drafted else [])]
+    caches = ["cache-type-k", "cache-type-v", *(["spec-draft-type-k", "spec-draft-type-v"] if is_drafted else [])]
+    return [
+        ("flags", "parallel", schedule.most_batch),
+        *([] if serving.threads is None else [("flags", "threads", serving.threads)]),
+        *(("flags", name, 0) for name in names),
+        *(("flags", name, "f32") for name in (caches if serving.dtype == "float32" else ())),
+    ]
+
+
+def _remarks(schedule: Schedule) -> tuple[str, ...]:
+    if schedule.serving is None:
+        return ()
+    shared = (SHARED.format(slots=schedule.most_batch),) if schedule.most_batch > 1 else ()
+    return (*shared, *schedule.serving.notes)

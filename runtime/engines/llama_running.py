@@ -11,20 +11,22 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ...errors import RequestError
+from ...planner.policies import LookupPolicy
 from ...planner.replay.recorded import Text
+from ...planner.text.lookup import AnyOccurrence
 from .converted import converted
 from .gguf_file import GGUF_DTYPES, write_gguf
-from .llama_cpp import MAPPED, NGRAM
+from .llama_cpp import LlamaCpp
 from .llama_server import LlamaServer
-from .measured import EngineFacts, Load
+from .measured import EngineFacts, Load, notes_on_version
+from .schema import nearest_recorded
 from .setting import EngineDrafter, Setting
+from .vocabulary import PROBE, require_same_tokens
 
 PACKAGES = ("xllamacpp", "gguf")
-NGRAM_SIZES = (1, 2, 3)  # of the n-grams looked for
-MAPPED_SIZES = (2, 3)  # of those that a map remembers
+SEARCHES: Mapping[AnyOccurrence, tuple[int, ...]] = {"last": (1, 2, 3), "mapped": (2, 3)}  # sizes of n-grams
 NGRAM_LENGTHS = (4, 8, 16)  # tokens copied behind one
 SIDE_BY_SIDE = 8  # texts along which a draft model is asked at once
-PROBE = "def price(x: float) -> str:\n    return f'{x:.2f} €'  # naïve 東京"
 WARM_UP = (3, 5, 7, 3, 5, 7, 3, 5)  # any tokens: the first forwards of a server allocate
 
 
@@ -32,6 +34,14 @@ def missing() -> str | None:
     """Return why llama.cpp cannot run here, None where it can."""
     absent = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     return f"llama.cpp: no {' and no '.join(absent)} here; pip install 'spectune[llamacpp]'" if absent else None
+
+
+def require_able(dtype: str) -> None:
+    """Raise RequestError where llama.cpp cannot run here, or its files have no such number format."""
+    if reason := missing():
+        raise RequestError(reason)
+    if dtype not in GGUF_DTYPES:
+        raise RequestError(f"llama.cpp runs {', '.join(GGUF_DTYPES)} here, not {dtype!r}; give one with --dtype")
 
 
 class RunningLlamaCpp:
@@ -51,10 +61,7 @@ class RunningLlamaCpp:
             RequestError: the wheel is not installed, or the dtype is none of GGUF's.
             ModelError: a folder cannot be converted.
         """
-        if reason := missing():
-            raise RequestError(reason)
-        if dtype not in GGUF_DTYPES:
-            raise RequestError(f"llama.cpp runs {', '.join(GGUF_DTYPES)} here, not {dtype!r}; give one with --dtype")
+        require_able(dtype)
         self._target = as_gguf(target, folder, dtype)
         self._dtype, self._threads = dtype, threads
         self._drafters = tuple(
@@ -67,16 +74,17 @@ class RunningLlamaCpp:
         """What runs here."""
         wheel = importlib.import_module("xllamacpp")
         build = f"b{version('xllamacpp').rpartition('.')[2]}"
+        recorded, built = nearest_recorded("llama.cpp", build), " ".join(wheel.get_system_info().split())
         return EngineFacts(
             name="llama.cpp",
             version=build,
-            recorded="b11549",
+            recorded=recorded,
             regime=f"engine:llama.cpp-{build}",
             dtype=self._dtype,
             threads=self._threads,
             most_concurrency=None,
             sets_acceptance=True,
-            notes=(f"built for {' '.join(wheel.get_system_info().split())}",),
+            notes=(*notes_on_version("llama.cpp", build, recorded), f"built for {built}"),
         )
 
     @property
@@ -106,23 +114,22 @@ class RunningLlamaCpp:
         found: list[tuple[int, ...]] = []
         (probe,) = self.encode([PROBE])
         with self._server(Path(drafter.path), None, load) as server:
-            if server.encode(PROBE) != probe:
-                raise RequestError(
-                    f"{drafter.name} reads texts as other tokens than the target does; llama.cpp would translate its "
-                    "drafts, and what that keeps and costs is not known here: leave it out"
-                )
+            otherwise = "llama.cpp would translate its drafts, and what that keeps and costs is not known here"
+            require_same_tokens(drafter.name, server.encode(PROBE), probe, otherwise=otherwise)
             for at in range(0, len(texts), load.concurrency):
                 found += server.next_tokens(texts[at : at + load.concurrency])
         return found
 
     def ngrams(self) -> Sequence[Setting]:
-        """Return llama.cpp's plain n-gram search at a few sizes, and the one that remembers."""
-        searches = [(NGRAM, size) for size in NGRAM_SIZES] + [(MAPPED, size) for size in MAPPED_SIZES]
-        return [
-            Setting(method=method, drafter=None, knobs=(("size_n", size),), length=length)
-            for method, size in searches
+        """Return llama.cpp's plain n-gram search at a few sizes, and the one that remembers; none in old builds."""
+        ways = [
+            LookupPolicy(length=length, max_ngram=size, min_ngram=size, occurrence=occurrence)
+            for occurrence, sizes in SEARCHES.items()
+            for size in sizes
             for length in NGRAM_LENGTHS
         ]
+        found = (LlamaCpp().setting(way, None, self.facts.recorded) for way in ways)
+        return [setting for setting in found if isinstance(setting, Setting)]
 
     def chain(self, drafter: EngineDrafter, length: int) -> Setting:
         """Return the setting of a draft model's chains, none of them ended early."""
@@ -156,4 +163,18 @@ def as_gguf(path: Path, folder: Path, dtype: str) -> Path:
     if not path.is_dir():
         raise RequestError(f"no GGUF file and no model folder at {path}; give one of these")
     out = converted(path, folder, f"{dtype}.gguf")
-    return out if out.is_file() else write_gguf(path, out, dtype=GGUF_DTYPES[dtype])
+    if out.is_file():
+        return out
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_gguf(path, out, dtype=GGUF_DTYPES[dtype])
+
+
+def write_as_gguf(model: Path, out: Path, dtype: str) -> Path:
+    """Write a folder of Hugging Face as a GGUF file and return that.
+
+    Raises:
+        RequestError: the wheels are not installed, or the dtype is none of GGUF's.
+        ModelError: it cannot be converted.
+    """
+    require_able(dtype)
+    return write_gguf(model, out, dtype=GGUF_DTYPES[dtype])

@@ -33,7 +33,7 @@ class EngineFacts:
     Attributes:
         name: of the engine, as in `table.ENGINES`.
         version: of the software that runs.
-        recorded: the recorded version whose options fit it (`schema.py`).
+        recorded: the recorded version whose options are taken for its own (`nearest_recorded`).
         regime: of its measurements, "engine:NAME-VERSION", with more behind it where it matters for speed.
         dtype: number format of the weights as they are run.
         threads: that compute.
@@ -51,6 +51,13 @@ class EngineFacts:
     most_concurrency: int | None
     sets_acceptance: bool
     notes: tuple[str, ...] = ()
+
+
+def notes_on_version(name: str, version: str, recorded: str) -> tuple[str, ...]:
+    """Return what a reader must know where a version runs whose own options were not recorded; else nothing."""
+    if version == recorded or version.startswith(f"{recorded}."):
+        return ()
+    return (f"the options of {name} {version} were not recorded; those of {recorded} are taken for its own",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +202,7 @@ class MeasuredEngine(Protocol):
 
         Raises:
             MeasurementError: it does not start.
+            RequestError: it reads texts as other tokens than the target (`vocabulary.py`).
         """
         ...
 

@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ...planner.policies import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
+from .conversion import conversions
+from .converted import is_openvino
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS, TREES
 from .schema import schema_of
-from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Schedule, Setting, Value
+from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Schedule, Serving, Setting, Value
 
 SCRIPT, FILE = "generate.py", "generation.json"
+ENDING = ".openvino"  # of what a converted folder is called
 PADS = "OpenVINO verifies its full length in every round, whatever its lookup found; what was priced, what it found"
 FIRST = f"OpenVINO copies behind the first occurrence of the n-gram, what was priced behind the latest; {PADS}"
 UNBOUNDED = "OpenVINO's threshold has no length beside it; its chains end at doubt alone"
+NO_LENGTH = max(policy.length for policy in CONFIDENT)  # stands for that of a chain that ends at doubt alone
 DEAF = "OpenVINO GenAI 2026 drafts one token a round with any threshold (measured on 2026.4.1)"
 DOUBTS = ("2025",)  # recorded versions that are not known to be so
+HEADS = "optimum-cli export openvino"
 THRESHOLD = "assistant_confidence_threshold"
+# Else a CPU keeps 8 bits of keys and values.
+EXACT: Mapping[str, Value] = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 PROGRAM = '''\
 """Decode a prompt as planned; usage: python generate.py PROMPT"""
 
@@ -34,8 +42,9 @@ import openvino_genai
 config = openvino_genai.GenerationConfig(max_new_tokens=128)
 for name, value in json.load(open("generation.json")).items():
     setattr(config, name, value)
+properties = {properties}  # of the target and of a draft model
 scheduler = openvino_genai.SchedulerConfig()  # with it the pipeline batches continuously
-pipeline = openvino_genai.LLMPipeline({target}, "CPU", scheduler_config=scheduler{drafting})
+pipeline = openvino_genai.LLMPipeline({target}, "CPU", scheduler_config=scheduler{drafting}, **properties)
 print(pipeline.generate(sys.argv[1], config))
 '''
 
@@ -48,13 +57,7 @@ class OpenVINO:
     def setting(self, policy: TreePolicy, drafter: EngineDrafter | None, version: str) -> Setting | str:
         """Return how OpenVINO GenAI runs a policy, or why it cannot."""
         if isinstance(policy, LookupPolicy):
-            if policy.occurrence == "mapped":
-                return OF_LLAMA_CPP
-            if policy.min_ngram > 1:
-                return "OpenVINO's prompt lookup has a longest n-gram, and always looks down to 1"
-            knobs: Knobs = (("max_ngram_size", policy.max_ngram),)
-            differs = PADS if policy.occurrence == "first" else FIRST
-            return Setting(method="prompt lookup", drafter=None, knobs=knobs, length=policy.length, differs=differs)
+            return _lookup(policy)
         if drafter is None or not isinstance(policy, ChainPolicy | ConfidentChainPolicy | Eagle2Policy):
             return f"OpenVINO has no {policy.kind} drafting: chains, trees of EAGLE-3 heads, and prompt lookup"
         if drafter.form not in ("model", "eagle3"):
@@ -69,40 +72,76 @@ class OpenVINO:
             return "OpenVINO's confidence threshold is not for EAGLE heads"
         if version not in DOUBTS:
             return DEAF
-        knobs = ((THRESHOLD, policy.confidence),)
-        return Setting(method="draft model", drafter=drafter, knobs=knobs, length=policy.length, differs=UNBOUNDED)
+        return Setting(
+            method="draft model",
+            drafter=drafter,
+            knobs=((THRESHOLD, policy.confidence),),
+            length=NO_LENGTH,
+            differs=UNBOUNDED,
+            distance=abs(NO_LENGTH - policy.length),
+        )
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
         """Return chains and beams of a model, and its longest confident chains; n-grams of the text."""
         if drafter is None:
             return FIRST_LOOKUPS
-        longest = max(policy.length for policy in CONFIDENT)
-        return (*CHAINS, *TREES, *(policy for policy in CONFIDENT if policy.length == longest))
+        return (*CHAINS, *TREES, *(policy for policy in CONFIDENT if policy.length == NO_LENGTH))
 
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return a program and the generation configuration it reads."""
-        setting = schedule.setting
+        setting, serving = schedule.setting, schedule.serving
         values: dict[str, Value] = {} if setting is None else dict(setting.knobs)
         if setting is not None and THRESHOLD not in values:  # they exclude each other
             values["num_assistant_tokens"] = int(values.get("num_assistant_tokens", schedule.longest))
-        drafting = ""
-        if setting is not None:
-            drafter = None if setting.drafter is None else json.dumps(setting.drafter.path)
-            drafting = f', draft_model=openvino_genai.draft_model({drafter}, "CPU")' if drafter else ""
-            drafting = drafting or ", prompt_lookup=True"
+        program = PROGRAM.format(
+            target=json.dumps(openvino_of(target)),
+            drafting=_drafting(setting),
+            properties=json.dumps({} if serving is None else properties_of(serving)),
+        )
         options: list[Option] = [("generation", name, value) for name, value in values.items()]
         return Written(
-            files=(
-                (SCRIPT, PROGRAM.format(target=json.dumps(target), drafting=drafting)),
-                (FILE, json.dumps(values, indent=1) + "\n"),
-            ),
+            files=((SCRIPT, program), (FILE, json.dumps(values, indent=1) + "\n")),
             command=shlex.join(("python", SCRIPT, "a prompt")),
             options=tuple(options),
-            notes=("OpenVINO reads its own model format: convert with optimum-cli export openvino",),
+            notes=(
+                *conversions(self.name, schedule, target, openvino_of, HEADS),
+                *(() if serving is None else serving.notes),
+            ),
         )
 
     def _has_trees(self, version: str) -> bool:
         return schema_of(self.name).knows("generation", "branching_factor", version)
+
+
+def openvino_of(path: str) -> str:
+    """Return the folder of OpenVINO of a model: the path itself where it is one, else what a converted one is called.
+
+    A name behind which ".openvino" stands is taken for one.
+    """
+    is_one = path.endswith(ENDING) or is_openvino(Path(path))
+    return path if is_one else f"{Path(path).name}{ENDING}"
+
+
+def properties_of(serving: Serving) -> dict[str, Value]:
+    """Return the properties of a pipeline that runs as it was measured."""
+    threads: dict[str, Value] = {} if serving.threads is None else {"INFERENCE_NUM_THREADS": serving.threads}
+    return {**threads, **(EXACT if serving.dtype == "float32" else {})}
+
+
+def _lookup(policy: LookupPolicy) -> Setting | str:
+    if policy.occurrence == "mapped":
+        return OF_LLAMA_CPP
+    if policy.min_ngram > 1:
+        return "OpenVINO's prompt lookup has a longest n-gram, and always looks down to 1"
+    is_first = policy.occurrence == "first"
+    return Setting(
+        method="prompt lookup",
+        drafter=None,
+        knobs=(("max_ngram_size", policy.max_ngram),),
+        length=policy.length,
+        differs=PADS if is_first else FIRST,
+        distance=0 if is_first else 1,
+    )
 
 
 def _tree(policy: Eagle2Policy, drafter: EngineDrafter) -> Setting | str:
@@ -113,3 +152,13 @@ def _tree(policy: Eagle2Policy, drafter: EngineDrafter) -> Setting | str:
         return f"a tree of {width} branches and {layers} layers cannot hold {drafted} drafted tokens"
     knobs: Knobs = (("branching_factor", width), ("tree_depth", layers), ("num_assistant_tokens", drafted))
     return Setting(method="draft model", drafter=drafter, knobs=knobs, length=layers)
+
+
+def _drafting(setting: Setting | None) -> str:
+    """Return what the program tells the pipeline of who drafts."""
+    if setting is None:
+        return ""
+    if setting.drafter is None:
+        return ", prompt_lookup=True"
+    drafter = json.dumps(openvino_of(setting.drafter.path))
+    return f', draft_model=openvino_genai.draft_model({drafter}, "CPU", **properties)'

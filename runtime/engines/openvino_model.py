@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from ...errors import ModelError
 from ..models.loading import first_line, load_config, load_tokenizer
+from .converted import OPENVINO_FILE
 
-MODEL_FILE = "openvino_model.xml"
 COPIED = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 INPUTS = ("input_ids", "attention_mask", "position_ids", "beam_idx")
@@ -44,7 +44,7 @@ def write_openvino(folder: Path, out: Path, *, is_half: bool) -> Path:
     part = out.with_name(f"{out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    openvino.save_model(_stateful(folder, config), part / MODEL_FILE, compress_to_fp16=is_half)
+    openvino.save_model(_stateful(folder, config), part / OPENVINO_FILE, compress_to_fp16=is_half)
     convert = importlib.import_module("openvino_tokenizers").convert_tokenizer
     tokenizer, detokenizer = convert(load_tokenizer(str(folder)), with_detokenizer=True)
     openvino.save_model(tokenizer, part / "openvino_tokenizer.xml")

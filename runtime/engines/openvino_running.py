@@ -14,29 +14,38 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ...errors import MeasurementError, RequestError
+from ...errors import RequestError
 from ...planner.policies import ChainPolicy
 from ...planner.replay.recorded import Text
-from ...planner.text.lookup import find_continuation
-from .converted import converted
-from .measured import EngineCounters, EngineFacts, EngineText, Load
+from .converted import OPENVINO_FILE, converted, is_openvino
+from .measured import EngineFacts, Load, notes_on_version
 from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence
-from .openvino import THRESHOLD, OpenVINO
-from .openvino_model import MODEL_FILE, supported, write_openvino
-from .round_counts import RoundCounts
-from .schema import recorded_version
-from .setting import EngineDrafter, Setting
+from .openvino import OpenVINO, properties_of
+from .openvino_decoding import OpenVINODecoding, OpenVINOPipeline
+from .openvino_model import supported, write_openvino
+from .schema import nearest_recorded
+from .setting import EngineDrafter, Serving, Setting, Value
+from .vocabulary import PROBE, require_same_tokens
 
 PACKAGES = ("openvino", "openvino_genai", "openvino_tokenizers")
 DTYPES = {"float32": False, "float16": True}  # whether weights are stored in half
-EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}  # else a CPU keeps 8 bits of keys and values
 WARM_UP = (3, 5, 7, 3, 5, 7, 3, 5)  # any tokens: the first forwards allocate
+TOKENIZER_FILE = "openvino_tokenizer.xml"
+UNCOUNTED = "OpenVINO does not count what its prompt lookup drafts; it is what the same search finds"
 
 
 def missing() -> str | None:
     """Return why OpenVINO GenAI cannot run here, None where it can."""
     absent = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     return f"openvino: no {' and no '.join(absent)} here; pip install 'spectune[openvino]'" if absent else None
+
+
+def require_able(dtype: str) -> None:
+    """Raise RequestError where OpenVINO GenAI cannot run here, or not in a number format."""
+    if reason := missing():
+        raise RequestError(reason)
+    if dtype not in DTYPES:
+        raise RequestError(f"OpenVINO runs {', '.join(DTYPES)} here, not {dtype!r}; give one with --dtype")
 
 
 class RunningOpenVINO:
@@ -56,32 +65,30 @@ class RunningOpenVINO:
             RequestError: the wheels are not installed, the dtype is none of these, or there is nothing at a path.
             ModelError: a folder cannot be converted.
         """
-        if reason := missing():
-            raise RequestError(reason)
-        if dtype not in DTYPES:
-            raise RequestError(f"OpenVINO runs {', '.join(DTYPES)} here, not {dtype!r}; give one with --dtype")
+        require_able(dtype)
         self._target, self._dtype, self._threads = as_openvino(target, folder, dtype), dtype, threads
         self._drafters = tuple(
             EngineDrafter(name=name, path=str(as_openvino(path, folder, dtype)), form="model")
             for name, path in drafters.items()
         )
         self._tokenizer = importlib.import_module("openvino_genai").Tokenizer(str(self._target))
-        self._pipelines: WeakValueDictionary[str, _Pipeline] = WeakValueDictionary()  # by how they draft
+        self._pipelines: WeakValueDictionary[str, OpenVINOPipeline] = WeakValueDictionary()  # by how they draft
 
     @cached_property
     def facts(self) -> EngineFacts:
         """What runs here."""
         found = ".".join(version("openvino-genai").split(".")[:3])
+        recorded = nearest_recorded("openvino", found)
         return EngineFacts(
             name="openvino",
             version=found,
-            recorded=recorded_version("openvino", found),
+            recorded=recorded,
             regime=f"engine:openvino-{found}",
             dtype=self._dtype,
             threads=self._threads,
             most_concurrency=1,
             sets_acceptance=False,
-            notes=("OpenVINO does not count what its prompt lookup drafts; it is what the same search finds",),
+            notes=(*notes_on_version("openvino", found, recorded), UNCOUNTED),
         )
 
     @property
@@ -96,12 +103,16 @@ class RunningOpenVINO:
 
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Return texts' tokens, by the tokenizer that lies with the target."""
-        told = [self._tokenizer.encode(text).input_ids.data.ravel() for text in texts]
-        return [tuple(int(token) for token in one) for one in told]
+        return [_encoded(self._tokenizer, text) for text in texts]
 
     def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
-        """Return a draft model's own next token at every place of texts, in one inference each."""
-        path = Path(drafter.path) / MODEL_FILE
+        """Return a draft model's own next token at every place of texts, in one inference each.
+
+        Raises:
+            RequestError: it reads texts as other tokens than the target.
+        """
+        self._require_same_tokens(drafter)
+        path = Path(drafter.path) / OPENVINO_FILE
         compiled = importlib.import_module("openvino").Core().compile_model(path, "CPU", self._properties())
         asked = compiled.create_infer_request()
         found: list[tuple[int, ...]] = []
@@ -118,6 +129,14 @@ class RunningOpenVINO:
             )
             found.append(tuple(told["logits"][0, -text.positions :].argmax(axis=-1).tolist()))
         return found
+
+    def _require_same_tokens(self, drafter: EngineDrafter) -> None:
+        if (Path(drafter.path) / TOKENIZER_FILE).is_file():
+            own = importlib.import_module("openvino_genai").Tokenizer(drafter.path)
+            otherwise = "OpenVINO would take its drafts for other words"
+            require_same_tokens(
+                drafter.name, _encoded(own, PROBE), _encoded(self._tokenizer, PROBE), otherwise=otherwise
+            )
 
     def ngrams(self) -> Sequence[Setting]:
         """Return a few lengths of prompt lookup, the simplest first."""
@@ -139,17 +158,17 @@ class RunningOpenVINO:
         running.decode([WARM_UP], min(WARM_UP_TOKENS, load.capacity - len(WARM_UP)))
         yield running
 
-    def _pipeline(self, setting: Setting | None) -> _Pipeline:
+    def _pipeline(self, setting: Setting | None) -> OpenVINOPipeline:
         drafter = "" if setting is None or setting.drafter is None else setting.drafter.path
         key = "plain" if setting is None else drafter or setting.method
         found = self._pipelines.get(key)
         if found is None:
-            found = _Pipeline(self._target, drafter, setting is not None, self._properties())
+            found = OpenVINOPipeline(self._target, drafter, setting is not None, self._properties())
             self._pipelines[key] = found
         return found
 
-    def _properties(self) -> dict[str, Any]:
-        return {"INFERENCE_NUM_THREADS": self._threads, **(EXACT if self._dtype == "float32" else {})}
+    def _properties(self) -> Mapping[str, Value]:
+        return properties_of(Serving(dtype=self._dtype, threads=self._threads))
 
 
 def as_openvino(path: Path, folder: Path, dtype: str) -> Path:
@@ -159,99 +178,25 @@ def as_openvino(path: Path, folder: Path, dtype: str) -> Path:
         RequestError: there is no folder at the path.
         ModelError: it cannot be converted.
     """
-    if (path / MODEL_FILE).is_file():
+    if is_openvino(path):
         return path
     if not path.is_dir():
         raise RequestError(f"no model folder at {path}; give one of OpenVINO or of Hugging Face")
     supported(path)
     out = converted(path, folder, f"{dtype}.openvino")
-    return out if (out / MODEL_FILE).is_file() else write_openvino(path, out, is_half=DTYPES[dtype])
+    return out if is_openvino(out) else write_openvino(path, out, is_half=DTYPES[dtype])
 
 
-class _Pipeline:
-    """A pipeline with continuous batching, as an exported program makes it."""
+def write_as_openvino(model: Path, out: Path, dtype: str) -> Path:
+    """Write a folder of Hugging Face as one of OpenVINO and return that.
 
-    def __init__(self, target: Path, drafter: str, drafts: bool, properties: Mapping[str, Any]) -> None:
-        genai = importlib.import_module("openvino_genai")
-        scheduler = genai.SchedulerConfig()
-        scheduler.enable_prefix_caching = False  # every prompt is read anew
-        more: dict[str, Any] = {"prompt_lookup": True} if drafts else {}
-        if drafter:
-            more = {"draft_model": genai.draft_model(drafter, "CPU", **properties)}
-        try:
-            self.generator = genai.LLMPipeline(str(target), "CPU", scheduler_config=scheduler, **more, **properties)
-        except RuntimeError as error:
-            raise MeasurementError(f"OpenVINO does not load {target}: {error}; look at its files") from error
+    Raises:
+        RequestError: the wheels are not installed, or the dtype is none of theirs.
+        ModelError: it cannot be converted.
+    """
+    require_able(dtype)
+    return write_openvino(model, out, is_half=DTYPES[dtype])
 
 
-class OpenVINODecoding:
-    """A pipeline at work with one setting."""
-
-    def __init__(self, pipeline: _Pipeline, setting: Setting | None) -> None:
-        """Take a loaded pipeline; None is plain decoding."""
-        self._pipeline, self._setting = pipeline, setting
-        self._counts = RoundCounts()
-        self._drafted = self._accepted = 0
-
-    def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[EngineText, ...]:
-        """Continue the one prompt greedily; its rounds are always told, and it is timed by OpenVINO's own clock."""
-        (prompt,) = prompts
-        ids = importlib.import_module("openvino").Tensor(np.array([list(prompt)], dtype=np.int64))
-        told = self._pipeline.generator.generate(ids, self._configuration(new_tokens))
-        tokens, raw = tuple(int(token) for token in told.tokens[0]), told.perf_metrics.raw_metrics
-        kept = [int(count) - 1 for count in raw.m_batch_sizes][1:]  # the first round reads the prompt
-        by_round = self._by_round(prompt, tokens, kept)
-        for count, accepted in zip(by_round, kept, strict=True):
-            self._counts.add(count, accepted)
-        drafted = sum(by_round)
-        if self._doubts:  # OpenVINO counts no draft of a request's last round
-            drafted = max(sum(kept), int(told.extended_perf_metrics.get_num_draft_tokens()))
-        text = EngineText(
-            tokens=tokens,
-            ms=float(raw.m_new_token_times[-1] - raw.m_new_token_times[0]),
-            drafted=drafted,
-            accepted=sum(kept),
-            kept=tuple(kept),
-        )
-        self._drafted += text.drafted
-        self._accepted += text.accepted
-        return (text,)
-
-    def counters(self) -> EngineCounters:
-        """Return what was counted since the start; of drafts that end at doubt the sums alone."""
-        if self._doubts:
-            return EngineCounters(drafts=None, drafted=self._drafted, accepted=self._accepted)
-        return self._counts.counters
-
-    @property
-    def _doubts(self) -> bool:
-        return self._setting is not None and THRESHOLD in dict(self._setting.knobs)
-
-    def _configuration(self, new_tokens: int) -> Any:  # Any: the wheel may be absent
-        options: dict[str, Any] = {
-            "max_new_tokens": new_tokens,
-            "ignore_eos": True,
-            "do_sample": False,
-            "apply_chat_template": False,
-        }
-        if self._setting is not None:
-            knobs = dict(self._setting.knobs)
-            options |= knobs if THRESHOLD in knobs else {"num_assistant_tokens": self._setting.length, **knobs}
-        return importlib.import_module("openvino_genai").GenerationConfig(**options)
-
-    def _by_round(self, prompt: Sequence[int], tokens: Sequence[int], kept: Sequence[int]) -> list[int]:
-        """Return what each round drafted: its length, less where the text ends, or what the lookup's search finds."""
-        found, at = [], 1
-        for accepted in kept:
-            left = len(tokens) - at - 1
-            found.append(max(accepted, min(self._sought([*prompt, *tokens[:at]]), left)))
-            at += 1 + accepted
-        return found
-
-    def _sought(self, text: Sequence[int]) -> int:
-        if self._setting is None:
-            return 0
-        if self._setting.drafter is not None:
-            return self._setting.length
-        longest = int(dict(self._setting.knobs)["max_ngram_size"])
-        return len(find_continuation(text, self._setting.length, longest, occurrence="first"))
+def _encoded(tokenizer: Any, text: str) -> tuple[int, ...]:  # Any: the wheel may be absent
+    return tuple(int(token) for token in tokenizer.encode(text).input_ids.data.ravel())

@@ -1,14 +1,24 @@
-"""Engines that can run here by name; a new one is a file and a line here."""
+"""Engines that can run here by name; a new one is a file and a line here, and one more if its models are converted."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import RequestError
 from .measured import MeasuredEngine
 
 Maker = Callable[[Path, Mapping[str, Path], str, int, Path], MeasuredEngine]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnForm:
+    """The form in which an engine reads models: how its name ends, and what writes a folder of Hugging Face so."""
+
+    ending: str
+    write: Callable[[Path, Path, str], Path]  # the folder, where to and the dtype; returns where to
 
 
 def run_engine(
@@ -44,6 +54,36 @@ def own_dtype(name: str, native: str) -> str:
     return "float32" if name == "openvino" and native not in DTYPES else native
 
 
+def convert_model(name: str, model: Path, out: Path, *, dtype: str) -> Path:
+    """Write a folder of Hugging Face in an engine's own form and return where it lies.
+
+    Args:
+        name: one of `OWN_FORMS`.
+        model: the folder.
+        out: made whole or not at all.
+        dtype: number format of the weights.
+
+    Raises:
+        RequestError: there is something at `out` already, no folder for it or no room, no folder at `model`, or the
+            engine's wheels are missing, or it does not run the dtype.
+        ModelError: the model cannot be converted.
+    """
+    if out.exists():
+        raise RequestError(f"{out} is there already and is not overwritten; remove it, or name another place with -o")
+    if not out.absolute().parent.is_dir():
+        raise RequestError(f"cannot write {out}, there is no folder {out.absolute().parent}; make it or choose another")
+    if not model.is_dir():
+        raise RequestError(f"no model folder at {model}; give one of Hugging Face")
+    try:
+        with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=f".{out.name}.") as scratch:
+            return OWN_FORMS[name].write(model, Path(scratch) / out.name, dtype).rename(out)
+    except OSError as error:
+        raise RequestError(
+            f"cannot write {model} as {out} ({error.strerror}: {error.filename}); look at its files, free some space "
+            "or choose another place"
+        ) from error
+
+
 def _llama_cpp(target: Path, drafters: Mapping[str, Path], dtype: str, threads: int, folder: Path) -> MeasuredEngine:
     from .llama_running import RunningLlamaCpp
 
@@ -62,4 +102,20 @@ def _openvino(target: Path, drafters: Mapping[str, Path], dtype: str, threads: i
     return RunningOpenVINO(target, drafters, dtype=dtype, threads=threads, folder=folder)
 
 
+def _as_gguf(model: Path, out: Path, dtype: str) -> Path:
+    from .llama_running import write_as_gguf
+
+    return write_as_gguf(model, out, dtype)
+
+
+def _as_openvino(model: Path, out: Path, dtype: str) -> Path:
+    from .openvino_running import write_as_openvino
+
+    return write_as_openvino(model, out, dtype)
+
+
 RUNNING: Mapping[str, Maker] = {"llama.cpp": _llama_cpp, "openvino": _openvino, "transformers": _transformers}
+OWN_FORMS: Mapping[str, OwnForm] = {
+    "llama.cpp": OwnForm(ending="gguf", write=_as_gguf),
+    "openvino": OwnForm(ending="openvino", write=_as_openvino),
+}

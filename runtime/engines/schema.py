@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Literal
 from ...errors import PlanError, RequestError
 from ...profiler.records.wire import from_json
 from .engine import Option
+from .rules import broken_rule
 
 FOLDER = Path(__file__).parent / "schemas"
 Kind = Literal["int", "float", "bool", "str", "choice", "ranges", "lengths"]
@@ -24,6 +26,7 @@ TYPES: Mapping[Kind, type | tuple[type, ...]] = {
     "ranges": tuple,
     "lengths": tuple,
 }
+ROW_NUMBERS: Mapping[Kind, int] = {"ranges": 3, "lengths": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +34,9 @@ class SchemaOption:
     """One option.
 
     Attributes:
-        type: "ranges" are rows of (first batch, last batch, length), "lengths" rows of (batch, length).
-        least, most: of a number.
+        type: "ranges" are rows of (first batch, last batch, length), "lengths" rows of (last batch, length);
+            batches rise from row to row.
+        least, most: of a number, or of the lengths of rows.
         choices: of a choice.
         since, until: the first and the last recorded version that knows it; empty where all before or behind do.
     """
@@ -101,16 +105,40 @@ def recorded_version(engine: str, version: str | None) -> str:
     return found[-1]
 
 
+def nearest_recorded(engine: str, version: str) -> str:
+    """Return the newest recorded version that is no newer than one that runs here; the oldest where all are newer.
+
+    Versions compare by their numbers: 5.24.0 is newer than 5.23, and b11600 than b11549.
+
+    Args:
+        engine: by name.
+        version: of the software that runs; unlike one that is asked for, it need not be recorded.
+    """
+    known = schema_of(engine).versions
+    return max((one for one in known if _numbers(one) <= _numbers(version)), key=_numbers, default=known[0])
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
 def require_known(engine: str, version: str, options: Iterable[Option]) -> None:
-    """Raise PlanError where an option is not of the version's schema, of another type, or out of range."""
-    schema = schema_of(engine)
-    for section, name, value in options:
+    """Raise PlanError for what an engine would refuse.
+
+    That is an option that is not of the version's schema, of another type or out of range, or options that break a
+    rule between them.
+    """
+    schema, told = schema_of(engine), list(options)
+    for section, name, value in told:
         wrong = _wrong(schema, section, name, version, value)
         if wrong:
             raise PlanError(
                 f"{engine} {version} would not take {name} = {json.dumps(value)} ({section}): {wrong}; give another "
                 "--engine-version, or report this"
             )
+    broken = broken_rule(engine, told)
+    if broken:
+        raise PlanError(f"{engine} {version} would not take these options together: {broken}; report this")
 
 
 def _wrong(schema: Schema, section: str, name: str, version: str, value: object) -> str:
@@ -121,9 +149,31 @@ def _wrong(schema: Schema, section: str, name: str, version: str, value: object)
         return f"it takes {option.type}"
     if option.choices and value not in option.choices:
         return f"it takes one of {', '.join(option.choices)}"
+    if isinstance(value, tuple):
+        return _wrong_row(value, option)
     if isinstance(value, int | float) and not _is_within(value, option):
-        return f"it takes {option.least} to {option.most}"
+        return f"it takes {_range(option)}"
     return ""
+
+
+def _wrong_row(rows: Sequence[object], option: SchemaOption) -> str:
+    """Say what is wrong with the first row that is, empty where all are right."""
+    count, before = ROW_NUMBERS[option.type], 0
+    for row in rows:
+        if not isinstance(row, tuple) or len(row) != count or any(type(number) is not int for number in row):
+            return f"it takes rows of {count} whole numbers, not {row}"
+        first, last, length = row[0], row[-2], row[-1]  # where a row has one batch, that is both
+        if not before < first <= last:
+            return f"it takes batches that rise from row to row, not {first} to {last} behind {before}"
+        if not _is_within(length, option):
+            return f"it takes lengths of {_range(option)}, not {length}"
+        before = last
+    return "" if rows else "it takes a row or more"
+
+
+def _range(option: SchemaOption) -> str:
+    least = 0.0 if option.least is None else option.least
+    return f"{least:g} or more" if option.most is None else f"{least:g} to {option.most:g}"
 
 
 def _is_within(value: float, option: SchemaOption) -> bool:

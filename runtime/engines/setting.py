@@ -5,7 +5,7 @@ Lengths here count drafted tokens alone, the root left out; each engine's own fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from ...errors import PlanError
@@ -37,7 +37,8 @@ class EngineDrafter:
 class Setting:
     """How an engine runs one policy.
 
-    Settings of equal method, drafter and knobs can stand in one server, as far as `by_batch` and `off` say.
+    Settings of equal method, drafter and knobs can stand in one server, as far as `by_batch` and `off` say. Several
+    policies may be written as one setting: SGLang has one trie, whatever sizes of n-grams a lookup looks for.
 
     Attributes:
         method: the engine's own name for how it drafts.
@@ -48,7 +49,10 @@ class Setting:
         off: where nothing may be drafted instead: never, above some batch, or at any batch.
         longest_first: the smallest batch must have the longest length.
         most_batch: the largest batch it works at; None for any.
-        differs: how the engine's way differs from the policy that was replayed; empty where it does not.
+        differs: how the engine's way differs from the policy as our own decoder runs it; empty where it does not. It is
+            a remark: settings that differ in it alone are equal.
+        distance: how far the policy is from what the engine does, 0 where none is nearer. Of all policies that are
+            written as this setting, the price of the nearest one is the setting's.
     """
 
     method: str
@@ -59,7 +63,8 @@ class Setting:
     off: Off = "never"
     longest_first: bool = False
     most_batch: int | None = None
-    differs: str = ""
+    differs: str = field(default="", compare=False)
+    distance: int = 0
 
     def __post_init__(self) -> None:
         if self.length < 1:
@@ -69,6 +74,11 @@ class Setting:
     def group(self) -> tuple[str, str | None, Knobs]:
         """What all settings of one server share."""
         return self.method, None if self.drafter is None else self.drafter.name, self.knobs
+
+    @property
+    def told(self) -> tuple[str, str | None, Knobs, int]:
+        """All that the engine is told: equal for policies that it cannot tell apart."""
+        return *self.group, self.length
 
     def knob(self, name: str) -> Value:
         """Return the value of a knob."""
@@ -90,6 +100,26 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """How an engine ran when a plan for it was measured: on the CPU, always.
+
+    Attributes:
+        dtype: number format of weights; with "float32" keys and values were kept in it, too.
+        threads: that computed, None where the plan does not say.
+    """
+
+    dtype: str
+    threads: int | None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must add by hand."""
+        if self.threads is not None:
+            return ()
+        return ("the plan does not say how many threads computed when it was measured; set as many by hand",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """What one server does at every batch.
 
@@ -97,11 +127,13 @@ class Schedule:
         setting: of the longest stage; None where nothing is ever drafted.
         stages: by rising batch, without gaps, neighbours different.
         most_batch: the largest batch that was planned.
+        serving: how it ran when the plan was measured in it; None where it was not.
     """
 
     setting: Setting | None
     stages: tuple[Stage, ...]
     most_batch: int
+    serving: Serving | None = None
 
     @property
     def longest(self) -> int:

@@ -19,6 +19,7 @@ from .setting import OF_LLAMA_CPP, EngineDrafter, Schedule, Setting
 ALGORITHMS = {"model": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3"}
 ADAPTIVE = ("EAGLE", "EAGLE3")  # algorithms whose steps may follow the batch
 FILE = "adaptive.json"
+DEPTH = 18  # of its trie unless told otherwise, and so of the longest n-gram that it follows
 TRIE = "its trie covers all requests and follows frequent continuations; the lookup that was priced copies one"
 
 
@@ -32,8 +33,7 @@ class SGLang:
         if isinstance(policy, LookupPolicy):
             if policy.occurrence == "mapped":
                 return OF_LLAMA_CPP
-            knobs = (("topk", 1), ("tokens", policy.length + 1))
-            return Setting(method="NGRAM", drafter=None, knobs=knobs, length=policy.length, differs=f"NGRAM: {TRIE}")
+            return _ngram(policy)
         if drafter is None or not isinstance(policy, ChainPolicy | Eagle2Policy):
             return f"SGLang has no {policy.kind} drafting: chains, beams reranked as EAGLE-2's, and its own n-gram trie"
         algorithm = ALGORITHMS.get(drafter.form)
@@ -70,6 +70,18 @@ class SGLang:
         flags = [part for _, name, value in options for part in _flag(name, value)]
         rows = [("adaptive", "candidate_steps", stage.length) for stage in schedule.stages] if files else []
         return Written(flags=tuple(flags), files=files, command=shlex.join([*start, *flags]), options=(*options, *rows))
+
+
+def _ngram(policy: LookupPolicy) -> Setting:
+    """Return the trie of a length; the nearest lookup is that of the longest n-grams, down to 1, and of the latest."""
+    return Setting(
+        method="NGRAM",
+        drafter=None,
+        knobs=(("topk", 1), ("tokens", policy.length + 1)),
+        length=policy.length,
+        differs=f"NGRAM: {TRIE}",
+        distance=max(0, DEPTH - policy.max_ngram) + policy.min_ngram - 1 + (policy.occurrence != "last"),
+    )
 
 
 def _options(setting: Setting, schedule: Schedule) -> list[Option]:

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from ...planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS
+from .schema import schema_of
 from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Schedule, Setting, Value
 
 SCRIPT, FILE = "generate.py", "generation.json"
 FIRST = "transformers copies behind the first occurrence of the n-gram; the lookup that was priced behind the latest"
+MOVES = "where scikit-learn is installed, transformers moves assistant_confidence_threshold while it decodes"
 THRESHOLD = "assistant_confidence_threshold"
 START = '''\
 """Decode prompts as planned; usage: python generate.py PROMPT [PROMPT ...]"""
@@ -24,17 +26,17 @@ START = '''\
 import json
 import sys
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
+{torch}from transformers import AutoModelForCausalLM, AutoTokenizer
 
-prompts = sys.argv[1:]
+{threads}prompts = sys.argv[1:]
 tokenizer = AutoTokenizer.from_pretrained({target}, padding_side="left")
 tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-target = AutoModelForCausalLM.from_pretrained({target})
+target = AutoModelForCausalLM.from_pretrained({target}{dtype})
 extra = {{}}
 '''
 ASSISTED = """\
 if len(prompts) == 1:  # assisted generation takes one sequence
-    assistant = AutoModelForCausalLM.from_pretrained({drafter})
+    assistant = AutoModelForCausalLM.from_pretrained({drafter}{dtype})
     assistant.generation_config.update(**json.load(open("generation.json")))
     extra = {{"assistant_model": assistant}}
 """
@@ -57,19 +59,7 @@ class Transformers:
     def setting(self, policy: TreePolicy, drafter: EngineDrafter | None, version: str) -> Setting | str:
         """Return how transformers runs a policy, or why it cannot."""
         if isinstance(policy, LookupPolicy):
-            if policy.occurrence == "mapped":
-                return OF_LLAMA_CPP
-            if policy.min_ngram > 1:
-                return "transformers' prompt lookup has a longest n-gram, and always looks down to 1"
-            return Setting(
-                method="prompt lookup",
-                drafter=None,
-                knobs=(("max_matching_ngram_size", policy.max_ngram),),
-                length=policy.length,
-                off="any",
-                most_batch=1,
-                differs="" if policy.occurrence == "first" else FIRST,
-            )
+            return _lookup(policy)
         if drafter is None or not isinstance(policy, ChainPolicy | ConfidentChainPolicy):
             return f"transformers has no {policy.kind} drafting: chains, confident chains and prompt lookup"
         if drafter.form != "model":
@@ -84,20 +74,57 @@ class Transformers:
 
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return a program and the generation configuration it reads."""
-        setting, command = schedule.setting, shlex.join(("python", SCRIPT, "a prompt"))
-        if setting is None:
-            script = (START + END).format(target=json.dumps(target))
-            return Written(files=((SCRIPT, script),), command=command)
-        length = "num_assistant_tokens" if setting.drafter is not None else "prompt_lookup_num_tokens"
-        values: dict[str, Value] = {length: schedule.longest, **dict(setting.knobs)}
-        middle = LOOKUP if setting.drafter is None else ASSISTED
-        drafter = "" if setting.drafter is None else setting.drafter.path
-        script = (START + middle + END).format(target=json.dumps(target), drafter=json.dumps(drafter))
-        options: list[Option] = [("generation", name, value) for name, value in values.items()]
-        notes = ("where scikit-learn is installed, transformers moves assistant_confidence_threshold while it decodes",)
+        setting, loading = schedule.setting, self._loading(schedule, version)
+        values: dict[str, Value] = {}
+        middle, drafter = "", ""
+        if setting is not None and setting.drafter is not None:
+            values, middle, drafter = {"num_assistant_tokens": schedule.longest}, ASSISTED, setting.drafter.path
+        elif setting is not None:
+            values, middle = {"prompt_lookup_num_tokens": schedule.longest}, LOOKUP
+        values |= {} if setting is None else dict(setting.knobs)
+        parts = {"target": json.dumps(target), "drafter": json.dumps(drafter), **_program(schedule, loading)}
+        configuration = ((FILE, json.dumps(values, indent=1) + "\n"),) if values else ()
         return Written(
-            files=((SCRIPT, script), (FILE, json.dumps(values, indent=1) + "\n")),
-            command=command,
-            options=tuple(options),
-            notes=notes if dict(setting.knobs).get(THRESHOLD) else (),
+            files=((SCRIPT, (START + middle + END).format(**parts)), *configuration),
+            command=shlex.join(("python", SCRIPT, "a prompt")),
+            options=(*(("generation", name, value) for name, value in values.items()), *loading),
+            notes=(
+                *((MOVES,) if values.get(THRESHOLD) else ()),
+                *(() if schedule.serving is None else schedule.serving.notes),
+            ),
         )
+
+    def _loading(self, schedule: Schedule, version: str) -> tuple[Option, ...]:
+        """Return by which of its names a version is told the number format; nothing where none is known."""
+        if schedule.serving is None:
+            return ()
+        name = "dtype" if schema_of(self.name).knows("loading", "dtype", version) else "torch_dtype"
+        return (("loading", name, schedule.serving.dtype),)
+
+
+def _lookup(policy: LookupPolicy) -> Setting | str:
+    if policy.occurrence == "mapped":
+        return OF_LLAMA_CPP
+    if policy.min_ngram > 1:
+        return "transformers' prompt lookup has a longest n-gram, and always looks down to 1"
+    is_first = policy.occurrence == "first"
+    return Setting(
+        method="prompt lookup",
+        drafter=None,
+        knobs=(("max_matching_ngram_size", policy.max_ngram),),
+        length=policy.length,
+        off="any",
+        most_batch=1,
+        differs="" if is_first else FIRST,
+        distance=0 if is_first else 1,
+    )
+
+
+def _program(schedule: Schedule, loading: Sequence[Option]) -> dict[str, str]:
+    """Return the parts of the program that make it run as it was measured; empty where it was not."""
+    threads = None if schedule.serving is None else schedule.serving.threads
+    return {
+        "torch": "import torch\n" if loading else "",
+        "threads": f"torch.set_num_threads({threads})\n" if threads is not None else "",
+        "dtype": "".join(f", {name}=torch.{value}" for _, name, value in loading),
+    }

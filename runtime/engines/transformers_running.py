@@ -16,16 +16,20 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
 
-from ...errors import ModelError
+from ...errors import ModelError, RequestError
 from ...planner.policies import ChainPolicy
 from ...planner.replay.recorded import Text
 from ..models.loading import first_line, load_tokenizer
-from .measured import EngineCounters, EngineFacts, EngineText, Load
+from .measured import EngineCounters, EngineFacts, EngineText, Load, notes_on_version
 from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence
 from .round_counts import RoundCounts
-from .schema import recorded_version
+from .schema import nearest_recorded
 from .setting import EngineDrafter, Setting
 from .transformers_ import Transformers
+from .vocabulary import PROBE, require_same_tokens
+
+NAME = "transformers"
+TOKENIZER_FILE = "tokenizer.json"
 
 
 class RunningTransformers:
@@ -49,15 +53,17 @@ class RunningTransformers:
         self._assistants = {name: _loaded(path, dtype) for name, path in drafters.items()}
         self.drafters = tuple(EngineDrafter(name=name, path=str(path), form="model") for name, path in drafters.items())
         version = transformers.__version__
+        recorded = nearest_recorded(NAME, version)
         self.facts = EngineFacts(
-            name="transformers",
+            name=NAME,
             version=version,
-            recorded=recorded_version("transformers", version),
+            recorded=recorded,
             regime=f"engine:transformers-{version}",
             dtype=dtype,
             threads=threads,
             most_concurrency=1,
             sets_acceptance=False,
+            notes=notes_on_version(NAME, version, recorded),
         )
 
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
@@ -66,12 +72,29 @@ class RunningTransformers:
 
     @torch.inference_mode()
     def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
-        """Return an assistant's own next token at every place of texts, in one forward each."""
+        """Return an assistant's own next token at every place of texts, in one forward each.
+
+        Raises:
+            RequestError: it reads texts as other tokens than the target, or has more or fewer of them.
+        """
         model, found = self._assistants[drafter.name], []
+        self._require_same_tokens(drafter)
         for text in texts:
             ids = torch.tensor([[*text.prompt, *text.continuation[:-1]]])
             found.append(tuple(model(ids).logits[0, -text.positions :].argmax(dim=-1).tolist()))
         return found
+
+    def _require_same_tokens(self, drafter: EngineDrafter) -> None:
+        sizes = [one.config.get_text_config().vocab_size for one in (self._assistants[drafter.name], self._target)]
+        if sizes[0] != sizes[1]:
+            raise RequestError(
+                f"{drafter.name} has {sizes[0]} tokens and the target {sizes[1]}; transformers would translate its "
+                "drafts, and what that keeps and costs is not known here: leave it out"
+            )
+        if (Path(drafter.path) / TOKENIZER_FILE).is_file():
+            own = load_tokenizer(drafter.path)
+            otherwise = "transformers would take its drafts for other words"
+            require_same_tokens(drafter.name, own.encode(PROBE), self._tokenizer.encode(PROBE), otherwise=otherwise)
 
     def ngrams(self) -> Sequence[Setting]:
         """Return a few lengths of prompt lookup, the simplest first."""
@@ -88,7 +111,7 @@ class RunningTransformers:
         Raises:
             MeasurementError: more than one sequence is asked for, or acceptance is to be set.
         """
-        require_one_sequence("transformers", load)
+        require_one_sequence(NAME, load)
         assistant = None if setting is None or setting.drafter is None else self._assistants[setting.drafter.name]
         running = Generation(self._target, assistant, setting)
         running.decode([[0, 1]], WARM_UP_TOKENS)

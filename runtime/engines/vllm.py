@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...planner.growth.tree import TokenTree
 from ...planner.policies import ChainPolicy, LookupPolicy, StaticPolicy, SuffixTreePolicy, TreePolicy
@@ -37,8 +38,8 @@ class VLLM:
             if policy.occurrence == "mapped":
                 return OF_LLAMA_CPP
             knobs: Knobs = (("prompt_lookup_max", policy.max_ngram), ("prompt_lookup_min", policy.min_ngram))
-            differs = "" if policy.occurrence == "first" else FIRST
-            return self._by_batch("ngram", None, knobs, policy.length, version, differs=differs)
+            found = self._by_batch("ngram", None, knobs, policy.length, version)
+            return found if policy.occurrence == "first" else replace(found, differs=FIRST, distance=1)
         if isinstance(policy, SuffixTreePolicy):
             return self._suffix(policy, version)
         if drafter is None:
@@ -81,14 +82,10 @@ class VLLM:
         schema = schema_of(self.name)
         return [name for name in schema.sections["methods"] if schema.knows("methods", name, version)]
 
-    def _by_batch(
-        self, method: str, drafter: EngineDrafter | None, knobs: Knobs, length: int, version: str, differs: str = ""
-    ) -> Setting:
+    def _by_batch(self, method: str, drafter: EngineDrafter | None, knobs: Knobs, length: int, version: str) -> Setting:
         has_rows = schema_of(self.name).knows("config", ROWS, version)
         off: Off = "any" if has_rows else "never"
-        return Setting(
-            method=method, drafter=drafter, knobs=knobs, length=length, by_batch=has_rows, off=off, differs=differs
-        )
+        return Setting(method=method, drafter=drafter, knobs=knobs, length=length, by_batch=has_rows, off=off)
 
     def _suffix(self, policy: SuffixTreePolicy, version: str) -> Setting | str:
         if "suffix" not in self._methods(version):

@@ -1,7 +1,9 @@
 """Whether the planned way of a cell is really faster than plain decoding, asked now and then while it runs.
 
 A comparison is a burst of rounds of the other way between two windows of the current one, so that what slows the
-machine slows both. The current way is left when `Evidence` says, at its stated rate, that it loses most comparisons.
+machine slows both. All its rounds are of one batch size; where batches seldom stay for long enough, comparisons get
+shorter, down to as many rounds of all sequences together as a lone one gives. The current way is left when `Evidence`
+says, at its stated rate, that it loses most comparisons.
 The k-th way of a cell is judged at rate / (k (k + 1)); these add up to `rate`, so that it holds for the whole life of
 a cell, with all its returns.
 """
@@ -17,6 +19,8 @@ from .drift import Evidence
 
 SIDE = 24  # rounds of the current way on either side of a burst
 PLAIN_BURST, PLANNED_BURST = 8, 24  # planned rounds yield different numbers of tokens, so more of them are needed
+FEWEST = 3  # rounds of a side or a burst, however many sequences give them
+HALVINGS = 3  # of sides and bursts, at most
 UNSETTLED = 2  # rounds of a comparison that change the way, and are not measured
 CAP = 3.0  # a round counts at most so many times the middle one of its window: a stall says nothing about a way
 MARGIN = 1.02  # a comparison is lost by more than this factor; less is not worth a change
@@ -51,7 +55,7 @@ class Guard:
         self.is_planned = True
         self._rate, self._share = rate, share
         self._is_probing = False
-        self._batch = 0
+        self._batch, self._halvings = 1, 0
         self._rest = 0 if is_doubtful else self._calm_rest  # rounds until the next comparison begins
         self._trial = 1
         self._evidence = Evidence()
@@ -69,8 +73,8 @@ class Guard:
         if is_planned != self.wants_planned:
             return None  # it was asked for before the last change
         if batch != self._batch:
-            self._batch = batch
             self._break_off()
+            self._batch = batch
             return None
         if self._rest:
             self._rest -= 1
@@ -80,18 +84,26 @@ class Guard:
             self._is_probing = self._burst.count < self._burst_rounds
             return None
         self._steady.add(tokens, round_ms)
-        if self._steady.count == SIDE and not self._burst.count:
+        if self._steady.count == self._side and not self._burst.count:
             self._is_probing = True
-        return self._compare() if self._steady.count == 2 * SIDE else None
+        return self._compare() if self._steady.count == 2 * self._side else None
 
     @property
     def _burst_rounds(self) -> int:
-        return PLAIN_BURST if self.is_planned else PLANNED_BURST
+        return self._shortened(PLAIN_BURST if self.is_planned else PLANNED_BURST)
+
+    @property
+    def _side(self) -> int:
+        return self._shortened(SIDE)
+
+    def _shortened(self, rounds: int) -> int:
+        """Return how many rounds stand for so many of a lone sequence, where batches do not stay for them."""
+        return max(FEWEST, -(-rounds // self._batch), rounds >> self._halvings)
 
     @property
     def _calm_rest(self) -> int:
         """Rounds to wait so that bursts, with the rounds that change the way, keep to their share."""
-        return self._rest_behind(self._burst_rounds, 2 * SIDE)
+        return self._rest_behind(self._burst_rounds, 2 * self._side)
 
     def _rest_behind(self, burst: int, steady: int) -> int:
         """Return the rounds to wait behind a burst, those around it counted."""
@@ -99,7 +111,9 @@ class Guard:
         return max(round(spent / self._share) - spent - steady, 0)
 
     def _break_off(self) -> None:
-        """Forget a comparison that cannot be completed; what was run the other way for it counts."""
+        """Forget a comparison that cannot be completed, for shorter ones; what was run the other way for it counts."""
+        if self._steady.count:
+            self._halvings = min(self._halvings + 1, HALVINGS)
         if self._is_probing or self._burst.count:
             self._rest = self._rest_behind(self._burst.count, self._steady.count)
         self._begin()
@@ -113,6 +127,7 @@ class Guard:
     def _compare(self) -> Switch | None:
         current, other = self._steady.tokens_per_ms(), self._burst.tokens_per_ms()
         self._begin()
+        self._halvings = max(self._halvings - 1, 0)
         if not current or not other:
             return None  # nobody told times
         is_lost = other > MARGIN * current

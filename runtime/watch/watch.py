@@ -23,6 +23,7 @@ from .state import gauge, state_families
 
 Kind = Literal["switch", "drift", "fault", "unwritten"]
 LOSSY_TOKENS = "Tokens that only a lossy rule let be; the target would have said others."
+MOST_TOLD = 5  # different faults of one source that are events
 MOST_EVENTS = 1000  # later ones are counted and not kept
 
 
@@ -80,7 +81,7 @@ class Watch:
         self._ran = {id(lane.setup): (cell, lane) for cell in self._ledger.cells for lane in cell.lanes}
         self._last: RoundSetup | None = None
         self._texts = self._rounds = self._told = self._lossy = 0
-        self._faulty: set[str] = set()
+        self._faulty: dict[str, set[str]] = {}  # what went wrong, by drafter; "" is the verification
         self._unwritten = ""
         if writer is not None:
             weakref.finalize(self, _write_rest, self._ledger, writer)
@@ -169,11 +170,12 @@ class Watch:
             )
 
     def _note_faults(self, done: Round, lane: Lane) -> None:
-        """Tell the first fault of every source; the others are counted."""
+        """Tell the first of every source's faults of each kind, and that it is given up; the others are counted."""
         for fault in done.faults:
             source = fault.drafter or ""
-            if source not in self._faulty:
-                self._faulty.add(source)
+            known = self._faulty.setdefault(source, set())
+            if fault.is_last or (fault.reason not in known and len(known) < MOST_TOLD):
+                known.add(fault.reason)
                 self._tell_of(lane, "fault", f"{source or 'the verification'}: {fault.reason}")
 
     def _tell_of(self, lane: Lane, kind: Kind, message: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -24,6 +24,8 @@ FORMATS: tuple[CounterFormat, ...] = get_args(CounterFormat)
 SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 SLACK = 1e-3  # by which a rate may exceed the one before it: engines round to three digits
+MOST_MOVED = 0.1  # of a round's tokens: noise of separate runs moves a rate by up to 0.053 over 8,192 tokens each
+TOLD_MOVE = 5e-4  # less is 0.000 in a note: lengths are rounded to three digits
 Json = dict[str, Any]  # JSON values
 
 
@@ -171,7 +173,7 @@ def _sglang_bench(text: str) -> Counted:
     """Return the acceptance of SGLang's `bench_speculative.py`: one JSON object per server that was tried.
 
     `acc_length` counts a round's own token. At top-k 1, the tokens of k steps over those of k - 1 are the acceptance of
-    position k; a gap in the steps ends what is known by position.
+    position k, as far as separate runs tell it; a gap in the steps ends what is known by position.
     """
     rows: list[Json] = [json.loads(line) for line in text.splitlines() if line.strip()]
     if not rows:
@@ -180,29 +182,81 @@ def _sglang_bench(text: str) -> Counted:
     for batch in sorted({int(row["batch_size"]) for row in rows}):
         own = [row for row in rows if int(row["batch_size"]) == batch and int(row["steps"]) > 0]
         chains = {int(row["steps"]): float(row["acc_length"]) for row in own if int(row["topk"]) == 1}
-        for row in own:
-            found.append(_benched(row, batch, chains))
+        measured = _differences(chains, batch)
+        fitted = _falling(measured, batch)
+        moves = [abs(after - before) for before, after in zip(measured, fitted, strict=True)]
+        found += [_benched(row, batch, fitted, moves) for row in own]
     return Counted(acceptance=tuple(found))
 
 
-def _benched(row: Json, batch: int, chains: Mapping[int, float]) -> CountedAcceptance:
-    steps, top_k, tokens = int(row["steps"]), int(row["topk"]), int(row["num_draft_tokens"])
+def _differences(chains: Mapping[int, float], batch: int) -> list[float]:
+    """Return what each further step added to the tokens of a round, up to the first step that was not tried.
+
+    Raises:
+        RequestError: a round yielded more than all of its drafts and its own token.
+    """
+    for steps, length in chains.items():
+        if length > steps + 1 + SLACK:
+            raise RequestError(f"batch {batch}: {steps} steps yield {steps + 1} tokens a round at most, not {length:g}")
     rates: list[float] = []
-    if top_k == 1:
-        before = 1.0
-        for length in range(1, steps + 1):
-            if length not in chains:
-                break
-            rates.append(chains[length] - before)
-            before = chains[length]
+    before = 1.0
+    while len(rates) + 1 in chains:
+        rates.append(chains[len(rates) + 1] - before)
+        before = chains[len(rates)]
+    return rates
+
+
+def _falling(measured: Sequence[float], batch: int) -> list[float]:
+    """Return the nearest rates that acceptance by position can have: falling, and in [0, 1].
+
+    Raises:
+        RequestError: one would have to be moved by more than `MOST_MOVED` of the tokens of its chain's rounds.
+    """
+    fitted, length = nearest_falling(measured), 1.0
+    for steps, (before, after) in enumerate(zip(measured, fitted, strict=True), start=1):
+        length += before
+        if abs(after - before) > MOST_MOVED * length:
+            raise RequestError(
+                f"batch {batch}: step {steps} added {before:.3f} tokens to a round, where the nearest acceptance that "
+                f"falls with the position is {after:.3f}; a longer start cannot be kept more often, and noise of "
+                f"separate runs is below {MOST_MOVED * length:.3f}. Run these steps anew, on more prompts"
+            )
+    return fitted
+
+
+def nearest_falling(rates: Sequence[float]) -> list[float]:
+    """Return the falling rates in [0, 1] with the least sum of squared distances from those given.
+
+    Neighbours that rise are pooled to their mean; what is then out of bounds is brought to the bound, which is the
+    nearest there is within bounds, too.
+
+    Source: Ayer et al. 1955, Ann. Math. Statist. 26(4), pooling of adjacent violators.
+    """
+    from scipy.optimize import isotonic_regression
+
+    if not rates:
+        return []
+    pooled = isotonic_regression(list(rates), increasing=False).x.tolist()
+    return [min(max(rate, 0.0), 1.0) for rate in pooled]
+
+
+def _benched(row: Json, batch: int, fitted: Sequence[float], moves: Sequence[float]) -> CountedAcceptance:
+    steps, top_k, tokens = int(row["steps"]), int(row["topk"]), int(row["num_draft_tokens"])
+    rates = tuple(fitted[:steps]) if top_k == 1 else ()
     notes = []
     if top_k == 1 and len(rates) < steps:
         notes.append(f"positions beyond {len(rates)} are not told apart: steps {len(rates) + 1} were not tried")
     if top_k > 1:
         notes.append("of a tree: positions of its paths are not told")
+    farthest = max(range(len(rates)), key=lambda place: moves[place], default=0)
+    if rates and moves[farthest] >= TOLD_MOVE:
+        notes.append(
+            "lengths of separate runs, whose differences do not fall: by position the nearest that do are told, "
+            f"position {farthest + 1} moved farthest, by {moves[farthest]:.3f}"
+        )
     return CountedAcceptance(
         about=f"batch {batch}, {steps} steps, top-k {top_k}, {tokens} tokens",
-        by_position=tuple(rates),
+        by_position=rates,
         tokens_per_round=float(row["acc_length"]),
         step_ms=1000.0 * float(row["step_time"]),
         notes=tuple(notes),

@@ -1,18 +1,24 @@
-"""Who an engine's models are: folders of Hugging Face by their weights, GGUF files by their bytes."""
+"""Who an engine's models are: folders of Hugging Face by their weights, files of the engines by their bytes."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 from ...errors import ModelError
 from ...profiler.identity import identify
 from ...profiler.records.model import ModelIdentity
+from ...runtime.engines.converted import OPENVINO_FILE, is_openvino
 from ..request import Identities, Models
 
 CHUNK = 2**20
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+OPENVINO_TOKENIZER = ("openvino_tokenizer.xml", "openvino_tokenizer.bin")
+COUNTING = ("i64", "i32", "boolean", "string", "u1")  # element types of shapes, axes and masks, which are no weights
 
 
 def identify_engine_models(models: Models) -> Identities:
@@ -22,9 +28,26 @@ def identify_engine_models(models: Models) -> Identities:
         ModelError: there is no model at a path, or it cannot be read.
     """
     return Identities(
-        target=_identified(models.target, None),
-        drafters={name: _identified(path, name) for name, path in models.drafters.items()},
+        target=identify_engine_model(models.target),
+        drafters={name: identify_engine_model(path, name) for name, path in models.drafters.items()},
     )
+
+
+def identify_engine_model(path: Path, name: str | None = None) -> ModelIdentity:
+    """Return the identity of a GGUF file, a folder of OpenVINO or one of Hugging Face.
+
+    A folder with weights of both kinds is who its safetensors say: what an engine makes of them is another form of
+    the same model, as it is where spectune converts it.
+
+    Raises:
+        ModelError: it is none of these, or cannot be read.
+    """
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ModelError(f"no GGUF file at {path}; give its path, or a model folder")
+        return identify_gguf(path, name)
+    is_hugging_face = any(path.glob("*.safetensors")) if path.is_dir() else True
+    return identify(path, name) if is_hugging_face or not is_openvino(path) else identify_openvino(path, name)
 
 
 def identify_gguf(path: Path, name: str | None = None) -> ModelIdentity:
@@ -33,10 +56,7 @@ def identify_gguf(path: Path, name: str | None = None) -> ModelIdentity:
     Raises:
         ModelError: it is no GGUF file.
     """
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(CHUNK):
-            digest.update(part)
+    hashed = _sha256([path])
     try:
         tensors = importlib.import_module("gguf").GGUFReader(path).tensors
         parameters = sum(math.prod(int(size) for size in tensor.shape) for tensor in tensors)
@@ -46,7 +66,7 @@ def identify_gguf(path: Path, name: str | None = None) -> ModelIdentity:
         raise ModelError(f"{path} is no GGUF file ({error}); give one, or a model folder") from error
     return ModelIdentity(
         name=name or path.stem,
-        weights_hash=digest.hexdigest(),
+        weights_hash=hashed,
         parameters=max(1, parameters),
         config_hash="",
         tokenizer_hash="",
@@ -54,9 +74,58 @@ def identify_gguf(path: Path, name: str | None = None) -> ModelIdentity:
     )
 
 
-def _identified(path: Path, name: str | None) -> ModelIdentity:
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise ModelError(f"no GGUF file at {path}; give its path, or a model folder")
-        return identify_gguf(path, name)
-    return identify(path, name)
+def identify_openvino(path: Path, name: str | None = None) -> ModelIdentity:
+    """Return the identity of a folder of OpenVINO: its weights and the graph that reads them; needs no OpenVINO.
+
+    The tokenizer is the one of Hugging Face where it lies there too, else OpenVINO's own.
+
+    Raises:
+        ModelError: the weights are missing, or the graph is no XML.
+    """
+    folder = path.resolve()
+    graph = folder / OPENVINO_FILE
+    weights = graph.with_suffix(".bin")
+    if not weights.is_file():
+        raise ModelError(f"{path} has {OPENVINO_FILE} and no {weights.name}; copy or convert the model again")
+    own = [folder / TOKENIZER] if (folder / TOKENIZER).is_file() else [folder / part for part in OPENVINO_TOKENIZER]
+    return ModelIdentity(
+        name=name or folder.name,
+        weights_hash=_sha256([weights, graph]),
+        parameters=max(1, _constants(graph)),
+        config_hash=_sha256_of_those_there([folder / CONFIG]),
+        tokenizer_hash=_sha256_of_those_there(own),
+        location=str(folder),
+    )
+
+
+def _constants(graph: Path) -> int:
+    """Return how many numbers a graph's weights hold, each place of its .bin counted once.
+
+    Scales and zero points of quantised weights are among them: about one number more for every group.
+    """
+    held: dict[str, int] = {}
+    try:
+        for _, layer in ElementTree.iterparse(graph):
+            data = layer.find("data")
+            if layer.tag == "layer" and layer.get("type") == "Const" and data is not None:
+                if data.get("element_type") not in COUNTING:
+                    sizes = [int(size) for size in data.get("shape", "").split(",") if size.strip()]
+                    held[data.get("offset", "")] = math.prod(sizes)
+                layer.clear()
+    except (ElementTree.ParseError, ValueError) as error:
+        raise ModelError(f"{graph} is no graph of OpenVINO ({error}); copy or convert the model again") from error
+    return sum(held.values())
+
+
+def _sha256_of_those_there(files: Sequence[Path]) -> str:
+    there = [file for file in files if file.is_file()]
+    return _sha256(there) if there else ""
+
+
+def _sha256(files: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while part := file.read(CHUNK):
+                digest.update(part)
+    return digest.hexdigest()

@@ -12,7 +12,8 @@ from ...db.sources import surface_source as stored_surface
 from ...db.sources import trace_source as stored_trace
 from ...db.store import Store
 from ...errors import RequestError, StoreError
-from ...planner.engines.choice import plan_cells, walks_of
+from ...planner.engines.choice import EngineInputs, Offer, Way, offers_at, plan_cells, walks_of
+from ...planner.engines.walk import Walk
 from ...planner.plans.document import plan_to_json
 from ...planner.plans.plan import Plan
 from ...planner.plans.provenance import Provenance, surface_source, trace_source
@@ -78,9 +79,8 @@ def plan_engine(request: EnginePlanRequest, store: Store) -> tuple[int, Plan]:
 def solve_engine(request: EnginePlanRequest, records: EngineRecords) -> Plan:
     """Return the plan of an engine's records."""
     surfaces = _of_concurrencies(request, records.surfaces)
-    as_timed = inputs_of_surfaces(surfaces, records.traces, records.identities)
-    inputs = pooled(as_timed, walks_of(as_timed))
-    cells = plan_cells(inputs, seed=request.seed)
+    inputs, walks = _pooled(surfaces, records)
+    cells = plan_cells(inputs, seed=request.seed, walks=walks)
     return Plan(
         device=request.device,
         target=request.target,
@@ -102,6 +102,17 @@ def solve_engine(request: EnginePlanRequest, records: EngineRecords) -> Plan:
             notes=(f"for {request.engine}, priced in its own regime ({surfaces[0].regime})", *records.notes),
         ),
     )
+
+
+def offers_of_records(request: EnginePlanRequest, records: EngineRecords) -> dict[int, list[Offer]]:
+    """Return every way by concurrency, priced as a plan of these records prices it; plain decoding is the first.
+
+    Raises:
+        RequestError: a concurrency was not profiled.
+        PlanError: the records do not fit together.
+    """
+    inputs, walks = _pooled(_of_concurrencies(request, records.surfaces), records)
+    return {concurrency: offers_at(inputs, walks, concurrency) for concurrency in sorted(inputs.timed)}
 
 
 def records_of(request: EnginePlanRequest, store: Store) -> EngineRecords:
@@ -134,6 +145,13 @@ def records_of(request: EnginePlanRequest, store: Store) -> EngineRecords:
         identities=Identities(target=request.target, drafters=drafters),
         notes=() if on_workload else (_on_other_texts(request),),
     )
+
+
+def _pooled(surfaces: Sequence[LatencySurface], records: EngineRecords) -> tuple[EngineInputs, dict[Way, Walk]]:
+    """Return what a plan is computed from, and what every way does on its texts."""
+    as_timed = inputs_of_surfaces(surfaces, records.traces, records.identities)
+    walks = walks_of(as_timed)
+    return pooled(as_timed, walks), walks
 
 
 def _on_other_texts(request: EnginePlanRequest) -> str:

@@ -1,12 +1,12 @@
 """The profile job for another engine: what its rounds cost in its own regime, and how good each drafter is there.
 
-Few settings are timed, in one race: plain decoding, every drafter at `lengths`, every search for n-grams at two. From
-them and the drafters' traces every other setting is priced (`planner/engines/choice.py`). What comes out ahead then
-races plain decoding, so that a plan's own choice rests on its own careful measurement. A machine's arithmetic slows
-down and its memory does not, or the other way round: settings that were timed minutes apart would be told apart by
-that. All of it lies in the store as surfaces whose role is "round:WHO" and whose regime is the engine's on the
-workload (`workload.py`): milliseconds of a round that drafts as the recorded texts let it (`mix.py`). A plan reads
-what searches for n-grams took as one curve (`pooling.py`).
+Few settings are timed, in one race: plain decoding, every drafter at its longest, every search for n-grams at two
+lengths; and other lengths of a drafter that may come out ahead. From them and the drafters' traces every other setting
+is priced (`planner/engines/choice.py`). What comes out ahead then races plain decoding, so that a plan's own choice
+rests on its own careful measurement. A machine's arithmetic slows down and its memory does not, or the other way round:
+settings that were timed minutes apart would be told apart by that. All of it lies in the store as surfaces whose role
+is "round:WHO" and whose regime is the engine's on the workload (`workload.py`): milliseconds of a round that drafts as
+the recorded texts let it (`mix.py`). A plan reads what searches for n-grams took as one curve (`pooling.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from itertools import combinations
 
 from ...db.store import Store
 from ...errors import RequestError
-from ...planner.engines.choice import Way, is_mapped, offers_at, source_of
+from ...planner.engines.choice import Offer, Way, is_mapped, offers_at, source_of
 from ...planner.policies import ChainPolicy, PlainPolicy
 from ...profiler.device import detect
 from ...profiler.prompts import Prompt
@@ -40,7 +40,8 @@ from .record import engine_traces
 from .surfaces import SurfaceMaker
 from .turns import Key, Stable, stable
 
-LENGTHS = (2, 8)  # of every drafter
+LENGTHS = (2, 8)  # of every drafter: the longest first, the others where one of them may be the best
+NEAR = 0.75  # of the best promise: other lengths of a drafter this near are timed, too
 CLOSE = 0.9  # of the best promise: settings this near are timed with care
 MOST_REFINED = 2  # of them, one of everybody who drafts, per concurrency
 MOST_OFTEN = 2  # as many turns of few sequences as of many, at most
@@ -60,7 +61,6 @@ class EngineRequest:
     max_new_tokens: int = 96  # recorded per prompt
     max_prompt_tokens: int = 64
     turns: int = 3  # of a race of the most sequences; see `_turns_at`
-    threads: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -147,9 +147,12 @@ def _timed(
         for concurrency in request.concurrencies:
             keys = [(concurrency, setting_of(engine, way)) for way in ways]
             lasting = [key for key, way in zip(keys, ways, strict=True) if not isinstance(way[0], ChainPolicy)]
-            few = math.ceil(_turns_at(concurrency, request) / 3)
+            few, more = math.ceil(request.turns / 3), math.ceil(_turns_at(concurrency, request) / 3)
             stall.take(keys, prompts, turns=few, seed=request.seed)  # drafters' rounds all cost the same
-            stall.take(lasting, prompts, turns=few, seed=request.seed + 1)
+            stall.take(lasting, prompts, turns=more, seed=request.seed + 1)
+            others = [(concurrency, setting_of(engine, way)) for way in _near(stall, maker, concurrency, request)]
+            if others:
+                stall.take([(concurrency, None), *others], prompts, turns=few, seed=request.seed + 3)
         ahead = _ahead(stall, maker)
         progress(f"timing {len(ahead)} settings that come out ahead", 0.8)
         for concurrency in request.concurrencies:
@@ -164,10 +167,9 @@ def _turns_at(concurrency: int, request: EngineRequest) -> int:
 
 
 def _first_ways(request: EngineRequest, engine: MeasuredEngine) -> list[Way]:
-    """Return the ways that are timed first: plain, every drafter at the lengths, every search for n-grams at two."""
-    chains: list[Way] = [
-        (ChainPolicy(length=length), drafter.name) for drafter in engine.drafters for length in request.lengths
-    ]
+    """Return the ways that are timed first: plain, every drafter at its longest, every search for n-grams at two."""
+    longest = ChainPolicy(length=max(request.lengths))
+    chains: list[Way] = [(longest, drafter.name) for drafter in engine.drafters]
     searches = [way for way in (way_of(engine, setting) for setting in engine.ngrams()) if way is not None]
     return [(PlainPolicy(), None), *chains, *_spread(searches)]
 
@@ -188,17 +190,32 @@ def _spread(searches: Sequence[Way]) -> list[Way]:
     return found
 
 
+def _near(stall: Stable, maker: SurfaceMaker, concurrency: int, request: EngineRequest) -> list[Way]:
+    """Return the lengths of drafters that were not timed yet, and are not hopeless at any length."""
+    others = [ChainPolicy(length=length) for length in sorted(set(request.lengths))[:-1]]
+    near = [offer.way for offer in _offers(stall, maker, NEAR)[concurrency]]
+    names = dict.fromkeys(drafter for policy, drafter in near if isinstance(policy, ChainPolicy))
+    return [(other, name) for name in names for other in others]
+
+
 def _ahead(stall: Stable, maker: SurfaceMaker) -> list[Key]:
     """Return settings whose promise is near the best one of their concurrency, the best first."""
+    found: list[Key] = []
+    for concurrency, offers in _offers(stall, maker, CLOSE).items():
+        ways = best_of_sources([offer.way for offer in offers])[:MOST_REFINED]
+        found += [(concurrency, setting_of(maker.engine, way)) for way in ways]
+    return found
+
+
+def _offers(stall: Stable, maker: SurfaceMaker, share: float) -> dict[int, list[Offer]]:
+    """Return what is promised by what was timed so far, no less than a share of the best one's, the best first."""
     as_timed = inputs_of_surfaces(maker.surfaces(stall.turns), maker.traces, maker.identities)
     walks = maker.walks(as_timed)
     inputs = pooled(as_timed, walks)
-    found: list[Key] = []
+    found: dict[int, list[Offer]] = {}
     for concurrency in sorted(inputs.timed):
         offers = sorted(offers_at(inputs, walks, concurrency), key=lambda offer: -offer.tokens_per_s)
-        near = [offer.way for offer in offers if offer.tokens_per_s >= CLOSE * offers[0].tokens_per_s]
-        ways = best_of_sources(near)[:MOST_REFINED]
-        found += [(concurrency, setting_of(maker.engine, way)) for way in ways]
+        found[concurrency] = [one for one in offers if one.tokens_per_s >= share * offers[0].tokens_per_s]
     return found
 
 

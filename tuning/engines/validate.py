@@ -1,7 +1,8 @@
 """The validate job for another engine: the plan's setting beside plain decoding and a neighbour, and that it took.
 
 All three decode the same prompts in turns. That the plan's setting took effect is asked of the engine's own counters:
-drafts must have been made, of the length that was set, and about as many of them kept as the plan's traces say.
+drafts must have been made, of the length that was set, and about as many of them kept as the plan's traces say. How
+much a search for n-grams finds hangs on the text: of its drafts only that none is longer is asked, and what they keep.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from .turns import Key, Stable, by_key, speed, stable
 
 KEPT_SLACK = 0.35  # by which tokens per round may differ from the traces', relatively: other prompts, few of them
 NEIGHBOUR_STEP = 2  # lengths
-DRAFTED_LEAST = 0.5  # of the length that was set, on average over drafting rounds of a chain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,13 +138,14 @@ def neighbour_of(cell: PlanCell) -> Way:
     return rival.policy, rival.drafter
 
 
-def require_effect(cell: PlanCell, counted: EngineCounters, tokens_per_round: float) -> None:
+def require_effect(cell: PlanCell, counted: EngineCounters, tokens_per_round: float, new_tokens: int) -> None:
     """Raise MeasurementError where an engine's counters say that it does something else than a cell's policy.
 
     Args:
         cell: what was set.
         counted: since the setting's first turn.
         tokens_per_round: measured, per sequence.
+        new_tokens: of every text.
     """
     policy, where = cell.policy, f"at {cell.batch} sequences"
     if isinstance(policy, PlainPolicy):
@@ -158,8 +159,8 @@ def require_effect(cell: PlanCell, counted: EngineCounters, tokens_per_round: fl
         )
     if counted.drafts:
         mean = counted.drafted / counted.drafts
-        is_short = isinstance(policy, ChainPolicy) and mean < DRAFTED_LEAST * policy.length
-        if mean > policy.length or is_short:
+        least = least_drafted(policy.length, new_tokens) if isinstance(policy, ChainPolicy) else 0.0
+        if not least <= mean <= policy.length:
             raise MeasurementError(
                 f"{policy.label} was set {where}, but {mean:.1f} tokens were drafted per round; the length that was "
                 "set has no effect"
@@ -170,6 +171,24 @@ def require_effect(cell: PlanCell, counted: EngineCounters, tokens_per_round: fl
             f"{policy.label} yields {tokens_per_round:.2f} tokens per round {where}, the plan's traces say "
             f"{promised:.2f}; the drafter is another one, or the prompts are: profile on prompts like these"
         )
+
+
+def least_drafted(length: int, new_tokens: int) -> float:
+    """Return how many tokens a chain's rounds draft at least, on average over rounds that draft.
+
+    A chain is cut short only where its text ends: with m tokens missing it drafts m - 1. A round begins at a place with
+    chance 1 / r, for r tokens per round, so that the drafts of a text lack
+
+        sum over m = 2..length of (length - m + 1) / r = length (length - 1) / (2 r)
+
+    tokens over new_tokens / r rounds: (length - 1) / (2 new_tokens) of the length on average, whatever is accepted.
+    More than twice that is let pass, (length + 1) / new_tokens, since where a few texts end is luck.
+
+    Args:
+        length: that was set.
+        new_tokens: of every text.
+    """
+    return max(0.0, length * (1.0 - (length + 1) / new_tokens))
 
 
 def _measured(
@@ -189,7 +208,7 @@ def _measured(
     counted, turns = stall.counters(own).since(before), by_key(stall.turns)
     rounds = sum(turn.sample.rounds for turn in turns[own])
     tokens = sum(len(text.tokens) - 1 for turn in turns[own] for text in turn.sample.texts)
-    require_effect(cell, counted, tokens / rounds)
+    require_effect(cell, counted, tokens / rounds, request.max_new_tokens)
     row = ValidationRow(
         batch=cell.batch,
         context=cell.context,

@@ -1,0 +1,77 @@
+"""What a round's verification lets stand, and what becomes of its sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
+
+from ..planner.growth.draft import DraftBatch
+from .cache import Kept
+from .lossy import Gates
+from .lossy_round import LossyRound
+from .requests import Sequence
+from .walk import Acceptance, accept
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The longest path of every sequence's tree that is accepted; nothing of it is committed yet."""
+
+    paths: list[Acceptance]
+    gates: list[Gates]  # what a lossy rule met, of each sequence; empty in a lossless round
+
+    def moves(self, batch: Many[Sequence]) -> list[Kept]:
+        """Return which keys of the target's cache belong together now."""
+        return [
+            (slot, sequence.context, path.nodes)
+            for slot, (sequence, path) in enumerate(zip(batch, self.paths, strict=True))
+        ]
+
+
+@dataclass(slots=True, kw_only=True)
+class Committed:
+    """What a round drafted, and what its sequences emitted: of each how many tokens."""
+
+    draft: DraftBatch
+    fed: int  # tokens per sequence, to the target
+    fresh: int = 0  # tokens that the drafter had to read first
+    kept: list[int] = field(default_factory=list)
+    lossy: list[int] = field(default_factory=list)  # of those, by a lossy round's rule
+    gates: list[Gates] = field(default_factory=list)
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0
+
+
+def accepted(
+    batch: Many[Sequence], draft: DraftBatch, draws: Many[list[int]], loosely: LossyRound | None = None
+) -> Accepted:
+    """Return the path that every sequence takes.
+
+    Args:
+        batch: of the round.
+        draft: a tree each.
+        draws: the target's draw behind each node.
+        loosely: the rule of a lossy round.
+    """
+    tokens, parents, sizes = draft.tokens.tolist(), draft.parents.tolist(), draft.sizes.tolist()
+    found = Accepted(paths=[], gates=[])
+    for slot, sequence in enumerate(batch):
+        drafted = (tokens[slot], parents[slot], sizes[slot], draws[slot])
+        if loosely is None:
+            found.paths.append(accept(*drafted))
+            continue
+        path, gates = loosely.accept(slot, *drafted, stop=sequence.request.stop)
+        found.paths.append(path)
+        found.gates.append(gates)
+    return found
+
+
+def commit(batch: Many[Sequence], draft: DraftBatch, stands: Accepted, fed: int) -> Committed:
+    """Let every sequence emit what was accepted; return what the round made of it."""
+    done = Committed(draft=draft, fed=fed, gates=stands.gates)
+    for sequence, path in zip(batch, stands.paths, strict=True):
+        kept = sequence.commit(path.drawn, path.lossy)
+        done.kept.append(kept)
+        if stands.gates:
+            done.lossy.append(sum(place < kept for place in path.lossy))
+    return done

@@ -1,0 +1,50 @@
+"""The tokens that end a target's text: its tokenizer's end of text, and whatever its generation settings name.
+
+Chat models end a turn by a token that is not the end of all text: their `generation_config.json` then lists several.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+from ..errors import ModelError
+from .models.loading import first_line, load_config
+
+
+def end_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Return the tokens that end a text: those that `transformers.generate` ends at, and the tokenizer's own.
+
+    Args:
+        folder: the model's; what is not there names none.
+        tokenizer: the model's.
+
+    Raises:
+        ModelError: its settings cannot be read.
+    """
+    return own_ends(tokenizer) | _ids(_configured(folder))
+
+
+def own_ends(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Return the tokenizer's end of text alone; nothing where it has none."""
+    return _ids(tokenizer.eos_token_id)
+
+
+def _configured(folder: Path) -> Any:  # Any: None, a token or a list of them
+    """Return what the generation settings name; without such a file, what the model's configuration does."""
+    if (folder / "generation_config.json").is_file():
+        try:
+            return GenerationConfig.from_pretrained(str(folder)).eos_token_id
+        except (OSError, ValueError) as error:
+            raise ModelError(f"cannot read the generation settings of {folder}: {first_line(error)}") from error
+    if not (folder / "config.json").is_file():
+        return None
+    return getattr(load_config(str(folder)).get_text_config(), "eos_token_id", None)
+
+
+def _ids(found: Any) -> frozenset[int]:  # Any: None, a token or a list of them
+    if found is None:
+        return frozenset()
+    return frozenset(int(token) for token in (found if isinstance(found, list | tuple) else [found]))

@@ -1,0 +1,94 @@
+"""How fast an engine's ways are: tokens per second by cell, and which policy's price a setting has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...planner.plans.plan import Plan
+from ...planner.plans.schedule import Place
+from ...planner.policies import PlainPolicy
+from ...planner.search.restricted import Staged
+from .schedule import Offer
+from .setting import Setting
+
+PLAIN: Staged = (PlainPolicy(), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Tokens per second of policies by cell, all by one reckoning.
+
+    Attributes:
+        known: by policy and drafter, then by cell. Plain decoding and every cell's own policy are among them.
+        is_complete: whether a cell without an entry means that the policy cannot be used there; else it is not known.
+        notes: what a reader must know of them.
+    """
+
+    known: Mapping[Staged, Mapping[Place, float]]
+    is_complete: bool
+    notes: tuple[str, ...] = ()
+
+    def of(self, one: Staged, places: Sequence[Place]) -> dict[Place, float | None]:
+        """Return a policy's rates by cell, None where one is not known."""
+        known = self.known.get(one, {})
+        return {place: known.get(place) for place in places if place in known or not self.is_complete}
+
+    def gain(self, one: Staged) -> float:
+        """Return the sum over cells of log(speed / plain speed); a cell without a known speed adds nothing."""
+        plain = self.known[PLAIN]
+        return sum(math.log(rate / plain[place]) for place, rate in self.known.get(one, {}).items())
+
+
+def rates_of_plan(plan: Plan) -> Rates:
+    """Return what a plan itself tells: of each cell its own policy, plain decoding and its alternatives.
+
+    What was taken off a cell's promise for optimism is put back, so that it compares with the others.
+    """
+    known: dict[Staged, dict[Place, float]] = {}
+    for cell in plan.cells:
+        place = (cell.batch, cell.context)
+        known.setdefault(PLAIN, {})[place] = cell.plain.tokens_per_s
+        for other in cell.alternatives:
+            known.setdefault((other.policy, other.drafter), {})[place] = other.tokens_per_s
+        own = cell.prediction.tokens_per_s / (1.0 - cell.prediction.errors.optimism)
+        known.setdefault((cell.policy, cell.drafter), {})[place] = own
+    return Rates(known=known, is_complete=False)
+
+
+def plain_offer(rates: Rates, places: Sequence[Place]) -> Offer:
+    """Return plain decoding."""
+    return Offer(policy=PLAIN[0], setting=None, rates=rates.of(PLAIN, places))
+
+
+def offers_of(settings: Mapping[Staged, Setting], rates: Rates, places: Sequence[Place]) -> list[Offer]:
+    """Return an offer of every setting: several policies that are written as one setting are one offer.
+
+    Its price is that of the nearest policy with a known one; of several as near, of the slowest.
+
+    Args:
+        settings: by the policies that they run.
+        rates: of the policies.
+        places: batches and contexts of the plan.
+    """
+    alike: dict[object, list[Staged]] = {}
+    for one, setting in settings.items():
+        alike.setdefault(setting.told, []).append(one)
+    nearest = [_nearest(same, settings, rates) for same in alike.values()]
+    return [
+        Offer(policy=one[0], setting=settings[one], rates=_within(rates.of(one, places), settings[one]))
+        for one in nearest
+    ]
+
+
+def _nearest(same: Sequence[Staged], settings: Mapping[Staged, Setting], rates: Rates) -> Staged:
+    priced = [one for one in same if rates.known.get(one)] or same
+    return min(priced, key=lambda one: (settings[one].distance, rates.gain(one)))
+
+
+def _within(rates: dict[Place, float | None], setting: Setting) -> dict[Place, float | None]:
+    """Return the rates at batches that a setting works at."""
+    if setting.most_batch is None:
+        return rates
+    return {place: rate for place, rate in rates.items() if place[0] <= setting.most_batch}

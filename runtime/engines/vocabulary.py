@@ -1,0 +1,28 @@
+"""Whether a drafter reads texts as the tokens its target reads: every engine that runs here asks it the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import RequestError
+
+PROBE = "def price(x: float) -> str:\n    return f'{x:.2f} €'  # naïve 東京"
+SHOWN = 6  # tokens in a message
+
+
+def require_same_tokens(drafter: str, own: Sequence[int], target: Sequence[int], *, otherwise: str) -> None:
+    """Raise RequestError where a drafter reads `PROBE` as other tokens than its target does.
+
+    Args:
+        drafter: its name.
+        own, target: the probe's token ids, by each one's own tokenizer.
+        otherwise: what would become of its drafts.
+    """
+    if list(own) == list(target):
+        return
+    alike = min(len(own), len(target))
+    at = next((place for place in range(alike) if own[place] != target[place]), alike)
+    raise RequestError(
+        f"{drafter} reads texts as other tokens than the target does, {list(own[at : at + SHOWN])} where it reads "
+        f"{list(target[at : at + SHOWN])}; {otherwise}: leave it out"
+    )

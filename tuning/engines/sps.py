@@ -1,0 +1,32 @@
+"""SGLang's SPS table: steps per second by the tokens that all sequences verify together.
+
+SGLang reads it for DSPARK drafters (`--speculative-dspark-sps-table-path`), which cut their drafts by what a step of so
+many tokens costs. No policy of a plan drafts with these; the costs are the target's own, and were measured.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+
+from ...profiler.records.surface import LatencySurface
+
+FILE = "sps.json"
+NOTE = (
+    f"{FILE} is the target's latency as SGLang's SPS table (--speculative-dspark-sps-table-path), measured in "
+    "spectune's own decoder; SGLang's own forwards may take longer or shorter"
+)
+
+
+def sps_table(verify: LatencySurface) -> str:
+    """Return a target's measured forwards as a table; of several with as many tokens the middle one counts.
+
+    Args:
+        verify: the target's surface; tokens of a sequence times the batch are those of a step.
+    """
+    found: dict[int, list[float]] = {}
+    for cell in verify.measurements:
+        if cell.failure is None:
+            found.setdefault(cell.batch * cell.tokens, []).append(cell.median_ms)
+    rates = {tokens: 1000.0 / statistics.median(ms) for tokens, ms in sorted(found.items())}
+    return json.dumps({"sample_batch_tokens": list(rates), "sample_steps_per_sec": list(rates.values())}) + "\n"
