@@ -53,11 +53,14 @@ class Wrapped:
 
 
 class ScoresNaN(Wrapped):
-    """A drafter's model whose logits are NaN while it is armed."""
+    """A drafter's model whose logits are NaN while it is armed; `spoilt` counts its forwards then."""
+
+    spoilt = 0
 
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Return the model's logits, or as many that are no numbers."""
         logits = self.model.forward(step, cache)
+        self.spoilt += self.is_armed
         return torch.full_like(logits, torch.nan) if self.is_armed else logits
 
 
@@ -110,12 +113,14 @@ class Flawed:
             return self.drafter.draft(sequences, policy)
         flaws = FLAWS if self.models else FLAWS[:-1]
         flaw = flaws[int(self.rng.integers(len(flaws)))]
-        self.made[flaw] += 1
         if flaw == NAN:
             return self._by_nan(sequences, policy)
+        self.made[flaw] += 1
         return _flawed_draft(flaw, len(sequences), self.vocabulary)
 
     def _by_nan(self, sequences: Sequence[Decoded], policy: TreePolicy) -> DraftBatch:
+        """Return what is drafted with NaN; a hybrid whose text drafts for all asks no model, and nothing goes wrong."""
+        before = sum(model.spoilt for model in self.models)
         for model in self.models:
             model.is_armed = True
         try:
@@ -123,6 +128,8 @@ class Flawed:
         finally:
             for model in self.models:
                 model.is_armed = False
+            self.has_just_failed = sum(model.spoilt for model in self.models) > before
+            self.made[NAN] += self.has_just_failed
 
 
 def _flawed_draft(flaw: str, batch: int, vocabulary: int) -> DraftBatch:

@@ -49,4 +49,4 @@ def convert(settings: Settings, /, model: Path, engine: str, dtype: str, output:
         print_json({"engine": engine, "model": str(model), "dtype": written_in, "written": str(made), "bytes": size})
     else:
         click.echo(f"{made}: {model.resolve().name} for {engine} in {written_in}, {size / 1e6:,.1f} MB")
-    tell(settings, f"written to {made}; next: spectune profile --engine {engine} --target {made}")
+    tell(settings, f"written to {made}; next: spectune profile --engine {engine} --target {made} --dtype {written_in}")

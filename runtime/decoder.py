@@ -87,7 +87,7 @@ class Decoder:
 
     @property
     def is_faultless(self) -> bool:
-        """Whether no drafter has failed in its last round, or for good."""
+        """Whether no drafter is absent, or has failed in its last round or for good."""
         return self._drafting.is_faultless
 
     @property

@@ -32,6 +32,7 @@ from .serving import Session, request_of
 from .setup import Schedule, draft_room
 from .watch.protocol import RoundObserver
 
+CRAMPED = "it does not fit into memory beside the target: {error}"
 SHARED_LENGTH = 512  # texts are given room for a multiple of this where the next call may use it
 
 
@@ -44,7 +45,7 @@ class _Held:
     longest: int  # tokens of a text
 
     def serves(self, slots: int, longest: int) -> bool:
-        """Whether it is idle, nothing has failed in it, and it has as many slots and room enough."""
+        """Whether it is idle, nothing has failed in it or found no memory, and it has as many slots and room enough."""
         is_free = not self.decoder.running and self.decoder.is_faultless
         return is_free and self.slots == slots and self.longest >= longest
 
@@ -156,8 +157,8 @@ class Generator:
         Args:
             slots: sequences decoded at once; the others wait for a free slot.
             longest: most tokens of one request, prompt and new ones together; memory is allocated for them.
-            prefill_tokens: of prompts, read at most between two rounds of others: fewer keep their pieces coming, more
-                let a long prompt begin sooner.
+            prefill_tokens: of prompts, read by the target at most between two rounds of others: fewer keep their pieces
+                coming, more let a long prompt begin sooner.
 
         Raises:
             RequestError: the model has fewer positions than that, or a number is below 1.
@@ -209,18 +210,23 @@ class Generator:
         )
 
     def _decoder(self, slots: int, longest: int) -> Decoder:
-        """Return a decoder. A drafter that cannot be made, or finds no memory, is left out; its rounds tell why."""
+        """Return a decoder. A drafter that cannot be made, or finds no memory, is left out; its rounds tell why.
+
+        Where the target's own cache finds none beside them, drafters are left out from the last of the plan on.
+        """
         setups = self.choice.setups
         load_kernels(setup.policy for setup in setups)
         capacity = longest + draft_room(setups, slots)
-        names = {setup.drafter for setup in setups if setup.drafter is not None} - {LOOKUP}
-        try:
-            return self._decoder_with(names, slots, capacity, {})
-        except (MemoryError, RuntimeError) as error:
-            if not names or not is_out_of_memory(error):
-                raise
-            reason = f"it does not fit into memory beside the target: {reason_of(error)}"
-        return self._decoder_with({}, slots, capacity, dict.fromkeys(names, reason))
+        asked = dict.fromkeys(setup.drafter for setup in setups if setup.drafter is not None)
+        names = [name for name in asked if name != LOOKUP]
+        absent: dict[str, str] = {}
+        while True:
+            try:
+                return self._decoder_with(names, slots, capacity, absent)
+            except (MemoryError, RuntimeError) as error:
+                if not names or not is_out_of_memory(error):
+                    raise
+                absent[names.pop()] = CRAMPED.format(error=reason_of(error))
 
     def _decoder_with(self, names: Collection[str], slots: int, capacity: int, absent: dict[str, str]) -> Decoder:
         setups = self.choice.setups
@@ -256,6 +262,10 @@ class Generator:
             return {name: HybridDrafter(model_drafter(self._drafters[name], slots=slots, capacity=capacity))}
         except ModelError as error:
             absent[name] = reason_of(error)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            absent[name] = CRAMPED.format(error=reason_of(error))
         return {}
 
 

@@ -134,6 +134,7 @@ class Session:
         if job.sequence is None:
             self._waiting.remove(job)
             self._abandon(job)
+            self._cramped_at = None  # it may be the one that found no memory
         else:
             self._decoder.cancel(job.sequence)
         self._untold.append(self._ended(job, "cancelled"))
@@ -141,8 +142,8 @@ class Session:
     def step(self) -> list[Event]:
         """Let waiting requests join, run one round, and return what became known since the last step.
 
-        Where texts are told piece by piece and some are under way, a long prompt is read over several steps, so that
-        it holds nobody up.
+        Where texts are told piece by piece and some are under way, the target reads a long prompt over several steps.
+        Its drafters read it in the step in which it joins.
 
         A request whose prompt finds no memory waits until another one has left, and fails where none is there. What
         is raised loses no event: the next step tells it.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ConfidentChainPolicy, LookupPolicy, TreePolicy
+from spectune.planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
 from spectune.planner.search.restricted import Staged
 from spectune.runtime.engines.export import export_plan
 from spectune.runtime.engines.exported import Exported
@@ -71,3 +72,37 @@ def test_a_threshold_without_a_length_has_the_price_of_the_longest_chain() -> No
     known |= {(policy, "small"): {PLACE: rate} for policy, rate in rates.items()}
     (dropped,) = of("openvino", plan_with(cell_with(*PLACE, policies[0], "small", 300.0)), known, "2025").dropped
     assert dropped.gets_tokens_per_s == 150.0
+
+
+def test_where_prices_are_missing_every_cell_has_that_of_the_nearest_one_known_there() -> None:
+    """One cell of a plan lists one lookup and the others another, both SGLang's one trie: none of them is lost."""
+    near, other = lookup(4), lookup(3)
+    places = [(1, 100), (4, 100), (8, 100)]
+    cells = [cell_with(*place, near if place == places[0] else other, "lookup", 300.0) for place in places]
+    known: dict[Staged, dict[tuple[int, int], float]] = {
+        PLAIN: dict.fromkeys(places, 100.0),
+        (near, "lookup"): {places[0]: 300.0},
+        (other, "lookup"): dict.fromkeys(places[1:], 290.0),
+    }
+    rates = Rates(known=known, is_complete=False)
+    found = export_plan(plan_with(*cells), ENGINES["sglang"], {}, target="large", version=None, rates=rates)
+    assert {one.gets for one in found.dropped} == {f"NGRAM, priced as {near.label}"}
+    assert [one.gets_tokens_per_s for one in found.dropped] == [300.0, 290.0, 290.0]
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp", "openvino"])
+def test_a_drafter_whose_folder_is_called_as_the_target_s_is_converted_to_a_file_of_its_own(engine: str) -> None:
+    drafter = replace(engine_drafter(), path="runs/draft/final")
+    plan = plan_with(cell_with(*PLACE, ChainPolicy(length=3), "small", 200.0))
+    known: dict[Staged, dict[tuple[int, int], float]] = {
+        PLAIN: {PLACE: 100.0},
+        (ChainPolicy(length=3), "small"): {PLACE: 200.0},
+    }
+    rates = Rates(known=known, is_complete=False)
+    found = export_plan(
+        plan, ENGINES[engine], {"small": drafter}, target="runs/target/final", version=None, rates=rates
+    )
+    written = "".join([found.command, *(text for _, text in found.files)])
+    ending = {"llama.cpp": "gguf", "openvino": "openvino"}[engine]
+    assert f"final.{ending}" in written and f"small-drafter.{ending}" in written
+    assert any(f"runs/draft/final --engine {engine} -o small-drafter.{ending}" in note for note in found.notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -186,6 +187,50 @@ def test_a_drafter_whose_cache_finds_no_memory_is_left_out_and_told() -> None:
     assert generator.generate("to be", max_new_tokens=12) == plain_generator().generate("to be", max_new_tokens=12)
     (reason,) = watcher.reasons
     assert "does not fit into memory beside the target" in reason and "2.00 GiB" in reason
+
+
+def two_drafters(target: LeanModel, drafters: Mapping[str, CausalModel], watcher: Watcher) -> Generator:
+    """Return a generator whose plan drafts with one model at batch 1 and with another at batch 3."""
+    plan, policy = plan_of([(1, 10), (3, 10)]), ChainPolicy(length=3)
+    run_tokens = tuple(range(policy.max_verify_tokens + 1))
+    cells = tuple(
+        replace(cell, policy=policy, drafter=name, run_tokens=run_tokens)
+        for cell, name in zip(plan.cells, drafters, strict=True)
+    )
+    plan = replace(plan, cells=cells, drafters=tuple((one, model(one)) for one in drafters))
+    choice = Choice(plan=plan, source="file", reason="a test")
+    setups = {cell.batch: RoundSetup(policy=policy, drafter=cell.drafter) for cell in plan.cells}
+    return Generator(
+        target, TOKENIZER, drafters, lambda batch, context: setups[1 if batch == 1 else 3], choice, watcher
+    )
+
+
+def test_a_drafter_that_finds_no_memory_leaves_the_others_at_work() -> None:
+    watcher = Watcher()
+    drafters = {"first": Hungry(TARGET), "second": LeanModel(perturbed(TARGET, 0.02))}
+    generator = two_drafters(LeanModel(TARGET), drafters, watcher)
+    done = generator.generate_batch(PROMPTS, max_new_tokens=12)
+    assert [one.tokens for one in done] == generated(None)
+    assert any(one.rounds < len(one.tokens) - 1 for one in done)
+    assert generator.generate("to be", max_new_tokens=12).rounds == 11
+    assert all("does not fit into memory" in reason for reason in watcher.reasons) and watcher.reasons
+
+
+def test_drafters_are_left_out_from_the_last_on_where_the_target_s_cache_finds_no_memory() -> None:
+    class Tight(LeanModel):
+        """A target whose cache finds no memory the first time."""
+
+        tries = 0
+
+        def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+            self.tries += 1
+            if self.tries == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            return super().new_cache(slots, capacity)
+
+    drafters = {name: LeanModel(perturbed(TARGET, 0.02)) for name in ("first", "second")}
+    decoder = two_drafters(Tight(TARGET), drafters, Watcher())._decoder(1, 40)
+    assert set(decoder._drafting.drafters) == {"lookup", "first"} and not decoder.is_faultless
 
 
 def test_a_target_whose_own_cache_finds_no_memory_raises() -> None:

@@ -289,6 +289,19 @@ def test_a_prompt_without_memory_is_not_read_in_vain_in_every_round() -> None:
     assert target.refused == 1
 
 
+def test_a_cramped_prompt_that_is_cancelled_holds_nobody_up() -> None:
+    target = Cramped(longest=LENGTH)
+    session = cramped_session(target, slots=3)
+    session.submit(PROMPTS[0], SETTINGS[0])
+    events = session.step()
+    target.others = 1
+    long, short = session.submit(LONG, SETTINGS[0]), session.submit(PROMPTS[1], SETTINGS[1])
+    events += session.step()
+    session.cancel(long)
+    events += session.step()
+    assert [event.handle for event in events if event.handle == short]
+
+
 def test_a_prompt_that_never_finds_memory_fails_and_the_others_go_on() -> None:
     session = cramped_session(Cramped(longest=LENGTH, is_ever_read=False))
     handles = [session.submit(LONG, SETTINGS[0]), session.submit(PROMPTS[1], SETTINGS[1])]

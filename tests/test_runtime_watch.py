@@ -145,9 +145,17 @@ def test_faults_are_counted_and_told_once_each_and_at_last_that_a_drafter_is_giv
 def test_of_one_source_only_so_many_different_faults_are_told() -> None:
     watch = Watch(choice_of(drafting_plan()))
     for number in range(MOST_TOLD + 3):
-        fault = Fault(drafter=None, reason=f"no room for {number} bytes")
+        fault = Fault(drafter=None, reason=f"another one: {'x' * number}")
         watch.note(round_of(watch.schedule(1, 100), [1], 1.0, faults=(fault,)))
     assert len(watch.events) == MOST_TOLD
+
+
+def test_faults_that_differ_in_numbers_alone_are_told_once() -> None:
+    watch = Watch(choice_of(drafting_plan()))
+    for gigabytes in ("2.00", "1.98"):
+        fault = Fault(drafter=None, reason=f"no room for {gigabytes} GiB")
+        watch.note(round_of(watch.schedule(1, 100), [1], 1.0, faults=(fault,)))
+    assert len(watch.events) == 1
 
 
 def test_rounds_of_another_schedule_are_not_counted() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from spectune.runtime.watch.guard import PLAIN_BURST, Guard, Switch
+from spectune.runtime.watch.guard import MOST_CHANGES, PLAIN_BURST, Guard, Switch
 
 STREAMS, ROUNDS, RATE = 300, 3000, 0.05
 SHARE = 0.15
@@ -116,6 +116,26 @@ def test_comparisons_that_are_broken_off_count_among_what_plain_decoding_gets(pe
     machine = Machine(Guard(0.01, 0.02), batch=lambda place: place // period % 2 + 1)
     machine.run(20_000)
     assert 0 < machine.plain_rounds <= 0.02 * 20_000
+
+
+def test_a_burst_that_comes_to_no_end_is_broken_off_and_counts() -> None:
+    guard = Guard(0.01, 0.02, is_doubtful=True)
+    before = rounds_until_probed(guard)
+    plain = 0
+    for _ in range(2000):  # every round follows one of another cell, and is not measured
+        plain += not guard.wants_planned
+        guard.note_change()
+    assert 0 < plain <= MOST_CHANGES + 1
+    assert plain / (before + plain + rounds_until_probed(guard)) <= 0.02
+
+
+def rounds_until_probed(guard: Guard) -> int:
+    """Run planned rounds of 8 sequences until plain decoding is asked for; return how many."""
+    rounds = 0
+    while guard.wants_planned:
+        guard.note(is_planned=True, batch=8, tokens=8, round_ms=1.0)
+        rounds += 1
+    return rounds
 
 
 def test_rounds_without_times_say_nothing() -> None:

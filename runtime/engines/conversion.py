@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 
-from .setting import Schedule, Serving
+from .setting import EngineDrafter, Schedule, Serving
 
 
 def conversions(
@@ -23,6 +23,12 @@ def conversions(
     return tuple(_conversions(engine, schedule, target, named, for_heads))
 
 
+def drafter_named(drafter: EngineDrafter, target: str, named: Callable[[str], str]) -> str:
+    """Return what the command calls a drafter: never as it calls the target, whose folder may have the same name."""
+    own = named(drafter.path)
+    return named(f"{drafter.name}-drafter") if own == named(target) and drafter.path != target else own
+
+
 def _conversions(
     engine: str, schedule: Schedule, target: str, named: Callable[[str], str], for_heads: str
 ) -> Iterator[str]:
@@ -31,10 +37,11 @@ def _conversions(
     drafter = None if schedule.setting is None else schedule.setting.drafter
     if drafter is None or named(drafter.path) == drafter.path:
         return
+    out = drafter_named(drafter, target, named)
     if drafter.form == "model":
-        yield _converted(engine, drafter.path, named(drafter.path), schedule.serving)
+        yield _converted(engine, drafter.path, out, schedule.serving)
     else:
-        yield f"{engine} does not read {drafter.path}; make {named(drafter.path)} of it with {for_heads}"
+        yield f"{engine} does not read {drafter.path}; make {out} of it with {for_heads}"
 
 
 def _converted(engine: str, path: str, out: str, serving: Serving | None) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
-from .conversion import conversions
+from .conversion import conversions, drafter_named
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, LOOKUPS
 from .schema import schema_of
@@ -59,7 +59,7 @@ class LlamaCpp:
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return the server's flags."""
         setting, start = schedule.setting, ("llama-server", "--model", gguf_of(target))
-        drafting = [] if setting is None else self._options(setting, schedule.longest, version)
+        drafting = [] if setting is None else self._options(setting, schedule.longest, target, version)
         options = self._named([*drafting, *_serving(schedule)], version)
         flags = [part for _, name, value in options for part in (f"--{name}", str(value))]
         return Written(
@@ -84,7 +84,7 @@ class LlamaCpp:
             return Setting(method=MAPPED, drafter=None, knobs=knobs, length=policy.length)
         return Setting(method=NGRAM, drafter=None, knobs=knobs, length=policy.length, differs=WHOLE)
 
-    def _options(self, setting: Setting, length: int, version: str) -> list[Option]:
+    def _options(self, setting: Setting, length: int, target: str, version: str) -> list[Option]:
         found: list[Option] = [("flags", "spec-type", setting.method)] if self._has_types(version) else []
         if setting.drafter is None:
             return [
@@ -94,7 +94,7 @@ class LlamaCpp:
             ]
         return [
             *found,
-            ("flags", "spec-draft-model", gguf_of(setting.drafter.path)),
+            ("flags", "spec-draft-model", drafter_named(setting.drafter, target, gguf_of)),
             ("flags", "spec-draft-n-max", length),
             ("flags", "spec-draft-n-min", 0),
             ("flags", "spec-draft-p-min", setting.knob("p_min")),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...planner.policies import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
-from .conversion import conversions
+from .conversion import conversions, drafter_named
 from .converted import is_openvino
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS, TREES
@@ -95,7 +95,7 @@ class OpenVINO:
             values["num_assistant_tokens"] = int(values.get("num_assistant_tokens", schedule.longest))
         program = PROGRAM.format(
             target=json.dumps(openvino_of(target)),
-            drafting=_drafting(setting),
+            drafting=_drafting(setting, target),
             properties=json.dumps({} if serving is None else properties_of(serving)),
         )
         options: list[Option] = [("generation", name, value) for name, value in values.items()]
@@ -154,11 +154,11 @@ def _tree(policy: Eagle2Policy, drafter: EngineDrafter) -> Setting | str:
     return Setting(method="draft model", drafter=drafter, knobs=knobs, length=layers)
 
 
-def _drafting(setting: Setting | None) -> str:
+def _drafting(setting: Setting | None, target: str) -> str:
     """Return what the program tells the pipeline of who drafts."""
     if setting is None:
         return ""
     if setting.drafter is None:
         return ", prompt_lookup=True"
-    drafter = json.dumps(openvino_of(setting.drafter.path))
+    drafter = json.dumps(drafter_named(setting.drafter, target, openvino_of))
     return f', draft_model=openvino_genai.draft_model({drafter}, "CPU", **properties)'

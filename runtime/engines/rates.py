@@ -65,7 +65,8 @@ def plain_offer(rates: Rates, places: Sequence[Place]) -> Offer:
 def offers_of(settings: Mapping[Staged, Setting], rates: Rates, places: Sequence[Place]) -> list[Offer]:
     """Return an offer of every setting: several policies that are written as one setting are one offer.
 
-    Its price is that of the nearest policy with a known one; of several as near, of the slowest.
+    Its price is that of the nearest policy with a known one; of several as near, of the slowest. Where not all prices
+    are known, that is asked in every cell by itself.
 
     Args:
         settings: by the policies that they run.
@@ -75,16 +76,28 @@ def offers_of(settings: Mapping[Staged, Setting], rates: Rates, places: Sequence
     alike: dict[object, list[Staged]] = {}
     for one, setting in settings.items():
         alike.setdefault(setting.told, []).append(one)
-    nearest = [_nearest(same, settings, rates) for same in alike.values()]
-    return [
-        Offer(policy=one[0], setting=settings[one], rates=_within(rates.of(one, places), settings[one]))
-        for one in nearest
-    ]
+    return [_offer(same, settings, rates, places) for same in alike.values()]
+
+
+def _offer(same: Sequence[Staged], settings: Mapping[Staged, Setting], rates: Rates, places: Sequence[Place]) -> Offer:
+    one = _nearest(same, settings, rates)
+    found = rates.of(one, places)
+    if not rates.is_complete:
+        found = {place: _nearest_rate(same, settings, rates, place) for place in places}
+    return Offer(policy=one[0], setting=settings[one], rates=_within(found, settings[one]))
 
 
 def _nearest(same: Sequence[Staged], settings: Mapping[Staged, Setting], rates: Rates) -> Staged:
     priced = [one for one in same if rates.known.get(one)] or same
     return min(priced, key=lambda one: (settings[one].distance, rates.gain(one)))
+
+
+def _nearest_rate(
+    same: Sequence[Staged], settings: Mapping[Staged, Setting], rates: Rates, place: Place
+) -> float | None:
+    """Return the price in one cell, None where no policy has one there."""
+    known = [(settings[one].distance, rates.known[one][place]) for one in same if place in rates.known.get(one, {})]
+    return min(known)[1] if known else None
 
 
 def _within(rates: dict[Place, float | None], setting: Setting) -> dict[Place, float | None]:

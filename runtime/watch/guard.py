@@ -22,6 +22,7 @@ PLAIN_BURST, PLANNED_BURST = 8, 24  # planned rounds yield different numbers of 
 FEWEST = 3  # rounds of a side or a burst, however many sequences give them
 HALVINGS = 3  # of sides and bursts, at most
 UNSETTLED = 2  # rounds of a comparison that change the way, and are not measured
+MOST_CHANGES = 6  # such rounds during one comparison
 CAP = 3.0  # a round counts at most so many times the middle one of its window: a stall says nothing about a way
 MARGIN = 1.02  # a comparison is lost by more than this factor; less is not worth a change
 REMEMBERED = 64  # comparisons that the words of a switch are about
@@ -55,7 +56,7 @@ class Guard:
         self.is_planned = True
         self._rate, self._share = rate, share
         self._is_probing = False
-        self._batch, self._halvings = 1, 0
+        self._batch, self._halvings, self._changes = 1, 0, 0
         self._rest = 0 if is_doubtful else self._calm_rest  # rounds until the next comparison begins
         self._trial = 1
         self._evidence = Evidence()
@@ -88,6 +89,14 @@ class Guard:
             self._is_probing = True
         return self._compare() if self._steady.count == 2 * self._side else None
 
+    def note_change(self) -> None:
+        """Take a round that follows one of another way or cell: where many do, a comparison comes to no end."""
+        if not self._steady.count:
+            return
+        self._changes += 1
+        if self._changes > MOST_CHANGES:
+            self._break_off()
+
     @property
     def _burst_rounds(self) -> int:
         return self._shortened(PLAIN_BURST if self.is_planned else PLANNED_BURST)
@@ -115,12 +124,13 @@ class Guard:
         if self._steady.count:
             self._halvings = min(self._halvings + 1, HALVINGS)
         if self._is_probing or self._burst.count:
-            self._rest = self._rest_behind(self._burst.count, self._steady.count)
+            unsettled = max(self._changes - UNSETTLED, 0)  # beyond those of a comparison that comes to its end
+            self._rest = self._rest_behind(self._burst.count + unsettled, self._steady.count)
         self._begin()
 
     def _begin(self) -> None:
         """Forget a comparison that is not complete."""
-        self._is_probing = False
+        self._is_probing, self._changes = False, 0
         self._steady.clear()
         self._burst.clear()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from .state import gauge, state_families
 
 Kind = Literal["switch", "drift", "fault", "unwritten"]
 LOSSY_TOKENS = "Tokens that only a lossy rule let be; the target would have said others."
+NUMBER = re.compile(r"\d+(\.\d+)?")  # bytes that could not be had differ from fault to fault
 MOST_TOLD = 5  # different faults of one source that are events
 MOST_EVENTS = 1000  # later ones are counted and not kept
 
@@ -107,6 +109,8 @@ class Watch:
             self._note_faults(done, lane)
         if is_settled and is_timed(done):
             self._judge(cell, lane, done, tokens)
+        elif cell.guard is not None and not is_settled:
+            cell.guard.note_change()
         self._rounds += 1
         if self._rounds >= self._options.flush_rounds:
             self.flush()
@@ -173,9 +177,9 @@ class Watch:
         """Tell the first of every source's faults of each kind, and that it is given up; the others are counted."""
         for fault in done.faults:
             source = fault.drafter or ""
-            known = self._faulty.setdefault(source, set())
-            if fault.is_last or (fault.reason not in known and len(known) < MOST_TOLD):
-                known.add(fault.reason)
+            known, kind = self._faulty.setdefault(source, set()), NUMBER.sub("#", fault.reason)
+            if fault.is_last or (kind not in known and len(known) < MOST_TOLD):
+                known.add(kind)
                 self._tell_of(lane, "fault", f"{source or 'the verification'}: {fault.reason}")
 
     def _tell_of(self, lane: Lane, kind: Kind, message: str) -> None:
