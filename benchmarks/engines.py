@@ -3,13 +3,14 @@
 For every engine that runs here, on the demo family: a full sweep runs every setting, plain decoding, every drafter at
 lengths 1 to 8 and the engine's own n-gram sources, on prompts that no profile sees. Then spectune profiles the engine
 and plans, which is timed. At once the plan and plain decoding race on the prompts of the profile against what was
-promised, at the machine's pace of that race: plain decoding tells it, and the error as promised stands beside. And at
-once the plan's setting, plain decoding and the sweep's best few race on four times as many prompts as were swept. All
-of that is done `--repeats` times, and the medians count. A shared machine has another pace every minute, plain
-decoding, which waits for memory, tells it of copies, which wait for arithmetic, only on average, and which setting is
-the fastest changes with it; so plans race when they are made. The best is that setting of the sweep which was the
-fastest in the other repeats: the fastest of many in a race of its own is partly lucky, and no setting's real speed. All
-settings of a race run at once, in turns of random order, and the drift of the moments is taken out.
+promised, at the machine's pace of that race. A gauge tells the pace: another setting that drafts, the one of those that
+the profile timed most surely, whose rounds took so many milliseconds then and so many now. Plain decoding is none: it
+waits for memory, and drafted rounds wait for arithmetic, too. Its own pace and the error as promised stand beside. And
+at once the plan's setting, plain decoding and the sweep's best few race on four times as many prompts as were swept.
+All of that is done `--repeats` times, and the medians count. A shared machine has another pace every minute, and which
+setting is the fastest changes with it; so plans race when they are made. The best is that setting of the sweep which
+was the fastest in the other repeats: the fastest of many in a race of its own is partly lucky, and no setting's real
+speed. All settings of a race run at once, in turns of random order, and the drift of the moments is taken out.
 
 Where an engine lets acceptance be set by hand, what was set must come back from its counters.
 
@@ -29,7 +30,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from spectune.db.store import Store, open_store
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.errors import RequestError
+from spectune.planner.engines.choice import TimedSetting
 from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
 from spectune.profiler.device import detect
@@ -48,10 +50,10 @@ from spectune.runtime.engines.measured import Load, MeasuredEngine
 from spectune.runtime.engines.running import RUNNING, run_engine
 from spectune.runtime.engines.setting import Setting
 from spectune.tuning.engines.counters import READERS
-from spectune.tuning.engines.inputs import setting_of
+from spectune.tuning.engines.inputs import inputs_of_surfaces, setting_of
 from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine
 from spectune.tuning.engines.profile import EngineRequest, profile_engine
-from spectune.tuning.engines.turns import Key, by_key, speed, stable
+from spectune.tuning.engines.turns import Key, Turn, by_key, speed, stable
 
 from sweep import profiled_prompts  # isort: skip
 
@@ -124,10 +126,10 @@ def raced(engine: MeasuredEngine, store: Store, asked: argparse.Namespace) -> tu
     planning_s: list[float] = []
     races: dict[int, list[Json]] = {concurrency: [] for concurrency in able}
     for _ in range(asked.repeats):
-        plan, seconds = _planned(engine, store, able)
+        plan, timed, seconds = _planned(engine, store, able)
         planning_s.append(seconds)
         for cell in plan.cells:  # at once: the machine drifts
-            found = _promise(engine, cell)
+            found = _promise(engine, cell, timed[cell.batch])
             races[cell.batch].append(found | {"final": _final(engine, cell, sweeps[cell.batch])})
     rows: list[Json] = []
     checks: dict[str, bool] = {}
@@ -146,8 +148,10 @@ def raced(engine: MeasuredEngine, store: Store, asked: argparse.Namespace) -> tu
     return rows, checks
 
 
-def _planned(engine: MeasuredEngine, store: Store, concurrencies: tuple[int, ...]) -> tuple[Plan, float]:
-    """Return the plan for an engine and the seconds that profile and plan took."""
+def _planned(
+    engine: MeasuredEngine, store: Store, concurrencies: tuple[int, ...]
+) -> tuple[Plan, Mapping[int, Sequence[TimedSetting]], float]:
+    """Return the plan for an engine, what its profile timed by concurrency, and the seconds that both took."""
     request = EngineRequest(
         engine=engine.facts.name,
         models=family_models(family_folder()),
@@ -163,7 +167,7 @@ def _planned(engine: MeasuredEngine, store: Store, concurrencies: tuple[int, ...
     )
     seconds = time.monotonic() - start
     print(f"{engine.facts.name}: profile and plan {seconds:.1f} s", flush=True)
-    return plan, seconds
+    return plan, inputs_of_surfaces(done.surfaces, done.traces, done.identities).timed, seconds
 
 
 def _profiled(engine: MeasuredEngine) -> tuple[Prompt, ...]:
@@ -171,11 +175,20 @@ def _profiled(engine: MeasuredEngine) -> tuple[Prompt, ...]:
     return profiled_prompts(ONE_BY_ONE if engine.facts.most_concurrency == 1 else PROFILE_PROMPTS)
 
 
-def _promise(engine: MeasuredEngine, cell: PlanCell) -> Json:
-    """Hold a plan to what it promised."""
+def _promise(engine: MeasuredEngine, cell: PlanCell, timed: Sequence[TimedSetting]) -> Json:
+    """Hold a plan to what it promised.
+
+    Args:
+        engine: at work.
+        cell: of the plan.
+        timed: at its concurrency, by the profile.
+    """
     own, plain = _raced(engine, cell)
-    promised = _speeds(engine, [own, plain], _prompts(engine, _profiled(engine)), PROMISE_TURNS)
-    pace = promised[plain] / cell.plain.tokens_per_s
+    gauge = _gauge(cell, timed)
+    gauged: Key = (cell.batch, setting_of(engine, gauge.way))
+    turns = _turns(engine, [own, plain, gauged], _prompts(engine, _profiled(engine)), PROMISE_TURNS)
+    promised = {key: speed(some) for key, some in turns.items()}
+    pace = gauge.ms / _round_ms(turns[gauged])
     rate = cell.prediction.tokens_per_s
     own_rate = rate / (1.0 - cell.prediction.errors.optimism)  # on the very texts of the choice nothing is taken off
     found = {
@@ -186,10 +199,27 @@ def _promise(engine: MeasuredEngine, cell: PlanCell) -> Json:
         "optimism": cell.prediction.errors.optimism,
         "error_as_promised": promised[own] / own_rate - 1.0,
         "error_at_pace": promised[own] / (own_rate * pace) - 1.0,
-        "plain_error": pace - 1.0,
+        "plain_error": promised[plain] / cell.plain.tokens_per_s - 1.0,
+        "pace": pace,
+        "gauge": _name(gauged),
     }
     print(f"{cell.batch} at once: {found}", flush=True)
     return found
+
+
+def _gauge(cell: PlanCell, timed: Sequence[TimedSetting]) -> TimedSetting:
+    """Return what tells the machine's pace: a setting that drafts as the plan does, and is not its own."""
+    if isinstance(cell.policy, PlainPolicy):
+        return next(one for one in timed if isinstance(one.way[0], PlainPolicy))
+    others = [one for one in timed if one.way != (cell.policy, cell.drafter)]
+    return min((one for one in others if not isinstance(one.way[0], PlainPolicy)), key=lambda one: one.error)
+
+
+def _round_ms(turns: Sequence[Turn]) -> float:
+    """Return the milliseconds of a round: the mean over all of them, as a profile takes it."""
+    middle = statistics.median(turn.round_ms for turn in turns)
+    rounds = sum(turn.sample.rounds for turn in turns)
+    return sum(turn.sample.rounds * min(turn.round_ms, 1.5 * middle) for turn in turns) / rounds
 
 
 def _raced(engine: MeasuredEngine, cell: PlanCell) -> tuple[Key, Key]:
@@ -269,12 +299,19 @@ def _speeds(
     engine: MeasuredEngine, keys: Sequence[Key], prompts: Sequence[tuple[int, ...]], turns: int, seed: int = 1
 ) -> dict[Key, float]:
     """Return the tokens/s of a few settings in one race of fresh engines."""
+    return {key: speed(own) for key, own in _turns(engine, keys, prompts, turns, seed).items()}
+
+
+def _turns(
+    engine: MeasuredEngine, keys: Sequence[Key], prompts: Sequence[tuple[int, ...]], turns: int, seed: int = 1
+) -> Mapping[Key, Sequence[Turn]]:
+    """Return what a few settings did in one race of fresh engines: at least so many turns, every prompt as often."""
     room = max(len(prompt) for prompt in prompts) + NEW_TOKENS + 64
     each = math.ceil(len(prompts) / keys[0][0])  # turns that decode every prompt once
     turns = each * math.ceil(turns / each)
     with stable(engine, capacity=room, new_tokens=NEW_TOKENS) as stall:
         stall.take(list(dict.fromkeys(keys)), prompts, turns=turns, seed=seed)
-        return {key: speed(own) for key, own in by_key(stall.turns).items()}
+        return by_key(stall.turns)
 
 
 def _every(engine: MeasuredEngine) -> list[Setting | None]:

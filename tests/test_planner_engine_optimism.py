@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from spectune.planner.engines import choice
-from spectune.planner.engines.choice import EngineInputs, Offer, best_of
+from spectune.planner.engines.choice import EngineInputs, Offer, best_of, sure_of
 from spectune.planner.engines.costs import RoundCost
 from spectune.planner.engines.walk import Walk
 from spectune.planner.policies import LookupPolicy, PlainPolicy
@@ -77,3 +77,13 @@ def test_nothing_is_taken_off_plain_decoding_s_own_promise() -> None:
     assert cell.policy == PlainPolicy()
     assert cell.prediction == cell.plain
     assert (cell.prediction.errors.optimism, cell.prediction.speedup_over_plain) == (0.0, 1.0)
+
+
+def test_what_nobody_timed_has_to_beat_what_was_by_more_than_its_error() -> None:
+    rounds = np.full((3, TEXTS), 40.0)
+    rounds[1:] *= np.array([[0.98], [0.90]])
+    timed, close, far = offers_of(rounds)
+    unsure = [replace(one, is_timed=False, cost=replace(one.cost, error=0.05)) for one in (close, far)]
+    assert [offer.way for offer in sure_of([timed, *unsure])] == [timed.way, far.way]
+    assert sure_of([timed, close]) == [timed, close]
+    assert sure_of(unsure) == unsure

@@ -26,7 +26,7 @@ from spectune.runtime.engines.measured import Load, Sample
 from spectune.runtime.engines.setting import Setting
 from spectune.tuning.engines.inputs import setting_of, way_of
 from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine
-from spectune.tuning.engines.profile import EngineProfile, EngineRequest, best_of_sources, profile_engine
+from spectune.tuning.engines.profile import EngineProfile, EngineRequest, profile_engine, who_drafts
 from spectune.tuning.engines.validate import (
     EngineValidateRequest,
     EngineValidation,
@@ -144,7 +144,8 @@ def test_searches_that_remember_are_timed_with_care_beside_those_that_do_not() -
         (LookupPolicy(length=8, max_ngram=3, min_ngram=3, occurrence="mapped"), "lookup"),
         (ChainPolicy(length=3), "small"),
     ]
-    assert best_of_sources(ways) == [ways[0], ways[2], ways[3]]
+    plainly, _, small, mapped, _ = kinds = [who_drafts(way) for way in ways]
+    assert kinds == [plainly, plainly, small, mapped, small] and len({plainly, small, mapped}) == 3
 
 
 def test_drafters_that_know_nothing_and_cost_much_leave_plain_decoding(models: Models, store: Store) -> None:

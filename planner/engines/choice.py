@@ -2,8 +2,9 @@
 
 Candidates are chains of every drafter at every length up to the longest that was measured, copies behind n-grams, and
 plain decoding. The tokens of a round come from walks over recorded texts (`walk.py`), its cost from a few
-measured settings (`costs.py`); at concurrency c the speed is c t / T. Ties within noise go to the simpler way:
-plain decoding, then the text, then the shorter draft. What choosing on these texts flatters is taken off the promise.
+measured settings (`costs.py`); at concurrency c the speed is c t / T. A length that nobody timed has to beat those
+that were by more than its price is unsure of. Ties within noise go to the simpler way: plain decoding, then the text,
+then the shorter draft. What choosing on these texts flatters is taken off the promise.
 """
 
 from __future__ import annotations
@@ -74,12 +75,13 @@ class EngineInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Offer:
-    """A way of decoding at one concurrency, priced."""
+    """A way of decoding at one concurrency, priced; `is_timed` where its own length was, by it or by its like."""
 
     way: Way
     walk: Walk
     cost: RoundCost
     concurrency: int
+    is_timed: bool = True
 
     @property
     def tokens_per_s(self) -> float:
@@ -119,7 +121,7 @@ def plan_cells(inputs: EngineInputs, *, seed: int = 0, walks: Mapping[Way, Walk]
         PlanError: plain decoding was not timed at one of them, or a timed drafter has no trace.
     """
     walks = walks_of(inputs) if walks is None else walks
-    return tuple(_cell(offers_at(inputs, walks, c), inputs, seed) for c in sorted(inputs.timed))
+    return tuple(_cell(sure_of(offers_at(inputs, walks, c)), inputs, seed) for c in sorted(inputs.timed))
 
 
 def walks_of(inputs: EngineInputs) -> dict[Way, Walk]:
@@ -166,12 +168,28 @@ def _grid(longest: int) -> set[int]:
 
 def offers_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int) -> list[Offer]:
     """Return all candidates of one concurrency, priced; plain decoding first."""
-    costs = costs_at(inputs, walks, concurrency)
-    able = [way for way in walks if _is_priced(way, costs)]
+    costs, timed = costs_at(inputs, walks, concurrency), {one.way for one in inputs.timed[concurrency]}
     return [
-        Offer(way=way, walk=walks[way], cost=costs.at(shape_of(inputs, way, walks[way])), concurrency=concurrency)
-        for way in able
+        Offer(
+            way=way,
+            walk=walks[way],
+            cost=costs.at(shape_of(inputs, way, walks[way])),
+            concurrency=concurrency,
+            is_timed=way in timed,
+        )
+        for way in walks
+        if _is_priced(way, costs)
     ]
+
+
+def sure_of(offers: Sequence[Offer]) -> list[Offer]:
+    """Return what may be chosen: what was timed, and what beats all of that by more than its own error.
+
+    Engines have steps between measured lengths that no line has, and of many lengths between them the one with the
+    luckiest price would else be chosen.
+    """
+    best = max((offer.tokens_per_s for offer in offers if offer.is_timed), default=0.0)
+    return [offer for offer in offers if offer.is_timed or offer.tokens_per_s * (1.0 - offer.cost.error) > best]
 
 
 def costs_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int) -> RoundCosts:

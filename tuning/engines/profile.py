@@ -22,7 +22,7 @@ from itertools import combinations
 
 from ...db.store import Store
 from ...errors import RequestError
-from ...planner.engines.choice import Offer, Way, is_mapped, offers_at, source_of
+from ...planner.engines.choice import Offer, Way, is_mapped, offers_at, source_of, sure_of
 from ...planner.policies import ChainPolicy, PlainPolicy
 from ...profiler.device import detect
 from ...profiler.prompts import Prompt
@@ -45,6 +45,7 @@ NEAR = 0.75  # of the best promise: other lengths of a drafter this near are tim
 CLOSE = 0.9  # of the best promise: settings this near are timed with care
 MOST_REFINED = 2  # of them, one of everybody who drafts, per concurrency
 MOST_OFTEN = 2  # as many turns of few sequences as of many, at most
+Source = tuple[str | None, bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,9 +203,22 @@ def _ahead(stall: Stable, maker: SurfaceMaker) -> list[Key]:
     """Return settings whose promise is near the best one of their concurrency, the best first."""
     found: list[Key] = []
     for concurrency, offers in _offers(stall, maker, CLOSE).items():
-        ways = best_of_sources([offer.way for offer in offers])[:MOST_REFINED]
-        found += [(concurrency, setting_of(maker.engine, way)) for way in ways]
+        by_source: dict[Source, list[Offer]] = {}
+        for offer in offers:
+            by_source.setdefault(who_drafts(offer.way), []).append(offer)
+        best = [_best_of(own) for own in by_source.values()]
+        found += [(concurrency, setting_of(maker.engine, way)) for way in best[:MOST_REFINED]]
     return found
+
+
+def _best_of(offers: Sequence[Offer]) -> Way:
+    """Return the best way of one source, given the best first.
+
+    A model's forwards tell most of what its chains cost, so that what lies between two lengths may be timed next. What
+    copies of a length that nobody timed cost is more of a guess.
+    """
+    way = offers[0].way
+    return way if isinstance(way[0], ChainPolicy) else sure_of(offers)[0].way
 
 
 def _offers(stall: Stable, maker: SurfaceMaker, share: float) -> dict[int, list[Offer]]:
@@ -219,12 +233,10 @@ def _offers(stall: Stable, maker: SurfaceMaker, share: float) -> dict[int, list[
     return found
 
 
-def best_of_sources(ways: Sequence[Way]) -> list[Way]:
-    """Return the first way of everybody who drafts; searches that share their prices are one source (`pooling.py`)."""
-    first: dict[tuple[str | None, bool], Way] = {}
-    for policy, drafter in ways:
-        first.setdefault((drafter, is_mapped(policy)), (policy, drafter))
-    return list(first.values())
+def who_drafts(way: Way) -> Source:
+    """Return whose way it is; searches that share their prices are one (`pooling.py`)."""
+    policy, drafter = way
+    return drafter, is_mapped(policy)
 
 
 def _key(request: EngineRequest, device: Device, identities: Identities, facts: EngineFacts) -> str:
