@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.requests import Request
 from spectune.runtime.requests import Sequence as Decoded
-from spectune.runtime.setup import RoundSetup
+from spectune.runtime.setup import PLAIN, RoundSetup
 
 NAN = "NaN"
 FLAWS = ("raises", "no memory", "another batch", "unknown tokens", NAN)
@@ -199,6 +199,7 @@ class Crowd:
         self._setups, self._prompts, self._slots, self._new_tokens = setups, prompts, slots, new_tokens
         self._turn, self._keep_every, self._rng = turn, keep_every, np.random.default_rng(seed)
         self._wanted = slots
+        self._forced: RoundSetup | None = None  # whatever is scheduled
 
     @property
     def cycle(self) -> int:
@@ -223,8 +224,26 @@ class Crowd:
             if self.decoder.running and self._rng.random() < CANCELLED:
                 self._cancel()
 
+    def read_together(self, tokens: int) -> None:
+        """Let each model in turn read so many tokens for every slot at once; what its masks take then is theirs."""
+        for setup in self._setups:
+            drafter = self.flawed.get(setup.drafter or "")
+            if drafter is None or not drafter.models:
+                continue
+            while self.decoder.running:
+                self.decoder.cancel(self.decoder.running[0])
+            for _ in range(self._slots):
+                self.decoder.admit(replace(self._request(), max_new_tokens=self._new_tokens), self.joined)
+                self.joined += 1
+            self._forced = PLAIN
+            while drafter.fresh(self.decoder.running) < tokens:
+                self.decoder.step()
+            chance, drafter.chance, self._forced = drafter.chance, 0.0, setup
+            self.decoder.step()
+            drafter.chance, self._forced = chance, None
+
     def _scheduled(self, batch: int, context: int) -> RoundSetup:
-        return self.setup
+        return self._forced or self.setup
 
     def _refill(self) -> None:
         if self.rounds % LEVEL_ROUNDS == 0:

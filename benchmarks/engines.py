@@ -3,14 +3,15 @@
 For every engine that runs here, on the demo family: a full sweep runs every setting, plain decoding, every drafter at
 lengths 1 to 8 and the engine's own n-gram sources, on prompts that no profile sees. Then spectune profiles the engine
 and plans, which is timed. At once the plan and plain decoding race on the prompts of the profile against what was
-promised, at the machine's pace of that race. A gauge tells the pace: another setting that drafts, the one of those that
-the profile timed most surely, whose rounds took so many milliseconds then and so many now. Plain decoding is none: it
-waits for memory, and drafted rounds wait for arithmetic, too. Its own pace and the error as promised stand beside. And
-at once the plan's setting, plain decoding and the sweep's best few race on four times as many prompts as were swept.
-All of that is done `--repeats` times, and the medians count. A shared machine has another pace every minute, and which
-setting is the fastest changes with it; so plans race when they are made. The best is that setting of the sweep which
-was the fastest in the other repeats: the fastest of many in a race of its own is partly lucky, and no setting's real
-speed. All settings of a race run at once, in turns of random order, and the drift of the moments is taken out.
+promised, at the machine's pace of that race. A gauge tells the pace: of the other settings that the profile timed the
+one most like the plan's, whose rounds took so many milliseconds then and so many now. One that drafts much less is
+none: plain rounds wait for memory and drafted ones for arithmetic, and a shared machine has more of the one in this
+minute and of the other in the next. Plain decoding's own pace and the error as promised stand beside. And at once the
+plan's setting, plain decoding and the sweep's best few race on four times as many prompts as were swept. All of that is
+done `--repeats` times, and the medians count: which setting is the fastest changes with the minute, so plans race when
+they are made. The best is that setting of the sweep which was the fastest in the other repeats: the fastest of many in
+a race of its own is partly lucky, and no setting's real speed. All settings of a race run at once, in turns of random
+order, and the drift of the moments is taken out.
 
 Where an engine lets acceptance be set by hand, what was set must come back from its counters.
 
@@ -41,9 +42,9 @@ from spectune.db.store import Store, open_store
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.errors import RequestError
-from spectune.planner.engines.choice import TimedSetting
+from spectune.planner.engines.choice import TimedSetting, Way
 from spectune.planner.plans.plan import Plan, PlanCell
-from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
+from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
 from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt
 from spectune.runtime.engines.measured import Load, MeasuredEngine
@@ -208,11 +209,23 @@ def _promise(engine: MeasuredEngine, cell: PlanCell, timed: Sequence[TimedSettin
 
 
 def _gauge(cell: PlanCell, timed: Sequence[TimedSetting]) -> TimedSetting:
-    """Return what tells the machine's pace: a setting that drafts as the plan does, and is not its own."""
+    """Return what tells the machine's pace: the setting most like the plan's that is not its own."""
     if isinstance(cell.policy, PlainPolicy):
         return next(one for one in timed if isinstance(one.way[0], PlainPolicy))
     others = [one for one in timed if one.way != (cell.policy, cell.drafter)]
-    return min((one for one in others if not isinstance(one.way[0], PlainPolicy)), key=lambda one: one.error)
+    drafting = [one for one in others if not isinstance(one.way[0], PlainPolicy)]
+    return min(drafting, key=lambda one: (_unlike(one.way, (cell.policy, cell.drafter)), one.error))
+
+
+def _unlike(way: Way, other: tuple[TreePolicy, str | None]) -> tuple[float, ...]:
+    """Return how far two ways of drafting are apart: in who drafts, how it searches, and how much."""
+    (own, drafter), (policy, name) = way, other
+    if isinstance(own, LookupPolicy) and isinstance(policy, LookupPolicy):
+        is_other = own.occurrence != policy.occurrence
+        return 0.0, is_other, abs(own.max_ngram - policy.max_ngram), abs(own.length - policy.length)
+    if isinstance(own, ChainPolicy) and isinstance(policy, ChainPolicy) and drafter == name:
+        return 0.0, 0.0, 0.0, abs(own.length - policy.length)
+    return 1.0, 0.0, 0.0, 0.0
 
 
 def _round_ms(turns: Sequence[Turn]) -> float:

@@ -5,8 +5,9 @@
     growth   in the device's native number format: random sequences of random prompts join, leave and are cancelled, 1
              to 8 at once, while the way of decoding changes every few rounds between chains, trees, copies of the
              text and stacks; one draft in a hundred goes wrong. Behind every tenth of the rounds: the process's
-             resident memory, the bytes of all living tensors, where the caches lie. Before and after that a whole
-             cycle of ways runs at full batch with torch's allocations counted, which is the peak.
+             resident memory, the bytes of all living tensors, where the caches lie. Before and after that every model
+             reads as much for all sequences as it ever reads together, and a whole cycle of ways runs at full batch,
+             with torch's allocations counted, which is the peak.
     faults   fp32: every third draft goes wrong. Drafters raise, run out of memory, score with NaN, answer for another
              batch or with unknown tokens; one never works, one is missing, and the target has no memory for some trees.
 
@@ -247,10 +248,19 @@ def predicted_peak(have: Counted, setups: Sequence[RoundSetup], device: str) -> 
 
 
 def windowed_peak(crowd: Crowd, start: Held, device: str) -> int:
-    """Return the most that was handed out beyond what was held at the start, over a cycle of ways at full batch."""
+    """Return the most that was handed out beyond what was held at the start, over a cycle of ways at full batch.
+
+    Every model reads as many tokens for all sequences as it ever reads together: by chance that happens once in
+    thousands of rounds.
+    """
     crowd.level = SLOTS
     since = tensor_bytes() - start.tensor_bytes
-    peak = since + count_bytes(lambda: crowd.run(crowd.cycle), device).peak_bytes
+
+    def most() -> None:
+        crowd.read_together(READ_TOGETHER)
+        crowd.run(crowd.cycle)
+
+    peak = since + count_bytes(most, device).peak_bytes
     crowd.level = None
     return peak
 

@@ -37,7 +37,10 @@ class ErrorParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a policy promises in the steady state of a cell; [low, high] are 90 % intervals."""
+    """What a policy promises in the steady state of a cell.
+
+    [low, high] are 90 % intervals of what as many other texts as were recorded will show; few texts vary more.
+    """
 
     tokens_per_s: float  # of all sequences of the batch
     low: float
