@@ -170,6 +170,7 @@ class Crowd:
     Attributes:
         flawed: its drafters by name.
         level: how many sequences there are to be; None: at random.
+        sampled: share of new requests that are.
         faults: what the decoder reported, by drafter; "target" for its own.
         emitted: what became of every `keep_every`-th request.
     """
@@ -193,6 +194,7 @@ class Crowd:
         self.decoder = Decoder(target, {**flawed, **others}, self._scheduled, slots=slots, capacity=capacity)
         self.flawed = flawed
         self.level: int | None = None
+        self.sampled = SAMPLED
         self.faults: Counter[str] = Counter()
         self.emitted: list[Emitted] = []
         self.rounds = self.tokens = self.joined = self.cancelled = 0
@@ -259,7 +261,7 @@ class Crowd:
         return Request(
             prompt=self._prompts[int(rng.integers(len(self._prompts)))],
             max_new_tokens=int(rng.integers(1, self._new_tokens, endpoint=True)),
-            temperature=0.8 if rng.random() < SAMPLED else 0.0,
+            temperature=0.8 if rng.random() < self.sampled else 0.0,
             seed=int(rng.integers(2**31)),
         )
 

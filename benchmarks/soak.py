@@ -7,7 +7,7 @@
              text and stacks; one draft in a hundred goes wrong. Behind every tenth of the rounds: the process's
              resident memory, the bytes of all living tensors, where the caches lie. Before and after that every model
              reads as much for all sequences as it ever reads together, and a whole cycle of ways runs at full batch,
-             with torch's allocations counted, which is the peak.
+             all requests sampled, with torch's allocations counted, which is the peak.
     faults   fp32: every third draft goes wrong. Drafters raise, run out of memory, score with NaN, answer for another
              batch or with unknown tokens; one never works, one is missing, and the target has no memory for some trees.
 
@@ -52,7 +52,7 @@ from spectune.tuning.family import EXACT_DTYPE
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.exact import Judgement, judge
 
-from crowd import NAN, Crowd, Emitted, Flawed, NeverWorks, Prompts, ScoresNaN, ShortOfMemory  # isort: skip
+from crowd import NAN, SAMPLED, Crowd, Emitted, Flawed, NeverWorks, Prompts, ScoresNaN, ShortOfMemory  # isort: skip
 from identity import PROMPT_TOKENS, WAYS, drafters_of, random_prompts  # isort: skip
 from peaks import Counted, counted_family, models_of  # isort: skip
 
@@ -250,10 +250,10 @@ def predicted_peak(have: Counted, setups: Sequence[RoundSetup], device: str) -> 
 def windowed_peak(crowd: Crowd, start: Held, device: str) -> int:
     """Return the most that was handed out beyond what was held at the start, over a cycle of ways at full batch.
 
-    Every model reads as many tokens for all sequences as it ever reads together: by chance that happens once in
-    thousands of rounds.
+    Every model reads as many tokens for all sequences as it ever reads together, and all are sampled: by chance that
+    happens once in thousands of rounds, or never.
     """
-    crowd.level = SLOTS
+    crowd.level, crowd.sampled = SLOTS, 1.0
     since = tensor_bytes() - start.tensor_bytes
 
     def most() -> None:
@@ -261,7 +261,7 @@ def windowed_peak(crowd: Crowd, start: Held, device: str) -> int:
         crowd.run(crowd.cycle)
 
     peak = since + count_bytes(most, device).peak_bytes
-    crowd.level = None
+    crowd.level, crowd.sampled = None, SAMPLED
     return peak
 
 
