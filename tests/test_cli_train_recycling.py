@@ -177,8 +177,11 @@ def test_a_plan_with_it_decodes_what_plain_decoding_says(
     assert sum(text.rounds for text in one) < sum(text.rounds for text in other)
 
 
-def test_the_command_line_profiles_plans_and_runs_it(place: Path, tmp_path: Path) -> None:
+def test_the_command_line_profiles_plans_and_runs_it(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the plan chooses here, the text is the target's own."""
+    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path / "cache"))  # another test may hold the device
     store, target = str(tmp_path / "store.db"), ("--target", str(place / "target"))
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"text": f"def f{n}(x):"}) + "\n" for n in range(3)))
     given = ("--drafter", f"recycling={place / 'recycling'}", "--prompts", str(tmp_path / "prompts.jsonl"))
