@@ -28,7 +28,8 @@ from typing import Any
 from spectune.errors import PlanError, RequestError
 from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
-from spectune.runtime.engines.export import export_plan, rates_of_plan
+from spectune.runtime.engines.export import export_plan
+from spectune.runtime.engines.rates import rates_of_plan
 from spectune.runtime.engines.schema import recorded_version, schema_of
 from spectune.runtime.engines.setting import DrafterForm, EngineDrafter
 from spectune.runtime.engines.table import ENGINES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from safetensors.numpy import save_file
 
 from spectune.db.store import Store
 from spectune.profiler.prompts import Prompt
-from spectune.runtime.engines.measured import EngineFacts, Load, Sample
+from spectune.runtime.engines.measured import Load, Sample
 from spectune.tuning.engines.profile import EngineRequest, profile_engine
 from spectune.tuning.request import Models
 
@@ -25,33 +26,19 @@ def apart(concurrency: int, who: str, share: float, drafted: float) -> float:
     return 10.0 + token_ms * drafted
 
 
-class Apart(SimulatedEngine):
-    """One with this law, of a recorded version."""
-
-    def __init__(self) -> None:
-        super().__init__(right={"small": 0.8}, curve=apart)
-
-    @property
-    def facts(self) -> EngineFacts:
-        return EngineFacts(
-            name="llama.cpp",
-            version="b11549",
-            recorded="b11549",
-            regime="engine:llama.cpp-b11549",
-            dtype="float32",
-            threads=1,
-            most_concurrency=None,
-            sets_acceptance=False,
-        )
+def engine_apart() -> SimulatedEngine:
+    """Return an engine with this law, of a recorded version."""
+    return SimulatedEngine(right={"small": 0.8}, curve=apart, version="b11549")
 
 
-def saved_models(root: Path) -> Models:
-    """Return a target and a drafter that have an identity, and no more."""
-    for place, name in enumerate(("target", "small")):
+def saved_models(root: Path, drafters: Iterable[str] = ("small",)) -> Models:
+    """Return a target and drafters that have an identity, and no more."""
+    names = tuple(drafters)
+    for place, name in enumerate(("target", *names)):
         (root / name).mkdir()
         (root / name / "config.json").write_text("{}")
         save_file({"weight": np.full(3, place, dtype=np.float32)}, root / name / "model.safetensors")
-    return Models(target=root / "target", drafters={"small": root / "small"})
+    return Models(target=root / "target", drafters={name: root / name for name in names})
 
 
 def profiled(models: Models, store: Store, *concurrencies: int) -> None:
@@ -64,12 +51,12 @@ def profiled(models: Models, store: Store, *concurrencies: int) -> None:
         max_new_tokens=NEW_TOKENS,
         turns=3,
     )
-    profile_engine(request, Apart(), store, progress=lambda what, share: None)
+    profile_engine(request, engine_apart(), store, progress=lambda what, share: None)
 
 
 def speed(length: int, concurrency: int) -> float:
     """Return the tokens/s of chains of a length, decoded."""
-    engine = Apart()
+    engine = engine_apart()
     (drafter,) = engine.drafters
     prompts = engine.encode([prompt.text for prompt in PROMPTS])
     with engine.started(engine.chain(drafter, length), Load(concurrency=concurrency, capacity=512)) as running:

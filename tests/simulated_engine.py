@@ -37,6 +37,7 @@ class SimulatedEngine:
         is_deaf: whether it ignores how it is set, and decodes plainly.
         runs: what length it drafts where one is set.
         dtype: number format it says it computes in.
+        version: it says it is of; not recorded unless given.
     """
 
     right: Mapping[str, float]
@@ -44,15 +45,16 @@ class SimulatedEngine:
     is_deaf: bool = False
     runs: Callable[[int], int] = lambda length: length
     dtype: str = "float32"
+    version: str = "b1"
     starts: list[Setting | None] = field(default_factory=list)
 
     @property
     def facts(self) -> EngineFacts:
         return EngineFacts(
             name="llama.cpp",
-            version="b1",
+            version=self.version,
             recorded="b11549",
-            regime="engine:llama.cpp-b1",
+            regime=f"engine:llama.cpp-{self.version}",
             dtype=self.dtype,
             threads=1,
             most_concurrency=None,

@@ -18,8 +18,9 @@ from spectune.planner.growth.tree import TokenTree
 from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TreePolicy
 from spectune.planner.text.lookup import Occurrence
-from spectune.runtime.engines.export import Rates, export_plan, rates_of_plan
+from spectune.runtime.engines.export import export_plan
 from spectune.runtime.engines.exported import Exported
+from spectune.runtime.engines.rates import Rates, rates_of_plan
 from spectune.runtime.engines.schema import recorded_version, require_known, schema_of
 from spectune.runtime.engines.setting import DrafterForm, Setting
 from spectune.runtime.engines.table import ENGINES

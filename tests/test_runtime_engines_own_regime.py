@@ -16,8 +16,9 @@ import pytest
 from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy, LookupPolicy, TreePolicy
 from spectune.planner.text.lookup import Occurrence
-from spectune.runtime.engines.export import export_plan, rates_of_plan
+from spectune.runtime.engines.export import export_plan
 from spectune.runtime.engines.exported import Exported
+from spectune.runtime.engines.rates import rates_of_plan
 from spectune.runtime.engines.regime import MeasuredIn, measured_in
 from spectune.runtime.engines.setting import EngineDrafter
 from spectune.runtime.engines.table import ENGINES

@@ -12,7 +12,8 @@ import pytest
 from spectune.errors import PlanError
 from spectune.planner.policies import LookupPolicy, PlainPolicy
 from spectune.runtime.engines.engine import Option
-from spectune.runtime.engines.export import export_plan, rates_of_plan
+from spectune.runtime.engines.export import export_plan
+from spectune.runtime.engines.rates import rates_of_plan
 from spectune.runtime.engines.rules import RULES, broken_rule
 from spectune.runtime.engines.schema import require_known, schema_of
 from spectune.runtime.engines.setting import DrafterForm, Schedule, Setting, Stage

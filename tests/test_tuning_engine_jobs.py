@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from spectune.db.store import Store, open_store
 from spectune.errors import MeasurementError, NoPlanError, RequestError, StoreError
@@ -37,6 +36,7 @@ from spectune.tuning.engines.validate import (
 from spectune.tuning.engines.workload import is_timed_on, regime_on
 from spectune.tuning.request import Models
 
+from .engine_profiles import saved_models
 from .simulated_engine import Curve, SimulatedEngine
 
 NEW_TOKENS = 64
@@ -58,12 +58,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    root = tmp_path_factory.mktemp("models")
-    for place, name in enumerate(("target", *DRAFTERS)):
-        (root / name).mkdir()
-        (root / name / "config.json").write_text("{}")
-        save_file({"weight": np.full(3, place, dtype=np.float32)}, root / name / "model.safetensors")
-    return Models(target=root / "target", drafters={name: root / name for name in DRAFTERS})
+    return saved_models(tmp_path_factory.mktemp("models"), DRAFTERS)
 
 
 def profiled(

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import PlanError
 from ...profiler.records.acceptance import AcceptanceTrace
@@ -26,13 +25,12 @@ from ..text.candidates import LOOKUP_LENGTHS
 from ..text.results import lookup_results
 from ..text.whole_ngrams import whole_ngram_results
 from .costs import PLAIN, RoundCost, RoundCosts, RoundSample, RoundShape, fit_costs
+from .flattery import flattery
 from .mapped_ngrams import mapped_walk
-from .walk import Walk, walk
+from .walk import Walk, acceptance_error, walk
 
-Floats = NDArray[np.float64]
 SDS_OF_90_PERCENT = 1.645
 TIE = 0.005  # relative difference below which two ways are equal
-RESAMPLINGS = 200  # of the texts
 Way = tuple[PlainPolicy | ChainPolicy | LookupPolicy, str | None]
 
 
@@ -264,38 +262,15 @@ def _alternative(offer: Offer) -> Alternative:
 
 
 def _optimism(offers: Sequence[Offer], final: int, seed: int) -> float:
-    """Return by how much choosing on these texts flatters the choice, relatively, at least 0.
-
-    Texts are drawn again, with replacement. The best way on those drawn looks better there than on all texts: by the
-    luck of the draw, which any way has a share in, and by that of the choice. What the choice adds is what a choice on
-    all texts looks better by than it is on others. Holding texts out instead would charge for the choices of fewer
-    texts, which with few texts are worse ones.
-
-    Args:
-        offers: all that may be chosen.
-        final: place of the choice on all texts among them.
-        seed: of the draws.
-
-    Source: Efron 1983, Estimating the error rate of a prediction rule; Efron and Tibshirani 1993, section 17.6.
-    """
+    """Return by how much choosing one of the offers on these texts flatters it, relatively; see `flattery.py`."""
     tokens = np.array([offer.walk.tokens for offer in offers])
     ms = np.array([offer.walk.rounds * offer.cost.ms for offer in offers])
-    own = tokens.sum(axis=1) / ms.sum(axis=1)
-    by_simplicity = sorted(range(len(offers)), key=lambda place: offers[place].simplicity)
-    texts = tokens.shape[1]
-    flattery = []
-    for drawn in np.random.default_rng(seed).integers(0, texts, size=(RESAMPLINGS, texts)):
-        rates = tokens[:, drawn].sum(axis=1) / ms[:, drawn].sum(axis=1)
-        near = [place for place in by_simplicity if rates[place] >= (1.0 - TIE) * rates.max()]
-        simplest = [place for place in near if offers[place].simplicity == offers[near[0]].simplicity]
-        chosen = max(simplest, key=lambda place: rates[place])
-        flattery.append(rates[chosen] / own[chosen] - rates[final] / own[final])
-    return max(0.0, float(np.mean(flattery)))
+    return flattery(tokens, ms, [offer.simplicity for offer in offers], final, tie=TIE, seed=seed)
 
 
 def _prediction(offer: Offer, plain: Offer, inputs: EngineInputs, optimism: float, seed: int) -> Prediction:
     errors = ErrorParts(
-        acceptance=_acceptance_error(offer.walk, seed), surfaces=offer.cost.error, drift=inputs.drift, optimism=optimism
+        acceptance=acceptance_error(offer.walk, seed), surfaces=offer.cost.error, drift=inputs.drift, optimism=optimism
     )
     rate = offer.tokens_per_s * (1.0 - optimism)
     off = SDS_OF_90_PERCENT * float(np.hypot(errors.acceptance, np.hypot(errors.surfaces, errors.drift)))
@@ -316,11 +291,3 @@ def _prediction(offer: Offer, plain: Offer, inputs: EngineInputs, optimism: floa
         speedup_high=speedup * (1.0 + beside),
         errors=errors,
     )
-
-
-def _acceptance_error(found: Walk, seed: int) -> float:
-    """Return the relative standard error of the tokens per round: recorded texts are a sample."""
-    texts = len(found.rounds)
-    drawn = np.random.default_rng(seed).integers(0, texts, size=(RESAMPLINGS, texts))
-    rates = found.tokens[drawn].sum(axis=1) / found.rounds[drawn].sum(axis=1)
-    return float(rates.std() / rates.mean())

@@ -16,6 +16,7 @@ from ..replay.acceptance import PositionResults
 from ..replay.recorded import Rows
 from .costs import RoundShape
 
+RESAMPLINGS = 200  # of the texts
 Floats = NDArray[np.float64]
 
 
@@ -74,3 +75,11 @@ def walk(results: PositionResults, rows: Rows) -> Walk:
             found[:, text] += (kept, 1, drafted > 0, drafted)
             row += kept
     return Walk(tokens=found[0], rounds=found[1], drafts=found[2], drafted=found[3])
+
+
+def acceptance_error(found: Walk, seed: int) -> float:
+    """Return the relative standard error of the tokens per round: recorded texts are a sample."""
+    texts = len(found.rounds)
+    drawn = np.random.default_rng(seed).integers(0, texts, size=(RESAMPLINGS, texts))
+    rates = found.tokens[drawn].sum(axis=1) / found.rounds[drawn].sum(axis=1)
+    return float(rates.std() / rates.mean())

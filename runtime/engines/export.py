@@ -12,13 +12,11 @@ from ...planner.policies import PlainPolicy, TreePolicy
 from ...planner.search.restricted import Staged
 from .engine import Engine
 from .exported import Basis, Dropped, Exported
-from .rates import PLAIN, Rates, offers_of, plain_offer, rates_of_plan
+from .rates import PLAIN, Rates, offers_of, plain_offer
 from .regime import measured_in
 from .schedule import Line, Offer, best_line, is_allowed, schedule_of
 from .schema import recorded_version, require_known
 from .setting import EngineDrafter, Schedule, Serving, Setting
-
-__all__ = ["PLAIN", "Rates", "export_plan", "expressible", "rates_of_plan"]
 
 Drafters = Mapping[str, EngineDrafter]
 Answers = Mapping[Staged, Setting | str]  # how an engine runs a policy, or why it cannot

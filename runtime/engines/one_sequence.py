@@ -6,7 +6,7 @@ from ...errors import MeasurementError
 from ...planner.policies import LookupPolicy, TreePolicy
 from .engine import Engine
 from .measured import Load
-from .setting import EngineDrafter, Setting
+from .setting import OF_LLAMA_CPP, EngineDrafter, Setting
 
 NGRAM_SIZES = (2, 3, 4)  # of the longest n-gram looked for
 NGRAM_LENGTHS = (2, 4, 8)  # tokens copied behind one
@@ -38,6 +38,27 @@ def lookups(engine: Engine, version: str) -> list[Setting]:
         for ngram in NGRAM_SIZES
         for length in NGRAM_LENGTHS
     ]
+
+
+def first_lookup(policy: LookupPolicy, engine: str, knob: str) -> Setting | str:
+    """Return how an engine whose prompt lookup copies behind the first occurrence runs a lookup, or why it cannot.
+
+    Args:
+        policy: any lookup; one behind the latest occurrence is run as nearly.
+        engine: by the name that people call it.
+        knob: its name for the longest n-gram.
+    """
+    if policy.occurrence == "mapped":
+        return OF_LLAMA_CPP
+    if policy.min_ngram > 1:
+        return f"{engine}'s prompt lookup has a longest n-gram, and always looks down to 1"
+    return Setting(
+        method="prompt lookup",
+        drafter=None,
+        knobs=((knob, policy.max_ngram),),
+        length=policy.length,
+        distance=0 if policy.occurrence == "first" else 1,
+    )
 
 
 def require_one_sequence(engine: str, load: Load) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ...planner.policies import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
@@ -16,8 +17,9 @@ from .conversion import conversions, drafter_named
 from .converted import is_openvino
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS, TREES
+from .one_sequence import first_lookup
 from .schema import schema_of
-from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Schedule, Serving, Setting, Value
+from .setting import EngineDrafter, Knobs, Schedule, Serving, Setting, Value
 
 SCRIPT, FILE = "generate.py", "generation.json"
 ENDING = ".openvino"  # of what a converted folder is called
@@ -129,19 +131,8 @@ def properties_of(serving: Serving) -> dict[str, Value]:
 
 
 def _lookup(policy: LookupPolicy) -> Setting | str:
-    if policy.occurrence == "mapped":
-        return OF_LLAMA_CPP
-    if policy.min_ngram > 1:
-        return "OpenVINO's prompt lookup has a longest n-gram, and always looks down to 1"
-    is_first = policy.occurrence == "first"
-    return Setting(
-        method="prompt lookup",
-        drafter=None,
-        knobs=(("max_ngram_size", policy.max_ngram),),
-        length=policy.length,
-        differs=PADS if is_first else FIRST,
-        distance=0 if is_first else 1,
-    )
+    found = first_lookup(policy, "OpenVINO", "max_ngram_size")
+    return found if isinstance(found, str) else replace(found, differs=FIRST if found.distance else PADS)
 
 
 def _tree(policy: Eagle2Policy, drafter: EngineDrafter) -> Setting | str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS
+from .one_sequence import first_lookup
 from .schema import schema_of
-from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Schedule, Setting, Value
+from .setting import EngineDrafter, Knobs, Schedule, Setting, Value
 
 SCRIPT, FILE = "generate.py", "generation.json"
 FIRST = "transformers copies behind the first occurrence of the n-gram; the lookup that was priced behind the latest"
@@ -103,21 +105,10 @@ class Transformers:
 
 
 def _lookup(policy: LookupPolicy) -> Setting | str:
-    if policy.occurrence == "mapped":
-        return OF_LLAMA_CPP
-    if policy.min_ngram > 1:
-        return "transformers' prompt lookup has a longest n-gram, and always looks down to 1"
-    is_first = policy.occurrence == "first"
-    return Setting(
-        method="prompt lookup",
-        drafter=None,
-        knobs=(("max_matching_ngram_size", policy.max_ngram),),
-        length=policy.length,
-        off="any",
-        most_batch=1,
-        differs="" if is_first else FIRST,
-        distance=0 if is_first else 1,
-    )
+    found = first_lookup(policy, "transformers", "max_matching_ngram_size")
+    if isinstance(found, str):
+        return found
+    return replace(found, off="any", most_batch=1, differs=FIRST if found.distance else "")
 
 
 def _program(schedule: Schedule, loading: Sequence[Option]) -> dict[str, str]:

@@ -24,7 +24,7 @@ FORMATS: tuple[CounterFormat, ...] = get_args(CounterFormat)
 SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 SLACK = 1e-3  # by which a rate may exceed the one before it: engines round to three digits
-MOST_MOVED = 0.1  # of a round's tokens: noise of separate runs moves a rate by up to 0.053 over 8,192 tokens each
+MOST_MOVED = 0.1  # of a round's tokens: a test holds noise of separate runs, of 8,192 tokens each, to less
 TOLD_MOVE = 5e-4  # less is 0.000 in a note: lengths are rounded to three digits
 Json = dict[str, Any]  # JSON values
 
