@@ -12,6 +12,7 @@ import importlib.abc
 import importlib.machinery
 import json
 import os
+import runpy
 import sys
 import tempfile
 import types
@@ -84,6 +85,11 @@ def sglang_parser() -> Parser:
         arguments = prepare_server_args(words[2:])  # behind -m sglang.launch_server
         if hasattr(arguments, "resolve_once"):  # newer versions check arguments after they were read
             arguments.resolve_once()
+        if "--max-running-requests" in words:
+            asked = int(words[words.index("--max-running-requests") + 1])
+            held = _resolved(arguments).max_running_requests
+            if held != asked:
+                raise ValueError(f"{asked} requests were to run at once, not {held}")
         adaptive = getattr(arguments, "speculative_adaptive_config", None)
         if adaptive:
             rules = import_module("sglang.srt.speculative.adaptive_spec_params")
@@ -164,11 +170,10 @@ def llama_parser() -> Parser:
 
 
 def transformers_parser() -> Parser:
-    """Return transformers' own: the fields of `GenerationConfig`, its checks, and a lookup's source of candidates."""
+    """Return transformers' own: the fields of `GenerationConfig`, its checks, and the exported program as it runs."""
     config_class = import_module("transformers").GenerationConfig
-    source_class = import_module("transformers.generation.candidate_generator").PromptLookupCandidateGenerator
 
-    def parse(_: list[str]) -> None:
+    def parse(words: list[str]) -> None:
         file = Path("generation.json")
         values = json.loads(file.read_text()) if file.exists() else {}
         config = config_class()
@@ -176,26 +181,35 @@ def transformers_parser() -> Parser:
         if unknown:
             raise ValueError(f"unknown to GenerationConfig: {sorted(unknown)}")
         config.validate(strict=True)
-        if "prompt_lookup_num_tokens" in values:
-            source_class(
-                num_output_tokens=config.prompt_lookup_num_tokens,
-                max_matching_ngram_size=config.max_matching_ngram_size,
-            )
+        run_program(words)
 
     return parse
 
 
 def openvino_parser() -> Parser:
-    """Return OpenVINO GenAI's own: fields of `GenerationConfig` as the exported program sets them, and its checks."""
+    """Return OpenVINO GenAI's own: the exported program as it runs, and the checks of the configuration it makes.
+
+    The models would have to be converted: the pipeline and a draft model are inert, and what the program hands to
+    `generate` is checked by its own `validate`.
+    """
     openvino_genai = import_module("openvino_genai")
 
-    def parse(_: list[str]) -> None:
-        config = openvino_genai.GenerationConfig(max_new_tokens=128)
-        for name, value in json.loads(Path("generation.json").read_text()).items():
-            setattr(config, name, value)
-        config.validate()
+    class Pipeline(Inert):
+        def generate(self, _: str, config: Any) -> str:
+            config.validate()
+            return ""
+
+    def parse(words: list[str]) -> None:
+        openvino_genai.LLMPipeline, openvino_genai.draft_model = Pipeline, Inert
+        run_program(words)
 
     return parse
+
+
+def run_program(words: list[str]) -> None:
+    """Run an exported program with its words."""
+    sys.argv = words
+    runpy.run_path(words[0], run_name="__main__")
 
 
 def tensorrt_parser() -> Parser:

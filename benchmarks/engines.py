@@ -3,9 +3,9 @@
 For every engine that runs here, on the demo family: a full sweep runs every setting, plain decoding, every drafter at
 lengths 1 to 8 and the engine's own n-gram sources, on prompts that no profile sees. Then spectune profiles the engine
 and plans, which is timed. At once the plan and plain decoding race on the prompts of the profile against what was
-promised, at the machine's pace of that race. A gauge tells the pace: of the other settings that the profile timed the
-one most like the plan's, whose rounds took so many milliseconds then and so many now. One that drafts much less is
-none: plain rounds wait for memory and drafted ones for arithmetic, and a shared machine has more of the one in this
+promised, at the machine's pace of that race. A gauge tells the pace: of the other settings of the plan's kind the one
+that the profile timed with the most care, whose rounds took so many milliseconds then and so many now. Plain decoding
+is none: plain rounds wait for memory and drafted ones for arithmetic, and a shared machine has more of the one in this
 minute and of the other in the next. Plain decoding's own pace and the error as promised stand beside. And at once the
 plan's setting, plain decoding and the sweep's best few race on four times as many prompts as were swept. All of that is
 done `--repeats` times, and the medians count: which setting is the fastest changes with the minute, so plans race when
@@ -214,18 +214,15 @@ def _gauge(cell: PlanCell, timed: Sequence[TimedSetting]) -> TimedSetting:
         return next(one for one in timed if isinstance(one.way[0], PlainPolicy))
     others = [one for one in timed if one.way != (cell.policy, cell.drafter)]
     drafting = [one for one in others if not isinstance(one.way[0], PlainPolicy)]
-    return min(drafting, key=lambda one: (_unlike(one.way, (cell.policy, cell.drafter)), one.error))
+    return min(drafting, key=lambda one: (not _is_alike(one.way, (cell.policy, cell.drafter)), one.error))
 
 
-def _unlike(way: Way, other: tuple[TreePolicy, str | None]) -> tuple[float, ...]:
-    """Return how far two ways of drafting are apart: in who drafts, how it searches, and how much."""
+def _is_alike(way: Way, other: tuple[TreePolicy, str | None]) -> bool:
+    """Return whether two ways draft alike but for the length: the same model, or searches that share their prices."""
     (own, drafter), (policy, name) = way, other
     if isinstance(own, LookupPolicy) and isinstance(policy, LookupPolicy):
-        is_other = own.occurrence != policy.occurrence
-        return 0.0, is_other, abs(own.max_ngram - policy.max_ngram), abs(own.length - policy.length)
-    if isinstance(own, ChainPolicy) and isinstance(policy, ChainPolicy) and drafter == name:
-        return 0.0, 0.0, 0.0, abs(own.length - policy.length)
-    return 1.0, 0.0, 0.0, 0.0
+        return own.occurrence == policy.occurrence
+    return isinstance(own, ChainPolicy) and isinstance(policy, ChainPolicy) and drafter == name
 
 
 def _round_ms(turns: Sequence[Turn]) -> float:

@@ -38,7 +38,8 @@ from spectune.profiler.device import detect
 from spectune.profiler.peak import read_speeds
 from spectune.profiler.records.ceilings import Ceilings
 from spectune.profiler.records.device import Device
-from spectune.runtime.engines.gguf_file import GGUF_DTYPES, write_gguf
+from spectune.runtime.engines.converted import GGUF_DTYPES
+from spectune.runtime.engines.gguf_file import write_gguf
 from spectune.runtime.engines.llama_running import PACKAGES, missing
 from spectune.runtime.engines.llama_server import LlamaServer
 from spectune.runtime.models.loading import load_tokenizer

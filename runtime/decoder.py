@@ -12,31 +12,28 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Many
 
 import numpy as np
+from torch import Tensor
 
 from ..errors import RequestError
-from ..planner.growth.draft import DraftBatch
-from ..planner.policies import LossyPolicy, ResumedPolicy
 from .ahead.rounds import RoundsAhead
 from .committed import Committed, accepted, commit
-from .drafters.lookup import roots_of
 from .drafters.protocol import Drafter, DraftsAhead, ReadsTarget
 from .drafting import Drafting
-from .draws import best_tokens, draw, drawn_from, scored
-from .faults import Fault, is_out_of_memory, reason_of
-from .fed_trees import FedTrees, prepare
+from .draws import draw
+from .faults import Fault
+from .fed_trees import prepare
 from .layout import Masks, seen_by
-from .lossy_round import LossyRound, refusal
-from .models.forward import CausalModel, LeftStates
+from .models.forward import CausalModel
 from .models.graphed import GraphedModel
 from .pad import PivotJudge
 from .prefill import Reading, read_on
-from .requests import Request, Sequence, are_greedy
-from .resumed import logits_of, states_left
+from .requests import Request, Sequence
 from .round import Round as Round  # what this module is asked for besides
 from .setup import RoundSetup, Schedule
-from .stopwatch import Stopwatch
+from .stopwatch import BEGUN, DONE, DRAFTED, LAID_OUT, VERIFIED, Stopwatch
+from .verifying import Verifying
 
-BEGUN, DRAFTED, LAID_OUT, VERIFIED, DONE = range(5)  # moments of a round
+BEHIND = 2  # rounds that may wait for a prompt that a device still reads: the next one, and that launched behind it
 
 
 class Decoder:
@@ -66,28 +63,45 @@ class Decoder:
         """
         self.running: list[Sequence] = []
         self._reading: Reading | None = None  # a prompt on its way into the last slot
-        self.forwards = 0  # of the target, in rounds that were committed
+        self._reads_behind = target.device.type != "cpu"  # such a device still reads when its call has come back
+        self._behind = 0  # rounds to come whose time may hold the reading of a prompt
+        self._told = 0  # rounds ahead of the host that were committed
         self._target = target
         self._schedule = schedule
-        self._slots, self._allow_lossy, self._judges = slots, allow_lossy, judges or {}
+        self._slots = slots
         self._cache = target.new_cache(slots, capacity)
-        self._masks = Masks(target.dtype, target.device, slots=slots, capacity=capacity)
-        self._seen_in = seen_by(target, capacity)
+        seen_in = seen_by(target, capacity)
         self._watch = Stopwatch(DONE + 1)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
         self._drafting = Drafting(drafters, target.vocabulary, self._faults, absent or {})
         if drafters:
             prepare(target.dtype, target.device)
+        self._verifying = Verifying(
+            target,
+            self._cache,
+            Masks(target.dtype, target.device, slots=slots, capacity=capacity),
+            seen_in,
+            self._drafting.drafters,
+            judges=judges or {},
+            allow_lossy=allow_lossy,
+            faults=self._faults,
+            watch=self._watch,
+        )
         self._ahead: RoundsAhead | None = None
-        if isinstance(target, GraphedModel) and self._seen_in is not None:
-            self._ahead = RoundsAhead(target, self._cache, seen_in=self._seen_in, faults=self._faults)
+        if isinstance(target, GraphedModel) and seen_in is not None:
+            self._ahead = RoundsAhead(target, self._cache, seen_in=seen_in, faults=self._faults)
         for drafter in drafters.values():
             if isinstance(drafter, ReadsTarget):
                 drafter.attach(self._cache)
 
     @property
+    def forwards(self) -> int:
+        """Of the target, in rounds that were committed."""
+        return self._told + self._verifying.forwards
+
+    @property
     def is_faultless(self) -> bool:
-        """Whether no drafter is absent, or has failed in its last round or for good."""
+        """Whether no drafter has failed in its last round or for good."""
         return self._drafting.is_faultless
 
     @property
@@ -129,9 +143,18 @@ class Decoder:
         self._reading = None
 
     def _read_on(self, reading: Reading, most: int) -> None:
+        self._behind = BEHIND if self._reads_behind else 0
         logits = read_on(self._target, self._cache, reading, most)
         if logits is None or reading.left:
             return
+        try:
+            self._join(reading, logits)
+        except BaseException:
+            reading.begin_anew()
+            raise
+
+    def _join(self, reading: Reading, logits: Tensor) -> None:
+        """Draw a sequence's first token and let it into the batch; where anything is raised, it is not in it."""
         sequence, slot = reading.sequence, len(self.running)
         sequence.commit(draw(logits, [sequence], np.zeros((1, 1), dtype=np.int64))[0])
         if sequence.is_finished:
@@ -139,7 +162,11 @@ class Decoder:
         if slot != reading.slot:
             self._cache.move_slot(reading.slot, slot, sequence.context)
         self.running.append(sequence)
-        self._drafting.keep_up(lambda drafter: drafter.admit(slot, sequence))
+        try:
+            self._drafting.keep_up(lambda drafter: drafter.admit(slot, sequence))
+        except BaseException:  # somebody stops it; what drafters raise is a fault
+            self.running.pop()
+            raise
 
     def cancel(self, sequence: Sequence) -> None:
         """Let a sequence leave before it is finished; what it has emitted stays in it.
@@ -169,6 +196,7 @@ class Decoder:
             self._leave(sequence)
         faults = tuple(self._faults)
         self._faults.clear()
+        is_behind, self._behind = self._behind > 0, max(0, self._behind - 1)
         self._watch.mark(DONE)
         round_ms = self._watch.ms(BEGUN, DONE)
         draft_ms = min(done.draft_ms, round_ms)
@@ -185,6 +213,7 @@ class Decoder:
             faults=faults,
             lossy=tuple(done.lossy),
             gates=tuple(done.gates),
+            is_behind=is_behind,
             draft_ms=draft_ms,
             verify_ms=min(done.verify_ms, round_ms - draft_ms),
             round_ms=round_ms,
@@ -199,7 +228,7 @@ class Decoder:
         told = self._ahead.told(batch, setup, drafter)
         if told is None:
             return None
-        self.forwards += 1
+        self._told += 1
         fresh, draft = 0, told.draft
         if drafter is not None:
             fresh = max(map(len, drafter.unread(batch)))
@@ -213,88 +242,10 @@ class Decoder:
         """Draft, verify and commit, each when the host has seen what came before."""
         fresh, draft = self._drafting.draft(batch, setup)
         self._watch.mark(DRAFTED)
-        done = self._verify(batch, draft, setup)
+        done = self._verifying.verify(batch, draft, setup)
         done.draft, done.fresh = draft, fresh
         done.draft_ms, done.verify_ms = self._watch.ms(BEGUN, DRAFTED), self._watch.ms(LAID_OUT, VERIFIED)
         return done
-
-    def _loosely(self, setup: RoundSetup) -> LossyPolicy | None:
-        """Return the lossy policy of a round, None where it is lossless or has to be."""
-        policy = setup.policy
-        if not isinstance(policy, LossyPolicy):
-            return None
-        reason = refusal(policy, self._judges, self._cache, is_allowed=self._allow_lossy)
-        if reason is not None:
-            self._faults.append(Fault(drafter=None, reason=f"{policy.label} is verified without loss: {reason}"))
-            return None
-        return policy
-
-    def _verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> Committed:
-        """Return what was emitted; where a tree does not fit, its root alone is verified."""
-        fed = setup.padded(max(draft.sizes.tolist()))
-        lossy = self._loosely(setup)
-        try:
-            return self._verify_tree(batch, draft, fed, setup, lossy)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error) or fed == 1:
-                raise
-            self._faults.append(Fault(drafter=None, reason=reason_of(error)))
-        return self._verify_tree(batch, roots_of(len(batch)), 1, setup)
-
-    def _left(self, batch: Many[Sequence], draft: DraftBatch, fed: int, setup: RoundSetup) -> LeftStates | None:
-        """Return the states that a verification goes on from; None where it reads all nodes by all layers."""
-        if not isinstance(setup.policy, ResumedPolicy) or not draft.widths:
-            return None
-        try:
-            return states_left(self._target, self._drafting.drafters[setup.drafter or ""], batch, draft, fed)
-        except Exception as error:  # whatever is wrong with an exit, the target reads its drafts by itself
-            reason = f"{setup.policy.label} is verified by all layers: {reason_of(error)}"
-            self._faults.append(Fault(drafter=setup.drafter, reason=reason))
-        return None
-
-    def _verify_tree(
-        self,
-        batch: Many[Sequence],
-        draft: DraftBatch,
-        fed: int,
-        setup: RoundSetup,
-        lossy: LossyPolicy | None = None,
-    ) -> Committed:
-        trees = FedTrees(batch, draft, fed)
-        self._cache.require(max(trees.contexts) + fed)
-        step = trees.laid_out(self._masks, self._seen_in)
-        self._watch.mark(LAID_OUT)
-        self.forwards += 1
-        left, is_greedy = self._left(batch, draft, fed, setup), are_greedy(s.request for s in batch)
-        if lossy is None and isinstance(self._target, GraphedModel) and is_greedy:
-            draws = self._target.best(step, self._cache)
-            self._watch.mark(VERIFIED)
-            return self._kept(batch, draft, draws, fed)
-        logits = logits_of(self._target, step, self._cache, left)
-        if logits.device.type == "cpu":
-            self._watch.mark(VERIFIED)
-        scores = logits if is_greedy else scored(logits, batch, trees.paths)
-        draws = best_tokens(scores) if is_greedy else drawn_from(scores, batch, trees.depths)
-        if logits.device.type != "cpu":  # a GPU's forward ends behind its call; the draws tell that it has
-            self._watch.mark(VERIFIED)
-        loosely = None
-        if lossy is not None:
-            found = {"logits": logits, "scores": scores}
-            loosely = LossyRound(lossy, self._judges, **found, cache=self._cache, contexts=trees.contexts)
-        return self._kept(batch, draft, draws, fed, loosely)
-
-    def _kept(
-        self,
-        batch: Many[Sequence],
-        draft: DraftBatch,
-        draws: list[list[int]],
-        fed: int,
-        loosely: LossyRound | None = None,
-    ) -> Committed:
-        """Move the keys of what is accepted together, then commit it: where memory fails, nothing is committed yet."""
-        stands = accepted(batch, draft, draws, loosely)
-        self._cache.keep(stands.moves(batch))
-        return commit(batch, draft, stands, fed)
 
     def _leave(self, sequence: Sequence) -> None:
         """Give the sequence's slot to the last one of the batch."""

@@ -37,8 +37,8 @@ class Drafting:
 
     @property
     def is_faultless(self) -> bool:
-        """Whether no drafter is absent, or has failed in its last round or for good."""
-        return not self._absent and not any(self._failures.values())
+        """Whether no drafter has failed in its last round or for good."""
+        return not any(self._failures.values())
 
     def asked(self, setup: RoundSetup) -> Drafter | None:
         """Return who drafts by a setup; None where nobody does, or rests."""

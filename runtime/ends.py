@@ -24,7 +24,10 @@ def end_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[in
     Raises:
         ModelError: its settings cannot be read.
     """
-    return own_ends(tokenizer) | _ids(_configured(folder))
+    try:
+        return own_ends(tokenizer) | _ids(_configured(folder))
+    except (OSError, ValueError, TypeError) as error:
+        raise ModelError(f"cannot read which tokens end texts of {folder}: {first_line(error)}") from error
 
 
 def own_ends(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
@@ -35,10 +38,7 @@ def own_ends(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 def _configured(folder: Path) -> Any:  # Any: None, a token or a list of them
     """Return what the generation settings name; without such a file, what the model's configuration does."""
     if (folder / "generation_config.json").is_file():
-        try:
-            return GenerationConfig.from_pretrained(str(folder)).eos_token_id
-        except (OSError, ValueError) as error:
-            raise ModelError(f"cannot read the generation settings of {folder}: {first_line(error)}") from error
+        return GenerationConfig.from_pretrained(str(folder)).eos_token_id
     if not (folder / "config.json").is_file():
         return None
     return getattr(load_config(str(folder)).get_text_config(), "eos_token_id", None)

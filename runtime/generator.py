@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import DeviceError, ModelError, RequestError
-from ..planner.inputs import LOOKUP
-from ..planner.policies import StackPolicy, TreePolicy, drafting
-from ..planner.text.state import load_kernels
+from ..errors import DeviceError, RequestError
 from ..profiler.records.role import CAPTURED
 from .choice import Choice
-from .decoder import Decoder
-from .drafters.head import model_drafter
-from .drafters.hybrid import HybridDrafter
-from .drafters.lookup import LookupDrafter
-from .drafters.protocol import Drafter
-from .drafters.stack import stack_drafter
 from .faults import is_out_of_memory, reason_of
-from .generation import Completion, GenerationOptions, GenerationSettings
+from .generation import Completion, Event, GenerationOptions, GenerationSettings
+from .held import DecoderMaker, HeldDecoder
 from .images import PromptLike
 from .layout import PREFILL_TOKENS
 from .models.forward import CausalModel
-from .models.tapped import tapped_for
 from .pad import PivotJudge
+from .prompt_ids import request_of
 from .requests import Request
-from .serving import Session, request_of
-from .setup import Schedule, draft_room
+from .serving import Session
+from .setup import Schedule
 from .watch.protocol import RoundObserver
 
-CRAMPED = "it does not fit into memory beside the target: {error}"
 SHARED_LENGTH = 512  # texts are given room for a multiple of this where the next call may use it
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A decoder and what it has room for."""
-
-    decoder: Decoder
-    slots: int
-    longest: int  # tokens of a text
-
-    def serves(self, slots: int, longest: int) -> bool:
-        """Whether it is idle, nothing has failed in it or found no memory, and it has as many slots and room enough."""
-        is_free = not self.decoder.running and self.decoder.is_faultless
-        return is_free and self.slots == slots and self.longest >= longest
 
 
 class Generator:
@@ -82,10 +59,16 @@ class Generator:
         the caches and graphs of the one before if they fit.
         """
         self.choice = choice
-        self._allow_lossy, self._judges = allow_lossy, judges or {}
-        self._target, self._tokenizer, self._ends = target, tokenizer, ends
-        self._drafters, self._schedule, self.observer = drafters, schedule, observer
-        self._spare: _Held | None = None  # of the last call, where forwards are captured
+        self._target, self._tokenizer, self._ends, self.observer = target, tokenizer, ends, observer
+        self._maker = DecoderMaker(
+            target=target,
+            models=drafters,
+            setups=choice.setups,
+            schedule=schedule,
+            judges=judges or {},
+            allow_lossy=allow_lossy,
+        )
+        self._spare: HeldDecoder | None = None  # of the last call, where forwards are captured
 
     def generate(
         self, prompt: PromptLike, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
@@ -94,7 +77,7 @@ class Generator:
 
         Raises:
             RequestError: the prompt has no tokens or does not fit into the model, or a setting is out of range.
-            DeviceError: there is no memory to read the prompt.
+            DeviceError: there is no memory for the sequence's keys and values, or to read the prompt.
         """
         return _read(self.generate_batch([prompt], settings, **options)[0])
 
@@ -116,6 +99,7 @@ class Generator:
 
         Raises:
             RequestError: a prompt has no tokens or does not fit into the model, or a setting is out of range.
+            DeviceError: there is no memory for the slots' keys and values, or for a round of plain decoding.
         """
         each = _one_per_prompt(settings, options, len(prompts))
         requests = [self._request(*pair) for pair in zip(prompts, each, strict=True)]
@@ -125,7 +109,7 @@ class Generator:
         session = self._session_over(held, piecewise=False)
         for request, own in zip(requests, each, strict=True):
             session.enqueue(request, own.stop)
-        done = {event.handle: event.completion for event in session.events() if event.completion is not None}
+        done = {event.handle: event.completion for event in _events(session) if event.completion is not None}
         self._spare = held if self._is_captured else None
         return [done[handle] for handle in range(len(requests))]
 
@@ -144,7 +128,7 @@ class Generator:
         held = self._held_for([request], 1)
         session = self._session_over(held, piecewise=True)
         session.enqueue(request, own.stop)
-        for event in session.events():
+        for event in _events(session):
             if event.completion is not None:
                 _read(event.completion)
             if event.piece:
@@ -162,9 +146,10 @@ class Generator:
 
         Raises:
             RequestError: the model has fewer positions than that, or a number is below 1.
+            DeviceError: there is no memory for the slots' keys and values.
         """
         self._require(slots, longest)
-        held = _Held(self._decoder(slots, longest), slots, longest)
+        held = self._maker.make(slots, longest)
         return self._session_over(held, piecewise=True, prefill_tokens=prefill_tokens)
 
     def _request(self, prompt: PromptLike, settings: GenerationSettings) -> Request:
@@ -176,17 +161,18 @@ class Generator:
     def _is_captured(self) -> bool:
         return self._target.regime == CAPTURED
 
-    def _held_for(self, requests: Sequence[Request], slots: int) -> _Held:
+    def _held_for(self, requests: Sequence[Request], slots: int) -> HeldDecoder:
         """Return a decoder that nobody else uses with room for some requests."""
         slots, longest = min(slots, len(requests)), max(len(r.prompt) + r.max_new_tokens for r in requests)
         self._require(slots, longest)
         spare, self._spare = self._spare, None
         if spare is not None and spare.serves(slots, longest):
+            spare.calls += 1
             return spare
         del spare  # its caches make room for the new ones
         if self._is_captured:  # few lengths, so that it serves again
             longest = min(-(-longest // SHARED_LENGTH) * SHARED_LENGTH, self._target.longest_context)
-        return _Held(self._decoder(slots, longest), slots, longest)
+        return self._maker.make(slots, longest)
 
     def _require(self, slots: int, longest: int) -> None:
         if slots < 1:
@@ -197,7 +183,7 @@ class Generator:
                 "shorten the prompt or lower --max-new-tokens"
             )
 
-    def _session_over(self, held: _Held, *, piecewise: bool, prefill_tokens: int = PREFILL_TOKENS) -> Session:
+    def _session_over(self, held: HeldDecoder, *, piecewise: bool, prefill_tokens: int = PREFILL_TOKENS) -> Session:
         return Session(
             held.decoder,
             self._tokenizer,
@@ -209,64 +195,19 @@ class Generator:
             prefill_tokens=prefill_tokens,
         )
 
-    def _decoder(self, slots: int, longest: int) -> Decoder:
-        """Return a decoder. A drafter that cannot be made, or finds no memory, is left out; its rounds tell why.
 
-        Where the target's own cache finds none beside them, drafters are left out from the last of the plan on.
-        """
-        setups = self.choice.setups
-        load_kernels(setup.policy for setup in setups)
-        capacity = longest + draft_room(setups, slots)
-        asked = dict.fromkeys(setup.drafter for setup in setups if setup.drafter is not None)
-        names = [name for name in asked if name != LOOKUP]
-        absent: dict[str, str] = {}
-        while True:
-            try:
-                return self._decoder_with(names, slots, capacity, absent)
-            except (MemoryError, RuntimeError) as error:
-                if not names or not is_out_of_memory(error):
-                    raise
-                absent[names.pop()] = CRAMPED.format(error=reason_of(error))
+def _events(session: Session) -> Iterator[Event]:
+    """Yield what becomes known of a session.
 
-    def _decoder_with(self, names: Collection[str], slots: int, capacity: int, absent: dict[str, str]) -> Decoder:
-        setups = self.choice.setups
-        drafters: dict[str, Drafter] = {LOOKUP: LookupDrafter()}
-        for setup in setups:
-            if setup.drafter is not None and setup.drafter in names and setup.drafter not in drafters:
-                drafters |= self._drafter(setup.drafter, setup.policy, slots, capacity, absent)
-        planned = [self._drafters[name] for name in drafters if name in self._drafters]
-        asked = {setup.classifier for setup in setups}
-        judges = {name: judge for name, judge in self._judges.items() if name in asked}
-        return Decoder(
-            tapped_for(self._target, planned, also=(judge.reads for judge in judges.values())),
-            drafters,
-            self._schedule,
-            slots=slots,
-            capacity=capacity,
-            allow_lossy=self._allow_lossy,
-            judges=judges,
-            absent=absent,
-        )
-
-    def _drafter(
-        self, name: str, policy: TreePolicy, slots: int, capacity: int, absent: dict[str, str]
-    ) -> dict[str, Drafter]:
-        """Return a drafter by its name; nothing where it cannot be had, which the decoder reports as a fault."""
-        drafts = drafting(policy)
-        models = drafts.models if isinstance(drafts, StackPolicy) else (name,)
-        if not set(models) <= set(self._drafters):
-            return {}
-        try:
-            if isinstance(drafts, StackPolicy):
-                return {name: stack_drafter(drafts, self._drafters, slots=slots, capacity=capacity)}
-            return {name: HybridDrafter(model_drafter(self._drafters[name], slots=slots, capacity=capacity))}
-        except ModelError as error:
-            absent[name] = reason_of(error)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            absent[name] = CRAMPED.format(error=reason_of(error))
-        return {}
+    Raises:
+        DeviceError: there is no memory for a round, not even of plain decoding.
+    """
+    try:
+        yield from session.events()
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise DeviceError(f"a round does not fit into memory: {reason_of(error)}; decode fewer at once") from error
 
 
 def _read(completion: Completion) -> Completion:

@@ -27,6 +27,10 @@ class Reading:
         """Tokens that are still to be read."""
         return len(self.sequence.request.prompt) - self.read
 
+    def begin_anew(self) -> None:
+        """Forget what was read, and what was drawn behind it."""
+        self.read, self.sequence = 0, Sequence(self.sequence.request, self.sequence.index)
+
 
 def read_on(target: CausalModel, cache: KeyValueCache, reading: Reading, most: int) -> Tensor | None:
     """Read more of a prompt, piece by piece; return the logits behind the last token read.

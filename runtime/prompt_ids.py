@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
-from .images import Image, ImageTokens
+from .ends import own_ends
+from .generation import GenerationSettings
+from .images import Image, ImagePrompt, ImageTokens, PromptLike
+from .requests import Request, Sampling
 
 
 def prompt_ids(
@@ -46,3 +50,36 @@ def prompt_ids(
         else:
             found.append(token)
     return tuple(found)
+
+
+def request_of(
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: PromptLike,
+    settings: GenerationSettings,
+    seen: ImageTokens | None = None,
+    ends: frozenset[int] | None = None,
+) -> Request:
+    """Return a prompt in tokens.
+
+    Args:
+        tokenizer: the target's.
+        prompt: text, and perhaps images.
+        settings: of the request.
+        seen: how the target's texts hold images; None where it sees none.
+        ends: tokens that end a text; None: the tokenizer's own alone.
+
+    Raises:
+        RequestError: the prompt has no tokens, or images that do not fit its text or the target.
+    """
+    text, images = (prompt.text, prompt.images) if isinstance(prompt, ImagePrompt) else (prompt, ())
+    ids = prompt_ids(tokenizer, text, images, seen)
+    if not ids:
+        raise RequestError("the prompt is empty; write some text")
+    return Request(
+        prompt=ids,
+        images=images,
+        max_new_tokens=settings.max_new_tokens,
+        seed=settings.seed,
+        stop=own_ends(tokenizer) if ends is None else ends,
+        **{setting.name: getattr(settings, setting.name) for setting in fields(Sampling)},
+    )

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
 from .decoder import Decoder
-from .ends import own_ends
 from .faults import is_out_of_memory, reason_of
 from .generation import Completion, Event, FinishReason, GenerationSettings
-from .images import ImagePrompt, ImageTokens, PromptLike
+from .images import PromptLike
 from .layout import PREFILL_TOKENS
 from .models.gallery import Gallery
 from .prefill import Reading
-from .prompt_ids import prompt_ids
-from .requests import Request, Sampling, Sequence
+from .prompt_ids import request_of
+from .requests import Request, Sequence
 from .transcript import Transcript
 from .watch.protocol import RoundObserver
 
@@ -89,6 +88,7 @@ class Session:
         self._jobs: dict[int, _Job] = {}
         self._waiting: deque[_Job] = deque()
         self._untold: list[Event] = []  # to be told by the next step
+        self._due: list[tuple[_Job, Sequence]] = []  # in a round whose news are not all read yet, the next one last
         self._cramped_at: int | None = None  # sequences beside which the next request found no memory
 
     @property
@@ -135,8 +135,11 @@ class Session:
             self._waiting.remove(job)
             self._abandon(job)
             self._cramped_at = None  # it may be the one that found no memory
+        elif job.sequence.is_finished:  # in a step that was broken off
+            self._untold += self._news(job, job.sequence)
+            return
         else:
-            self._decoder.cancel(job.sequence)
+            self._let_go(job.sequence)
         self._untold.append(self._ended(job, "cancelled"))
 
     def step(self) -> list[Event]:
@@ -150,9 +153,11 @@ class Session:
 
         Raises:
             MemoryError: the target cannot verify even the newest token of every sequence.
+            RequestError: other sessions hold images whose place the next request needs; it waits.
         """
         events, self._untold = self._untold, []
         try:
+            self._catch_up(events)
             self._join(events)
             self._advance(events)
         except BaseException:
@@ -172,8 +177,10 @@ class Session:
             job = self._waiting[0]
             try:
                 left -= self._read(job, left)
-            except Exception as error:
+            except BaseException as error:
                 self._abandon(job)
+                if not isinstance(error, Exception) or self._waits_for_images(job, error):
+                    raise
                 is_cramped = is_out_of_memory(error)
                 if is_cramped and self._decoder.running:
                     self._cramped_at = len(self._decoder.running)
@@ -186,6 +193,8 @@ class Session:
             if job.sequence is not None:
                 self._waiting.popleft()
                 events += self._news(job, job.sequence)
+            if self._piecewise and self._decoder.running:
+                left = min(left, self._prefill_tokens)
 
     def _read(self, job: _Job, most: int) -> int:
         """Read so much of a request's prompt at most, and let it join behind the last token; return how much it was."""
@@ -224,12 +233,28 @@ class Session:
         jobs = [(self._jobs[sequence.index], sequence) for sequence in self._decoder.running]
         if not jobs:
             return
+        self._due = jobs[::-1]
         done = self._decoder.step()
-        for job, sequence in jobs:
+        for job, _ in jobs:
             job.rounds += 1
-            events += self._news(job, sequence)
+        self._catch_up(events)
         if self._observer is not None:  # last: whatever it raises, all is told
             self._observer.note(done)
+
+    def _catch_up(self, events: list[Event]) -> None:
+        """Tell what a round emitted; of one that was broken off, what it had committed."""
+        while self._due:
+            job, sequence = self._due[-1]
+            if sequence.is_finished:
+                self._let_go(sequence)
+            if job.handle in self._jobs:
+                events += self._news(job, sequence)
+            self._due.pop()
+
+    def _waits_for_images(self, job: _Job, error: Exception) -> bool:
+        """Whether a request cannot be read because others than this session's hold images."""
+        is_about_images = isinstance(error, RequestError) and self._gallery is not None
+        return is_about_images and self._gallery is not None and len(set(job.request.images)) <= self._gallery.room
 
     def _news(self, job: _Job, sequence: Sequence) -> list[Event]:
         """Return what a request's newest tokens tell; let it leave where its text ends in them."""
@@ -238,17 +263,19 @@ class Session:
         if job.is_read:
             job.untold += job.transcript.read(sequence.tokens)
         if job.transcript.end is not None:
-            self._decoder.cancel(sequence)
+            self._let_go(sequence)
             return [self._ended(job, "stop")]
         if not self._piecewise or not job.untold:
             return []
         piece, job.untold = job.untold, ""
         return [Event(handle=job.handle, piece=piece)]
 
+    def _let_go(self, sequence: Sequence) -> None:
+        """Let a sequence leave the batch; in a step that was broken off it may have left."""
+        if any(running is sequence for running in self._decoder.running):
+            self._decoder.cancel(sequence)
+
     def _ended(self, job: _Job, reason: FinishReason, error: str = "") -> Event:
-        del self._jobs[job.handle]
-        if self._gallery is not None and not job.request.images:
-            self._gallery.release(job.request.prompt, self)
         piece = job.untold + job.transcript.finish(job.tokens)
         end = job.transcript.end
         emitted = tuple(job.tokens[len(job.request.prompt) : end])
@@ -261,37 +288,7 @@ class Session:
             lossy=tuple(place for place in places if place < len(emitted)),
             error=error,
         )
+        del self._jobs[job.handle]
+        if self._gallery is not None and not job.request.images:
+            self._gallery.release(job.request.prompt, self)
         return Event(handle=job.handle, piece=piece, completion=completion)
-
-
-def request_of(
-    tokenizer: PreTrainedTokenizerBase,
-    prompt: PromptLike,
-    settings: GenerationSettings,
-    seen: ImageTokens | None = None,
-    ends: frozenset[int] | None = None,
-) -> Request:
-    """Return a prompt in tokens.
-
-    Args:
-        tokenizer: the target's.
-        prompt: text, and perhaps images.
-        settings: of the request.
-        seen: how the target's texts hold images; None where it sees none.
-        ends: tokens that end a text; None: the tokenizer's own alone.
-
-    Raises:
-        RequestError: the prompt has no tokens, or images that do not fit its text or the target.
-    """
-    text, images = (prompt.text, prompt.images) if isinstance(prompt, ImagePrompt) else (prompt, ())
-    ids = prompt_ids(tokenizer, text, images, seen)
-    if not ids:
-        raise RequestError("the prompt is empty; write some text")
-    return Request(
-        prompt=ids,
-        images=images,
-        max_new_tokens=settings.max_new_tokens,
-        seed=settings.seed,
-        stop=own_ends(tokenizer) if ends is None else ends,
-        **{setting.name: getattr(settings, setting.name) for setting in fields(Sampling)},
-    )

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+BEGUN, DRAFTED, LAID_OUT, VERIFIED, DONE = range(5)  # moments of a round
+
 
 class Stopwatch:
     """Notes moments of one round by the host's clock: whoever marks one waits first for what it is to hold."""

@@ -45,9 +45,10 @@ def test_a_text_ends_where_transformers_ends_it_and_at_the_tokenizer_s_own_end(
     assert end_tokens(folder, tokenizer) == expected | {tokenizer.eos_token_id}
 
 
-def test_generation_settings_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "target", "{")
-    with pytest.raises(ModelError, match="cannot read the generation settings of"):
+@pytest.mark.parametrize("settings", ["{", '{"eos_token_id": "</s>"}', '{"eos_token_id": {"a": 1}}'])
+def test_generation_settings_that_cannot_be_read_are_named(tmp_path: Path, settings: str) -> None:
+    folder = saved(tmp_path / "target", settings)
+    with pytest.raises(ModelError, match="cannot read which tokens end texts of"):
         end_tokens(folder, load_tokenizer(str(folder)))
 
 

@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from spectune.errors import PlanError, RequestError
-from spectune.planner.growth.tree import TokenTree
 from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TreePolicy
 from spectune.planner.text.lookup import Occurrence
@@ -24,7 +23,6 @@ from spectune.runtime.engines.rates import Rates, rates_of_plan
 from spectune.runtime.engines.schema import recorded_version, require_known, schema_of
 from spectune.runtime.engines.setting import DrafterForm, Setting
 from spectune.runtime.engines.table import ENGINES
-from spectune.runtime.engines.vllm import paths_of
 
 from .engine_policies import POLICIES, cell_with, chains_by_batch, drafter_of, engine_drafter, plan_of_kind
 from .lossy_runs import LOSSY
@@ -109,7 +107,8 @@ class TestContract:
 
     def test_a_plan_of_plain_decoding_needs_no_settings(self, engine: str) -> None:
         found = exported(engine, chains_by_batch([(1, 0), (8, 0)]))
-        assert (found.flags, found.dropped, found.kept) == ((), (), 1.0)
+        slots = ("--parallel", "8") if engine == "llama.cpp" else ()  # else its server has its own number of them
+        assert (found.flags, found.dropped, found.kept) == (slots, (), 1.0)
         assert any(
             name in found.command + str(found.files) for name in ("models/large", "large.gguf", "large.openvino")
         )
@@ -169,6 +168,16 @@ class TestSGLang:
         )
         assert not found.dropped
 
+    @pytest.mark.parametrize(("most", "told"), [(16, None), (48, None), (64, "64")])
+    def test_as_many_requests_run_as_the_plan_has_sequences(self, most: int, told: str | None) -> None:
+        found = by_batch("sglang", (1, 5), (most, 2))
+        assert flags(found).get("--max-running-requests") == told
+        assert any(f"{max(most, 48)} requests run at once" in note for note in found.notes)
+
+    def test_plain_decoding_holds_whatever_it_holds(self) -> None:
+        found = exported("sglang", chains_by_batch([(1, 0), (64, 0)]))
+        assert "--max-running-requests" not in found.flags and not found.notes
+
     def test_a_draft_model_of_its_own_keeps_one_length(self) -> None:
         plan = chains_by_batch([(1, 5), (4, 2)])
         found = exported("sglang", plan, "model", rates=solved(plan))
@@ -213,15 +222,10 @@ class TestVLLM:
         assert found.version == "0.20"
         assert "num_speculative_tokens_per_batch_size" not in speculative(found)
 
-    def test_a_static_tree_goes_to_old_versions_as_paths_of_ranks(self) -> None:
-        found = exported("vllm", plan_of_kind("static"), "eagle", "0.11")
-        told = speculative(found)
-        assert ast.literal_eval(told["speculative_token_tree"]) == [(0,), (1,), (0, 0)]
-        assert told["num_speculative_tokens"] == 3
-        assert exported("vllm", plan_of_kind("static"), "eagle", "0.25").dropped
-
-    def test_paths_of_a_tree_leave_out_the_root(self) -> None:
-        assert paths_of(TokenTree(parents=(-1, 0, 1), ranks=(0, 2, 1))) == [(2,), (2, 1)]
+    @pytest.mark.parametrize("version", ["0.11", "0.25"])
+    def test_a_static_tree_is_refused_also_by_the_version_that_had_an_option_for_it(self, version: str) -> None:
+        (dropped,) = exported("vllm", plan_of_kind("static"), "eagle", version).dropped
+        assert "verified no siblings" in dropped.reason
 
     def test_suffixes_need_a_package_that_a_note_names(self) -> None:
         suffixes = exported("vllm", plan_of_kind("suffix-tree"))
@@ -250,7 +254,7 @@ class TestTensorRTLLM:
     def test_keys_are_last_batches_and_beyond_them_nothing_is_drafted(self) -> None:
         found = by_batch("tensorrt-llm", (1, 5), (4, 2), (16, 0))
         assert config(found)["draft_len_schedule"] == {2: 5, 8: 2}
-        assert (config(found)["max_draft_len"], found.notes) == (5, ())
+        assert config(found)["max_draft_len"] == 5 and not any("beyond" in note for note in found.notes)
 
     def test_drafting_at_the_largest_batch_ends_there_and_a_note_says_so(self) -> None:
         found = by_batch("tensorrt-llm", (1, 5), (16, 2))
@@ -311,7 +315,7 @@ class TestTransformers:
         known = Rates(known=rates | {(first, "lookup"): {(1, 100): 150.0}}, is_complete=True)
         exact = exported("transformers", plan, rates=known)
         assert exact.dropped[0].gets == first.label
-        assert exact.kept == pytest.approx(0.75) and not exact.notes
+        assert exact.kept == pytest.approx(0.75) and not any("occurrence" in note for note in exact.notes)
 
     def test_larger_batches_are_decoded_plainly(self) -> None:
         plan = chains_by_batch([(1, 5), (4, 5)])
@@ -326,7 +330,7 @@ class TestLlamaCpp:
         assert shlex.split(found.command) == [
             *("llama-server", "--model", "large.gguf", "--spec-type", "draft-simple"),
             *("--spec-draft-model", "small.gguf", "--spec-draft-n-max", "3"),
-            *("--spec-draft-n-min", "0", "--spec-draft-p-min", "0.0"),
+            *("--spec-draft-n-min", "0", "--spec-draft-p-min", "0.0", "--parallel", "1"),
         ]
 
     def test_old_builds_have_old_names(self) -> None:

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from spectune.errors import ModelError
-from spectune.runtime.engines.gguf_file import GgufDtype, interleaved, write_gguf
+from spectune.runtime.engines.converted import GgufDtype
+from spectune.runtime.engines.gguf_file import interleaved, write_gguf
 from spectune.runtime.engines.llama_running import as_gguf
 from spectune.runtime.engines.llama_server import LlamaServer
 from spectune.runtime.engines.measured import Load

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -37,6 +38,7 @@ WHEELS = {
     "transformers": (),
 }
 ONE_AT_A_TIME = ("openvino", "transformers")
+OPINIONS = {"do_sample": True, "temperature": 2.0, "repetition_penalty": 1.7, "no_repeat_ngram_size": 1}
 each = pytest.mark.parametrize("name", WHEELS)
 each_alone = pytest.mark.parametrize("name", ONE_AT_A_TIME)
 Way = Callable[[MeasuredEngine], Setting | None]
@@ -50,7 +52,10 @@ WAYS: dict[str, Way] = {
 
 @cache
 def folder() -> Path:
-    """Return a folder of models: a target and itself again, another, two of other tokens, one that runs in circles."""
+    """Return a folder of models: a target and itself again, another, two of other tokens, one that runs in circles.
+
+    The first two come with settings that would change what they say, as published models do.
+    """
     found = Path(mkdtemp())
     for name, layers, seed in (("target", 2, 1), ("twin", 2, 1), ("other", 1, 7), ("circling", 1, 3)):
         save_model(found / name, layers=layers, seed=seed)
@@ -59,6 +64,9 @@ def folder() -> Path:
     model = AutoModelForCausalLM.from_pretrained(str(found / "circling"), dtype=torch.float32)
     torch.nn.init.zeros_(model.model.layers[0].self_attn.o_proj.weight)  # so a token decides the next one alone
     model.save_pretrained(found / "circling")
+    for name in ("target", "twin"):
+        file = found / name / "generation_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | OPINIONS))
     return found
 
 

@@ -32,6 +32,8 @@ REGIMES = {
     "transformers": "engine:transformers-5.23.0",
 }
 CHAIN = ChainPolicy(length=3)
+LLAMA = {"model_type": "llama", "hidden_act": "silu"}
+BYTE_LEVEL = {"model": {"type": "BPE"}, "pre_tokenizer": {"type": "ByteLevel", "use_regex": True}}
 
 
 def exported(engine: str, plan: Plan, path: str = "drafters/small", version: str | None = None) -> Exported:
@@ -107,7 +109,7 @@ def test_another_engine_is_told_where_the_plan_was_measured() -> None:
 def test_our_own_decoder_s_plan_says_nothing_of_how_an_engine_ran(engine: str) -> None:
     found = exported(engine, plan_with(cell_with(1, 100, CHAIN, "small", 200.0)))
     told = found.command + str(found.files)
-    assert not [word for word in ("threads", "float32", "f32", "--parallel") if word in told.lower()]
+    assert not [word for word in ("threads", "float32", "f32") if word in told.lower()]
 
 
 class TestLlamaCpp:
@@ -188,11 +190,11 @@ class TestTransformers:
         found = exported("transformers", own("transformers", CHAIN, "small"))
         assert "import torch\n" in script(found) and "torch.set_num_threads(2)\n" in script(found)
         loads = calls(found, "AutoModelForCausalLM.from_pretrained")
-        assert [ast.unparse(call.keywords[0]) for call in loads] == ["dtype=torch.float32"] * 2
+        assert [ast.unparse(call.keywords[0]) for call in loads] == ["dtype=torch.float32"]
 
     def test_an_old_version_knows_the_number_format_by_another_name(self) -> None:
         found = exported("transformers", own("transformers", CHAIN, "small"), version="4.45")
-        assert script(found).count("torch_dtype=torch.float32") == 2
+        assert script(found).count("torch_dtype=torch.float32") == 1
 
     def test_plain_decoding_is_loaded_as_it_was_measured_too(self) -> None:
         found = exported("transformers", measured(chains_by_batch([(1, 0)]), REGIMES["transformers"]))
@@ -203,7 +205,39 @@ def test_models_of_llama_cpp_s_own_need_no_conversion_and_others_say_how() -> No
     folders = exported("llama.cpp", own("llama.cpp", CHAIN, "small"))
     convert = "spectune convert models/large --engine llama.cpp --dtype float32 -o large.gguf"
     assert convert in folders.notes[0]
-    assert not exported("llama.cpp", own("llama.cpp", CHAIN, "small"), path="small.gguf").notes
+    theirs = "python convert_hf_to_gguf.py models/large --outfile large.gguf --outtype f32"
+    assert theirs in folders.notes[0]  # the folder is not here, so who converts it is not known
+    ready = exported("llama.cpp", own("llama.cpp", CHAIN, "small"), path="small.gguf")
+    assert not any("convert" in note for note in ready.notes)
+
+
+@pytest.mark.parametrize(
+    ("engine", "theirs"),
+    [
+        ("llama.cpp", "python convert_hf_to_gguf.py {} --outfile large.gguf --outtype f32"),
+        ("openvino", "optimum-cli export openvino -m {} --weight-format fp32 large.openvino"),
+    ],
+)
+def test_who_converts_a_model_that_is_here_is_known(engine: str, theirs: str, tmp_path: Path) -> None:
+    folder, plan = tmp_path / "large", own(engine, CHAIN, "small")
+    for config, is_ours in ((LLAMA, True), ({**LLAMA, "model_type": "gemma2"}, False)):
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "tokenizer.json").write_text(json.dumps(BYTE_LEVEL))
+        note = next(n for n in exported(engine, plan, path=str(tmp_path / "small")).notes if f" {folder};" in n)
+        assert note.endswith(theirs.format(folder)) != is_ours
+        assert ("spectune convert" in note) == is_ours
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_server_s_requests_ask_for_the_plan_s_temperature_and_programs_have_it(engine: str) -> None:
+    for temperature in (0.0, 0.7):
+        plan = replace(plan_with(cell_with(1, 100, CHAIN, "small", 200.0)), temperature=temperature)
+        found = exported(engine, plan)
+        program = dict(found.files).get("generate.py", "")
+        drawn = f"temperature={temperature}" if temperature else "do_sample=False"
+        assert (drawn in program) == (engine in ("transformers", "openvino"))
+        assert any(f"temperature {temperature:g}:" in note for note in found.notes) == (not program)
 
 
 def test_a_head_is_no_model_that_spectune_converts() -> None:

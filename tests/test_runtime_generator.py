@@ -11,13 +11,14 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from spectune.errors import RequestError
+from spectune.errors import DeviceError, RequestError
 from spectune.planner.policies import ChainPolicy, OptTreePolicy, StackPolicy, TalonPolicy, TreePolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.choice import Choice
-from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.decoder import Round
 from spectune.runtime.generation import GenerationOptions, GenerationSettings
 from spectune.runtime.generator import Generator
+from spectune.runtime.held import DecoderMaker, HeldDecoder
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.setup import PLAIN, RoundSetup, always
@@ -128,13 +129,13 @@ def test_caches_that_do_not_serve_are_let_go_before_others_are_allocated(monkeyp
     assert generator._spare is not None
     former = weakref.ref(generator._spare.decoder)
     gone: list[bool] = []
-    made = generator._decoder
+    made = DecoderMaker.make
 
-    def watched(slots: int, longest: int) -> Decoder:
+    def watched(maker: DecoderMaker, slots: int, longest: int) -> HeldDecoder:
         gone.append(former() is None)
-        return made(slots, longest)
+        return made(maker, slots, longest)
 
-    monkeypatch.setattr(generator, "_decoder", watched)
+    monkeypatch.setattr(DecoderMaker, "make", watched)
     generator.generate_batch(PROMPTS, max_new_tokens=9)
     assert gone == [True]
 
@@ -229,11 +230,11 @@ def test_drafters_are_left_out_from_the_last_on_where_the_target_s_cache_finds_n
             return super().new_cache(slots, capacity)
 
     drafters = {name: LeanModel(perturbed(TARGET, 0.02)) for name in ("first", "second")}
-    decoder = two_drafters(Tight(TARGET), drafters, Watcher())._decoder(1, 40)
-    assert set(decoder._drafting.drafters) == {"lookup", "first"} and not decoder.is_faultless
+    decoder = two_drafters(Tight(TARGET), drafters, Watcher())._maker.make(1, 40).decoder
+    assert set(decoder._drafting.drafters) == {"lookup", "first"}
 
 
 def test_a_target_whose_own_cache_finds_no_memory_raises() -> None:
     choice = Choice(plan=None, source="none", reason="a test")
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(DeviceError, match="do not fit into memory"):
         Generator(Hungry(TARGET), TOKENIZER, {}, always(PLAIN), choice).generate("to be")

@@ -164,6 +164,20 @@ def test_a_request_with_more_images_than_there_is_room_for_is_refused() -> None:
         generator(model).generate(ImagePrompt(text="a", images=(random_image(1), random_image(2))), max_new_tokens=2)
 
 
+def test_a_request_whose_images_have_no_place_beside_another_session_s_waits_for_them() -> None:
+    model, prompt = LeanModel(anatomy_of(LLAVA, images=1)), ImagePrompt(text="a", images=(random_image(9),))
+    first, second = (generator(model).session(slots=1, longest=200) for _ in range(2))
+    handle = first.submit(prompts(1)[0])
+    first.step()
+    second.submit(prompt)
+    with pytest.raises(RequestError, match="images are in use"):
+        second.step()
+    first.cancel(handle)
+    list(first.events())
+    done = list(second.events())[-1].completion
+    assert done is not None and done.tokens == generator(LeanModel(LLAVA)).generate(prompt).tokens
+
+
 def test_an_abandoned_stream_frees_its_images() -> None:
     model = LeanModel(anatomy_of(LLAVA, images=1))
     pieces = generator(model).stream(prompts(1)[0], max_new_tokens=20)

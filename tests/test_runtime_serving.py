@@ -431,6 +431,15 @@ def test_a_prompt_is_read_whole_where_nobody_reads_along() -> None:
     assert target.read[-1] == LENGTH
 
 
+def test_prompts_that_come_with_the_first_are_read_between_its_rounds_too() -> None:
+    session = generator("plain").session(slots=4, longest=64, prefill_tokens=LENGTH)
+    submitted(session, range(1, 2))
+    for _ in range(3):
+        session.submit(LONG, SETTINGS[0])
+    waiting = [len(session._waiting) for _ in range(3) if session.step()]
+    assert waiting == [2, 1, 0]
+
+
 def test_a_session_that_may_read_nothing_is_refused() -> None:
     with pytest.raises(RequestError, match="prefill_tokens must be at least 1, got 0"):
         generator().session(longest=64, prefill_tokens=0)

@@ -142,6 +142,32 @@ def test_faults_are_counted_and_told_once_each_and_at_last_that_a_drafter_is_giv
     assert 3.0 in [float(value) for name, value in totals(watch).items() if name.startswith("spectune_faults_total")]
 
 
+def test_a_drafter_that_every_call_gives_up_anew_is_told_of_once() -> None:
+    watch = Watch(choice_of(drafting_plan()))
+    for call in range(9):
+        fault = Fault(drafter="small", reason=f"at {'x' * call}; it is not asked again", is_last=True)
+        watch.note(round_of(watch.schedule(1, 100), [1], 1.0, faults=(fault,)))
+    assert len(watch.events) == MOST_TOLD  # of different kinds, as any others
+    watch = Watch(choice_of(drafting_plan()))
+    for _ in range(9):
+        fault = Fault(drafter="small", reason="NaN", is_last=True)
+        watch.note(round_of(watch.schedule(1, 100), [1], 1.0, faults=(fault,)))
+    assert len(watch.events) == 1
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_rounds_that_may_wait_for_a_prompt_s_reading_are_counted_and_not_judged(is_behind: bool) -> None:
+    watch = Watch(choice_of(drafting_plan()), QUICK)
+    for place in range(1000):
+        setup = watch.schedule(1, 100)
+        kept = [1 if isinstance(setup.policy, PlainPolicy) else 2]
+        done = round_of(setup, kept, slow_drafts(setup), texts=place % 10 == 0)
+        watch.note(replace(done, is_behind=is_behind))
+    assert (not watch.events) == is_behind
+    rounds = [float(value) for name, value in totals(watch).items() if name.startswith("spectune_rounds_total")]
+    assert sum(rounds) == 1000
+
+
 def test_of_one_source_only_so_many_different_faults_are_told() -> None:
     watch = Watch(choice_of(drafting_plan()))
     for number in range(MOST_TOLD + 3):

@@ -7,16 +7,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from spectune.db.store import Store, open_store
 from spectune.errors import NoPlanError, RequestError
+from spectune.planner.engines.choice import Offer
+from spectune.planner.engines.costs import RoundCost
+from spectune.planner.engines.walk import Walk
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy
+from spectune.planner.policies import ChainPolicy, LookupPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.runtime.engines.exported import Exported
+from spectune.tuning.engines import export
 from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine
 from spectune.tuning.export import ExportRequest, export_from_store, newest_plan_for
 from spectune.tuning.request import Models
@@ -89,6 +94,28 @@ def test_what_each_concurrency_loses_by_the_one_line_is_told(models: Models, sto
         assert dropped.loss is not None and dropped.loss > 0.0
         assert dropped.loss == pytest.approx(1.0 - kept, abs=0.1)  # lengths between those that were timed
     assert any("engine:llama.cpp-b11549" in note for note in found.notes)
+
+
+def test_copies_of_a_length_that_nobody_timed_are_no_line_unless_they_surely_pay() -> None:
+    def offer(length: int, concurrency: int, ms: float, *, is_timed: bool, model: bool = False) -> Offer:
+        policy = ChainPolicy(length=length) if model else LookupPolicy(length=length)
+        cost = RoundCost(draft_ms=0.0, rest_ms=ms, error=0.05)
+        walk = Walk(tokens=np.array([90.0]), rounds=np.array([30.0]), drafts=np.array([30.0]), drafted=np.array([60.0]))
+        who = "small" if model else "lookup"
+        return Offer(way=(policy, who), walk=walk, cost=cost, concurrency=concurrency, is_timed=is_timed)
+
+    offers = [
+        [
+            offer(4, concurrency, 10.0, is_timed=True),
+            offer(5, concurrency, 9.8, is_timed=False),
+            offer(6, concurrency, 9.0, is_timed=False),
+            offer(7, concurrency, 9.8, is_timed=concurrency == 4),
+            offer(3, concurrency, 9.8, is_timed=False, model=True),
+        ]
+        for concurrency in (1, 4)
+    ]
+    lengths_found = {policy.max_verify_tokens - 1 for policy, _ in export._sure_over_all(offers)}
+    assert lengths_found == {4, 6, 3}
 
 
 def test_a_plan_of_one_concurrency_is_exported_as_planned(models: Models, store: Store) -> None:

@@ -67,6 +67,15 @@ def test_all_lines_of_a_batch_tell_the_same_positions(tmp_path: Path) -> None:
     assert found[4].by_position == pytest.approx((0.5, 0.4)) and not found[4].notes
 
 
+def test_runs_of_one_setting_are_averaged_and_a_note_says_so(tmp_path: Path) -> None:
+    once, again = chains(1.6, 2.0), chains(1.8, 2.2)
+    found = read(tmp_path, once + again)
+    assert [one.tokens_per_round for one in found] == pytest.approx([1.7, 2.1])
+    assert found[1].by_position == pytest.approx((0.7, 0.4))
+    assert all("the mean of 2 runs" in one.notes[0] for one in found)
+    assert not any("runs in the file" in note for one in read(tmp_path, once) for note in one.notes)
+
+
 def test_what_falls_by_itself_is_not_moved(tmp_path: Path) -> None:
     found = read(tmp_path, chains(1.8, 2.4, 2.7))
     assert found[2].by_position == (1.8 - 1.0, 2.4 - 1.8, 2.7 - 2.4) and not found[2].notes

@@ -1,26 +1,47 @@
-"""What a reader must do before a command runs that reads models in an engine's own format."""
+"""What a reader must do before a command runs that reads models in an engine's own form."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
+from ...errors import ModelError
 from .setting import EngineDrafter, Schedule, Serving
 
 
-def conversions(
-    engine: str, schedule: Schedule, target: str, named: Callable[[str], str], for_heads: str
-) -> tuple[str, ...]:
-    """Return how each model is made that is not in an engine's format yet.
+class Elsewhere(Protocol):
+    """The command of an engine's own converter."""
 
-    Args:
+    def __call__(self, path: str, out: str, dtype: str | None) -> str:
+        """Return how it writes a model at a path to another, in a number format; where None, in one of its choice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnForm:
+    """An engine's own form of models, and who writes it.
+
+    Attributes:
         engine: by name.
-        schedule: whose drafter is meant.
-        target: path of the target.
-        named: what the command calls a model at a path; the path itself where it is in the format already.
+        named: what a command calls a model at a path; the path itself where it is in the form already.
+        require: raises ModelError of a folder that `spectune convert` does not write in it.
+        elsewhere: how the engine's own converter writes it.
         for_heads: what converts heads, which `spectune convert` does not.
     """
-    return tuple(_conversions(engine, schedule, target, named, for_heads))
+
+    engine: str
+    named: Callable[[str], str]
+    require: Callable[[Path], object]
+    elsewhere: Elsewhere
+    for_heads: str
+
+
+def conversions(form: OwnForm, schedule: Schedule, target: str) -> tuple[str, ...]:
+    """Return how each model is made that is not in an engine's form yet: the target, and the schedule's drafter."""
+    return tuple(_conversions(form, schedule, target))
 
 
 def drafter_named(drafter: EngineDrafter, target: str, named: Callable[[str], str]) -> str:
@@ -29,23 +50,31 @@ def drafter_named(drafter: EngineDrafter, target: str, named: Callable[[str], st
     return named(f"{drafter.name}-drafter") if own == named(target) and drafter.path != target else own
 
 
-def _conversions(
-    engine: str, schedule: Schedule, target: str, named: Callable[[str], str], for_heads: str
-) -> Iterator[str]:
+def _conversions(form: OwnForm, schedule: Schedule, target: str) -> Iterator[str]:
+    named = form.named
     if named(target) != target:
-        yield _converted(engine, target, named(target), schedule.serving)
+        yield _converted(form, target, named(target), schedule.serving)
     drafter = None if schedule.setting is None else schedule.setting.drafter
     if drafter is None or named(drafter.path) == drafter.path:
         return
     out = drafter_named(drafter, target, named)
     if drafter.form == "model":
-        yield _converted(engine, drafter.path, out, schedule.serving)
+        yield _converted(form, drafter.path, out, schedule.serving)
     else:
-        yield f"{engine} does not read {drafter.path}; make {out} of it with {for_heads}"
+        yield f"{form.engine} does not read {drafter.path}; make {out} of it with {form.for_heads}"
 
 
-def _converted(engine: str, path: str, out: str, serving: Serving | None) -> str:
-    """Say how one model is converted: to the number format it was measured in."""
-    dtype = () if serving is None else ("--dtype", serving.dtype)
-    words = shlex.join(("spectune", "convert", path, "--engine", engine, *dtype, "-o", out))
-    return f"{engine} does not read {path}; where the command is to run, first: {words}"
+def _converted(form: OwnForm, path: str, out: str, serving: Serving | None) -> str:
+    """Say how one model is converted, to the number format it was measured in: by us where we can."""
+    dtype = None if serving is None else serving.dtype
+    told = () if dtype is None else ("--dtype", dtype)
+    ours = shlex.join(("spectune", "convert", path, "--engine", form.engine, *told, "-o", out))
+    theirs = form.elsewhere(path, out, dtype)
+    start = f"{form.engine} does not read {path}; where the command is to run, first: "
+    if not Path(path).is_dir():
+        return f"{start}{ours}; if it refuses that model: {theirs}"
+    try:
+        form.require(Path(path))
+    except ModelError:
+        return start + theirs
+    return start + ours

@@ -1,11 +1,15 @@
-"""Where a model lies that was written anew for an engine, and what tells a folder of OpenVINO."""
+"""Models written anew for an engine: where they lie, in which number formats, and what tells a folder of OpenVINO."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from ...profiler.identity import identify
 
+GgufDtype = Literal["f32", "f16", "bf16"]
+GGUF_DTYPES: Mapping[str, GgufDtype] = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}  # by torch's names
 KNOWN_BY = 12  # digits of a hash
 OPENVINO_FILE = "openvino_model.xml"  # of a folder of OpenVINO
 

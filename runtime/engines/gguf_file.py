@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file
@@ -14,12 +14,12 @@ from transformers import PreTrainedConfig
 
 from ...errors import ModelError
 from ..models.loading import load_config
+from .converted import GgufDtype
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
-GgufDtype = Literal["f32", "f16", "bf16"]
-GGUF_DTYPES: Mapping[str, GgufDtype] = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}  # by torch's names
+ELSEWHERE = "make it with llama.cpp's convert_hf_to_gguf.py and give the file"
 FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16"}  # gguf's names
 
 
@@ -40,7 +40,7 @@ def write_gguf(folder: Path, out: Path, *, dtype: GgufDtype) -> Path:
     from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGMLQuantizationType, GGUFWriter
     from gguf.quants import quantize
 
-    config = _llama(folder)
+    config = require_writable(folder)
     part = out.with_name(f"{out.name}.part")
     writer = GGUFWriter(part, MODEL_ARCH_NAMES[MODEL_ARCH.LLAMA])
     _add_shape(writer, config, dtype)
@@ -67,14 +67,20 @@ def interleaved(rows: torch.Tensor, heads: int) -> torch.Tensor:
     return rows.reshape(heads, 2, -1, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
-def _llama(folder: Path) -> PreTrainedConfig:
+def require_writable(folder: Path) -> PreTrainedConfig:
+    """Return the configuration of a model that can be written here.
+
+    Raises:
+        ModelError: not a Llama, scaled positions, or not a byte-level BPE tokenizer split as GPT-2's.
+    """
     config = load_config(str(folder))
     acts = getattr(config, "hidden_act", "another activation")
     if config.model_type != "llama" or acts != "silu":
-        raise ModelError(f"{folder} is a {config.model_type} ({acts}); only a Llama can be written here")
+        raise ModelError(f"{folder} is a {config.model_type} ({acts}); only a Llama can be written here: {ELSEWHERE}")
     kind = config.rope_parameters["rope_type"]
     if kind != "default":
-        raise ModelError(f"{folder} scales its positions ({kind}); only unscaled ones can be written here")
+        raise ModelError(f"{folder} scales its positions ({kind}); only unscaled ones can be written here: {ELSEWHERE}")
+    _require_gpt2_split(folder)
     return config
 
 
@@ -100,7 +106,6 @@ def _add_shape(writer: GGUFWriter, config: PreTrainedConfig, dtype: GgufDtype) -
 def _add_vocabulary(writer: GGUFWriter, folder: Path, size: int) -> None:
     from gguf import SpecialVocab, TokenType
 
-    _require_gpt2_split(folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     added = tokenizer.get_added_tokens_decoder()
     texts: list[str] = []
@@ -124,12 +129,15 @@ def _add_vocabulary(writer: GGUFWriter, folder: Path, size: int) -> None:
 
 
 def _require_gpt2_split(folder: Path) -> None:
-    described: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))  # Any: JSON
+    try:
+        described: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))  # Any: JSON
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder} has no tokenizer.json that can be read ({error}); {ELSEWHERE}") from error
     split = described.get("pre_tokenizer") or {}
     if described["model"]["type"] != "BPE" or split.get("type") != "ByteLevel" or not split.get("use_regex", True):
         raise ModelError(
             f"the tokenizer in {folder} is {described['model']['type']} split by {split.get('type')}; "
-            "only a byte-level BPE split as GPT-2's can be written here"
+            f"only a byte-level BPE split as GPT-2's can be written here: {ELSEWHERE}"
         )
 
 
@@ -145,7 +153,7 @@ def _weights(folder: Path, config: PreTrainedConfig) -> Iterator[tuple[str, torc
                 continue
             known = names.get_name(name, try_suffixes=(".weight", ".bias"))
             if known is None:
-                raise ModelError(f"llama.cpp's Llama has no place for {name} of {folder}; write another model")
+                raise ModelError(f"llama.cpp's Llama has no place for {name} of {folder}: {ELSEWHERE}")
             projection = name.split(".")[-2]
             rows = interleaved(weight, heads[projection]) if projection in heads else weight
             yield known, rows.float()

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
-from .conversion import conversions, drafter_named
+from .conversion import OwnForm, conversions, drafter_named
+from .converted import GGUF_DTYPES
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, LOOKUPS
 from .schema import schema_of
@@ -30,7 +31,6 @@ OLD = {  # names before draft types had one
     "spec-draft-type-v": "cache-type-v-draft",
 }
 NGRAM, MAPPED = "ngram-simple", "ngram-map-k"
-HEADS = "llama.cpp's convert_hf_to_gguf.py"
 
 
 class LlamaCpp:
@@ -66,7 +66,7 @@ class LlamaCpp:
             flags=tuple(flags),
             command=shlex.join([*start, *flags]),
             options=tuple(options),
-            notes=(*conversions(self.name, schedule, target, gguf_of, HEADS), *_remarks(schedule)),
+            notes=(*conversions(GGUF, schedule, target), *_remarks(schedule)),
         )
 
     def _has_types(self, version: str) -> bool:
@@ -112,16 +112,37 @@ def gguf_of(path: str) -> str:
     return path if path.endswith(".gguf") else f"{Path(path).name}.gguf"
 
 
+def _require_ours(folder: Path) -> None:
+    from .gguf_file import require_writable
+
+    require_writable(folder)
+
+
+def _elsewhere(path: str, out: str, dtype: str | None) -> str:
+    told = () if dtype is None else ("--outtype", GGUF_DTYPES[dtype])
+    return shlex.join(("python", "convert_hf_to_gguf.py", path, "--outfile", out, *told))
+
+
+GGUF = OwnForm(
+    engine="llama.cpp",
+    named=gguf_of,
+    require=_require_ours,
+    elsewhere=_elsewhere,
+    for_heads="llama.cpp's convert_hf_to_gguf.py",
+)
+
+
 def _serving(schedule: Schedule) -> list[Option]:
-    """Return the options that make a server run as it did when the plan was measured in it; none where it was not."""
+    """Return a slot per sequence, and what makes a server run as it did when the plan was measured in it, if it was."""
+    slots: list[Option] = [("flags", "parallel", schedule.most_batch)]
     serving = schedule.serving
     if serving is None:
-        return []
+        return slots
     is_drafted = schedule.setting is not None and schedule.setting.drafter is not None
     names = ["n-gpu-layers", *(["spec-draft-ngl"] if is_drafted else [])]
     caches = ["cache-type-k", "cache-type-v", *(["spec-draft-type-k", "spec-draft-type-v"] if is_drafted else [])]
     return [
-        ("flags", "parallel", schedule.most_batch),
+        *slots,
         *([] if serving.threads is None else [("flags", "threads", serving.threads)]),
         *(("flags", name, 0) for name in names),
         *(("flags", name, "f32") for name in (caches if serving.dtype == "float32" else ())),
@@ -129,7 +150,6 @@ def _serving(schedule: Schedule) -> list[Option]:
 
 
 def _remarks(schedule: Schedule) -> tuple[str, ...]:
-    if schedule.serving is None:
-        return ()
     shared = (SHARED.format(slots=schedule.most_batch),) if schedule.most_batch > 1 else ()
-    return (*shared, *schedule.serving.notes)
+    serving = () if schedule.serving is None else schedule.serving.notes
+    return (*shared, *serving, *schedule.asked)

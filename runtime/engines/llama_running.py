@@ -14,8 +14,8 @@ from ...errors import RequestError
 from ...planner.policies import LookupPolicy
 from ...planner.replay.recorded import Text
 from ...planner.text.lookup import AnyOccurrence
-from .converted import converted
-from .gguf_file import GGUF_DTYPES, write_gguf
+from .converted import GGUF_DTYPES, converted
+from .gguf_file import write_gguf
 from .llama_cpp import LlamaCpp
 from .llama_server import LlamaServer
 from .measured import EngineFacts, Load, notes_on_version

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...planner.policies import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
-from .conversion import conversions, drafter_named
+from .conversion import OwnForm, conversions, drafter_named
 from .converted import is_openvino
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS, TREES
@@ -29,7 +29,6 @@ UNBOUNDED = "OpenVINO's threshold has no length beside it; its chains end at dou
 NO_LENGTH = max(policy.length for policy in CONFIDENT)  # stands for that of a chain that ends at doubt alone
 DEAF = "OpenVINO GenAI 2026 drafts one token a round with any threshold (measured on 2026.4.1)"
 DOUBTS = ("2025",)  # recorded versions that are not known to be so
-HEADS = "optimum-cli export openvino"
 THRESHOLD = "assistant_confidence_threshold"
 # Else a CPU keeps 8 bits of keys and values.
 EXACT: Mapping[str, Value] = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
@@ -41,7 +40,7 @@ import sys
 
 import openvino_genai
 
-config = openvino_genai.GenerationConfig(max_new_tokens=128)
+config = openvino_genai.GenerationConfig(max_new_tokens=128, {sampling})
 for name, value in json.load(open("generation.json")).items():
     setattr(config, name, value)
 properties = {properties}  # of the target and of a draft model
@@ -98,6 +97,7 @@ class OpenVINO:
         program = PROGRAM.format(
             target=json.dumps(openvino_of(target)),
             drafting=_drafting(setting, target),
+            sampling=_drawn(schedule.temperature),
             properties=json.dumps({} if serving is None else properties_of(serving)),
         )
         options: list[Option] = [("generation", name, value) for name, value in values.items()]
@@ -106,7 +106,7 @@ class OpenVINO:
             command=shlex.join(("python", SCRIPT, "a prompt")),
             options=tuple(options),
             notes=(
-                *conversions(self.name, schedule, target, openvino_of, HEADS),
+                *conversions(FOLDER, schedule, target),
                 *(() if serving is None else serving.notes),
             ),
         )
@@ -122,6 +122,31 @@ def openvino_of(path: str) -> str:
     """
     is_one = path.endswith(ENDING) or is_openvino(Path(path))
     return path if is_one else f"{Path(path).name}{ENDING}"
+
+
+def _require_ours(folder: Path) -> None:
+    from .openvino_model import supported
+
+    supported(folder)
+
+
+def _elsewhere(path: str, out: str, dtype: str | None) -> str:
+    told = () if dtype is None else ("--weight-format", "fp32" if dtype == "float32" else "fp16")
+    return shlex.join(("optimum-cli", "export", "openvino", "-m", path, *told, out))
+
+
+FOLDER = OwnForm(
+    engine="openvino",
+    named=openvino_of,
+    require=_require_ours,
+    elsewhere=_elsewhere,
+    for_heads="optimum-cli export openvino",
+)
+
+
+def _drawn(temperature: float) -> str:
+    """Return the arguments that draw tokens at the temperature of the plan."""
+    return f"do_sample=True, temperature={temperature}" if temperature else "do_sample=False"
 
 
 def properties_of(serving: Serving) -> dict[str, Value]:

@@ -25,6 +25,7 @@ from .converted import OPENVINO_FILE
 COPIED = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 INPUTS = ("input_ids", "attention_mask", "position_ids", "beam_idx")
+ELSEWHERE = "optimum-cli export openvino of optimum-intel; give the folder that it writes"
 Pair = tuple[torch.Tensor, torch.Tensor]  # keys and values, (batch, heads, tokens, width)
 
 
@@ -120,12 +121,14 @@ def supported(folder: Path) -> PreTrainedConfig:
     config = load_config(str(folder))
     if config.model_type not in FAMILIES:
         raise ModelError(
-            f"{folder} is a {config.model_type}; {', '.join(FAMILIES)} can be converted here, others by optimum-intel: "
-            "give the folder that it writes"
+            f"{folder} is a {config.model_type}; {', '.join(FAMILIES)} can be converted here, others by {ELSEWHERE}"
         )
     slides = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
     if slides:
-        raise ModelError(f"{folder} attends to {config.sliding_window} tokens; only whole texts can be converted here")
+        raise ModelError(
+            f"{folder} attends to {config.sliding_window} tokens; "
+            f"only whole texts can be converted here: use {ELSEWHERE}"
+        )
     return config
 
 

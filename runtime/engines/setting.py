@@ -15,6 +15,10 @@ Off = Literal["never", "above", "any"]
 DrafterForm = Literal["model", "eagle", "eagle3", "unknown"]
 Knobs = tuple[tuple[str, Value], ...]
 
+ASKED = (
+    "drafts are accepted as planned at temperature {temperature:g}: let requests ask for it, since the server's own "
+    "sampling, or that of the model's generation_config.json, holds for those that ask for nothing"
+)
 OF_LLAMA_CPP = "that is llama.cpp's own search, which remembers what it decoded before"  # why others lack a lookup
 
 
@@ -128,12 +132,19 @@ class Schedule:
         stages: by rising batch, without gaps, neighbours different.
         most_batch: the largest batch that was planned.
         serving: how it ran when the plan was measured in it; None where it was not.
+        temperature: at which acceptance was measured; 0 is greedy.
     """
 
     setting: Setting | None
     stages: tuple[Stage, ...]
     most_batch: int
     serving: Serving | None = None
+    temperature: float = 0.0
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """What requests to a server must ask for: their own temperature, since servers sample unless told."""
+        return () if self.setting is None else (ASKED.format(temperature=self.temperature),)
 
     @property
     def longest(self) -> int:

@@ -20,6 +20,10 @@ ALGORITHMS = {"model": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3"}
 ADAPTIVE = ("EAGLE", "EAGLE3")  # algorithms whose steps may follow the batch
 FILE = "adaptive.json"
 DEPTH = 18  # of its trie unless told otherwise, and so of the longest n-gram that it follows
+HELD = 48  # requests that it runs at once when it drafts, unless told otherwise
+MORE = (
+    "{held} requests run at once, others wait: SGLang that drafts holds 48 unless --max-running-requests says otherwise"
+)
 TRIE = "its trie covers all requests and follows frequent continuations; the lookup that was priced copies one"
 
 
@@ -61,7 +65,7 @@ class SGLang:
         setting, start = schedule.setting, ("python", "-m", "sglang.launch_server", "--model-path", target)
         if setting is None:
             return Written(command=shlex.join(start))
-        options = _options(setting, schedule)
+        options = [*_options(setting, schedule), *_room(schedule)]
         files: tuple[tuple[str, str], ...] = ()
         if len(schedule.stages) > 1:
             steps = {str(stage.first): {"candidate_steps": [stage.length]} for stage in schedule.stages}
@@ -69,7 +73,13 @@ class SGLang:
             options += [("flags", "speculative-adaptive", True), ("flags", "speculative-adaptive-config", FILE)]
         flags = [part for _, name, value in options for part in _flag(name, value)]
         rows = [("adaptive", "candidate_steps", stage.length) for stage in schedule.stages] if files else []
-        return Written(flags=tuple(flags), files=files, command=shlex.join([*start, *flags]), options=(*options, *rows))
+        return Written(
+            flags=tuple(flags),
+            files=files,
+            command=shlex.join([*start, *flags]),
+            options=(*options, *rows),
+            notes=(*_remarks(schedule), *schedule.asked),
+        )
 
 
 def _ngram(policy: LookupPolicy) -> Setting:
@@ -101,6 +111,15 @@ def _options(setting: Setting, schedule: Schedule) -> list[Option]:
         ("flags", "speculative-ngram-min-bfs-breadth", 1),
         ("flags", "speculative-ngram-max-bfs-breadth", 1),
     ]
+
+
+def _room(schedule: Schedule) -> list[Option]:
+    """Return the option that lets as many requests run as the plan has sequences."""
+    return [("flags", "max-running-requests", schedule.most_batch)] if schedule.most_batch > HELD else []
+
+
+def _remarks(schedule: Schedule) -> tuple[str, ...]:
+    return (MORE.format(held=max(HELD, schedule.most_batch)),)
 
 
 def _flag(name: str, value: object) -> list[str]:

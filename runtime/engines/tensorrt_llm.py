@@ -76,7 +76,7 @@ class TensorRTLLM:
             files=((FILE, yaml_of({"speculative_config": values})),),
             command=shlex.join((*start, *flags)),
             options=tuple(options),
-            notes=notes,
+            notes=(*notes, *schedule.asked),
         )
 
 

@@ -28,17 +28,27 @@ START = '''\
 import json
 import sys
 
-{torch}from transformers import AutoModelForCausalLM, AutoTokenizer
+{torch}from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+
+def loaded(path):
+    """Return a model without penalties and sampling of its own: the plan was made {how}."""
+    model = AutoModelForCausalLM.from_pretrained(path{dtype})
+    own = model.generation_config
+    ends = {{name: getattr(own, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}}
+    model.generation_config = GenerationConfig(**ends)
+    return model
+
 
 {threads}prompts = sys.argv[1:]
 tokenizer = AutoTokenizer.from_pretrained({target}, padding_side="left")
 tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-target = AutoModelForCausalLM.from_pretrained({target}{dtype})
+target = loaded({target})
 extra = {{}}
 '''
 ASSISTED = """\
 if len(prompts) == 1:  # assisted generation takes one sequence
-    assistant = AutoModelForCausalLM.from_pretrained({drafter}{dtype})
+    assistant = loaded({drafter})
     assistant.generation_config.update(**json.load(open("generation.json")))
     extra = {{"assistant_model": assistant}}
 """
@@ -48,7 +58,7 @@ if len(prompts) == 1:  # assisted generation takes one sequence
 """
 END = """\
 inputs = tokenizer(prompts, return_tensors="pt", padding=True)
-written = target.generate(**inputs, **extra, max_new_tokens=128)
+written = target.generate(**inputs, **extra, max_new_tokens=128, {sampling})
 print("\\n".join(tokenizer.batch_decode(written, skip_special_tokens=True)))
 """
 
@@ -84,7 +94,12 @@ class Transformers:
         elif setting is not None:
             values, middle = {"prompt_lookup_num_tokens": schedule.longest}, LOOKUP
         values |= {} if setting is None else dict(setting.knobs)
-        parts = {"target": json.dumps(target), "drafter": json.dumps(drafter), **_program(schedule, loading)}
+        parts = {
+            "target": json.dumps(target),
+            "drafter": json.dumps(drafter),
+            **_program(schedule, loading),
+            **_drawn(schedule.temperature),
+        }
         configuration = ((FILE, json.dumps(values, indent=1) + "\n"),) if values else ()
         return Written(
             files=((SCRIPT, (START + middle + END).format(**parts)), *configuration),
@@ -109,6 +124,14 @@ def _lookup(policy: LookupPolicy) -> Setting | str:
     if isinstance(found, str):
         return found
     return replace(found, off="any", most_batch=1, differs=FIRST if found.distance else "")
+
+
+def _drawn(temperature: float) -> dict[str, str]:
+    """Return the parts of the program that draw tokens at the temperature of the plan."""
+    if not temperature:
+        return {"how": "for greedy decoding", "sampling": "do_sample=False"}
+    sampling = f"do_sample=True, temperature={temperature}, top_k=0"
+    return {"how": f"for temperature {temperature:g}", "sampling": sampling}
 
 
 def _program(schedule: Schedule, loading: Sequence[Option]) -> dict[str, str]:

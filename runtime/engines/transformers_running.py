@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
+from transformers import AutoModelForCausalLM, GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from ...errors import ModelError, RequestError
 from ...planner.policies import ChainPolicy
@@ -232,10 +232,11 @@ class _Clock(StoppingCriteria):
 
 
 def _loaded(path: Path, dtype: str) -> Any:
-    """Return a model that never stops at its end-of-text token."""
+    """Return a model that never stops at its end-of-text token, and has no penalties and no sampling of its own."""
     try:
         model = AutoModelForCausalLM.from_pretrained(str(path), dtype=getattr(torch, dtype)).eval()
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"transformers cannot load {path}: {first_line(error)}") from error
-    model.generation_config.eos_token_id = None
+    own = model.generation_config
+    model.generation_config = GenerationConfig(bos_token_id=own.bos_token_id, pad_token_id=own.pad_token_id)
     return model

@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...planner.growth.tree import TokenTree
 from ...planner.policies import ChainPolicy, LookupPolicy, StaticPolicy, SuffixTreePolicy, TreePolicy
 from .engine import Option, Written
 from .grids import CHAINS, FIRST_LOOKUPS, SUFFIX_TREES
@@ -19,11 +18,11 @@ from .schema import schema_of
 from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Off, Schedule, Setting
 
 ROWS = "num_speculative_tokens_per_batch_size"
-TREE = "speculative_token_tree"
 METHODS = {"model": "draft_model", "eagle": "eagle", "eagle3": "eagle3"}
 LAST_BATCH = 4096  # end of the last row; vLLM's own schedules end there
 FIRST = "vLLM copies behind the first occurrence of the n-gram; the lookup that was priced behind the latest"
 PATH = "vLLM's suffix decoding follows one path, the tree that was priced several"
+NO_TREES = "vLLM accepts chains only: where 0.11 took a tree, it drafted one and verified no siblings"
 ARCTIC = "vLLM refuses suffix decoding without Arctic Inference: pip install the release of arctic-inference it names"
 
 
@@ -50,7 +49,7 @@ class VLLM:
         if method not in self._methods(version):
             return f"vLLM {version} takes no draft model of its own"
         if isinstance(policy, StaticPolicy):
-            return self._tree(policy, drafter, method, version)
+            return NO_TREES
         if not isinstance(policy, ChainPolicy):
             return f"vLLM has no {policy.kind} drafting; with a model it drafts chains of one length"
         return self._by_batch(method, drafter, (), policy.length, version)
@@ -75,7 +74,7 @@ class VLLM:
             flags=flags,
             command=shlex.join(("vllm", "serve", target, *flags)),
             options=tuple(_options(values)),
-            notes=(ARCTIC,) if setting.method == "suffix" else (),
+            notes=(*((ARCTIC,) if setting.method == "suffix" else ()), *schedule.asked),
         )
 
     def _methods(self, version: str) -> list[str]:
@@ -98,22 +97,6 @@ class VLLM:
             ("suffix_decoding_min_token_prob", policy.least_chance),
         )
         return Setting(method="suffix", drafter=None, knobs=knobs, length=policy.nodes - 1, differs=PATH)
-
-    def _tree(self, policy: StaticPolicy, drafter: EngineDrafter, method: str, version: str) -> Setting | str:
-        if not schema_of(self.name).knows("config", TREE, version):
-            return f"vLLM {version} drafts no trees; only old versions did"
-        if method == "draft_model":
-            return "vLLM drafted trees with EAGLE heads only"
-        knobs: Knobs = ((TREE, str(paths_of(policy.tree))),)
-        return Setting(method=method, drafter=drafter, knobs=knobs, length=policy.tree.size - 1)
-
-
-def paths_of(tree: TokenTree) -> list[tuple[int, ...]]:
-    """Return every node but the root by the ranks on its path, short ones first."""
-    paths: list[tuple[int, ...]] = [()]
-    for parent, rank in zip(tree.parents[1:], tree.ranks[1:], strict=True):
-        paths.append((*paths[parent], rank))
-    return sorted(paths[1:], key=lambda path: (len(path), path))
 
 
 def _rows(schedule: Schedule) -> list[list[int]]:

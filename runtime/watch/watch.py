@@ -84,6 +84,7 @@ class Watch:
         self._last: RoundSetup | None = None
         self._texts = self._rounds = self._told = self._lossy = 0
         self._faulty: dict[str, set[str]] = {}  # what went wrong, by drafter; "" is the verification
+        self._given_up: set[str] = set()  # drafters; every call's decoder gives them up anew
         self._unwritten = ""
         if writer is not None:
             weakref.finalize(self, _write_rest, self._ledger, writer)
@@ -107,7 +108,7 @@ class Watch:
         self._texts += len(done.finished)
         if done.faults:
             self._note_faults(done, lane)
-        if is_settled and is_timed(done):
+        if is_settled and not done.is_behind and is_timed(done):
             self._judge(cell, lane, done, tokens)
         elif cell.guard is not None and not is_settled:
             cell.guard.note_change()
@@ -178,8 +179,10 @@ class Watch:
         for fault in done.faults:
             source = fault.drafter or ""
             known, kind = self._faulty.setdefault(source, set()), NUMBER.sub("#", fault.reason)
-            if fault.is_last or (kind not in known and len(known) < MOST_TOLD):
+            is_new = kind not in known and len(known) < MOST_TOLD
+            if is_new or (fault.is_last and source not in self._given_up):
                 known.add(kind)
+                self._given_up |= {source} if fault.is_last else set()
                 self._tell_of(lane, "fault", f"{source or 'the verification'}: {fault.reason}")
 
     def _tell_of(self, lane: Lane, kind: Kind, message: str) -> None:

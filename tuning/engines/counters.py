@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any, Literal, get_args
 
 from ...errors import RequestError, SpectuneError
@@ -23,6 +24,7 @@ CounterFormat = Literal["sglang-bench", "sglang-sps", "vllm-metrics", "trtllm-be
 FORMATS: tuple[CounterFormat, ...] = get_args(CounterFormat)
 SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+MEASURED = ("acc_length", "step_time")  # by a line of SGLang's tool
 SLACK = 1e-3  # by which a rate may exceed the one before it: engines round to three digits
 MOST_MOVED = 0.1  # of a round's tokens: a test holds noise of separate runs, of 8,192 tokens each, to less
 TOLD_MOVE = 5e-4  # less is 0.000 in a note: lengths are rounded to three digits
@@ -180,13 +182,24 @@ def _sglang_bench(text: str) -> Counted:
         raise RequestError("there is no line in it; run bench_speculative.py with --output")
     found = []
     for batch in sorted({int(row["batch_size"]) for row in rows}):
-        own = [row for row in rows if int(row["batch_size"]) == batch and int(row["steps"]) > 0]
+        own = _joined([row for row in rows if int(row["batch_size"]) == batch and int(row["steps"]) > 0])
         chains = {int(row["steps"]): float(row["acc_length"]) for row in own if int(row["topk"]) == 1}
         measured = _differences(chains, batch)
         fitted = _falling(measured, batch)
         moves = [abs(after - before) for before, after in zip(measured, fitted, strict=True)]
         found += [_benched(row, batch, fitted, moves) for row in own]
     return Counted(acceptance=tuple(found))
+
+
+def _joined(rows: Sequence[Json]) -> list[Json]:
+    """Return one row per server that was tried: several runs of the tool write behind each other, and are averaged."""
+    alike: dict[tuple[int, int, int], list[Json]] = {}
+    for row in rows:
+        alike.setdefault((int(row["steps"]), int(row["topk"]), int(row["num_draft_tokens"])), []).append(row)
+    return [
+        {**runs[0], "runs": len(runs), **{name: mean(float(run[name]) for run in runs) for name in MEASURED}}
+        for runs in alike.values()
+    ]
 
 
 def _differences(chains: Mapping[int, float], batch: int) -> list[float]:
@@ -244,6 +257,8 @@ def _benched(row: Json, batch: int, fitted: Sequence[float], moves: Sequence[flo
     steps, top_k, tokens = int(row["steps"]), int(row["topk"]), int(row["num_draft_tokens"])
     rates = tuple(fitted[:steps]) if top_k == 1 else ()
     notes = []
+    if row["runs"] > 1:
+        notes.append(f"the mean of {row['runs']} runs in the file")
     if top_k == 1 and len(rates) < steps:
         notes.append(f"positions beyond {len(rates)} are not told apart: steps {len(rates) + 1} were not tried")
     if top_k > 1:

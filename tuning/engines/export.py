@@ -6,10 +6,16 @@ concurrencies, and the best one may be in no cell.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
 from ...db.store import Store
 from ...errors import PlanError
+from ...planner.engines.choice import Offer, Way
 from ...planner.plans.plan import Plan
 from ...planner.plans.schedule import Place
+from ...planner.policies import ChainPolicy
 from ...planner.search.restricted import Staged
 from ...profiler.records.model import ModelIdentity
 from ...runtime.engines.rates import Rates
@@ -18,7 +24,9 @@ from .record import workload_in
 
 
 def rates_of_engine(plan: Plan, engine: str, store: Store) -> Rates:
-    """Return the prices of all ways in every cell of a plan, on the newest records of the engine it was made for.
+    """Return the prices of ways in every cell of a plan, on the newest records of the engine it was made for.
+
+    Of all ways these are the plan's own and those that one line may be, see `_sure_over_all`.
 
     Args:
         plan: that was measured in the engine.
@@ -42,13 +50,36 @@ def rates_of_engine(plan: Plan, engine: str, store: Store) -> Rates:
     _require_same_drafters(plan, dict(records.identities.drafters))
     offers = offers_of_records(request, records)
     known: dict[Staged, dict[Place, float]] = {}
+    ways = _sure_over_all(list(offers.values())) | {(cell.policy, cell.drafter) for cell in plan.cells}
     for cell in plan.cells:
         for offer in offers[cell.batch]:
-            known.setdefault(offer.way, {})[cell.batch, cell.context] = offer.tokens_per_s
+            if offer.way in ways:
+                known.setdefault(offer.way, {})[cell.batch, cell.context] = offer.tokens_per_s
     _require_own_ways(plan, known)
     regime = records.surfaces[0].regime
     note = f"speeds are of the regime {regime!r}, in which the engine was measured here"
     return Rates(known=known, is_complete=True, notes=(note, *records.notes))
+
+
+def _sure_over_all(offers: Sequence[Sequence[Offer]]) -> set[Staged]:
+    """Return the ways that one line over all concurrencies may be: timed, or surely better over all of them together.
+
+    That is better by more than an untimed length is unsure of, as `sure_of` has it for one concurrency. A chain whose
+    length nobody timed may be one, too: it lies between timed ones of its drafter, whose forwards tell most of it.
+    """
+    by_way: dict[Way, list[Offer]] = {}
+    for offer in (one for own in offers for one in own):
+        by_way.setdefault(offer.way, []).append(offer)
+    whole = {way: own for way, own in by_way.items() if len(own) == len(offers)}
+    timed = {way for way, own in whole.items() if all(offer.is_timed for offer in own)}
+    best = max(_mean_log(whole[way]) for way in timed)
+    sure = {way for way, own in whole.items() if _mean_log(own, is_sure=True) > best}
+    return timed | sure | {way for way in whole if isinstance(way[0], ChainPolicy)}
+
+
+def _mean_log(offers: Sequence[Offer], *, is_sure: bool = False) -> float:
+    """Return the mean logarithm of speeds; with `is_sure` of what is left of them by their error."""
+    return fmean(math.log(offer.tokens_per_s * (1.0 - offer.cost.error * is_sure)) for offer in offers)
 
 
 def _require_same_drafters(plan: Plan, held: dict[str, ModelIdentity]) -> None:

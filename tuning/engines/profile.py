@@ -3,10 +3,11 @@
 Few settings are timed, in one race: plain decoding, every drafter at its longest, every search for n-grams at two
 lengths; and other lengths of a drafter that may come out ahead. From them and the drafters' traces every other setting
 is priced (`planner/engines/choice.py`). What comes out ahead then races plain decoding, so that a plan's own choice
-rests on its own careful measurement. A machine's arithmetic slows down and its memory does not, or the other way round:
-settings that were timed minutes apart would be told apart by that. All of it lies in the store as surfaces whose role
-is "round:WHO" and whose regime is the engine's on the workload (`workload.py`): milliseconds of a round that drafts as
-the recorded texts let it (`mix.py`). A plan reads what searches for n-grams took as one curve (`pooling.py`).
+rests on its own careful measurement, and on that of another length of the same source. A machine's arithmetic slows
+down and its memory does not, or the other way round: settings that were timed minutes apart would be told apart by
+that. All of it lies in the store as surfaces whose role is "round:WHO" and whose regime is the engine's on the workload
+(`workload.py`): milliseconds of a round that drafts as the recorded texts let it (`mix.py`). A plan reads what searches
+for n-grams took as one curve (`pooling.py`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ LENGTHS = (2, 8)  # of every drafter: the longest first, the others where one of
 NEAR = 0.75  # of the best promise: other lengths of a drafter this near are timed, too
 CLOSE = 0.9  # of the best promise: settings this near are timed with care
 MOST_REFINED = 2  # of them, one of everybody who drafts, per concurrency
-MOST_OFTEN = 2  # as many turns of few sequences as of many, at most
+MOST_OFTEN = 3  # as many turns of few sequences as of many, at most
+ALONE = 2  # as many where no more sequences are asked for
 Source = tuple[str | None, bool]
 
 
@@ -164,7 +166,8 @@ def _timed(
 
 def _turns_at(concurrency: int, request: EngineRequest) -> int:
     """Return how many turns a race takes: those of few sequences are short, and as noisy as they are short."""
-    return request.turns * min(MOST_OFTEN, max(request.concurrencies) // concurrency)
+    most = max(request.concurrencies)
+    return request.turns * (ALONE if most == min(request.concurrencies) else min(MOST_OFTEN, most // concurrency))
 
 
 def _first_ways(request: EngineRequest, engine: MeasuredEngine) -> list[Way]:
@@ -200,15 +203,22 @@ def _near(stall: Stable, maker: SurfaceMaker, concurrency: int, request: EngineR
 
 
 def _ahead(stall: Stable, maker: SurfaceMaker) -> list[Key]:
-    """Return settings whose promise is near the best one of their concurrency, the best first."""
+    """Return settings whose promise is near the best one of their concurrency, the best first, and its rival."""
     found: list[Key] = []
     for concurrency, offers in _offers(stall, maker, CLOSE).items():
         by_source: dict[Source, list[Offer]] = {}
         for offer in offers:
             by_source.setdefault(who_drafts(offer.way), []).append(offer)
-        best = [_best_of(own) for own in by_source.values()]
-        found += [(concurrency, setting_of(maker.engine, way)) for way in best[:MOST_REFINED]]
+        best = [_best_of(own) for own in by_source.values()][:MOST_REFINED]
+        best += _rivals(best[0], by_source[who_drafts(best[0])])
+        found += [(concurrency, setting_of(maker.engine, way)) for way in best]
     return found
+
+
+def _rivals(way: Way, offers: Sequence[Offer]) -> list[Way]:
+    """Return the best way of the same source with another length that was timed; none where no such one is near."""
+    length = way[0].max_verify_tokens
+    return [one.way for one in offers if one.is_timed and one.way[0].max_verify_tokens != length][:1]
 
 
 def _best_of(offers: Sequence[Offer]) -> Way:

@@ -22,6 +22,7 @@ from ...runtime.engines.measured import EngineCounters, Load, MeasuredEngine, Ru
 from ...runtime.engines.setting import Setting
 
 SETTLE_S = 0.03  # threads of an engine that has just answered stop polling
+WARM_UP_TOKENS = 8  # of a text that is thrown away: first rounds allocate, and an engine meets their shapes first
 BUSY = 256  # rows and columns of what cores multiply meanwhile
 Key = tuple[int, Setting | None]  # concurrency and setting
 Prompts = Sequence[tuple[int, ...]]
@@ -71,7 +72,7 @@ class Stable:
         return self._running[key].counters()
 
     def take(self, keys: Sequence[Key], prompts: Prompts, *, turns: int, seed: int = 0) -> None:
-        """Let every setting decode in turns.
+        """Let every setting decode in turns; one that was just started decodes a little before, which nobody counts.
 
         Args:
             keys: which settings.
@@ -86,8 +87,12 @@ class Stable:
         if len(prompts) < most:
             raise RequestError(f"{len(prompts)} prompts do not fill {most} sequences; give more, or fewer sequences")
         order = random.Random(seed)
-        for key in keys:
+        fresh = [key for key in keys if key not in self._running]
+        for key in fresh:
             self.start(key)
+        for key in fresh:  # all are started: what starting leaves behind slows none more than another
+            self._running[key].decode(prompts[-key[0] :], min(self.new_tokens, WARM_UP_TOKENS))
+            settle()
         for _ in range(turns):
             field_ = list(keys)
             order.shuffle(field_)

@@ -1,0 +1,142 @@
+"""Decoders for a plan, with as many of its drafters as can be made and find memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..errors import DeviceError, ModelError
+from ..planner.inputs import LOOKUP
+from ..planner.policies import StackPolicy, TreePolicy, drafting
+from ..planner.text.state import load_kernels
+from .decoder import Decoder
+from .drafters.head import model_drafter
+from .drafters.hybrid import HybridDrafter
+from .drafters.lookup import LookupDrafter
+from .drafters.protocol import Drafter
+from .drafters.stack import stack_drafter
+from .faults import is_out_of_memory, reason_of
+from .models.forward import CausalModel
+from .models.tapped import tapped_for
+from .pad import PivotJudge
+from .setup import RoundSetup, Schedule, draft_room
+
+CRAMPED = "it does not fit into memory beside the target: {error}"
+PATIENCE = 16  # calls before a drafter that found no memory is tried again
+
+
+@dataclass(slots=True)
+class HeldDecoder:
+    """A decoder and what it has room for."""
+
+    decoder: Decoder
+    slots: int
+    longest: int  # tokens of a text
+    is_cramped: bool  # whether a drafter found no memory: it may find some later
+    calls: int = 0  # that it served again
+
+    def serves(self, slots: int, longest: int) -> bool:
+        """Whether it is idle, nothing has failed in it, and it has as many slots and room enough."""
+        is_free = not self.decoder.running and self.decoder.is_faultless
+        is_able = not self.is_cramped or self.calls < PATIENCE
+        return is_free and is_able and self.slots == slots and self.longest >= longest
+
+
+@dataclass(slots=True)
+class _Made:
+    """The drafters of one attempt by name, and why others are not among them."""
+
+    drafters: dict[str, Drafter] = field(default_factory=lambda: {LOOKUP: LookupDrafter()})
+    refused: dict[str, str] = field(default_factory=dict)  # not to be had of these models
+    cramped: dict[str, str] = field(default_factory=dict)  # no memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DecoderMaker:
+    """What all decoders of a generator have in common.
+
+    Attributes:
+        target: that verifies.
+        models: what drafts, by name.
+        setups: that the schedule may ask for.
+        schedule: of the rounds.
+        judges: of lossy rules, by name.
+        allow_lossy: whether lossy policies run.
+    """
+
+    target: CausalModel
+    models: Mapping[str, CausalModel]
+    setups: tuple[RoundSetup, ...]
+    schedule: Schedule
+    judges: Mapping[str, PivotJudge]
+    allow_lossy: bool
+
+    def make(self, slots: int, longest: int) -> HeldDecoder:
+        """Return a new decoder. A drafter that cannot be made, or finds no memory, is left out; its rounds tell why.
+
+        Where the target's own cache finds none beside them, drafters are left out from the last of the plan on.
+
+        Raises:
+            DeviceError: it finds none at all.
+        """
+        load_kernels(setup.policy for setup in self.setups)
+        capacity = longest + draft_room(self.setups, slots)
+        yielding: dict[str, str] = {}  # drafters that are left out for the target's sake, and why
+        while True:
+            made = self._made(yielding, slots, capacity)
+            try:
+                decoder = self._decoder(made, slots, capacity, made.refused | made.cramped | yielding)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                last = next((name for name in reversed(made.drafters) if name != LOOKUP), None)
+                if last is None:
+                    raise DeviceError(
+                        f"{slots} sequences of {capacity} tokens, draft nodes among them, do not fit into memory: "
+                        f"{reason_of(error)}; decode fewer at once, or shorter texts"
+                    ) from error
+                yielding[last] = CRAMPED.format(error=reason_of(error))
+                continue
+            return HeldDecoder(decoder, slots, longest, is_cramped=bool(made.cramped or yielding))
+
+    def _made(self, without: Iterable[str], slots: int, capacity: int) -> _Made:
+        """Return the drafters of the plan but some."""
+        made, left_out = _Made(), set(without)
+        for setup in self.setups:
+            name = setup.drafter
+            if name is None or name in left_out or name in made.drafters:
+                continue
+            try:
+                made.drafters |= self._drafter(name, setup.policy, slots, capacity)
+            except ModelError as error:
+                made.refused[name] = reason_of(error)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                made.cramped[name] = CRAMPED.format(error=reason_of(error))
+        return made
+
+    def _drafter(self, name: str, policy: TreePolicy, slots: int, capacity: int) -> dict[str, Drafter]:
+        """Return a drafter by its name; nothing where its models are not here, which the decoder reports as a fault."""
+        drafts = drafting(policy)
+        models = drafts.models if isinstance(drafts, StackPolicy) else (name,)
+        if not set(models) <= set(self.models):
+            return {}
+        if isinstance(drafts, StackPolicy):
+            return {name: stack_drafter(drafts, self.models, slots=slots, capacity=capacity)}
+        return {name: HybridDrafter(model_drafter(self.models[name], slots=slots, capacity=capacity))}
+
+    def _decoder(self, made: _Made, slots: int, capacity: int, absent: Mapping[str, str]) -> Decoder:
+        planned = [self.models[name] for name in made.drafters if name in self.models]
+        asked = {setup.classifier for setup in self.setups}
+        judges = {name: judge for name, judge in self.judges.items() if name in asked}
+        return Decoder(
+            tapped_for(self.target, planned, also=(judge.reads for judge in judges.values())),
+            made.drafters,
+            self.schedule,
+            slots=slots,
+            capacity=capacity,
+            allow_lossy=self.allow_lossy,
+            judges=judges,
+            absent=absent,
+        )

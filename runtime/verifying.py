@@ -1,0 +1,138 @@
+"""Verify drafts in one forward of the target: lay them out, draw, and commit what stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Many
+
+from ..planner.growth.draft import DraftBatch
+from ..planner.policies import LossyPolicy, ResumedPolicy
+from .cache import KeyValueCache
+from .committed import Committed, accepted, commit
+from .drafters.lookup import roots_of
+from .drafters.protocol import Drafter
+from .draws import best_tokens, drawn_from, scored
+from .faults import Fault, is_out_of_memory, reason_of
+from .fed_trees import FedTrees
+from .layout import Masks
+from .lossy_round import LossyRound, refusal
+from .models.forward import CausalModel, LeftStates
+from .models.graphed import GraphedModel
+from .pad import PivotJudge
+from .requests import Sequence, are_greedy
+from .resumed import logits_of, states_left
+from .setup import RoundSetup
+from .stopwatch import LAID_OUT, VERIFIED, Stopwatch
+
+
+class Verifying:
+    """The target of a decoder at work on drafts."""
+
+    def __init__(
+        self,
+        target: CausalModel,
+        cache: KeyValueCache,
+        masks: Masks,
+        seen_in: Callable[[int], int] | None,
+        drafters: Mapping[str, Drafter],
+        *,
+        judges: Mapping[str, PivotJudge],
+        allow_lossy: bool,
+        faults: list[Fault],
+        watch: Stopwatch,
+    ) -> None:
+        """Take what belongs to one decoder.
+
+        Args:
+            target: that verifies.
+            cache: of the target.
+            masks: as large as the cache.
+            seen_in: the positions of it in sight where so many are needed, see `seen_by`.
+            drafters: by name; exits among them leave states that a verification goes on from.
+            judges: that lossy policies ask, by name.
+            allow_lossy: whether these run at all.
+            faults: where what goes wrong is told.
+            watch: that times the round.
+        """
+        self.forwards = 0  # of the target
+        self._target, self._cache, self._masks, self._seen_in = target, cache, masks, seen_in
+        self._drafters, self._judges, self._allow_lossy = drafters, judges, allow_lossy
+        self._faults, self._watch = faults, watch
+
+    def verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> Committed:
+        """Return what was emitted; where a tree does not fit, its root alone is verified."""
+        fed = setup.padded(max(draft.sizes.tolist()))
+        lossy = self._loosely(setup)
+        try:
+            return self._verify_tree(batch, draft, fed, setup, lossy)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error) or fed == 1:
+                raise
+            self._faults.append(Fault(drafter=None, reason=reason_of(error)))
+        return self._verify_tree(batch, roots_of(len(batch)), 1, setup)
+
+    def _loosely(self, setup: RoundSetup) -> LossyPolicy | None:
+        """Return the lossy policy of a round, None where it is lossless or has to be."""
+        policy = setup.policy
+        if not isinstance(policy, LossyPolicy):
+            return None
+        reason = refusal(policy, self._judges, self._cache, is_allowed=self._allow_lossy)
+        if reason is not None:
+            self._faults.append(Fault(drafter=None, reason=f"{policy.label} is verified without loss: {reason}"))
+            return None
+        return policy
+
+    def _left(self, batch: Many[Sequence], draft: DraftBatch, fed: int, setup: RoundSetup) -> LeftStates | None:
+        """Return the states that a verification goes on from; None where it reads all nodes by all layers."""
+        if not isinstance(setup.policy, ResumedPolicy) or not draft.widths:
+            return None
+        try:
+            return states_left(self._target, self._drafters[setup.drafter or ""], batch, draft, fed)
+        except Exception as error:  # whatever is wrong with an exit, the target reads its drafts by itself
+            reason = f"{setup.policy.label} is verified by all layers: {reason_of(error)}"
+            self._faults.append(Fault(drafter=setup.drafter, reason=reason))
+        return None
+
+    def _verify_tree(
+        self,
+        batch: Many[Sequence],
+        draft: DraftBatch,
+        fed: int,
+        setup: RoundSetup,
+        lossy: LossyPolicy | None = None,
+    ) -> Committed:
+        trees = FedTrees(batch, draft, fed)
+        self._cache.require(max(trees.contexts) + fed)
+        step = trees.laid_out(self._masks, self._seen_in)
+        self._watch.mark(LAID_OUT)
+        self.forwards += 1
+        left, is_greedy = self._left(batch, draft, fed, setup), are_greedy(s.request for s in batch)
+        if lossy is None and isinstance(self._target, GraphedModel) and is_greedy:
+            draws = self._target.best(step, self._cache)
+            self._watch.mark(VERIFIED)
+            return self._kept(batch, draft, draws, fed)
+        logits = logits_of(self._target, step, self._cache, left)
+        if logits.device.type == "cpu":
+            self._watch.mark(VERIFIED)
+        scores = logits if is_greedy else scored(logits, batch, trees.paths)
+        draws = best_tokens(scores) if is_greedy else drawn_from(scores, batch, trees.depths)
+        if logits.device.type != "cpu":  # a GPU's forward ends behind its call; the draws tell that it has
+            self._watch.mark(VERIFIED)
+        loosely = None
+        if lossy is not None:
+            found = {"logits": logits, "scores": scores}
+            loosely = LossyRound(lossy, self._judges, **found, cache=self._cache, contexts=trees.contexts)
+        return self._kept(batch, draft, draws, fed, loosely)
+
+    def _kept(
+        self,
+        batch: Many[Sequence],
+        draft: DraftBatch,
+        draws: list[list[int]],
+        fed: int,
+        loosely: LossyRound | None = None,
+    ) -> Committed:
+        """Move the keys of what is accepted together, then commit it: where memory fails, nothing is committed yet."""
+        stands = accepted(batch, draft, draws, loosely)
+        self._cache.keep(stands.moves(batch))
+        return commit(batch, draft, stands, fed)

@@ -1,0 +1,108 @@
+"""Sessions whose steps are broken off: what somebody stops anywhere goes on with the next step, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spectune.runtime import decoder as decoder_file
+from spectune.runtime import verifying as verifying_file
+from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafting import Drafting
+from spectune.runtime.generation import Event
+from spectune.runtime.serving import Session
+from spectune.runtime.setup import PLAIN, always
+from spectune.runtime.transcript import Transcript
+from spectune.runtime.verifying import Verifying
+
+from .test_runtime_serving import SETTINGS, TARGET, TOKENIZER, alone, ends, generator, output, submitted
+
+pytestmark = pytest.mark.lossless
+
+PLACES: dict[str, tuple[object, str]] = {
+    "a prompt's first token is drawn": (decoder_file, "draw"),
+    "drafters hear of sequences": (Drafting, "keep_up"),
+    "drafts are verified": (Verifying, "verify"),
+    "a round is committed": (verifying_file, "commit"),
+    "texts are read": (Transcript, "read"),
+    "a sequence leaves": (Decoder, "_leave"),
+}
+
+
+def broken_off(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, at: int) -> Callable[[], int]:
+    """Let somebody press Ctrl-C when a function is called for the `at`-th time; return how often that happened."""
+    called, real = [0], getattr(owner, name)
+
+    def pressed(*values: Any, **named: Any) -> Any:
+        called[0] += 1
+        if called[0] == at:
+            raise KeyboardInterrupt
+        return real(*values, **named)
+
+    monkeypatch.setattr(owner, name, pressed)
+    return lambda: int(called[0] >= at)
+
+
+def run_through(session: Session) -> tuple[list[Event], int]:
+    events, breaks = [], 0
+    while not session.is_idle:
+        try:
+            events += session.step()
+        except KeyboardInterrupt:
+            breaks += 1
+    return events, breaks
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("kind", ["chain", "lookup"])
+def test_a_step_that_is_broken_off_loses_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, kind: str, where: str, at: int
+) -> None:
+    expected = [output(alone(place)) for place in range(6)]
+    session = generator(kind).session(slots=3, longest=64, prefill_tokens=2)
+    submitted(session, range(6))
+    happened = broken_off(monkeypatch, *PLACES[where], at)
+    events, breaks = run_through(session)
+    assert breaks == happened() == 1
+    assert [output(ends(events)[place]) for place in range(6)] == expected
+    for place in range(6):
+        assert "".join(event.piece for event in events if event.handle == place) == expected[place][0]
+
+
+def test_a_prompt_s_reading_that_is_broken_off_behind_its_end_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where somebody holds the decoder itself."""
+    decoder = Decoder(TARGET, {}, always(PLAIN), slots=2, capacity=64)
+    session = Session(decoder, TOKENIZER, longest=64)
+    request = session._jobs[session.submit("not to be or", SETTINGS[0])].request
+    reading = decoder.begin(request)
+    broken_off(monkeypatch, decoder_file, "draw", 1)
+    with pytest.raises(KeyboardInterrupt):
+        decoder.read_on(reading, 99)
+    assert reading.left == len(request.prompt) and not decoder.running
+    decoder.read_on(reading, 99)
+    assert decoder.running == [reading.sequence] and len(reading.sequence.tokens) == len(request.prompt) + 1
+
+
+@pytest.mark.parametrize(("reads_behind", "expected"), [(False, [False] * 4), (True, [True, True, False, False])])
+def test_rounds_behind_a_prompt_that_a_device_still_reads_say_so(reads_behind: bool, expected: list[bool]) -> None:
+    decoder = Decoder(TARGET, {}, always(PLAIN), slots=2, capacity=64)
+    session = Session(decoder, TOKENIZER, longest=64)
+    decoder._reads_behind = reads_behind  # as where the target lies on a GPU
+    for _ in range(2):
+        decoder.admit(session._jobs[session.submit("not to be or", SETTINGS[0])].request)
+        assert [decoder.step().is_behind for _ in range(4)] == expected
+
+
+def test_what_ended_in_a_step_that_was_broken_off_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = generator("plain").session(slots=1, longest=64)
+    (handle,) = submitted(session, range(1, 2))
+    with monkeypatch.context() as patched:
+        broken_off(patched, Transcript, "finish", 1)
+        with pytest.raises(KeyboardInterrupt):
+            list(session.events())
+    session.cancel(handle)
+    (event,) = session.step()
+    assert output(event.completion) == output(alone(1)) and session.is_idle
