@@ -138,9 +138,9 @@ class Decoder:
             self._reading = None
 
     def abandon(self, reading: Reading) -> None:
-        """Forget a prompt that was begun."""
-        assert reading is self._reading
-        self._reading = None
+        """Forget a prompt that was begun, where it has not joined."""
+        if reading is self._reading:
+            self._reading = None
 
     def _read_on(self, reading: Reading, most: int) -> None:
         self._behind = BEHIND if self._reads_behind else 0

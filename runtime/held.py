@@ -96,6 +96,7 @@ class DecoderMaker:
                         f"{reason_of(error)}; decode fewer at once, or shorter texts"
                     ) from error
                 yielding[last] = CRAMPED.format(error=reason_of(error))
+                del made  # its caches make room for the next ones
                 continue
             return HeldDecoder(decoder, slots, longest, is_cramped=bool(made.cramped or yielding))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
@@ -14,9 +13,9 @@ from .decoder import Decoder
 from .faults import is_out_of_memory, reason_of
 from .generation import Completion, Event, FinishReason, GenerationSettings
 from .images import PromptLike
+from .job import Job
 from .layout import PREFILL_TOKENS
 from .models.gallery import Gallery
-from .prefill import Reading
 from .prompt_ids import request_of
 from .requests import Request, Sequence
 from .transcript import Transcript
@@ -24,25 +23,6 @@ from .watch.protocol import RoundObserver
 
 DEFAULTS = GenerationSettings()
 ALL = 2**62  # tokens of prompts: of all of them
-
-
-@dataclass(slots=True)
-class _Job:
-    """One request that has not ended."""
-
-    handle: int
-    request: Request  # its images are shown once it has a sequence
-    transcript: Transcript
-    is_read: bool  # after every round, and not only at the end
-    reading: Reading | None = None  # of a prompt that is read while others are decoded
-    sequence: Sequence | None = None  # None while it waits
-    rounds: int = 0
-    untold: str = ""  # shown by the transcript and in no event yet
-
-    @property
-    def tokens(self) -> Many[int]:
-        """The prompt and what was emitted."""
-        return self.request.prompt if self.sequence is None else self.sequence.tokens
 
 
 class Session:
@@ -85,10 +65,12 @@ class Session:
         self._longest, self._piecewise, self._observer = longest, piecewise, observer
         self._gallery, self._ends, self._prefill_tokens = gallery, ends, prefill_tokens
         self._submitted = 0
-        self._jobs: dict[int, _Job] = {}
-        self._waiting: deque[_Job] = deque()
+        self._jobs: dict[int, Job] = {}
+        self._waiting: deque[Job] = deque()
         self._untold: list[Event] = []  # to be told by the next step
-        self._due: list[tuple[_Job, Sequence]] = []  # in a round whose news are not all read yet, the next one last
+        self._due: list[
+            tuple[Job, Sequence, int]
+        ] = []  # whose news are not read, with tokens before; the next one last
         self._cramped_at: int | None = None  # sequences beside which the next request found no memory
 
     @property
@@ -115,7 +97,7 @@ class Session:
             )
         handle, self._submitted = self._submitted, self._submitted + 1
         transcript = Transcript(self._tokenizer, len(request.prompt), stop)
-        job = _Job(handle, request, transcript, is_read=self._piecewise or bool(stop))
+        job = Job(handle, request, transcript, is_read=self._piecewise or bool(stop))
         self._jobs[handle] = job
         self._waiting.append(job)
         return handle
@@ -136,11 +118,11 @@ class Session:
             self._abandon(job)
             self._cramped_at = None  # it may be the one that found no memory
         elif job.sequence.is_finished:  # in a step that was broken off
-            self._untold += self._news(job, job.sequence)
+            self._tell(job, job.sequence, self._untold)
             return
         else:
             self._let_go(job.sequence)
-        self._untold.append(self._ended(job, "cancelled"))
+        self._end(job, "cancelled", self._untold)
 
     def step(self) -> list[Event]:
         """Let waiting requests join, run one round, and return what became known since the last step.
@@ -179,6 +161,7 @@ class Session:
                 left -= self._read(job, left)
             except BaseException as error:
                 self._abandon(job)
+                self._adopt(job)
                 if not isinstance(error, Exception) or self._waits_for_images(job, error):
                     raise
                 is_cramped = is_out_of_memory(error)
@@ -186,17 +169,17 @@ class Session:
                     self._cramped_at = len(self._decoder.running)
                     return
                 self._waiting.popleft()
-                events.append(self._ended(job, "failed", reason_of(error)))
+                self._end(job, "failed", events, reason_of(error))
                 if not is_cramped:
                     raise
                 continue
             if job.sequence is not None:
-                self._waiting.popleft()
-                events += self._news(job, job.sequence)
+                self._welcome(job, job.sequence)
+                self._catch_up(events)
             if self._piecewise and self._decoder.running:
                 left = min(left, self._prefill_tokens)
 
-    def _read(self, job: _Job, most: int) -> int:
+    def _read(self, job: Job, most: int) -> int:
         """Read so much of a request's prompt at most, and let it join behind the last token; return how much it was."""
         if job.reading is None:
             if self._gallery is not None:
@@ -212,12 +195,24 @@ class Session:
             return before
         return before - job.reading.left
 
-    def _abandon(self, job: _Job) -> None:
+    def _abandon(self, job: Job) -> None:
         if job.reading is not None:
             self._decoder.abandon(job.reading)
             job.reading = None
 
-    def _may_join(self, job: _Job) -> bool:
+    def _adopt(self, job: Job) -> None:
+        """Take a request for joined whose sequence is in the batch: only what came behind that was broken off."""
+        sequence = next((one for one in self._decoder.running if one.index == job.handle), None)
+        if sequence is not None:
+            job.sequence = sequence
+            self._welcome(job, sequence)
+
+    def _welcome(self, job: Job, sequence: Sequence) -> None:
+        """Let a request that waited first of all tell what its first token is."""
+        self._due.append((job, sequence, len(sequence.tokens)))
+        self._waiting.popleft()
+
+    def _may_join(self, job: Job) -> bool:
         """Whether a request has room and memory, as far as is known, and its images fit or never will better."""
         if job.reading is not None:
             return True
@@ -233,10 +228,8 @@ class Session:
         jobs = [(self._jobs[sequence.index], sequence) for sequence in self._decoder.running]
         if not jobs:
             return
-        self._due = jobs[::-1]
+        self._due = [(job, sequence, len(sequence.tokens)) for job, sequence in reversed(jobs)]
         done = self._decoder.step()
-        for job, _ in jobs:
-            job.rounds += 1
         self._catch_up(events)
         if self._observer is not None:  # last: whatever it raises, all is told
             self._observer.note(done)
@@ -244,39 +237,43 @@ class Session:
     def _catch_up(self, events: list[Event]) -> None:
         """Tell what a round emitted; of one that was broken off, what it had committed."""
         while self._due:
-            job, sequence = self._due[-1]
+            job, sequence, before = self._due[-1]
             if sequence.is_finished:
                 self._let_go(sequence)
             if job.handle in self._jobs:
-                events += self._news(job, sequence)
+                job.rounds += len(sequence.tokens) > before
+                self._due[-1] = job, sequence, len(sequence.tokens)
+                self._tell(job, sequence, events)
             self._due.pop()
 
-    def _waits_for_images(self, job: _Job, error: Exception) -> bool:
+    def _waits_for_images(self, job: Job, error: Exception) -> bool:
         """Whether a request cannot be read because others than this session's hold images."""
         is_about_images = isinstance(error, RequestError) and self._gallery is not None
         return is_about_images and self._gallery is not None and len(set(job.request.images)) <= self._gallery.room
 
-    def _news(self, job: _Job, sequence: Sequence) -> list[Event]:
-        """Return what a request's newest tokens tell; let it leave where its text ends in them."""
+    def _tell(self, job: Job, sequence: Sequence, events: list[Event]) -> None:
+        """Tell what a request's newest tokens add; let it leave where its text ends in them."""
         if sequence.is_finished:
-            return [self._ended(job, "stop" if sequence.is_stopped else "length")]
+            self._end(job, "stop" if sequence.is_stopped else "length", events)
+            return
         if job.is_read:
-            job.untold += job.transcript.read(sequence.tokens)
+            job.transcript.read(sequence.tokens)
         if job.transcript.end is not None:
             self._let_go(sequence)
-            return [self._ended(job, "stop")]
-        if not self._piecewise or not job.untold:
-            return []
-        piece, job.untold = job.untold, ""
-        return [Event(handle=job.handle, piece=piece)]
+            self._end(job, "stop", events)
+        elif self._piecewise and job.told < len(job.transcript.text):
+            event = Event(handle=job.handle, piece=job.transcript.text[job.told :])
+            job.told = len(job.transcript.text)
+            events.append(event)
 
     def _let_go(self, sequence: Sequence) -> None:
         """Let a sequence leave the batch; in a step that was broken off it may have left."""
         if any(running is sequence for running in self._decoder.running):
             self._decoder.cancel(sequence)
 
-    def _ended(self, job: _Job, reason: FinishReason, error: str = "") -> Event:
-        piece = job.untold + job.transcript.finish(job.tokens)
+    def _end(self, job: Job, reason: FinishReason, events: list[Event], error: str = "") -> None:
+        """Tell the rest of a request and forget it."""
+        job.transcript.finish(job.tokens)
         end = job.transcript.end
         emitted = tuple(job.tokens[len(job.request.prompt) : end])
         places = () if job.sequence is None else job.sequence.lossy
@@ -288,7 +285,8 @@ class Session:
             lossy=tuple(place for place in places if place < len(emitted)),
             error=error,
         )
-        del self._jobs[job.handle]
+        event = Event(handle=job.handle, piece=job.transcript.text[job.told :], completion=completion)
         if self._gallery is not None and not job.request.images:
             self._gallery.release(job.request.prompt, self)
-        return Event(handle=job.handle, piece=piece, completion=completion)
+        del self._jobs[job.handle]
+        events.append(event)

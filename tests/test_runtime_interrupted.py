@@ -10,36 +10,50 @@ import pytest
 from spectune.runtime import decoder as decoder_file
 from spectune.runtime import verifying as verifying_file
 from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafting import Drafting
-from spectune.runtime.generation import Event
+from spectune.runtime.generation import Event, GenerationSettings
 from spectune.runtime.serving import Session
 from spectune.runtime.setup import PLAIN, always
 from spectune.runtime.transcript import Transcript
 from spectune.runtime.verifying import Verifying
 
-from .test_runtime_serving import SETTINGS, TARGET, TOKENIZER, alone, ends, generator, output, submitted
+from .test_runtime_serving import PROMPTS, SETTINGS, TARGET, TOKENIZER, alone, ends, generator, output, submitted
 
 pytestmark = pytest.mark.lossless
 
 PLACES: dict[str, tuple[object, str]] = {
     "a prompt's first token is drawn": (decoder_file, "draw"),
+    "a prompt is read": (Decoder, "read_on"),
+    "a sequence joins": (Decoder, "admit"),
     "drafters hear of sequences": (Drafting, "keep_up"),
+    "a drafter's cache moves": (ModelDrafter, "move"),
     "drafts are verified": (Verifying, "verify"),
     "a round is committed": (verifying_file, "commit"),
     "texts are read": (Transcript, "read"),
+    "texts end": (Transcript, "finish"),
     "a sequence leaves": (Decoder, "_leave"),
 }
 
 
-def broken_off(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, at: int) -> Callable[[], int]:
-    """Let somebody press Ctrl-C when a function is called for the `at`-th time; return how often that happened."""
+def broken_off(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, at: int, *, is_done: bool = False
+) -> Callable[[], int]:
+    """Let somebody press Ctrl-C when a function is called for the `at`-th time; return how often that happened.
+
+    With `is_done` it has done its work by then, and its caller does not hear of it.
+    """
     called, real = [0], getattr(owner, name)
 
     def pressed(*values: Any, **named: Any) -> Any:
         called[0] += 1
-        if called[0] == at:
+        is_now = called[0] == at
+        if is_now and not is_done:
             raise KeyboardInterrupt
-        return real(*values, **named)
+        found = real(*values, **named)
+        if is_now:
+            raise KeyboardInterrupt
+        return found
 
     monkeypatch.setattr(owner, name, pressed)
     return lambda: int(called[0] >= at)
@@ -55,21 +69,26 @@ def run_through(session: Session) -> tuple[list[Event], int]:
     return events, breaks
 
 
+@pytest.mark.parametrize("is_done", [False, True])
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("kind", ["chain", "lookup"])
 def test_a_step_that_is_broken_off_loses_and_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch, kind: str, where: str, at: int
+    monkeypatch: pytest.MonkeyPatch, kind: str, where: str, at: int, is_done: bool
 ) -> None:
     expected = [output(alone(place)) for place in range(6)]
     session = generator(kind).session(slots=3, longest=64, prefill_tokens=2)
     submitted(session, range(6))
-    happened = broken_off(monkeypatch, *PLACES[where], at)
+    short = [session.submit(PROMPTS[0], GenerationSettings(max_new_tokens=1)) for _ in range(2)]
+    happened = broken_off(monkeypatch, *PLACES[where], at, is_done=is_done)
     events, breaks = run_through(session)
-    assert breaks == happened() == 1
-    assert [output(ends(events)[place]) for place in range(6)] == expected
+    assert breaks == happened()
+    done = ends(events)
+    assert [output(done[place]) for place in range(6)] == expected
+    assert [done[handle].tokens for handle in short] == [alone(0).tokens[:1]] * 2
     for place in range(6):
         assert "".join(event.piece for event in events if event.handle == place) == expected[place][0]
+    assert session._decoder.is_faultless and session._decoder._reading is None
 
 
 def test_a_prompt_s_reading_that_is_broken_off_behind_its_end_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:

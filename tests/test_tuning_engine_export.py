@@ -110,12 +110,12 @@ def test_copies_of_a_length_that_nobody_timed_are_no_line_unless_they_surely_pay
             offer(5, concurrency, 9.8, is_timed=False),
             offer(6, concurrency, 9.0, is_timed=False),
             offer(7, concurrency, 9.8, is_timed=concurrency == 4),
-            offer(3, concurrency, 9.8, is_timed=False, model=True),
+            *(offer(length, concurrency, 12.0, is_timed=length in (2, 8), model=True) for length in (1, 2, 3, 8, 9)),
         ]
         for concurrency in (1, 4)
     ]
-    lengths_found = {policy.max_verify_tokens - 1 for policy, _ in export._sure_over_all(offers)}
-    assert lengths_found == {4, 6, 3}
+    found = {(who, policy.max_verify_tokens - 1) for policy, who in export._sure_over_all(offers)}
+    assert found == {("lookup", 4), ("lookup", 6), ("small", 2), ("small", 3), ("small", 8)}
 
 
 def test_a_plan_of_one_concurrency_is_exported_as_planned(models: Models, store: Store) -> None:

@@ -46,7 +46,7 @@ class HybridDrafter:
 
     def move(self, source: int, target: int) -> None:
         """Let `target` become the slot of the sequence in `source`."""
-        self._texts[target] = self._texts.pop(source)
+        self._texts[target] = self._texts[source]
         self._model.move(source, target)
 
     def fresh(self, sequences: Many[Sequence]) -> int:

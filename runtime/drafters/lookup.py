@@ -34,7 +34,7 @@ class LookupDrafter:
 
     def move(self, source: int, target: int) -> None:
         """Let `target` become the slot of the sequence in `source`."""
-        self._texts[target] = self._texts.pop(source)
+        self._texts[target] = self._texts[source]
 
     def fresh(self, sequences: Many[Sequence]) -> int:
         """Return 0: nothing is read into a model."""

@@ -22,7 +22,7 @@ class Drafter(Protocol):
         """Take a new sequence whose prompt is committed into a slot; not part of any round."""
 
     def move(self, source: int, target: int) -> None:
-        """Let `target` become the slot of the sequence in `source`."""
+        """Let `target` become the slot of the sequence in `source`; one that was broken off is asked for again."""
 
     def fresh(self, sequences: Many[Sequence]) -> int:
         """Return the most tokens of any sequence that the next draft has to read first."""

@@ -90,7 +90,7 @@ class StackDrafter:
 
     def move(self, source: int, target: int) -> None:
         """Let `target` become the slot of the sequence in `source`."""
-        self._texts[target] = self._texts.pop(source)
+        self._texts[target] = self._texts[source]
         for level in self._levels:
             level.move(source, target)
 

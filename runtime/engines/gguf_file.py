@@ -133,10 +133,10 @@ def _require_gpt2_split(folder: Path) -> None:
         described: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))  # Any: JSON
     except (OSError, ValueError) as error:
         raise ModelError(f"{folder} has no tokenizer.json that can be read ({error}); {ELSEWHERE}") from error
-    split = described.get("pre_tokenizer") or {}
-    if described["model"]["type"] != "BPE" or split.get("type") != "ByteLevel" or not split.get("use_regex", True):
+    model, split = described.get("model") or {}, described.get("pre_tokenizer") or {}
+    if model.get("type") != "BPE" or split.get("type") != "ByteLevel" or not split.get("use_regex", True):
         raise ModelError(
-            f"the tokenizer in {folder} is {described['model']['type']} split by {split.get('type')}; "
+            f"the tokenizer in {folder} is {model.get('type')} split by {split.get('type')}; "
             f"only a byte-level BPE split as GPT-2's can be written here: {ELSEWHERE}"
         )
 

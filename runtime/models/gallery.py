@@ -69,10 +69,11 @@ class Gallery:
         if not request.images:
             return request
         places = self._placed(request.images)
-        self._holders.setdefault(holder, Counter()).update(set(places))
         moved = [place * self.tokens.size for place in places]
         ids = tuple(self._moved(token, moved) for token in request.prompt)
-        return replace(request, prompt=ids, images=())
+        shown = replace(request, prompt=ids, images=())
+        self._holders.setdefault(holder, Counter()).update(set(places))
+        return shown
 
     def release(self, prompt: Iterable[int], holder: object) -> None:
         """Let a holder need the images of a shown prompt no longer."""

@@ -7,7 +7,7 @@ concurrencies, and the best one may be in no cell.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from ...db.store import Store
@@ -21,6 +21,8 @@ from ...profiler.records.model import ModelIdentity
 from ...runtime.engines.rates import Rates
 from .plan import EnginePlanRequest, offers_of_records, records_of
 from .record import workload_in
+
+LEAST = 1e-9  # of a speed, whatever its error
 
 
 def rates_of_engine(plan: Plan, engine: str, store: Store) -> Rates:
@@ -74,12 +76,23 @@ def _sure_over_all(offers: Sequence[Sequence[Offer]]) -> set[Staged]:
     timed = {way for way, own in whole.items() if all(offer.is_timed for offer in own)}
     best = max(_mean_log(whole[way]) for way in timed)
     sure = {way for way, own in whole.items() if _mean_log(own, is_sure=True) > best}
-    return timed | sure | {way for way in whole if isinstance(way[0], ChainPolicy)}
+    return timed | sure | {way for way in whole if _is_between(way, by_way)}
+
+
+def _is_between(way: Way, offers: Mapping[Way, Sequence[Offer]]) -> bool:
+    """Return whether a way is a chain between two lengths of its drafter that were timed."""
+    policy, drafter = way
+    timed = [
+        other.length
+        for (other, who), own in offers.items()
+        if who == drafter and isinstance(other, ChainPolicy) and any(offer.is_timed for offer in own)
+    ]
+    return isinstance(policy, ChainPolicy) and min(timed, default=0) <= policy.length <= max(timed, default=0)
 
 
 def _mean_log(offers: Sequence[Offer], *, is_sure: bool = False) -> float:
     """Return the mean logarithm of speeds; with `is_sure` of what is left of them by their error."""
-    return fmean(math.log(offer.tokens_per_s * (1.0 - offer.cost.error * is_sure)) for offer in offers)
+    return fmean(math.log(offer.tokens_per_s * max(LEAST, 1.0 - offer.cost.error * is_sure)) for offer in offers)
 
 
 def _require_same_drafters(plan: Plan, held: dict[str, ModelIdentity]) -> None:

@@ -24,7 +24,7 @@ from itertools import combinations
 from ...db.store import Store
 from ...errors import RequestError
 from ...planner.engines.choice import Offer, Way, is_mapped, offers_at, source_of, sure_of
-from ...planner.policies import ChainPolicy, PlainPolicy
+from ...planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
 from ...profiler.device import detect
 from ...profiler.prompts import Prompt
 from ...profiler.records.acceptance import AcceptanceTrace
@@ -43,6 +43,7 @@ from .turns import Key, Stable, stable
 
 LENGTHS = (2, 8)  # of every drafter: the longest first, the others where one of them may be the best
 NEAR = 0.75  # of the best promise: other lengths of a drafter this near are timed, too
+LIKELY = 0.85  # of the best promise: searches for n-grams this near take more turns
 CLOSE = 0.9  # of the best promise: settings this near are timed with care
 MOST_REFINED = 2  # of them, one of everybody who drafts, per concurrency
 MOST_OFTEN = 3  # as many turns of few sequences as of many, at most
@@ -148,11 +149,10 @@ def _timed(
         ways = _first_ways(request, engine)
         progress(f"timing {len(ways) * len(request.concurrencies)} settings in turns", 0.3)
         for concurrency in request.concurrencies:
-            keys = [(concurrency, setting_of(engine, way)) for way in ways]
-            lasting = [key for key, way in zip(keys, ways, strict=True) if not isinstance(way[0], ChainPolicy)]
             few, more = math.ceil(request.turns / 3), math.ceil(_turns_at(concurrency, request) / 3)
-            stall.take(keys, prompts, turns=few, seed=request.seed)  # drafters' rounds all cost the same
-            stall.take(lasting, prompts, turns=more, seed=request.seed + 1)
+            stall.take([(concurrency, setting_of(engine, way)) for way in ways], prompts, turns=few, seed=request.seed)
+            lasting = [(concurrency, setting_of(engine, way)) for way in _copying(stall, maker, concurrency, ways)]
+            stall.take([(concurrency, None), *lasting], prompts, turns=more, seed=request.seed + 1)
             others = [(concurrency, setting_of(engine, way)) for way in _near(stall, maker, concurrency, request)]
             if others:
                 stall.take([(concurrency, None), *others], prompts, turns=few, seed=request.seed + 3)
@@ -192,6 +192,12 @@ def _spread(searches: Sequence[Way]) -> list[Way]:
         pairs = list(combinations(rising, 2))
         found += pairs[place % len(pairs)] if pairs else rising
     return found
+
+
+def _copying(stall: Stable, maker: SurfaceMaker, concurrency: int, ways: Sequence[Way]) -> list[Way]:
+    """Return the searches for n-grams that are not hopeless yet; rounds of drafters all cost the same, and wait."""
+    near = {offer.way for offer in _offers(stall, maker, LIKELY)[concurrency]}
+    return [way for way in ways if isinstance(way[0], LookupPolicy) and way in near]
 
 
 def _near(stall: Stable, maker: SurfaceMaker, concurrency: int, request: EngineRequest) -> list[Way]:

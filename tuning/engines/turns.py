@@ -60,19 +60,22 @@ class Stable:
     _stack: ExitStack = field(default_factory=ExitStack)
     _turns: int = 0
 
-    def start(self, key: Key) -> RunningEngine:
-        """Start a setting; one that runs already goes on."""
-        if key not in self._running:
+    def ready(self, keys: Sequence[Key], prompts: Prompts) -> None:
+        """Start settings and let them decode a little, which nobody counts; those that run already go on."""
+        fresh = [key for key in dict.fromkeys(keys) if key not in self._running]
+        for key in fresh:
             load = Load(concurrency=key[0], capacity=self.capacity)
             self._running[key] = self._stack.enter_context(self.engine.started(key[1], load))
-        return self._running[key]
+        for key in fresh:  # all are started: what starting leaves behind slows none more than another
+            self._running[key].decode(prompts[-key[0] :], min(self.new_tokens, WARM_UP_TOKENS))
+            settle()
 
     def counters(self, key: Key) -> EngineCounters:
         """Return what a setting has counted since its start."""
         return self._running[key].counters()
 
     def take(self, keys: Sequence[Key], prompts: Prompts, *, turns: int, seed: int = 0) -> None:
-        """Let every setting decode in turns; one that was just started decodes a little before, which nobody counts.
+        """Let every setting decode in turns, those that do not run yet once they are ready.
 
         Args:
             keys: which settings.
@@ -87,12 +90,7 @@ class Stable:
         if len(prompts) < most:
             raise RequestError(f"{len(prompts)} prompts do not fill {most} sequences; give more, or fewer sequences")
         order = random.Random(seed)
-        fresh = [key for key in keys if key not in self._running]
-        for key in fresh:
-            self.start(key)
-        for key in fresh:  # all are started: what starting leaves behind slows none more than another
-            self._running[key].decode(prompts[-key[0] :], min(self.new_tokens, WARM_UP_TOKENS))
-            settle()
+        self.ready(keys, prompts)
         for _ in range(turns):
             field_ = list(keys)
             order.shuffle(field_)

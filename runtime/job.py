@@ -1,0 +1,29 @@
+"""What a session knows of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+from .prefill import Reading
+from .requests import Request, Sequence
+from .transcript import Transcript
+
+
+@dataclass(slots=True)
+class Job:
+    """One request that has not ended."""
+
+    handle: int
+    request: Request  # its images are shown once it has a sequence
+    transcript: Transcript
+    is_read: bool  # after every round, and not only at the end
+    reading: Reading | None = None  # of a prompt that is read while others are decoded
+    sequence: Sequence | None = None  # None while it waits
+    rounds: int = 0
+    told: int = 0  # characters of the transcript that are in events
+
+    @property
+    def tokens(self) -> Many[int]:
+        """The prompt and what was emitted."""
+        return self.request.prompt if self.sequence is None else self.sequence.tokens
