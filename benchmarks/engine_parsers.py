@@ -263,6 +263,7 @@ def _plans() -> list[tuple[str, DrafterForm, Plan]]:
         (ROWS, "eagle3", chains_by_batch([(1, 5), (4, 2), (16, 0)])),
         ("chains by batch, by a model", "model", chains_by_batch([(1, 5), (4, 2), (16, 0)])),
         ("a model's chain that ends", "model", chains_by_batch([(1, 5), (4, 0)])),
+        ("chains of many sequences", "eagle3", chains_by_batch([(1, 5), (64, 2)])),
     ]
     for kind in POLICIES:
         forms: tuple[DrafterForm, ...] = ("model", "eagle3")

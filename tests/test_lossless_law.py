@@ -24,8 +24,8 @@ from spectune.planner.policies import (
     TreePolicy,
 )
 from spectune.runtime import committed as committed_module
-from spectune.runtime import decoder as decoder_module
 from spectune.runtime import draws as draws_module
+from spectune.runtime import verifying as verifying_module
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.layout import Ints
@@ -229,6 +229,6 @@ def install(verifier: SecondChance | FreshNoise, monkeypatch: pytest.MonkeyPatch
     def drawn_from(told: tuple[Tensor, Ints | None], sequences: Many[Sequence], depths: Ints) -> object:
         return verifier.draw(told[0], sequences, depths, told[1])
 
-    monkeypatch.setattr(decoder_module, "scored", lambda logits, _, paths: (logits, paths))
-    monkeypatch.setattr(decoder_module, "drawn_from", drawn_from)
+    monkeypatch.setattr(verifying_module, "scored", lambda logits, _, paths: (logits, paths))
+    monkeypatch.setattr(verifying_module, "drawn_from", drawn_from)
     monkeypatch.setattr(committed_module, "accept", verifier.accept)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spectune.planner.policies import ChainPolicy, StaticPolicy, TreePolicy
-from spectune.runtime import decoder as decoder_module
+from spectune.runtime import verifying as verifying_module
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.draws import scored
@@ -208,5 +208,5 @@ def test_a_verifier_that_penalises_the_committed_text_alone_is_caught(
     def without_paths(logits: Tensor, sequences: Many[Sequence], paths: Ints | None) -> Tensor:
         return scored(logits, sequences)
 
-    monkeypatch.setattr(decoder_module, "scored", without_paths)
+    monkeypatch.setattr(verifying_module, "scored", without_paths)
     assert p_value(sampled(TREES[kind], 0, 10_000), exact_law(LAW)) < 1e-6
