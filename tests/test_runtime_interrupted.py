@@ -70,7 +70,7 @@ def run_through(session: Session) -> tuple[list[Event], int]:
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-@pytest.mark.parametrize("at", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("at", [1, 2, 5])
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("kind", ["chain", "lookup"])
 def test_a_step_that_is_broken_off_loses_and_changes_nothing(
