@@ -60,7 +60,7 @@ from sweep import profiled_prompts  # isort: skip
 
 LENGTHS = range(1, 9)
 PROFILE_PROMPTS, NEW_TOKENS = 32, 96
-UNSEEN = 32  # more prompts of the last races: 64 texts leave open by 2.5 % how much longer copies keep more
+UNSEEN = 32  # more prompts of the last races: how much more longer copies keep hangs on the texts
 ONE_BY_ONE = 16  # prompts of the profile of an engine that decodes one at a time, and takes that much longer
 FINALISTS = 4  # of the sweep, beside the plan and plain decoding
 PROMISE_TURNS = 48  # at least: every prompt is decoded as often as every other

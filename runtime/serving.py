@@ -248,8 +248,9 @@ class Session:
 
     def _waits_for_images(self, job: Job, error: Exception) -> bool:
         """Whether a request cannot be read because others than this session's hold images."""
-        is_about_images = isinstance(error, RequestError) and self._gallery is not None
-        return is_about_images and self._gallery is not None and len(set(job.request.images)) <= self._gallery.room
+        if self._gallery is None or not isinstance(error, RequestError):
+            return False
+        return len(set(job.request.images)) <= self._gallery.room
 
     def _tell(self, job: Job, sequence: Sequence, events: list[Event]) -> None:
         """Tell what a request's newest tokens add; let it leave where its text ends in them."""

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from spectune.errors import RequestError
-from spectune.tuning.engines.counters import MOST_MOVED, CountedAcceptance, nearest_falling, read_counters
+from spectune.tuning.engines.counters import CountedAcceptance, read_counters
+from spectune.tuning.engines.separate_runs import MOST_MOVED, nearest_falling
 
 
 def chains(*lengths: float, batch: int = 1) -> str:

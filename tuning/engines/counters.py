@@ -15,18 +15,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 from typing import Any, Literal, get_args
 
 from ...errors import RequestError, SpectuneError
+from .separate_runs import SLACK, differences, falling, joined
 
 CounterFormat = Literal["sglang-bench", "sglang-sps", "vllm-metrics", "trtllm-bench", "llama-metrics"]
 FORMATS: tuple[CounterFormat, ...] = get_args(CounterFormat)
 SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-MEASURED = ("acc_length", "step_time")  # by a line of SGLang's tool
-SLACK = 1e-3  # by which a rate may exceed the one before it: engines round to three digits
-MOST_MOVED = 0.1  # of a round's tokens: a test holds noise of separate runs, of 8,192 tokens each, to less
 TOLD_MOVE = 5e-4  # less is 0.000 in a note: lengths are rounded to three digits
 Json = dict[str, Any]  # JSON values
 
@@ -182,75 +179,13 @@ def _sglang_bench(text: str) -> Counted:
         raise RequestError("there is no line in it; run bench_speculative.py with --output")
     found = []
     for batch in sorted({int(row["batch_size"]) for row in rows}):
-        own = _joined([row for row in rows if int(row["batch_size"]) == batch and int(row["steps"]) > 0])
+        own = joined([row for row in rows if int(row["batch_size"]) == batch and int(row["steps"]) > 0])
         chains = {int(row["steps"]): float(row["acc_length"]) for row in own if int(row["topk"]) == 1}
-        measured = _differences(chains, batch)
-        fitted = _falling(measured, batch)
+        measured = differences(chains, batch)
+        fitted = falling(measured, batch)
         moves = [abs(after - before) for before, after in zip(measured, fitted, strict=True)]
         found += [_benched(row, batch, fitted, moves) for row in own]
     return Counted(acceptance=tuple(found))
-
-
-def _joined(rows: Sequence[Json]) -> list[Json]:
-    """Return one row per server that was tried: several runs of the tool write behind each other, and are averaged."""
-    alike: dict[tuple[int, int, int], list[Json]] = {}
-    for row in rows:
-        alike.setdefault((int(row["steps"]), int(row["topk"]), int(row["num_draft_tokens"])), []).append(row)
-    return [
-        {**runs[0], "runs": len(runs), **{name: mean(float(run[name]) for run in runs) for name in MEASURED}}
-        for runs in alike.values()
-    ]
-
-
-def _differences(chains: Mapping[int, float], batch: int) -> list[float]:
-    """Return what each further step added to the tokens of a round, up to the first step that was not tried.
-
-    Raises:
-        RequestError: a round yielded more than all of its drafts and its own token.
-    """
-    for steps, length in chains.items():
-        if length > steps + 1 + SLACK:
-            raise RequestError(f"batch {batch}: {steps} steps yield {steps + 1} tokens a round at most, not {length:g}")
-    rates: list[float] = []
-    before = 1.0
-    while len(rates) + 1 in chains:
-        rates.append(chains[len(rates) + 1] - before)
-        before = chains[len(rates)]
-    return rates
-
-
-def _falling(measured: Sequence[float], batch: int) -> list[float]:
-    """Return the nearest rates that acceptance by position can have: falling, and in [0, 1].
-
-    Raises:
-        RequestError: one would have to be moved by more than `MOST_MOVED` of the tokens of its chain's rounds.
-    """
-    fitted, length = nearest_falling(measured), 1.0
-    for steps, (before, after) in enumerate(zip(measured, fitted, strict=True), start=1):
-        length += before
-        if abs(after - before) > MOST_MOVED * length:
-            raise RequestError(
-                f"batch {batch}: step {steps} added {before:.3f} tokens to a round, where the nearest acceptance that "
-                f"falls with the position is {after:.3f}; a longer start cannot be kept more often, and noise of "
-                f"separate runs is below {MOST_MOVED * length:.3f}. Run these steps anew, on more prompts"
-            )
-    return fitted
-
-
-def nearest_falling(rates: Sequence[float]) -> list[float]:
-    """Return the falling rates in [0, 1] with the least sum of squared distances from those given.
-
-    Neighbours that rise are pooled to their mean; what is then out of bounds is brought to the bound, which is the
-    nearest there is within bounds, too.
-
-    Source: Ayer et al. 1955, Ann. Math. Statist. 26(4), pooling of adjacent violators.
-    """
-    from scipy.optimize import isotonic_regression
-
-    if not rates:
-        return []
-    pooled = isotonic_regression(list(rates), increasing=False).x.tolist()
-    return [min(max(rate, 0.0), 1.0) for rate in pooled]
 
 
 def _benched(row: Json, batch: int, fitted: Sequence[float], moves: Sequence[float]) -> CountedAcceptance:
