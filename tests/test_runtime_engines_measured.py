@@ -108,6 +108,13 @@ def decoded(name: str, way: str, drafter: str = "twin") -> EngineText:
     return text
 
 
+@pytest.mark.parametrize("absent", ["target", "drafter"])
+def test_a_folder_that_is_not_there_is_named_and_not_looked_for_elsewhere(absent: str, tmp_path: Path) -> None:
+    target = tmp_path / "nowhere" if absent == "target" else folder() / "target"
+    with pytest.raises(RequestError, match=r"no model folder at .*nowhere"):
+        run_engine("transformers", target, {"it": tmp_path / "nowhere"}, dtype="float32", threads=1, folder=tmp_path)
+
+
 @each
 @pytest.mark.parametrize("way", WAYS)
 def test_whatever_drafts_the_text_is_the_target_s(name: str, way: str) -> None:

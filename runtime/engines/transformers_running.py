@@ -45,8 +45,12 @@ class RunningTransformers:
             threads: that compute; torch has one number of them for the whole process, which is set.
 
         Raises:
+            RequestError: there is no folder at a path.
             ModelError: a model or the tokenizer cannot be loaded.
         """
+        for path in (target, *drafters.values()):
+            if not path.is_dir():  # else it would be looked for on the model hub
+                raise RequestError(f"no model folder at {path}; give one that transformers reads")
         torch.set_num_threads(threads)
         self._tokenizer = load_tokenizer(str(target))
         self._target = _loaded(target, dtype)
