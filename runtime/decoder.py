@@ -145,6 +145,8 @@ class Decoder:
     def _read_on(self, reading: Reading, most: int) -> None:
         self._behind = BEHIND if self._reads_behind else 0
         logits = read_on(self._target, self._cache, reading, most)
+        if reading.left:
+            self._drafting.read_along(reading)
         if logits is None or reading.left:
             return
         try:
@@ -163,7 +165,7 @@ class Decoder:
             self._cache.move_slot(reading.slot, slot, sequence.context)
         self.running.append(sequence)
         try:
-            self._drafting.keep_up(lambda drafter: drafter.admit(slot, sequence))
+            self._drafting.join(reading, slot)
         except BaseException:  # somebody stops it; what drafters raise is a fault
             self.running.pop()
             raise

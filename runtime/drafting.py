@@ -7,8 +7,9 @@ from collections.abc import Sequence as Many
 
 from ..planner.growth.draft import DraftBatch
 from .drafters.lookup import roots_of
-from .drafters.protocol import Drafter, asked_of
+from .drafters.protocol import Drafter, ReadsAlong, asked_of
 from .faults import MOST_FAULTS, Fault, reason_of, require_sound
+from .prefill import Reading
 from .requests import Sequence
 from .setup import RoundSetup
 
@@ -72,6 +73,30 @@ class Drafting:
             return 0, roots_of(len(batch))
         self._failures[name] = 0
         return fresh, draft
+
+    def read_along(self, reading: Reading) -> None:
+        """Let drafters that can read as far in a prompt as the target has; the others read it when it joins."""
+        tokens = reading.sequence.request.prompt[: reading.read]
+
+        def read(drafter: Drafter) -> None:
+            if isinstance(drafter, ReadsAlong):
+                drafter.read_along(reading.slot, tokens, reading.along)
+
+        self.keep_up(read)
+        reading.along = reading.read
+
+    def join(self, reading: Reading, slot: int) -> None:
+        """Let drafters take a sequence whose prompt the target has read into its slot, with what they have read."""
+
+        def take(drafter: Drafter) -> None:
+            if not reading.along or not isinstance(drafter, ReadsAlong):
+                drafter.admit(slot, reading.sequence)
+                return
+            if slot != reading.slot:
+                drafter.move(reading.slot, slot)
+            drafter.read_along(slot, reading.sequence.tokens[:-1], reading.along)
+
+        self.keep_up(take)
 
     def keep_up(self, tell: Callable[[Drafter], None]) -> None:
         """Tell drafters of a sequence that came or moved; one that fails at it has lost track and rests for good."""

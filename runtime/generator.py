@@ -141,7 +141,7 @@ class Generator:
         Args:
             slots: sequences decoded at once; the others wait for a free slot.
             longest: most tokens of one request, prompt and new ones together; memory is allocated for them.
-            prefill_tokens: of prompts, read by the target at most between two rounds of others: fewer keep their pieces
+            prefill_tokens: of prompts, read at most between two rounds of others: fewer keep their pieces
                 coming, more let a long prompt begin sooner.
 
         Raises:

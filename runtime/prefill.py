@@ -21,6 +21,7 @@ class Reading:
     sequence: Sequence
     slot: int
     read: int = 0
+    along: int = 0  # tokens that drafters hold, too
 
     @property
     def left(self) -> int:
@@ -29,7 +30,8 @@ class Reading:
 
     def begin_anew(self) -> None:
         """Forget what was read, and what was drawn behind it."""
-        self.read, self.sequence = 0, Sequence(self.sequence.request, self.sequence.index)
+        self.read = self.along = 0
+        self.sequence = Sequence(self.sequence.request, self.sequence.index)
 
 
 def read_on(target: CausalModel, cache: KeyValueCache, reading: Reading, most: int) -> Tensor | None:

@@ -127,8 +127,8 @@ class Session:
     def step(self) -> list[Event]:
         """Let waiting requests join, run one round, and return what became known since the last step.
 
-        Where texts are told piece by piece and some are under way, the target reads a long prompt over several steps.
-        Its drafters read it in the step in which it joins.
+        Where texts are told piece by piece and some are under way, a long prompt is read over several steps, by the
+        target and, behind it, by its drafters.
 
         A request whose prompt finds no memory waits until another one has left, and fails where none is there. What
         is raised loses no event: the next step tells it.

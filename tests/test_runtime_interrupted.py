@@ -27,6 +27,7 @@ PLACES: dict[str, tuple[object, str]] = {
     "a prompt is read": (Decoder, "read_on"),
     "a sequence joins": (Decoder, "admit"),
     "drafters hear of sequences": (Drafting, "keep_up"),
+    "drafters read along": (Drafting, "read_along"),
     "a drafter's cache moves": (ModelDrafter, "move"),
     "drafts are verified": (Verifying, "verify"),
     "a round is committed": (verifying_file, "commit"),

@@ -55,8 +55,8 @@ class ExitDrafter(ModelDrafter):
             )
         self._cache, self._is_attached = cache.first(self._exit_layer), True
 
-    def admit(self, slot: int, sequence: Sequence) -> None:
-        """Do nothing: the target has read the prompt."""
+    def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
+        """Do nothing: the target reads prompts."""
 
     def move(self, source: int, target: int) -> None:
         """Do nothing: the target's cache moves before its drafters do."""

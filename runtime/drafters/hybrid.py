@@ -15,7 +15,8 @@ from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth
 from ..models.forward import LeftStates
 from ..requests import Sequence
-from .protocol import Drafter, DraftsAhead, LeavesStates, ReadsTarget, asked_of
+from .model import ModelDrafter
+from .protocol import LeavesStates, ReadsTarget, asked_of
 
 
 class HybridDrafter:
@@ -27,7 +28,7 @@ class HybridDrafter:
     Source: Hu et al. 2024, SAM decoding, arXiv:2411.10666.
     """
 
-    def __init__(self, model: Drafter) -> None:
+    def __init__(self, model: ModelDrafter) -> None:
         """Stand before a model's drafter."""
         self.forwards = model.forwards  # of the model so far
         self._model = model
@@ -40,8 +41,13 @@ class HybridDrafter:
 
     def admit(self, slot: int, sequence: Sequence) -> None:
         """Let the model read a fresh sequence, and forget the slot's former text."""
-        self._texts[slot] = TextState()
-        self._model.admit(slot, sequence)
+        self.read_along(slot, sequence.tokens[:-1], 0)
+
+    def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
+        """Let the model read on in a text; forget the slot's former one where it begins."""
+        if held == 0:
+            self._texts[slot] = TextState()
+        self._model.read_along(slot, tokens, held)
         self.forwards = self._model.forwards
 
     def move(self, source: int, target: int) -> None:
@@ -69,16 +75,14 @@ class HybridDrafter:
 
     def growth_for(self, sequences: Many[Sequence], policy: TreePolicy) -> CapturedGrowth | None:
         """Return what captures the model's drafts of a policy; None for one with a text part."""
-        return self._model.growth_for(sequences, policy) if isinstance(self._model, DraftsAhead) else None
+        return self._model.growth_for(sequences, policy)
 
     def unread(self, sequences: Many[Sequence]) -> list[list[int]]:
         """Return the tokens of every sequence that the model's next draft has to read first."""
-        assert isinstance(self._model, DraftsAhead), "growth_for says who drafts ahead"
         return self._model.unread(sequences)
 
     def note_drafted(self, sequences: Many[Sequence], forwards: int) -> None:
         """Take note of captured work of the model."""
-        assert isinstance(self._model, DraftsAhead), "growth_for says who drafts ahead"
         self._model.note_drafted(sequences, forwards)
         self.forwards = self._model.forwards
 

@@ -66,10 +66,14 @@ class StackLevel:
         self._seen_in = seen_by(model, capacity)
         self._cached, self._committed = [0] * slots, [0] * slots
 
-    def admit(self, slot: int, tokens: Many[int]) -> None:
-        """Read all but the newest of a fresh sequence's tokens."""
-        self._committed[slot] = 0
-        self._read(slot, tokens)
+    def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
+        """Let a slot hold all of these committed tokens, the first `held` of which it holds."""
+        for start in range(held, len(tokens), PREFILL_TOKENS):
+            piece = tokens[start : start + PREFILL_TOKENS]
+            take = np.array([len(piece) - 1])
+            self._run(np.array([piece], dtype=np.int64), [start], take=take, first_slot=slot, is_prompt=True)
+        self._committed[slot] = max(held, len(tokens))
+        self._cached[slot] = len(tokens)
 
     def move(self, source: int, target: int) -> None:
         """Let `target` become the slot of the sequence in `source`."""
@@ -167,22 +171,11 @@ class StackLevel:
         does_fit = max(self._cached[: len(texts)]) + longest + drafted <= self._capacity
         if longest > READ_TOGETHER or not does_fit:
             for row in rows:
-                self._read(row, texts[row].committed)
+                self.read_along(row, texts[row].committed[:-1], self._committed[row])
         fed = [[0] for _ in texts]
         for row in rows:
             fed[row] = texts[row].since(self._cached[row])
         return fed
-
-    def _read(self, slot: int, tokens: Many[int]) -> None:
-        """Let a slot hold all but the newest of its committed tokens."""
-        start = self._committed[slot]
-        while start < len(tokens) - 1:
-            piece = tokens[start : min(start + PREFILL_TOKENS, len(tokens) - 1)]
-            take = np.array([len(piece) - 1])
-            self._run(np.array([piece], dtype=np.int64), [start], take=take, first_slot=slot, is_prompt=True)
-            start += len(piece)
-        self._committed[slot] = start
-        self._cached[slot] = min(start, len(tokens) - 1)
 
     def _forward(
         self, tokens: Ints, starts: Many[int], *, take: Ints | None = None, drawn: torch.Tensor | None = None

@@ -67,7 +67,14 @@ class ModelDrafter:
 
     def admit(self, slot: int, sequence: Sequence) -> None:
         """Read all but the newest committed token of a fresh sequence into the cache."""
-        self._read(slot, sequence.tokens[:-1], 0)
+        self.read_along(slot, sequence.tokens[:-1], 0)
+
+    def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
+        """Let a slot that holds the first `held` of these tokens hold all of them."""
+        for start in range(held, len(tokens), PREFILL_TOKENS):
+            piece = tokens[start : start + PREFILL_TOKENS]
+            self._feed_text(np.array([piece]), [start], take=np.array([len(piece) - 1]), first_slot=slot)
+        self._cached[slot] = len(tokens)
 
     def move(self, source: int, target: int) -> None:
         """Let `target` become the slot of the sequence in `source`."""
@@ -203,14 +210,7 @@ class ModelDrafter:
     def _catch_up_alone(self, sequences: Many[Sequence]) -> None:
         """Feed all but the newest token of every sequence, one sequence at a time."""
         for slot, sequence in enumerate(sequences):
-            self._read(slot, sequence.tokens[:-1], self._cached[slot])
-
-    def _read(self, slot: int, tokens: Many[int], cached: int) -> None:
-        """Let a slot that holds the first `cached` of these tokens hold all of them."""
-        for start in range(cached, len(tokens), PREFILL_TOKENS):
-            piece = tokens[start : start + PREFILL_TOKENS]
-            self._feed_text(np.array([piece]), [start], take=np.array([len(piece) - 1]), first_slot=slot)
-        self._cached[slot] = len(tokens)
+            self.read_along(slot, sequence.tokens[:-1], self._cached[slot])
 
     def _feed_text(self, tokens: Ints, contexts: Many[int], *, take: Ints, first_slot: int = 0) -> torch.Tensor:
         """Feed pieces of a prompt behind what is cached; return the logits (batch, 1, vocabulary) behind `take`."""

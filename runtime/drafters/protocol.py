@@ -32,6 +32,14 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
+class ReadsAlong(Protocol):
+    """A drafter that can read a prompt piece by piece, before its sequence joins."""
+
+    def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
+        """Let a slot hold all of these tokens, of which it holds the first `held`; what else it held is forgotten."""
+
+
+@runtime_checkable
 class ReadsTarget(Protocol):
     """A drafter that also reads what the target keeps in its cache."""
 

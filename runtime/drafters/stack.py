@@ -83,9 +83,14 @@ class StackDrafter:
 
     def admit(self, slot: int, sequence: Sequence) -> None:
         """Let every model read all but the newest committed token of a fresh sequence."""
-        self._texts[slot] = TextState()
+        self.read_along(slot, sequence.tokens[:-1], 0)
+
+    def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
+        """Let every model hold all of these tokens, the first `held` of which it holds."""
+        if held == 0:
+            self._texts[slot] = TextState()
         for level in self._levels:
-            level.admit(slot, sequence.tokens)
+            level.read_along(slot, tokens, held)
         self.forwards = sum(self.level_forwards)
 
     def move(self, source: int, target: int) -> None:
