@@ -40,13 +40,13 @@ from spectune.runtime.feed import Feed
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.loading import load_pretrained
 from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always, setup_of
+from spectune.runtime.setup import RoundSetup, always, plain_setup, setup_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.baseline import GenerateEntrant
 from spectune.tuning.measuring.decoding import Family, room_for
 from spectune.tuning.measuring.gauge import Gauge
 from spectune.tuning.measuring.race import Entrant, race
-from spectune.tuning.validate import entrant, plain_setup
+from spectune.tuning.validate import entrant
 
 from llama_server import PLAIN_NAME, ways  # isort: skip
 from llamacpp import (  # isort: skip

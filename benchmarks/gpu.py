@@ -60,7 +60,7 @@ from spectune.runtime.models.projection import Projection
 from spectune.runtime.models.random import load_random
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always, setup_of
+from spectune.runtime.setup import PLAIN, RoundSetup, always, plain_setup, setup_of
 from spectune.runtime.shapes import ForwardShapes
 from spectune.tuning.family import EXACT_DTYPE, family_in, identify_all, load_family
 from spectune.tuning.measuring.decoding import LOOKUP, Family
@@ -71,7 +71,7 @@ from spectune.tuning.plan import solve_plan
 from spectune.tuning.recording.recipe import recipe_of
 from spectune.tuning.recording.traces import record_workloads, workloads_of
 from spectune.tuning.request import PlanRequest, ProfileRequest
-from spectune.tuning.validate import entrant, plain_setup
+from spectune.tuning.validate import entrant
 
 DTYPE, REGIME = "bfloat16", "cuda-graph"
 SHAPES = {  # Llama 3.2 1B, Llama 3.1 8B

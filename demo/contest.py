@@ -23,7 +23,7 @@ from ..planner.policies import (
 from ..planner.pricing.cost import Cell
 from ..planner.search.price import price
 from ..runtime.requests import Request
-from ..runtime.setup import RoundSetup, always, setup_of
+from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
 from ..tuning.measuring.baseline import GenerateEntrant
 from ..tuning.measuring.decoding import Family, Run, decode_timed, room_for
 from ..tuning.measuring.exact import Judgement, judge
@@ -33,7 +33,7 @@ from ..tuning.recording.recipe import CHILDREN, Recipe, Rule, recipe_of
 from ..tuning.recording.record import record_prompts
 from ..tuning.recording.traces import trace_of
 from ..tuning.request import Identities, ProfileRequest
-from ..tuning.validate import entrant, plain_setup
+from ..tuning.validate import entrant
 from .records import CellOutcome, Row
 
 SLOTS = 32  # sequences decoded at once where they do not influence each other

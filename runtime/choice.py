@@ -17,7 +17,7 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import ROUND
 from .ladder import Found, Wanted, found_in, in_short, told
 from .nearness import catalogued_as, is_near
-from .setup import PLAIN, RoundSetup, setup_of
+from .setup import PLAIN, RoundSetup, plain_setup, setup_of
 
 Source = Literal["this device", "same kind of device", "nearest device", "estimate", "file", "none"]
 
@@ -56,8 +56,15 @@ class Choice:
     def setups(self) -> tuple[RoundSetup, ...]:
         """Every way a round may be run: plainly, padded or not, or as a cell says."""
         cells = () if self.plan is None else self.plan.cells
-        plain = (RoundSetup(policy=PLAIN.policy, run_tokens=cell.run_tokens[:2]) for cell in cells)
-        return (PLAIN, *plain, *(self.setup(cell) for cell in cells))
+        return (PLAIN, *map(plain_setup, cells), *map(self.setup, cells))
+
+    def setups_at(self, batch: int) -> tuple[RoundSetup, ...]:
+        """Return every way a round of so many sequences may be run, at whatever context."""
+        if self.plan is None:
+            return (PLAIN,)
+        contexts = dict.fromkeys(cell.context for cell in self.plan.cells)
+        cells = [self.plan.cell(batch, context) for context in contexts]
+        return tuple(dict.fromkeys((*map(plain_setup, cells), *map(self.setup, cells))))
 
     def setup(self, cell: PlanCell) -> RoundSetup:
         """Return how a cell of the plan is run."""

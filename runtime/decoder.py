@@ -8,16 +8,17 @@ the one exception: it runs lossy policies as they are (see lossy.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 
 import numpy as np
 from torch import Tensor
 
 from ..errors import RequestError
+from ..planner.growth.draft import DraftBatch
 from .ahead.rounds import RoundsAhead
 from .committed import Committed, accepted, commit
-from .drafters.protocol import Drafter, DraftsAhead, ReadsTarget
+from .drafters.protocol import Drafter, DraftsAhead, Forgets, ReadsTarget
 from .drafting import Drafting
 from .draws import draw
 from .faults import Fault
@@ -182,8 +183,11 @@ class Decoder:
             )
         self._leave(sequence)
 
-    def step(self) -> Round:
+    def step(self, setup: RoundSetup | None = None) -> Round:
         """Run one round over the whole batch and let finished sequences leave.
+
+        Args:
+            setup: how; as the schedule says where None.
 
         Raises:
             MemoryError: the target cannot verify even the newest token of every sequence.
@@ -191,11 +195,10 @@ class Decoder:
         self._watch.mark(BEGUN)
         batch = list(self.running)
         context = max(s.context for s in batch)
-        setup = self._schedule(len(batch), context)
+        if setup is None:
+            setup = self._schedule(len(batch), context)
         done = self._run_ahead(batch, setup) or self._run(batch, setup)
-        finished = [s for s in batch if s.is_finished]
-        for sequence in finished:
-            self._leave(sequence)
+        finished = self._let_finished_leave(batch)
         faults = tuple(self._faults)
         self._faults.clear()
         is_behind, self._behind = self._behind > 0, max(0, self._behind - 1)
@@ -220,6 +223,33 @@ class Decoder:
             verify_ms=min(done.verify_ms, round_ms - draft_ms),
             round_ms=round_ms,
         )
+
+    def draft(self, setup: RoundSetup, fresh: int) -> None:
+        """Let a setup's drafter draft behind so many tokens that it has to read first; nothing becomes of it."""
+        drafter = self._drafting.asked(setup)
+        if isinstance(drafter, Forgets):
+            drafter.rewind([len(s.tokens) - fresh for s in self.running])
+            self._drafting.draft(self.running, setup)
+
+    def verify(self, draft: DraftBatch, setup: RoundSetup) -> None:
+        """Verify trees that come from elsewhere, one behind every sequence, as a round of a setup would.
+
+        Raises:
+            MemoryError: the target cannot verify even the newest token of every sequence.
+        """
+        self._verifying.verify(self.running, draft, setup)
+        self._let_finished_leave(list(self.running))
+
+    def tell_again(self, faults: Iterable[Fault]) -> None:
+        """Let the next round tell faults of rounds that nobody has heard of."""
+        self._faults.extend(faults)
+
+    def _let_finished_leave(self, batch: Many[Sequence]) -> list[Sequence]:
+        """Return the sequences that have ended."""
+        finished = [s for s in batch if s.is_finished]
+        for sequence in finished:
+            self._leave(sequence)
+        return finished
 
     def _run_ahead(self, batch: Many[Sequence], setup: RoundSetup) -> Committed | None:
         """Commit what a round says that was launched ahead, or is now; None where it has to be run as any other."""

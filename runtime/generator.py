@@ -22,6 +22,7 @@ from .prompt_ids import request_of
 from .requests import Request
 from .serving import Session
 from .setup import Schedule
+from .warming import WarmUp
 from .watch.protocol import RoundObserver
 
 SHARED_LENGTH = 512  # texts are given room for a multiple of this where the next call may use it
@@ -135,22 +136,41 @@ class Generator:
                 yield event.piece
         self._spare = held if self._is_captured else None
 
-    def session(self, *, slots: int = 8, longest: int = 2048, prefill_tokens: int = PREFILL_TOKENS) -> Session:
+    def session(
+        self, *, slots: int = 8, longest: int = 2048, prefill_tokens: int = PREFILL_TOKENS, warm: bool = False
+    ) -> Session:
         """Return a running batch that requests may join and leave at any time.
 
         Args:
             slots: sequences decoded at once; the others wait for a free slot.
             longest: most tokens of one request, prompt and new ones together; memory is allocated for them.
-            prefill_tokens: of prompts, read at most between two rounds of others: fewer keep their pieces
-                coming, more let a long prompt begin sooner.
+            prefill_tokens: of prompts, read at most between two rounds of others: fewer keep their pieces coming, more
+                let a long prompt begin sooner.
+            warm: whether to decode throwaway texts at every batch first, in all ways that the plan may ask for: seconds
+                now, so that no request waits while something is captured, compiled or set up at its first use.
 
         Raises:
             RequestError: the model has fewer positions than that, or a number is below 1.
-            DeviceError: there is no memory for the slots' keys and values.
+            DeviceError: there is no memory for the slots' keys and values, or for a round of plain decoding.
         """
         self._require(slots, longest)
         held = self._maker.make(slots, longest)
+        if warm:
+            self._warm(held)
         return self._session_over(held, piecewise=True, prefill_tokens=prefill_tokens)
+
+    def _warm(self, held: HeldDecoder) -> None:
+        """Run what the plan may ask for at every batch once.
+
+        Raises:
+            DeviceError: there is no memory for a round, not even of plain decoding.
+        """
+        plan = self.choice.plan
+        run = WarmUp(held.decoder, longest=held.longest, temperature=0.0 if plan is None else plan.temperature)
+        try:
+            run.run(self.choice.setups_at, range(1, held.slots + 1), captured=self._is_captured)
+        except (MemoryError, RuntimeError) as error:
+            raise _no_memory(error) from error
 
     def _request(self, prompt: PromptLike, settings: GenerationSettings) -> Request:
         gallery = self._target.gallery
@@ -205,9 +225,14 @@ def _events(session: Session) -> Iterator[Event]:
     try:
         yield from session.events()
     except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise DeviceError(f"a round does not fit into memory: {reason_of(error)}; decode fewer at once") from error
+        raise _no_memory(error) from error
+
+
+def _no_memory(error: Exception) -> DeviceError:
+    """Return what to say where a round found no memory; raise the error itself where it is another one."""
+    if not is_out_of_memory(error):
+        raise error
+    return DeviceError(f"a round does not fit into memory: {reason_of(error)}; decode fewer at once")
 
 
 def _read(completion: Completion) -> Completion:

@@ -47,6 +47,11 @@ def setup_of(cell: PlanCell) -> RoundSetup:
     return RoundSetup(policy=cell.policy, drafter=cell.drafter, run_tokens=cell.run_tokens)
 
 
+def plain_setup(cell: PlanCell) -> RoundSetup:
+    """Return the fastest plain decoding a plan's cell knows: padded where a larger shape is cheaper."""
+    return RoundSetup(policy=PlainPolicy(), run_tokens=cell.run_tokens[:2])
+
+
 Schedule = Callable[[int, int], RoundSetup]  # (batch, context) -> setup
 
 PLAIN = RoundSetup(policy=PlainPolicy())

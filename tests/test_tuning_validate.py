@@ -20,11 +20,11 @@ from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.wire import from_json
-from spectune.runtime.setup import setup_of
+from spectune.runtime.setup import plain_setup, setup_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.gauge import Gauge
 from spectune.tuning.request import Models
-from spectune.tuning.validate import ValidateRequest, plain_setup, validate_stored
+from spectune.tuning.validate import ValidateRequest, validate_stored
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 from .tiny_family import save_model

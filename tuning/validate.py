@@ -12,7 +12,6 @@ from ..errors import RequestError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan, PlanCell
 from ..planner.plans.validation import Validation, ValidationRow
-from ..planner.policies import PlainPolicy
 from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.prompts import Prompt
@@ -22,7 +21,7 @@ from ..runtime.loader import require_recorded
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.regime import decoding_regime
 from ..runtime.requests import Request
-from ..runtime.setup import RoundSetup, always, setup_of
+from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
 from .family import load_family, torch_device
 from .measuring.decoding import Family, decode_timed, names_of, room_for
 from .measuring.gauge import Gauge
@@ -92,11 +91,6 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
     validation = Validation(plan_id=row.id, rows=tuple(rows))
     store.add_validation(row.id, to_json(validation))
     return validation
-
-
-def plain_setup(cell: PlanCell) -> RoundSetup:
-    """Return the fastest plain decoding the cell knows: padded where a larger shape is cheaper."""
-    return RoundSetup(policy=PlainPolicy(), run_tokens=cell.run_tokens[:2])
 
 
 def _as_profile(request: ValidateRequest, batches: tuple[int, ...]) -> ProfileRequest:

@@ -50,6 +50,10 @@ class HybridDrafter:
         self._model.read_along(slot, tokens, held)
         self.forwards = self._model.forwards
 
+    def rewind(self, lengths: Many[int]) -> None:
+        """Let the model hold only the first lengths[i] tokens of slot i."""
+        self._model.rewind(lengths)
+
     def move(self, source: int, target: int) -> None:
         """Let `target` become the slot of the sequence in `source`."""
         self._texts[target] = self._texts[source]

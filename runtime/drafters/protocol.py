@@ -40,6 +40,14 @@ class ReadsAlong(Protocol):
 
 
 @runtime_checkable
+class Forgets(Protocol):
+    """A drafter that can go back in the texts it has read."""
+
+    def rewind(self, lengths: Many[int]) -> None:
+        """Let slot i hold only the first lengths[i] tokens of those it has read: the rest is read again."""
+
+
+@runtime_checkable
 class ReadsTarget(Protocol):
     """A drafter that also reads what the target keeps in its cache."""
 

@@ -10,7 +10,7 @@ from ...planner.plans.observation import CellObservation, Observation
 from ...planner.plans.plan import PlanCell
 from ...planner.policies import PlainPolicy
 from ..choice import Choice
-from ..setup import PLAIN, RoundSetup
+from ..setup import PLAIN, RoundSetup, plain_setup
 from .counters import Block, Tally
 from .drift import PromiseTest
 from .guard import Guard
@@ -177,11 +177,6 @@ def _watched(choice: Choice, cell: PlanCell, options: WatchOptions, rate: float)
     plain = Lane(cell, plain_setup(cell), is_planned=False)
     guard = Guard(rate, options.probe_share, is_doubtful=choice.is_guess)
     return WatchedCell(planned, plain, guard)
-
-
-def plain_setup(cell: PlanCell) -> RoundSetup:
-    """Return the fastest plain decoding the cell knows: padded where a larger shape is cheaper."""
-    return RoundSetup(policy=PlainPolicy(), run_tokens=cell.run_tokens[:2])
 
 
 def _own(setup: RoundSetup) -> RoundSetup:

@@ -1,0 +1,111 @@
+"""Rounds of throwaway texts: what is captured, compiled or set up at first use is there before anybody waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from ..planner.growth.room import READ_TOGETHER
+from ..planner.policies import HybridPolicy, PlainPolicy, drafting
+from .decoder import Decoder
+from .drafters.lookup import chains
+from .faults import Fault
+from .growth.captured import FIXED
+from .requests import Request
+from .setup import RoundSetup
+
+SETTLED = 3  # rounds of one kind: behind another one, behind its own, and one that was launched ahead
+TEXT = (0, 1, 2, 3) * 9  # token ids that every vocabulary has, with copies to be found; more than is read together
+
+
+class Setups(Protocol):
+    """What a plan says of every batch."""
+
+    def __call__(self, batch: int, /) -> Iterable[RoundSetup]:
+        """Return the ways in which rounds of so many sequences may be run."""
+
+
+class WarmUp:
+    """Decodes texts of its own with an idle decoder, and leaves it idle."""
+
+    def __init__(self, decoder: Decoder, *, longest: int, temperature: float = 0.0) -> None:
+        """Run nothing yet.
+
+        Args:
+            decoder: nobody else's.
+            longest: tokens of a text that it has room for.
+            temperature: of the texts; sampled rounds are captured apart from greedy ones.
+        """
+        self.rounds = 0
+        self._decoder, self._texts = decoder, 0
+        prompt = TEXT[: max(longest // 2, 1)]
+        self._request: Request | None = None
+        if longest - len(prompt) > 1:  # one token ends a text before any round
+            self._request = Request(prompt=prompt, max_new_tokens=longest - len(prompt), temperature=temperature)
+        self._faults: dict[str, Fault] = {}  # by what they say
+
+    def run(self, setups_at: Setups, batches: Iterable[int], *, captured: bool) -> int:
+        """Run every setup at every batch; return how many rounds that took.
+
+        What went wrong is told by the decoder's next round.
+
+        Args:
+            setups_at: how rounds of a batch may be run.
+            batches: sequences at once.
+            captured: whether forwards are to be run at every number of tokens, which are captured one by one.
+
+        Raises:
+            MemoryError: the target cannot verify even the newest token of every sequence.
+        """
+        if self._request is None:
+            return 0
+        try:
+            for batch in batches:
+                setups = list(dict.fromkeys(setups_at(batch)))
+                for setup in setups:
+                    self._run_settled(setup, batch)
+                    if captured:
+                        self._draft_sizes(setup, batch)
+                        self._verify_sizes(setup, batch)
+        finally:
+            for sequence in list(self._decoder.running):
+                self._decoder.cancel(sequence)
+            self._decoder.tell_again(self._faults.values())
+        return self.rounds
+
+    def _run_settled(self, setup: RoundSetup, batch: int) -> None:
+        for _ in range(SETTLED):
+            self._fill(batch)
+            done = self._decoder.step(setup)
+            self._faults |= {fault.reason: fault for fault in done.faults}
+            self.rounds += 1
+
+    def _draft_sizes(self, setup: RoundSetup, batch: int) -> None:
+        """Let a drafter read as many tokens at once as it may have to, and draft behind them."""
+        asked = drafting(setup.policy)
+        alone = replace(setup, policy=asked.model) if isinstance(asked, HybridPolicy) else setup
+        fresh = 1
+        while setup.drafter is not None and fresh <= READ_TOGETHER:
+            self._fill(batch)
+            if fresh < min(len(sequence.tokens) for sequence in self._decoder.running):
+                self._decoder.draft(alone, fresh)
+            fresh *= 2
+
+    def _verify_sizes(self, setup: RoundSetup, batch: int) -> None:
+        """Verify chains of every size that trees of a setup may be run with."""
+        most = setup.policy.max_verify_tokens
+        sizes = (most,) if isinstance(setup.policy, (*FIXED, PlainPolicy)) else range(1, most + 1)
+        for tokens in {setup.padded(tokens): tokens for tokens in sizes}.values():
+            self._fill(batch)
+            self._decoder.verify(chains([[0] * (tokens - 1)] * batch), setup)
+            self.rounds += 1
+
+    def _fill(self, batch: int) -> None:
+        """Let texts join that take the places of those that have ended."""
+        assert self._request is not None
+        while len(self._decoder.running) > batch:
+            self._decoder.cancel(self._decoder.running[-1])
+        while len(self._decoder.running) < batch:
+            self._decoder.admit(self._request, self._texts)
+            self._texts += 1
