@@ -8,16 +8,18 @@ import pytest
 
 from spectune.planner.policies import ChainPolicy, HybridPolicy, SuffixPolicy
 from spectune.runtime.choice import Choice
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.requests import Sequence
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.runtime.warming import WarmUp
 
 from .ahead_runs import Captured, setup_of
 from .decoded_runs import CAPACITY, PADDED, Run, random_requests
 from .plans import plan_of
+from .synthetic import model
 from .test_runtime_serving import PROMPTS, SETTINGS, alone, ends, generator, output
 
 POLICY = HybridPolicy(text=SuffixPolicy(length=5, min_match=2), model=ChainPolicy(length=3))
@@ -41,7 +43,9 @@ def drafters_of(captured: Captured) -> dict[str, Drafter]:
 
 def decode(decoder: Decoder, temperature: float) -> Run:
     """Run six requests through a decoder that sequences join as others leave."""
-    requests, sequences, rounds = random_requests(6, tokens=20, temperature=temperature), [], []
+    requests = random_requests(6, tokens=20, temperature=temperature)
+    sequences: list[Sequence] = []
+    rounds: list[Round] = []
     while len(sequences) < len(requests) or decoder.running:
         while len(sequences) < len(requests) and decoder.has_room:
             sequences.append(decoder.admit(requests[len(sequences)], len(sequences)))
@@ -115,7 +119,9 @@ def test_a_choice_tells_what_rounds_of_a_batch_may_be() -> None:
         replace(cell, policy=ChainPolicy(length=length), drafter="small", run_tokens=tuple(range(6)))
         for cell, length in zip(plan.cells, (2, 3, 4), strict=True)
     )
-    choice = Choice(plan=replace(plan, cells=cells), source="file", reason="a test")
+    choice = Choice(
+        plan=replace(plan, cells=cells, drafters=(("small", model("small")),)), source="file", reason="a test"
+    )
 
     def lengths(batch: int) -> set[int]:
         return {one.policy.length for one in choice.setups_at(batch) if isinstance(one.policy, ChainPolicy)}
