@@ -9,3 +9,13 @@ def as_it_is(store: str | None) -> str | None:
 
     file = sqlite_file(resolve_url(store))
     return store if file is None or file.exists() else ":memory:"
+
+
+def require_there(store: str | None) -> None:
+    """Raise StoreError where there is no store yet, which a look into memory would hide."""
+    from ..db.url import resolve_url, shown
+    from ..errors import StoreError
+
+    if as_it_is(store) != store:
+        place = shown(resolve_url(store))
+        raise StoreError(f"there is no store at {place}, so no plan either; run: spectune plan, or give --plan FILE")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options
-from .existing import as_it_is
+from .existing import as_it_is, require_there
 from .report import Table, facts_of, print_json, print_table, tell
 from .settings import Settings
 
@@ -65,7 +65,7 @@ def export(
 
     request = ExportRequest(engine=engine, version=engine_version, target=target, drafters=drafters)
     with open_store(as_it_is(store)) as opened:
-        planned = _plan(plan, engine, opened)
+        planned = _plan(plan, engine, opened, store)
         if surfaces or traces:
             found = exported_plan(planned, request, _from_files(surfaces, traces))
         else:
@@ -79,7 +79,7 @@ def export(
         tell(settings, f"written to {path}")
 
 
-def _plan(text: str | None, engine: str, store: Store) -> Plan:
+def _plan(text: str | None, engine: str, store: Store, place: str | None) -> Plan:
     """Return the plan of a file or of a number; the newest for the engine or our own decoder where neither is given."""
     from ..errors import RequestError
     from ..planner.plans.document import plan_from_json
@@ -89,6 +89,7 @@ def _plan(text: str | None, engine: str, store: Store) -> Plan:
         return plan_from_json(_text(Path(text)))
     if text is not None and not text.isdecimal():
         raise RequestError(f"there is no plan file {text}, and a plan of the store has a number; see spectune list")
+    require_there(place)
     return plan_from_json(store.plan(newest_plan_for(engine, store) if text is None else int(text)))
 
 

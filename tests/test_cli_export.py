@@ -131,3 +131,10 @@ def test_what_cannot_be_exported_is_said_in_one_line(folder: Path, arguments: tu
 def test_an_empty_store_is_not_made(tmp_path: Path) -> None:
     assert typed(tmp_path, "--engine", "vllm").exit_code == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [(), ("--plan", "3")])
+def test_a_store_that_is_not_there_is_named_and_none_is_made(tmp_path: Path, number: tuple[str, ...]) -> None:
+    found = typed(tmp_path, "--engine", "vllm", *number)
+    assert found.exit_code == 1 and not (tmp_path / "store.db").exists()
+    assert f"there is no store at sqlite:///{tmp_path}/store.db" in found.output and "--plan FILE" in found.output
