@@ -10,7 +10,7 @@ from ..db.store import open_store
 from ..errors import NoPlanError, PlanError, RequestError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan, PlanCell
-from ..planner.plans.schedule import Place
+from ..planner.plans.schedule import Place, reachable
 from ..profiler.records.device import Device
 from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity
@@ -57,6 +57,11 @@ class Choice:
         """Every way a round may be run: plainly, padded or not, or as a cell says."""
         cells = () if self.plan is None else self.plan.cells
         return (PLAIN, *map(plain_setup, cells), *map(self.setup, cells))
+
+    def setups_within(self, batch: int, context: int) -> tuple[RoundSetup, ...]:
+        """Return every way a round of at most so many sequences may be run, behind at most so many tokens."""
+        cells = () if self.plan is None else reachable(self.plan, batch, context)
+        return tuple(dict.fromkeys((PLAIN, *map(plain_setup, cells), *map(self.setup, cells))))
 
     def setups_at(self, batch: int) -> tuple[RoundSetup, ...]:
         """Return every way a round of so many sequences may be run, at whatever context."""

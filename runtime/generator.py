@@ -64,7 +64,7 @@ class Generator:
         self._maker = DecoderMaker(
             target=target,
             models=drafters,
-            setups=choice.setups,
+            setups_within=choice.setups_within,
             schedule=schedule,
             judges=judges or {},
             allow_lossy=allow_lossy,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import DeviceError, ModelError
@@ -58,7 +58,7 @@ class DecoderMaker:
     Attributes:
         target: that verifies.
         models: what drafts, by name.
-        setups: that the schedule may ask for.
+        setups_within: tells what the schedule may ask for, of at most so many sequences behind at most so many tokens.
         schedule: of the rounds.
         judges: of lossy rules, by name.
         allow_lossy: whether lossy policies run.
@@ -66,26 +66,29 @@ class DecoderMaker:
 
     target: CausalModel
     models: Mapping[str, CausalModel]
-    setups: tuple[RoundSetup, ...]
+    setups_within: Callable[[int, int], tuple[RoundSetup, ...]]
     schedule: Schedule
     judges: Mapping[str, PivotJudge]
     allow_lossy: bool
 
     def make(self, slots: int, longest: int) -> HeldDecoder:
-        """Return a new decoder. A drafter that cannot be made, or finds no memory, is left out; its rounds tell why.
+        """Return a new decoder, with the drafters alone that so many texts, as long, may meet.
 
+        A drafter that cannot be made, or finds no memory, is left out; its rounds tell why.
         Where the target's own cache finds none beside them, drafters are left out from the last of the plan on.
 
         Raises:
             DeviceError: it finds none at all.
         """
-        load_kernels(setup.policy for setup in self.setups)
-        capacity = longest + draft_room(self.setups, slots)
+        setups = self.setups_within(slots, longest)
+        load_kernels(setup.policy for setup in setups)
+        capacity = longest + draft_room(setups, slots)
         yielding: dict[str, str] = {}  # drafters that are left out for the target's sake, and why
         while True:
-            made = self._made(yielding, slots, capacity)
+            made = self._made(setups, yielding, slots, capacity)
+            absent = made.refused | made.cramped | yielding
             try:
-                decoder = self._decoder(made, slots, capacity, made.refused | made.cramped | yielding)
+                decoder = self._decoder(made, setups, absent, slots=slots, capacity=capacity)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -100,10 +103,10 @@ class DecoderMaker:
                 continue
             return HeldDecoder(decoder, slots, longest, is_cramped=bool(made.cramped or yielding))
 
-    def _made(self, without: Iterable[str], slots: int, capacity: int) -> _Made:
-        """Return the drafters of the plan but some."""
+    def _made(self, setups: Iterable[RoundSetup], without: Iterable[str], slots: int, capacity: int) -> _Made:
+        """Return the drafters of some setups but some."""
         made, left_out = _Made(), set(without)
-        for setup in self.setups:
+        for setup in setups:
             name = setup.drafter
             if name is None or name in left_out or name in made.drafters:
                 continue
@@ -127,9 +130,11 @@ class DecoderMaker:
             return {name: stack_drafter(drafts, self.models, slots=slots, capacity=capacity)}
         return {name: HybridDrafter(model_drafter(self.models[name], slots=slots, capacity=capacity))}
 
-    def _decoder(self, made: _Made, slots: int, capacity: int, absent: Mapping[str, str]) -> Decoder:
+    def _decoder(
+        self, made: _Made, setups: Iterable[RoundSetup], absent: Mapping[str, str], *, slots: int, capacity: int
+    ) -> Decoder:
         planned = [self.models[name] for name in made.drafters if name in self.models]
-        asked = {setup.classifier for setup in self.setups}
+        asked = {setup.classifier for setup in setups}
         judges = {name: judge for name, judge in self.judges.items() if name in asked}
         return Decoder(
             tapped_for(self.target, planned, also=(judge.reads for judge in judges.values())),

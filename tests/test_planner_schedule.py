@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from spectune.planner.plans.plan import Plan
-from spectune.planner.plans.schedule import agreed, next_cell
+from spectune.planner.plans.schedule import agreed, next_cell, reachable
 
 from .plans import plan_of
 
@@ -74,3 +75,19 @@ def test_a_growing_context_moves_on_after_the_middle(plan: Plan) -> None:
     moved = [context for context in range(100, 1001, 10) if next_cell(plan, cell, 1, context) is not cell]
     assert moved[0] > 400
     assert moved[0] < 700
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_cells_that_can_be_reached_are_those_in_which_a_decoder_can_stay(seed: int) -> None:
+    """Held to every batch and context there can be."""
+    rng = np.random.default_rng(seed)
+    batches = rng.choice([1, 2, 3, 4, 6, 8, 16], rng.integers(1, 5), replace=False).tolist()
+    contexts = rng.choice(np.arange(1, 40), rng.integers(1, 5), replace=False).tolist()
+    places = sorted((b, c) for b in batches for c in contexts if rng.random() < 0.8) or [(2, 9)]
+    plan, most, longest = plan_of(places), int(rng.integers(1, 18)), int(rng.integers(1, 50))
+    expected = [
+        cell
+        for cell in plan.cells
+        if any(next_cell(plan, cell, b, c) is cell for b in range(1, most + 1) for c in range(longest + 1))
+    ]
+    assert list(map(id, reachable(plan, most, longest))) == list(map(id, expected))

@@ -230,8 +230,16 @@ def test_drafters_are_left_out_from_the_last_on_where_the_target_s_cache_finds_n
             return super().new_cache(slots, capacity)
 
     drafters = {name: LeanModel(perturbed(TARGET, 0.02)) for name in ("first", "second")}
-    decoder = two_drafters(Tight(TARGET), drafters, Watcher())._maker.make(1, 40).decoder
+    decoder = two_drafters(Tight(TARGET), drafters, Watcher())._maker.make(3, 40).decoder
     assert set(decoder._drafting.drafters) == {"lookup", "first"}
+
+
+@pytest.mark.parametrize(("slots", "made"), [(1, {"first"}), (2, {"first", "second"}), (3, {"first", "second"})])
+def test_only_drafters_that_so_many_texts_may_meet_are_made(slots: int, made: set[str]) -> None:
+    """The others would take memory, and read every prompt for nothing."""
+    drafters = {name: LeanModel(perturbed(TARGET, 0.02)) for name in ("first", "second")}
+    decoder = two_drafters(LeanModel(TARGET), drafters, Watcher())._maker.make(slots, 40).decoder
+    assert set(decoder._drafting.drafters) == {"lookup"} | made
 
 
 def test_a_target_whose_own_cache_finds_no_memory_raises() -> None:

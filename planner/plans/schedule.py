@@ -56,6 +56,18 @@ def next_cell(plan: Plan, current: PlanCell | None, batch: int, context: int) ->
     return wanted if is_clear else current
 
 
+def reachable(plan: Plan, batch: int, context: int) -> tuple[PlanCell, ...]:
+    """Return the cells in which a decoder can be of at most so many sequences behind at most so many tokens.
+
+    Whatever cell it was in before: one that it would not leave is among them.
+    """
+    batches = {min(cell.batch, batch) for cell in plan.cells}
+    contexts = {min(cell.context, context) for cell in plan.cells}
+    return tuple(
+        cell for cell in plan.cells if any(next_cell(plan, cell, b, c) is cell for b in batches for c in contexts)
+    )
+
+
 def _beyond(current: int, wanted: int, middle: float, value: int, factor: float) -> bool:
     """Return whether a value lies on the wanted knot's side of the middle by the factor."""
     if current < wanted:
