@@ -26,7 +26,8 @@ from spectune.runtime.feature_cache import FeatureCache
 from spectune.runtime.models.anatomy import LayerWeights
 from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.forward import CausalModel, ForwardInput, LeftStates
-from spectune.runtime.models.lean import LeanModel, Place
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.models.places import Place
 from spectune.runtime.models.tapped import TappedModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, Schedule, always

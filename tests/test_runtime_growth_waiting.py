@@ -16,7 +16,8 @@ from torch import Tensor
 from spectune.planner.growth.grow import grow
 from spectune.planner.policies import CastPolicy, TreePolicy
 from spectune.profiler.records.calibration import SurvivalCurve
-from spectune.runtime.drafters.model import DraftPass, ModelDrafter
+from spectune.runtime.drafters.host_pass import DraftPass
+from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.growth.grow import grow_on_device
 from spectune.runtime.growth.news import News
 from spectune.runtime.models.lean import LeanModel

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from spectune.planner.policies import ChainPolicy, StackPolicy, TreePolicy
-from spectune.runtime.drafters.model import DraftPass, ModelDrafter
+from spectune.runtime.drafters.host_pass import DraftPass
+from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.lean import LeanModel

@@ -22,13 +22,15 @@ from torch import Tensor
 from ...errors import ModelError
 from ..cache import KeyValueCache
 from .anatomy import Anatomy, LayerWeights, Sight
+from .attention import turned
 from .block import BlockHead, wanted_rows
 from .block_shape import BlockShape
 from .eagle_shape import as_numbers
 from .forward import ForwardInput
 from .frames import Frames
-from .lean import LayerStates, LeanModel, Place
+from .lean import LeanModel
 from .norm import Norm
+from .places import LayerStates, Place
 from .projection import Projection
 
 GROUPS = 16  # tokens of a text whose frames are answered together where many are asked for
@@ -131,7 +133,7 @@ class _Body(LeanModel):
     def remember(self, joined: Tensor, cache: LayerStates, place: Place) -> None:
         """Write keys and values of tokens (batch * n, hidden)."""
         (layer,), (states,) = self._layers, cache.states
-        _, pair = self._turned(layer, layer.qkv(layer.input_norm(joined)), place.views[0])
+        _, pair = turned(self.anatomy, layer, layer.qkv(layer.input_norm(joined)), place.views[0])
         states.view(-1, self._width).index_copy_(0, place.rows, pair)
 
     def through_layer(self, hidden: Tensor, cache: LayerStates, place: Place) -> Tensor:

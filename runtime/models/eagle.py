@@ -27,8 +27,9 @@ from .along import features_along
 from .anatomy import Anatomy, LayerWeights, Sight, turns_of
 from .eagle_shape import LAYER, HeadShape, as_numbers
 from .forward import ForwardInput
-from .lean import LeanModel, rows_of, taken
+from .lean import LeanModel, taken
 from .norm import Norm
+from .places import rows_of
 from .projection import Projection
 
 NEVER = -1e30  # logit of a token outside the draft vocabulary: finite, so that scores of whole paths stay numbers

@@ -24,8 +24,9 @@ from ..feature_cache import FeatureCache
 from .eagle_shape import as_numbers
 from .exit_shape import ExitShape
 from .forward import ForwardInput
-from .lean import LeanModel, rows_of, taken
+from .lean import LeanModel, taken
 from .norm import Norm
+from .places import rows_of
 from .projection import Projection
 
 NORM, UP, DOWN = (f"imitation.{name}.weight" for name in ("norm", "up", "down"))

@@ -7,10 +7,8 @@ meets attention as several rows (one row alone can be dearer than two in bf16 on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,49 +18,13 @@ from transformers import PreTrainedModel
 from ...errors import ModelError
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
-from .anatomy import Anatomy, LayerWeights, Sight, anatomy_of
-from .forward import ForwardInput, LeftStates, TreeMask
+from .anatomy import Anatomy, LayerWeights, anatomy_of
+from .attention import attend, attend_by_tree, capped, turned
+from .forward import ForwardInput, LeftStates
 from .gallery import Gallery, table_rows
-from .kernels.fused_rows import turn_and_store
-from .kernels.tree_attention import attend_tree, is_supported
-from .products import STEP_BY_STEP, FusedProducts, Products
-from .window import windowed
-
-
-class LayerStates(Protocol):
-    """What a forward needs of a cache."""
-
-    @property
-    def states(self) -> Iterable[Tensor]:
-        """One (slots, capacity, width) of keys and values per layer."""
-        ...
-
-    @property
-    def capacity(self) -> int:
-        """Tokens per slot."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _View:
-    """What the new tokens of one forward see in layers that look at the text alike, and how they are turned."""
-
-    start: int  # first cache position in sight
-    bias: Tensor | None  # (batch, 1, n * groups, seen - start)
-    tree: TreeMask | None  # what tells it instead, and to a kernel that reads it
-    cosine: Tensor  # (batch, n, 1, size)
-    sine: Tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the new tokens of one forward stand in a cache."""
-
-    slots: slice
-    rows: Tensor  # (batch * n,), of the cache's slots * capacity
-    seen: int  # cache positions in sight, new tokens included
-    views: list[_View]  # one per way of looking at the text
-    products: Products = STEP_BY_STEP  # how layers multiply: in captured forwards on a GPU by kernels of ours, too
+from .kernels.tree_attention import is_supported
+from .places import LayerStates, Place, rows_of, views_of
+from .products import STEP_BY_STEP, FusedProducts
 
 
 class LeanModel:
@@ -144,7 +106,7 @@ class LeanModel:
     def logits(self, normed: Tensor) -> Tensor:
         """Return logits (rows, vocabulary) of hidden states that went through the final norm."""
         logits = self.anatomy.head(normed)
-        return logits if self.anatomy.logit_cap is None else _capped(logits, self.anatomy.logit_cap)
+        return logits if self.anatomy.logit_cap is None else capped(logits, self.anatomy.logit_cap)
 
     @torch.inference_mode()
     def features(self, step: ForwardInput, cache: KeyValueCache, after: Sequence[int]) -> Tensor:
@@ -200,7 +162,7 @@ class LeanModel:
         """Return where the new tokens of a forward stand; without a bias they see the cache from column `first` on."""
         slots = slice(step.first_slot, step.first_slot + len(step.tokens))
         products = self.products if step.tree is not None and self.reads_trees else STEP_BY_STEP
-        views = self._views(step, first)
+        views = views_of(step, self.anatomy, first, reads_trees=self.reads_trees)
         return Place(slots=slots, rows=rows_of(step, cache), seen=step.seen, views=views, products=products)
 
     def through(
@@ -218,11 +180,12 @@ class LeanModel:
         view, products = place.views[layer.sight], place.products
         qkv = products.normed(hidden, layer.input_norm, layer.qkv) if attending is None else layer.qkv(attending)
         if view.tree is not None:
-            mixed = self._attend_tree(layer, qkv, states, place, view, view.tree)
+            mixed = attend_by_tree(self.anatomy, layer, qkv, states, place, view, view.tree)
         else:
-            query, pair = self._turned(layer, qkv, view)
+            query, pair = turned(self.anatomy, layer, qkv, view)
             states.view(-1, self._width).index_copy_(0, place.rows, pair)
-            mixed = self._attend(query, states[place.slots, view.start : place.seen], view.bias, layer.scale)
+            seen = states[place.slots, view.start : place.seen]
+            mixed = attend(self.anatomy, query, seen, view.bias, layer.scale)
         hidden = products.added(hidden, mixed, layer.output, layer.output_norm)
         return products.closed(hidden, products.normed(hidden, layer.mlp_norm, layer.gate_up), layer)
 
@@ -234,77 +197,6 @@ class LeanModel:
         hidden = F.embedding(ids, self.anatomy.embedding)
         return hidden if self.anatomy.embedding_scale is None else hidden * self.anatomy.embedding_scale
 
-    def _views(self, step: ForwardInput, first: int) -> list[_View]:
-        """Return one view per way of looking at the text."""
-        batch, count = step.tokens.shape
-        bias, groups = step.bias, self.anatomy.heads // self.anatomy.kv_heads
-        is_windowed = any(sight.window is not None and sight.window < step.seen for sight in self.anatomy.sights)
-        if step.tree is not None and (is_windowed or not self.reads_trees):
-            bias = step.tree.bias(step.seen, self.dtype)
-        if bias is not None:  # every token's line once per query head that is folded into its rows
-            bias = bias.unsqueeze(2).expand(-1, -1, groups, -1).reshape(batch, 1, count * groups, step.seen)
-        return [self._view(sight, step, bias, first) for sight in self.anatomy.sights]
-
-    def _view(self, sight: Sight, step: ForwardInput, bias: Tensor | None, first: int) -> _View:
-        start, tree = first if bias is None else 0, step.tree if self.reads_trees else None
-        if sight.window is not None and sight.window < step.seen:
-            tree = None
-            if bias is None:
-                start = max(first, step.seen - sight.window)
-            else:
-                bias = windowed(bias, sight.window)
-        turns = F.embedding(_within(step, len(sight.turns)), sight.turns).unsqueeze(2)
-        cosine, sine = turns.chunk(2, dim=-1)
-        return _View(start=start, bias=bias, tree=tree, cosine=cosine, sine=sine)
-
-    def _turned(self, layer: LayerWeights, qkv: Tensor, view: _View) -> tuple[Tensor, Tensor]:
-        """Return queries (batch, n, heads, size), and keys and values (batch * n, width) as the cache holds them.
-
-        Queries and keys are turned where the projection wrote them, so that keys and values lie together already.
-        """
-        heads, kv_heads, size = self.anatomy.heads, self.anatomy.kv_heads, self.anatomy.size
-        turned = qkv.view(*view.cosine.shape[:2], -1, size)[:, :, : heads + kv_heads]
-        if layer.head_norm is not None:
-            turned.copy_(layer.head_norm(turned))
-        rolled = turned.roll(size // 2, dims=-1)
-        turned.mul_(view.cosine).addcmul_(rolled, view.sine)
-        return turned[:, :, :heads], qkv[:, heads * size :]
-
-    def _attend_tree(
-        self, layer: LayerWeights, qkv: Tensor, states: Tensor, place: Place, view: _View, tree: TreeMask
-    ) -> Tensor:
-        """Do what `_turned`, a write and `_attend` do, by kernels that read the tree: few launches, and no mask."""
-        heads, kv_heads, size = self.anatomy.heads, self.anatomy.kv_heads, self.anatomy.size
-        lanes = qkv.view(*view.cosine.shape[:2], -1, size)
-        if layer.head_norm is not None:
-            turned = lanes[:, :, : heads + kv_heads]
-            turned.copy_(layer.head_norm(turned))
-        turn_and_store(qkv, view.cosine, view.sine, states, place.rows, heads=heads, kv_heads=kv_heads)
-        query, own = lanes[:, :, :heads], states[place.slots]
-        return attend_tree(query, own, tree.starts, tree.bits, scale=layer.scale, kv_heads=kv_heads)
-
-    def _attend(self, query: Tensor, states: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-        """Mix values for (batch, n, heads, size) queries; rows of one key-value head lie together."""
-        batch, count = query.shape[:2]
-        kv_heads, size = self.anatomy.kv_heads, self.anatomy.size
-        groups = self.anatomy.heads // kv_heads
-        folded = query.reshape(batch, count, kv_heads, groups, size).transpose(1, 2)
-        folded = folded.reshape(batch, kv_heads, count * groups, size)
-        key, value = (part.transpose(1, 2) for part in states.view(*states.shape[:2], 2, kv_heads, size).unbind(2))
-        if self.anatomy.attention_cap is None:
-            mixed = F.scaled_dot_product_attention(folded, key, value, attn_mask=bias, scale=scale)
-        else:
-            mixed = _capped_attention(folded, key, value, bias, scale, self.anatomy.attention_cap)
-        mixed = mixed.view(batch, kv_heads, count, groups, size).transpose(1, 2)  # a GPU's kernel may leave gaps in it
-        return mixed.reshape(batch * count, groups * kv_heads * size)
-
-
-def rows_of(step: ForwardInput, cache: LayerStates) -> Tensor:
-    """Return (batch * n,): where the new tokens of a forward are written, among slots * capacity rows."""
-    first, capacity = step.first_slot * cache.capacity, cache.capacity
-    starts = torch.arange(first, first + len(step.tokens) * capacity, capacity, device=step.columns.device)
-    return (starts.unsqueeze(1) + step.columns).view(-1)
-
 
 def taken(step: ForwardInput, hidden: Tensor) -> Tensor:
     """Return those of hidden states (batch * n, hidden) whose output is wanted."""
@@ -312,30 +204,3 @@ def taken(step: ForwardInput, hidden: Tensor) -> Tensor:
         return hidden
     batch, count = step.tokens.shape
     return hidden.index_select(0, step.take + torch.arange(0, batch * count, count, device=hidden.device))
-
-
-def _within(step: ForwardInput, places: int) -> Tensor:
-    """Return positions that a table of so many places has; beyond it lie drafts that no text ever reaches.
-
-    Or the text of a target that is longer than its drafter can read: what is drafted there is bad, and no more.
-    """
-    return step.positions if step.seen <= places else step.positions.clamp(max=places - 1)
-
-
-def _capped(x: Tensor, cap: float) -> Tensor:
-    """Squash x into (-cap, cap) where it lies.
-
-    Source: Gemma Team 2024, arXiv:2408.00118, Sec. 2, "logit soft-capping".
-    """
-    return x.div_(cap).tanh_().mul_(cap)
-
-
-def _capped_attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float, cap: float
-) -> Tensor:
-    """Return what scaled_dot_product_attention does, with scores squashed into (-cap, cap) before the mask."""
-    scores = _capped(torch.matmul(query, key.transpose(2, 3)).mul_(scale), cap)
-    if bias is not None:
-        scores += bias
-    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-    return torch.matmul(weights.to(value.dtype), value)

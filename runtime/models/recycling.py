@@ -24,7 +24,8 @@ from torch import Tensor
 from ..cache import KeyValueCache
 from .block import RoundHead
 from .forward import ForwardInput
-from .lean import LeanModel, rows_of
+from .lean import LeanModel
+from .places import rows_of
 
 UNKNOWN = -1
 PIECE = 64  # tokens whose logits over the whole vocabulary are held at once

@@ -27,12 +27,14 @@ from torch import Tensor
 from ...errors import ModelError
 from ..cache import KeyValueCache
 from .anatomy import Anatomy, LayerWeights, Sight
+from .attention import attend, turned
 from .block import BlockHead, Levels, wanted_rows
 from .block_shape import BlockShape
 from .eagle_shape import as_numbers
 from .forward import ForwardInput
-from .lean import LayerStates, LeanModel, Place
+from .lean import LeanModel
 from .norm import Norm
+from .places import LayerStates, Place
 from .projection import Projection
 
 
@@ -120,14 +122,14 @@ class _Body(LeanModel):
     def remember(self, joined: Tensor, cache: LayerStates, place: Place) -> None:
         """Write keys and values of tokens (batch * n, width)."""
         (states,), layer = cache.states, self._layers[0]
-        _, pair = self._turned(layer, layer.qkv(layer.input_norm(joined)), place.views[0])
+        _, pair = turned(self.anatomy, layer, layer.qkv(layer.input_norm(joined)), place.views[0])
         states.view(-1, self._width).index_copy_(0, place.rows, pair)
 
     def through_text(self, joined: Tensor, cache: LayerStates, place: Place) -> Tensor:
         """Return tokens (batch * n, width) when they have looked at the text, themselves included."""
         (states,), layer, view = cache.states, self._layers[0], place.views[0]
-        query, _ = self._turned(layer, layer.qkv(layer.input_norm(joined)), view)
-        mixed = self._attend(query, states[place.slots, : place.seen], view.bias, layer.scale)
+        query, _ = turned(self.anatomy, layer, layer.qkv(layer.input_norm(joined)), view)
+        mixed = attend(self.anatomy, query, states[place.slots, : place.seen], view.bias, layer.scale)
         return layer.output.added_to(joined, mixed)
 
     def through_places(self, places: Tensor) -> Tensor:
@@ -137,7 +139,7 @@ class _Body(LeanModel):
         hidden = places.flatten(0, 1)
         qkv = layer.qkv(layer.input_norm(hidden)).view(rows, count, -1)
         query, pair = qkv[..., : heads * size].reshape(rows, count, heads, size), qkv[..., heads * size :]
-        mixed = self._attend(query, pair, None, layer.scale)
+        mixed = attend(self.anatomy, query, pair, None, layer.scale)
         hidden = layer.output.added_to(hidden, mixed)
         gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, dim=-1)
         return layer.down.added_to(hidden, layer.activation(gate).mul_(up))

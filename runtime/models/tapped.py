@@ -14,7 +14,8 @@ from .block import RoundHead
 from .eagle import EagleHead
 from .exit import ExitModel
 from .forward import CausalModel, ForwardInput, LeftStates
-from .lean import LeanModel, rows_of
+from .lean import LeanModel
+from .places import rows_of
 
 
 class TappedModel:

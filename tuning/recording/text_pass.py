@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ...planner.growth.draft import Children, Ints
-from ...runtime.drafters.model import recorded_children
+from ...runtime.drafters.host_pass import recorded_children
 from ...runtime.layout import lay_out
 from ...runtime.models.eagle import EagleHead
 from ...runtime.models.forward import CausalModel, ForwardInput

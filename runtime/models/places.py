@@ -1,0 +1,99 @@
+"""Where the new tokens of a forward stand in a cache, and what of it they see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .anatomy import Anatomy, Sight
+from .forward import ForwardInput, TreeMask
+from .products import STEP_BY_STEP, Products
+from .window import windowed
+
+
+class LayerStates(Protocol):
+    """What a forward needs of a cache."""
+
+    @property
+    def states(self) -> Iterable[Tensor]:
+        """One (slots, capacity, width) of keys and values per layer."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Tokens per slot."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What the new tokens of one forward see in layers that look at the text alike, and how they are turned."""
+
+    start: int  # first cache position in sight
+    bias: Tensor | None  # (batch, 1, n * groups, seen - start)
+    tree: TreeMask | None  # what tells it instead, and to a kernel that reads it
+    cosine: Tensor  # (batch, n, 1, size)
+    sine: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the new tokens of one forward stand in a cache."""
+
+    slots: slice
+    rows: Tensor  # (batch * n,), of the cache's slots * capacity
+    seen: int  # cache positions in sight, new tokens included
+    views: list[View]  # one per way of looking at the text
+    products: Products = STEP_BY_STEP  # how layers multiply: in captured forwards on a GPU by kernels of ours, too
+
+
+def views_of(step: ForwardInput, anatomy: Anatomy, first: int, *, reads_trees: bool) -> list[View]:
+    """Return one view per way of looking at the text.
+
+    Args:
+        step: whose new tokens look.
+        anatomy: of the model.
+        first: cache column from which they see the text where there is no bias.
+        reads_trees: whether kernels read the step's tree themselves.
+    """
+    batch, count = step.tokens.shape
+    bias, groups = step.bias, anatomy.heads // anatomy.kv_heads
+    is_windowed = any(sight.window is not None and sight.window < step.seen for sight in anatomy.sights)
+    if step.tree is not None and (is_windowed or not reads_trees):
+        bias = step.tree.bias(step.seen, anatomy.embedding.dtype)
+    if bias is not None:  # every token's line once per query head that is folded into its rows
+        bias = bias.unsqueeze(2).expand(-1, -1, groups, -1).reshape(batch, 1, count * groups, step.seen)
+    return [_view(sight, step, bias, first, reads_trees=reads_trees) for sight in anatomy.sights]
+
+
+def _view(sight: Sight, step: ForwardInput, bias: Tensor | None, first: int, *, reads_trees: bool) -> View:
+    start, tree = first if bias is None else 0, step.tree if reads_trees else None
+    if sight.window is not None and sight.window < step.seen:
+        tree = None
+        if bias is None:
+            start = max(first, step.seen - sight.window)
+        else:
+            bias = windowed(bias, sight.window)
+    turns = F.embedding(_within(step, len(sight.turns)), sight.turns).unsqueeze(2)
+    cosine, sine = turns.chunk(2, dim=-1)
+    return View(start=start, bias=bias, tree=tree, cosine=cosine, sine=sine)
+
+
+def rows_of(step: ForwardInput, cache: LayerStates) -> Tensor:
+    """Return (batch * n,): where the new tokens of a forward are written, among slots * capacity rows."""
+    first, capacity = step.first_slot * cache.capacity, cache.capacity
+    starts = torch.arange(first, first + len(step.tokens) * capacity, capacity, device=step.columns.device)
+    return (starts.unsqueeze(1) + step.columns).view(-1)
+
+
+def _within(step: ForwardInput, places: int) -> Tensor:
+    """Return positions that a table of so many places has; beyond it lie drafts that no text ever reaches.
+
+    Or the text of a target that is longer than its drafter can read: what is drafted there is bad, and no more.
+    """
+    return step.positions if step.seen <= places else step.positions.clamp(max=places - 1)
