@@ -22,7 +22,7 @@ from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.wire import from_json
 from spectune.runtime.setup import plain_setup, setup_of
 from spectune.tuning.family import load_family
-from spectune.tuning.measuring.gauge import Gauge
+from spectune.tuning.measuring.gauge import CALLS, Gauge
 from spectune.tuning.request import Models
 from spectune.tuning.validate import ValidateRequest, validate_stored
 
@@ -150,6 +150,19 @@ def test_a_gauge_sets_the_middle_of_its_calls_against_the_profiled_one(bench: Be
     gauge = Gauge(cell, family.target, nodes, clock_ns=iter([ms * 10**6 for ms in readings_ms]).__next__)
     gauge.advance(1.0)
     assert gauge.speed == pytest.approx(cell.run_ms[nodes] / 3.5)
+
+
+@pytest.mark.parametrize(("profiled_ms", "untimed"), [(1.0, 6), (2.9, 2), (30.0, 1)])
+def test_a_gauge_settles_as_the_profiler_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, profiled_ms: float, untimed: int
+) -> None:
+    cell = bench.plan.cell(1, 10)
+    cell = replace(cell, run_ms=(profiled_ms,) * len(cell.run_tokens))
+    family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
+    gauge, calls = Gauge(cell, family.target, 1), [0]
+    monkeypatch.setattr(gauge, "_call", lambda: calls.append(calls.pop() + 1))
+    gauge.advance(1.0)
+    assert calls == [untimed + CALLS]
 
 
 def test_a_cell_of_an_older_plan_is_gauged_by_its_plain_rounds(bench: Bench) -> None:

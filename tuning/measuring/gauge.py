@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from ...planner.plans.plan import PlanCell
 from ...planner.policies import ResumedPolicy
+from ...profiler.repeats import SETTLED
 from ...runtime.models.forward import CausalModel
 from ...runtime.shapes import ForwardShapes
 
@@ -51,8 +52,9 @@ class Gauge:
         self._ms: list[float] = []
 
     def advance(self, share: float) -> None:
-        """Time a few calls after an untimed one."""
-        self._call()
+        """Time a few calls behind untimed ones: right behind another's turn the first are slower."""
+        for _ in range(max(SETTLED.untimed(self._profiled_ms), 1)):
+            self._call()
         self._wait()
         for _ in range(CALLS):
             start = self._clock_ns()
