@@ -33,10 +33,11 @@ from spectune.runtime.requests import Request
 from spectune.tuning.family import load_family, torch_device
 from spectune.tuning.measuring.decoding import Family
 
-from sweep import DTYPE, FINE_TURNS, LOOKUP, Way, learned, raced, requests, speed_of  # isort: skip
+from sweep import DTYPE, FINE_TURNS, LOOKUP, Way, learned, profiled_prompts, raced, requests, speed_of  # isort: skip
 
 SEQUOIA_SIZES = (2, 4, 8, 16, 32, 64)  # tokens a verify is tried with
 LEAST_RATIO = 1.0  # plan over every rule
+PROFILED, PROMPTS = 48, 32  # prompts: ways that copy differ by less than a few texts do
 
 
 def main() -> None:
@@ -46,11 +47,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2, help="races, whose medians count")
     parser.add_argument("--budget", type=float, default=30.0, help="seconds for latency cells")
     asked = parser.parse_args()
-    chapter = learned(asked.temperature, asked.budget, "full")
+    chapter = learned(asked.temperature, asked.budget, "full", prompts=profiled_prompts(PROFILED))
     device = chapter.inputs.device
     regime = decoding_regime(chapter.inputs.verify.regime, device.kind)
     family = load_family(family_models(family_folder()), dtype=DTYPE, device=torch_device(device), regime=regime)
-    fresh = requests(evaluation_prompts()[:16], asked.temperature, seed=1000)
+    fresh = requests(evaluation_prompts()[:PROMPTS], asked.temperature, seed=1000)
     rows = [one_cell(cell, chapter.inputs, family, fresh, asked.repeats) for cell in chapter.cells]
     checks = {
         f"batch {row['batch']}: plan at least {rule['name']} ({rule['ratio']:.3f})": rule["ratio"] >= LEAST_RATIO
