@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -10,7 +11,7 @@ from ..db.store import open_store
 from ..errors import NoPlanError, PlanError, RequestError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan, PlanCell
-from ..planner.plans.schedule import Place, reachable
+from ..planner.plans.schedule import Place, reachable, reachable_at
 from ..profiler.records.device import Device
 from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity
@@ -60,16 +61,15 @@ class Choice:
 
     def setups_within(self, batch: int, context: int) -> tuple[RoundSetup, ...]:
         """Return every way a round of at most so many sequences may be run, behind at most so many tokens."""
-        cells = () if self.plan is None else reachable(self.plan, batch, context)
-        return tuple(dict.fromkeys((PLAIN, *map(plain_setup, cells), *map(self.setup, cells))))
+        return self._ways(() if self.plan is None else reachable(self.plan, batch, context))
 
-    def setups_at(self, batch: int) -> tuple[RoundSetup, ...]:
-        """Return every way a round of so many sequences may be run, at whatever context."""
-        if self.plan is None:
-            return (PLAIN,)
-        contexts = dict.fromkeys(cell.context for cell in self.plan.cells)
-        cells = [self.plan.cell(batch, context) for context in contexts]
-        return tuple(dict.fromkeys((*map(plain_setup, cells), *map(self.setup, cells))))
+    def setups_at(self, batch: int, context: int) -> tuple[RoundSetup, ...]:
+        """Return every way a round of so many sequences may be run, behind at most so many tokens."""
+        return self._ways(() if self.plan is None else reachable_at(self.plan, batch, context))
+
+    def _ways(self, cells: Sequence[PlanCell]) -> tuple[RoundSetup, ...]:
+        """Return the ways of some cells, plain ones first."""
+        return tuple(dict.fromkeys((PLAIN, *map(plain_setup, cells), *map(self.setup, cells))))
 
     def setup(self, cell: PlanCell) -> RoundSetup:
         """Return how a cell of the plan is run."""

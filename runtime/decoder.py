@@ -228,6 +228,8 @@ class Decoder:
         """Let a setup's drafter draft behind so many tokens that it has to read first; nothing becomes of it."""
         drafter = self._drafting.asked(setup)
         if isinstance(drafter, Forgets):
+            if drafter.fresh(self.running) > fresh:
+                self._drafting.draft(self.running, setup)
             drafter.rewind([len(s.tokens) - fresh for s in self.running])
             self._drafting.draft(self.running, setup)
 
@@ -239,6 +241,13 @@ class Decoder:
         """
         self._verifying.verify(self.running, draft, setup)
         self._let_finished_leave(list(self.running))
+
+    def forgiven(self) -> list[Fault]:
+        """Return what went wrong outside rounds and forget it; a drafter that is still asked has a clean slate."""
+        faults = list(self._faults)
+        self._faults.clear()
+        self._drafting.forgive()
+        return faults
 
     def tell_again(self, faults: Iterable[Fault]) -> None:
         """Let the next round tell faults of rounds that nobody has heard of."""

@@ -74,6 +74,12 @@ class Drafting:
         self._failures[name] = 0
         return fresh, draft
 
+    def forgive(self) -> None:
+        """Forget the failures of drafters that are still asked."""
+        for name, failures in self._failures.items():
+            if failures < MOST_FAULTS:
+                self._failures[name] = 0
+
     def read_along(self, reading: Reading) -> None:
         """Let drafters that can read as far in a prompt as the target has; the others read it when it joins."""
         tokens = reading.sequence.request.prompt[: reading.read]

@@ -168,7 +168,11 @@ class Generator:
         plan = self.choice.plan
         run = WarmUp(held.decoder, longest=held.longest, temperature=0.0 if plan is None else plan.temperature)
         try:
-            run.run(self.choice.setups_at, range(1, held.slots + 1), captured=self._is_captured)
+            run.run(
+                lambda batch: self.choice.setups_at(batch, held.longest),
+                range(1, held.slots + 1),
+                captured=self._is_captured,
+            )
         except (MemoryError, RuntimeError) as error:
             raise _no_memory(error) from error
 

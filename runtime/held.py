@@ -22,6 +22,7 @@ from .pad import PivotJudge
 from .setup import RoundSetup, Schedule, draft_room
 
 CRAMPED = "it does not fit into memory beside the target: {error}"
+STEP = 64  # lengths of texts that may meet the same cells are told apart by
 PATIENCE = 16  # calls before a drafter that found no memory is tried again
 
 
@@ -70,6 +71,7 @@ class DecoderMaker:
     schedule: Schedule
     judges: Mapping[str, PivotJudge]
     allow_lossy: bool
+    _known: dict[tuple[int, int], tuple[RoundSetup, ...]] = field(default_factory=dict)  # of slots and lengths
 
     def make(self, slots: int, longest: int) -> HeldDecoder:
         """Return a new decoder, with the drafters alone that so many texts, as long, may meet.
@@ -80,7 +82,7 @@ class DecoderMaker:
         Raises:
             DeviceError: it finds none at all.
         """
-        setups = self.setups_within(slots, longest)
+        setups = self._setups(slots, longest)
         load_kernels(setup.policy for setup in setups)
         capacity = longest + draft_room(setups, slots)
         yielding: dict[str, str] = {}  # drafters that are left out for the target's sake, and why
@@ -102,6 +104,13 @@ class DecoderMaker:
                 del made  # its caches make room for the next ones
                 continue
             return HeldDecoder(decoder, slots, longest, is_cramped=bool(made.cramped or yielding))
+
+    def _setups(self, slots: int, longest: int) -> tuple[RoundSetup, ...]:
+        """Return what so many texts may meet, a little longer ones even: it is asked for at every call."""
+        place = slots, -(-longest // STEP) * STEP
+        if place not in self._known:
+            self._known[place] = self.setups_within(*place)
+        return self._known[place]
 
     def _made(self, setups: Iterable[RoundSetup], without: Iterable[str], slots: int, capacity: int) -> _Made:
         """Return the drafters of some setups but some."""

@@ -43,12 +43,12 @@ class WarmUp:
         self._request: Request | None = None
         if longest - len(prompt) > 1:  # one token ends a text before any round
             self._request = Request(prompt=prompt, max_new_tokens=longest - len(prompt), temperature=temperature)
-        self._faults: dict[str, Fault] = {}  # by what they say
+        self._faults: dict[tuple[str | None, str], Fault] = {}  # by whose they are and what they say
 
     def run(self, setups_at: Setups, batches: Iterable[int], *, captured: bool) -> int:
         """Run every setup at every batch; return how many rounds that took.
 
-        What went wrong is told by the decoder's next round.
+        What went wrong is told by the decoder's next round; drafters whose drafts failed go on being asked.
 
         Args:
             setups_at: how rounds of a batch may be run.
@@ -64,8 +64,7 @@ class WarmUp:
             for batch in batches:
                 setups = list(dict.fromkeys(setups_at(batch)))
                 for setup in setups:
-                    self._run_settled(setup, batch)
-                    if captured:
+                    if self._run_settled(setup, batch) and captured:
                         self._draft_sizes(setup, batch)
                         self._verify_sizes(setup, batch)
         finally:
@@ -74,12 +73,20 @@ class WarmUp:
             self._decoder.tell_again(self._faults.values())
         return self.rounds
 
-    def _run_settled(self, setup: RoundSetup, batch: int) -> None:
+    def _run_settled(self, setup: RoundSetup, batch: int) -> bool:
+        """Run some rounds of a setup, up to the first in which something goes wrong; return whether nothing did."""
         for _ in range(SETTLED):
             self._fill(batch)
-            done = self._decoder.step(setup)
-            self._faults |= {fault.reason: fault for fault in done.faults}
+            faults = self._decoder.step(setup).faults
             self.rounds += 1
+            self._note(faults)
+            if faults:
+                return False
+        return True
+
+    def _note(self, faults: Iterable[Fault]) -> None:
+        for fault in (*faults, *self._decoder.forgiven()):
+            self._faults[fault.drafter, fault.reason] = fault
 
     def _draft_sizes(self, setup: RoundSetup, batch: int) -> None:
         """Let a drafter read as many tokens at once as it may have to, and draft behind them."""
@@ -90,6 +97,7 @@ class WarmUp:
             self._fill(batch)
             if fresh < min(len(sequence.tokens) for sequence in self._decoder.running):
                 self._decoder.draft(alone, fresh)
+                self._note(())
             fresh *= 2
 
     def _verify_sizes(self, setup: RoundSetup, batch: int) -> None:
@@ -99,6 +107,7 @@ class WarmUp:
         for tokens in {setup.padded(tokens): tokens for tokens in sizes}.values():
             self._fill(batch)
             self._decoder.verify(chains([[0] * (tokens - 1)] * batch), setup)
+            self._note(())
             self.rounds += 1
 
     def _fill(self, batch: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spectune.planner.plans.plan import Plan
-from spectune.planner.plans.schedule import agreed, next_cell, reachable
+from spectune.planner.plans.schedule import agreed, next_cell, reachable, reachable_at
 
 from .plans import plan_of
 
@@ -77,17 +77,34 @@ def test_a_growing_context_moves_on_after_the_middle(plan: Plan) -> None:
     assert moved[0] < 700
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_cells_that_can_be_reached_are_those_in_which_a_decoder_can_stay(seed: int) -> None:
-    """Held to every batch and context there can be."""
+def anywhere(seed: int) -> tuple[Plan, int, int]:
+    """Return a plan of any cells, near each other or far apart, and the most sequences and tokens of a decoder."""
     rng = np.random.default_rng(seed)
     batches = rng.choice([1, 2, 3, 4, 6, 8, 16], rng.integers(1, 5), replace=False).tolist()
-    contexts = rng.choice(np.arange(1, 40), rng.integers(1, 5), replace=False).tolist()
+    contexts = rng.choice(np.arange(1, 8) * rng.integers(1, 12), rng.integers(1, 6), replace=False).tolist()
     places = sorted((b, c) for b in batches for c in contexts if rng.random() < 0.8) or [(2, 9)]
-    plan, most, longest = plan_of(places), int(rng.integers(1, 18)), int(rng.integers(1, 50))
-    expected = [
-        cell
+    plan = replace(plan_of(places), hysteresis=float(rng.choice([1.0, 1.15, 1.4])))
+    return plan, int(rng.integers(1, 18)), int(rng.integers(1, 80))
+
+
+def kept_at(plan: Plan, batches: range, longest: int) -> list[int]:
+    """Return the ids of the cells that some batch and context keep, by looking at all of them."""
+    return [
+        id(cell)
         for cell in plan.cells
-        if any(next_cell(plan, cell, b, c) is cell for b in range(1, most + 1) for c in range(longest + 1))
+        if any(next_cell(plan, cell, b, c) is cell for b in batches for c in range(longest + 1))
     ]
-    assert list(map(id, reachable(plan, most, longest))) == list(map(id, expected))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_cells_that_can_be_reached_are_those_in_which_a_decoder_can_stay(seed: int) -> None:
+    plan, most, longest = anywhere(seed)
+    assert [id(cell) for cell in reachable(plan, most, longest)] == kept_at(plan, range(1, most + 1), longest)
+    assert [id(cell) for cell in reachable_at(plan, most, longest)] == kept_at(plan, range(most, most + 1), longest)
+
+
+def test_a_cell_is_reached_between_two_contexts_that_both_leave_it() -> None:
+    plan = replace(plan_of([(1, 1000 * place) for place in range(1, 6)]), hysteresis=1.15)
+    assert plan.cells[4] in reachable(plan, 1, 3800)
+    assert next_cell(plan, plan.cells[4], 1, 3490) is plan.cells[4]
+    assert all(next_cell(plan, plan.cells[4], 1, context) is not plan.cells[4] for context in (3000, 3800))

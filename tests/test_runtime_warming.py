@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
 from dataclasses import replace
 
 import pytest
 
-from spectune.planner.policies import ChainPolicy, HybridPolicy, SuffixPolicy
+from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.policies import ChainPolicy, HybridPolicy, SuffixPolicy, TreePolicy
 from spectune.runtime.choice import Choice
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
+from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.faults import Fault
+from spectune.runtime.generator import Generator
 from spectune.runtime.requests import Sequence
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.runtime.warming import WarmUp
 
-from .ahead_runs import Captured, setup_of
+from .ahead_runs import SMALL, TARGET, Captured, setup_of
 from .decoded_runs import CAPACITY, PADDED, Run, random_requests
 from .plans import plan_of
 from .synthetic import model
-from .test_runtime_serving import PROMPTS, SETTINGS, alone, ends, generator, output
+from .test_runtime_serving import DRAFTER, PROMPTS, SETTINGS, TOKENIZER, alone, ends, generator, output
+from .test_runtime_serving import TARGET as SERVED
 
 POLICY = HybridPolicy(text=SuffixPolicy(length=5, min_match=2), model=ChainPolicy(length=3))
 KINDS = ("plain", "chain", "static", "eagle2", "talon", "cast", "opt-tree", "confident-chain", "lookup", "hybrid")
@@ -113,19 +119,79 @@ def test_a_warm_session_s_texts_are_those_of_a_cold_one(kind: str) -> None:
     assert [output(done[place]) for place in range(6)] == [output(alone(place)) for place in range(6)]
 
 
-def test_a_choice_tells_what_rounds_of_a_batch_may_be() -> None:
-    plan = plan_of([(1, 10), (4, 10), (4, 90)])
+class Busy(ModelDrafter):
+    """Fails wherever more than two sequences are to be drafted for."""
+
+    def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
+        if len(sequences) > 2:
+            raise MemoryError("no room for three")
+        return super().draft(sequences, policy)
+
+
+def test_a_drafter_that_fails_while_it_warms_up_goes_on_at_other_batches() -> None:
+    setups = [setup_for(kind) for kind in ("chain", "static", "eagle2", "talon")]
+    busy = Busy(SMALL, slots=3, capacity=CAPACITY)
+    decoder = Decoder(TARGET, {"it": busy}, always(setups[0]), slots=3, capacity=CAPACITY)
+    WarmUp(decoder, longest=99).run(lambda _: setups, range(1, 4), captured=False)
+    decoder.admit(random_requests(1, tokens=9)[0])
+    first = decoder.step()
+    assert [fault.reason for fault in first.faults] == ["MemoryError: no room for three"]
+    assert first.widths and not any(fault.is_last for fault in first.faults)
+
+
+def planned(places: list[tuple[int, int]]) -> Choice:
+    """Return the choice of a plan whose cells draft chains of 2, 3 and so on."""
+    plan = plan_of(places)
     cells = tuple(
-        replace(cell, policy=ChainPolicy(length=length), drafter="small", run_tokens=tuple(range(6)))
-        for cell, length in zip(plan.cells, (2, 3, 4), strict=True)
+        replace(cell, policy=ChainPolicy(length=length), drafter="small", run_tokens=tuple(range(9)))
+        for length, cell in enumerate(plan.cells, 2)
     )
-    choice = Choice(
-        plan=replace(plan, cells=cells, drafters=(("small", model("small")),)), source="file", reason="a test"
-    )
+    drafters = (("small", model("small")),)
+    plan = replace(plan, cells=cells, drafters=drafters, hysteresis=1.15)
+    return Choice(plan=plan, source="file", reason="a test")
 
-    def lengths(batch: int) -> set[int]:
-        return {one.policy.length for one in choice.setups_at(batch) if isinstance(one.policy, ChainPolicy)}
 
-    assert [lengths(batch) for batch in (1, 4, 9)] == [{2}, {3, 4}, {3, 4}]
-    assert all(any(one.drafter is None for one in choice.setups_at(batch)) for batch in (1, 4))
-    assert Choice(plan=None, source="none", reason="a test").setups_at(3) == (PLAIN,)
+@pytest.mark.parametrize(
+    ("places", "batch", "context", "lengths"),
+    [
+        ([(1, 10), (4, 10), (4, 900)], 1, 2000, {2}),
+        ([(1, 10), (4, 10), (4, 900)], 4, 2000, {3, 4}),
+        ([(1, 10), (4, 10), (4, 900)], 4, 64, {3}),  # no text is as long
+        ([(1, 10), (2, 10), (4, 10), (8, 10)], 3, 64, {3, 4}),  # two that became three decode as two for a while
+        ([(1, 10), (2, 10), (4, 10), (8, 10)], 5, 64, {4, 5}),
+    ],
+)
+def test_a_choice_tells_what_rounds_of_a_batch_may_be(
+    places: list[tuple[int, int]], batch: int, context: int, lengths: set[int]
+) -> None:
+    found = planned(places).setups_at(batch, context)
+    assert {one.policy.length for one in found if isinstance(one.policy, ChainPolicy)} == lengths
+    assert any(one.drafter is None for one in found)
+
+
+def test_without_a_plan_every_round_is_plain() -> None:
+    assert Choice(plan=None, source="none", reason="a test").setups_at(3, 99) == (PLAIN,)
+
+
+class Faults:
+    """Keeps all faults of rounds."""
+
+    def __init__(self) -> None:
+        self.told: list[Fault] = []
+
+    def note(self, done: Round, /) -> None:
+        self.told += done.faults
+
+
+def test_what_a_session_s_texts_never_meet_is_no_fault_of_its_warming() -> None:
+    choice = planned([(1, 10), (1, 9000)])
+    assert choice.plan is not None
+    near, far = choice.plan.cells
+    far = replace(far, drafter="absent")
+    plan = replace(choice.plan, cells=(near, far), drafters=(("small", model("small")), ("absent", model("absent"))))
+    choice = replace(choice, plan=plan)
+    faults = Faults()
+    served = Generator(SERVED, TOKENIZER, {"small": DRAFTER}, always(choice.setup(near)), choice, faults)
+    session = served.session(slots=2, longest=64, warm=True)
+    session.submit("to be", SETTINGS[0])
+    assert list(session.events()) and faults.told == []

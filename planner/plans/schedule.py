@@ -9,7 +9,8 @@ next one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from .plan import Plan, PlanCell
 
@@ -46,14 +47,7 @@ def next_cell(plan: Plan, current: PlanCell | None, batch: int, context: int) ->
     the plan's hysteresis, a factor. A decoder whose batch goes to and fro around a middle then stays where it is.
     """
     wanted = plan.cell(batch, context)
-    if current is None or wanted is current:
-        return wanted
-    middle_batch = math.sqrt(current.batch * wanted.batch)
-    middle_context = (current.context + wanted.context) / 2.0
-    is_clear = _beyond(current.batch, wanted.batch, middle_batch, batch, plan.hysteresis) or _beyond(
-        current.context, wanted.context, middle_context, context, plan.hysteresis
-    )
-    return wanted if is_clear else current
+    return wanted if current is None or not _stays(plan, current, wanted, batch, context) else current
 
 
 def reachable(plan: Plan, batch: int, context: int) -> tuple[PlanCell, ...]:
@@ -61,10 +55,48 @@ def reachable(plan: Plan, batch: int, context: int) -> tuple[PlanCell, ...]:
 
     Whatever cell it was in before: one that it would not leave is among them.
     """
-    batches = {min(cell.batch, batch) for cell in plan.cells}
-    contexts = {min(cell.context, context) for cell in plan.cells}
+    knots = sorted({cell.batch for cell in plan.cells})
+    switches = [math.isqrt(low * high) for low, high in pairwise(knots)]
+    return _in_sight(plan, _ends(switches, 1, batch), context)
+
+
+def reachable_at(plan: Plan, batch: int, context: int) -> tuple[PlanCell, ...]:
+    """Return the cells in which a decoder can be of so many sequences behind at most so many tokens."""
+    return _in_sight(plan, [batch], context)
+
+
+def _in_sight(plan: Plan, batches: Sequence[int], context: int) -> tuple[PlanCell, ...]:
+    """Return the cells in which a decoder can be at some batches behind at most so many tokens.
+
+    Where one cell is wanted, another is kept the longer the nearer batch and context are to it. So the ends of every
+    stretch in which the same cell is wanted tell all that can be kept within it.
+    """
+    contexts: dict[int, list[int]] = {}
+    for cell in plan.cells:
+        contexts.setdefault(cell.batch, []).append(cell.context)
+    switches = [(low + high) // 2 for knots in contexts.values() for low, high in pairwise(sorted(knots))]
+    places = [(b, c) for b in batches for c in _ends(switches, 0, context)]
+    wanted = [plan.cell(b, c) for b, c in places]
     return tuple(
-        cell for cell in plan.cells if any(next_cell(plan, cell, b, c) is cell for b in batches for c in contexts)
+        cell
+        for cell in plan.cells
+        if any(one is cell or _stays(plan, cell, one, b, c) for one, (b, c) in zip(wanted, places, strict=True))
+    )
+
+
+def _ends(switches: Iterable[int], first: int, last: int) -> list[int]:
+    """Return the ends of the stretches into which switches cut the numbers from `first` to `last`."""
+    inside = {end for switch in switches for end in (switch, switch + 1) if first < end < last}
+    return sorted({first, last} | inside)
+
+
+def _stays(plan: Plan, current: PlanCell, wanted: PlanCell, batch: int, context: int) -> bool:
+    """Whether a decoder stays in a cell where another one is wanted."""
+    middle_batch = math.sqrt(current.batch * wanted.batch)
+    middle_context = (current.context + wanted.context) / 2.0
+    return not (
+        _beyond(current.batch, wanted.batch, middle_batch, batch, plan.hysteresis)
+        or _beyond(current.context, wanted.context, middle_context, context, plan.hysteresis)
     )
 
 
