@@ -2,7 +2,7 @@
 
 Profiles the demo family at batch 1, 4 and 8 on 24 prompts x 96 tokens and plans. Then does what people do today:
 decodes the same 16 x 96 tokens with every one of a list of configurations (plain decoding, chains, prompt lookup,
-EAGLE-2 grids, TALON), interleaved, per batch. The sweep's five best and the plan are measured again in fresh races, on
+suffixes and their trees, EAGLE-2 grids, TALON), interleaved, per batch. The sweep's five best and the plan are measured again in fresh races, on
 64 prompts neither has seen. Every way may run padded to the same cheaper shapes, plain decoding too. The last line is
 one JSON object.
 
@@ -31,11 +31,14 @@ from spectune.planner.policies import (
     Eagle2Policy,
     LookupPolicy,
     PlainPolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
     TalonPolicy,
     TreePolicy,
 )
 from spectune.planner.pricing.cost import Cell, cell_costs
 from spectune.planner.search.price import price
+from spectune.planner.text.lookup import Occurrence
 from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request
 from spectune.tuning.family import load_family, torch_device
@@ -43,6 +46,7 @@ from spectune.tuning.measuring.decoding import Family
 
 from sweep import DTYPE, FINE_TURNS, LOOKUP, PROMPTS, Raced, Way, learned, raced, requests, speed_of, speeds_of  # isort: skip
 
+OCCURRENCES: tuple[Occurrence, ...] = ("first", "last")
 FINALISTS = 5  # of the sweep, measured again
 LEAST_RATIO = 0.98  # plan over the best of the fresh rounds
 MOST_SHARE = 0.05  # profile's seconds over the sweep's
@@ -92,6 +96,8 @@ def configurations(drafters: list[str]) -> list[Way]:
         for length in (2, 3, 4, 6, 8, 10, 16)
         for longest, shortest in ((2, 1), (3, 1), (3, 2))
     ]
+    textual += [SuffixPolicy(length=length, occurrence=which) for length in (8, 16, 40) for which in OCCURRENCES]
+    textual += [SuffixTreePolicy(nodes=nodes, factor=factor) for nodes in (6, 8, 16, 25) for factor in (1, 4)]
     modelled: list[TreePolicy] = [
         *(ChainPolicy(length=length) for length in (1, 2, 3, 4, 5, 6, 8)),
         ConfidentChainPolicy(),
