@@ -2,9 +2,9 @@
 
 Profiles the demo family at batch 1, 4 and 8 on 24 prompts x 96 tokens and plans. Then does what people do today:
 decodes the same 16 x 96 tokens with every one of a list of configurations (plain decoding, chains, prompt lookup,
-suffixes and their trees, EAGLE-2 grids, TALON), interleaved, per batch. The sweep's five best and the plan are measured again in fresh races, on
-64 prompts neither has seen. Every way may run padded to the same cheaper shapes, plain decoding too. The last line is
-one JSON object.
+suffixes and their trees, EAGLE-2 grids, TALON), interleaved, per batch. The sweep's five best and the plan are measured
+again in fresh races, on 64 prompts neither has seen. Every way may run padded to the same cheaper shapes, plain
+decoding too. The last line is one JSON object.
 
 Two decoders of the very same policy differ by up to three percent in one race here, so that the best of six is mostly
 the luckiest. So every race has fresh decoders, the plan is entered twice, and what counts is the median over races of
