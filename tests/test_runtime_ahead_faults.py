@@ -51,6 +51,15 @@ def test_a_verification_that_cannot_be_recorded_leaves_rounds_as_they_were(kind:
     assert captured.others > 0
 
 
+def test_rounds_of_fewer_sequences_run_ahead_where_those_of_more_find_no_room() -> None:
+    def spoil(captured: Captured) -> None:
+        captured.targets.fails = once(0)
+
+    captured, found = failing("plain", spoil)
+    alone = [one for one in found.rounds if len(one.kept) == 1]
+    assert alone and captured.others == 1 and len(captured.targets.recorded) > 1
+
+
 @pytest.mark.parametrize("kind", ["chain", "eagle2"])
 def test_a_draft_that_cannot_be_recorded_leaves_rounds_as_they_were(kind: str) -> None:
     def spoil(captured: Captured) -> None:

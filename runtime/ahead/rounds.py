@@ -53,7 +53,7 @@ class RoundsAhead:
         """
         self._target, self._cache, self._seen_in, self._faults = target, cache, seen_in, faults
         self._rounds: dict[tuple[RoundSetup, int], CapturedRounds] = {}
-        self._refused: list[RoundSetup] = []  # that failed once
+        self._refused: list[tuple[RoundSetup, int]] = []  # that failed once, with so many sequences
         self._bet: _Bet | None = None
 
     def told(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Told | None:
@@ -68,14 +68,18 @@ class RoundsAhead:
         """
         bet, self._bet = self._bet, None
         is_plain = setup.drafter is None and isinstance(setup.policy, PlainPolicy)
-        if (drafter is None and not is_plain) or setup in self._refused or not are_greedy(s.request for s in batch):
+        if (
+            (drafter is None and not is_plain)
+            or (setup, len(batch)) in self._refused
+            or not are_greedy(s.request for s in batch)
+        ):
             return None
         try:
             is_there = bet is not None and bet.holds(batch, setup)
             current = bet.round if bet is not None and is_there else self._begun(batch, setup, drafter)
             return None if current is None else self._read(current, batch)
         except Exception as error:  # whatever is wrong with it, nothing is committed: the round can run as any other
-            self._refuse(setup, error)
+            self._refuse(setup, len(batch), error)
             return None
 
     def _begun(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Launched | None:
@@ -115,13 +119,15 @@ class RoundsAhead:
         try:
             return rounds.launch(context)
         except Exception as error:  # the round in flight is none the worse for it
-            self._refuse(rounds.setup, error)
+            self._refuse(rounds.setup, len(batch), error)
             return None
 
-    def _refuse(self, setup: RoundSetup, error: Exception) -> None:
-        """Run rounds of a setup as any others from now on, and say so once."""
+    def _refuse(self, setup: RoundSetup, batch: int, error: Exception) -> None:
+        """Run rounds of a setup over so many sequences as any others from now on, and say so once."""
         self._bet = None
-        self._refused.append(setup)
-        self._rounds = {key: rounds for key, rounds in self._rounds.items() if key[0] != setup}
-        reason = f"rounds of {setup.policy.label} do not run ahead of the host any more: {reason_of(error)}"
-        self._faults.append(Fault(drafter=None, reason=reason))
+        self._refused.append((setup, batch))
+        self._rounds.pop((setup, batch), None)
+        what = f"rounds of {setup.policy.label} over {batch} sequences"
+        self._faults.append(
+            Fault(drafter=None, reason=f"{what} do not run ahead of the host any more: {reason_of(error)}")
+        )
