@@ -347,7 +347,7 @@ def profiled(request: ProfileRequest, family: Family, here: Device, device: str)
     identities, journal = identify_all(request.models), MemoryJournal()
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     asked = workloads[0].requests
-    domains = domains_of(request, asked)
+    domains = domains_of(request, here, asked)
     exact = load_family(request.models, dtype=EXACT_DTYPE, device=device)
     recorded = record_workloads(workloads, identities, exact, recipe_of(request.record), journal, quiet)
     del exact
@@ -360,7 +360,11 @@ def profiled(request: ProfileRequest, family: Family, here: Device, device: str)
         for sample in measure_overhead(family, asked, batch=batch, drafter=next(iter(family.drafters)))
     ]
     overhead = RoundOverhead(
-        device=here.fingerprint, target=identities.target.key, dtype=request.dtype, samples=tuple(samples)
+        device=here.fingerprint,
+        target=identities.target.key,
+        dtype=request.dtype,
+        regime=REGIME,
+        samples=tuple(samples),
     )
     return PlanInputs(
         device=here,

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
+from dataclasses import replace
+from typing import Unpack
 
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
 from .decoder import Decoder
 from .faults import is_out_of_memory, reason_of
-from .generation import Completion, Event, FinishReason, GenerationSettings
+from .generation import Completion, Event, FinishReason, GenerationOptions, GenerationSettings
 from .images import PromptLike
 from .job import Job
 from .layout import PREFILL_TOKENS
@@ -78,12 +80,20 @@ class Session:
         """Whether nothing waits, runs or is to be told."""
         return not self._jobs and not self._untold
 
-    def submit(self, prompt: PromptLike, settings: GenerationSettings = DEFAULTS) -> int:
+    def submit(
+        self, prompt: PromptLike, settings: GenerationSettings = DEFAULTS, **options: Unpack[GenerationOptions]
+    ) -> int:
         """Let a prompt wait for a slot; return its handle, counted from 0.
 
+        Args:
+            prompt: text, or text and images.
+            settings: of the request.
+            options: fields of the settings, which go first.
+
         Raises:
-            RequestError: the prompt has no tokens or, with its new ones, more than fit.
+            RequestError: the prompt has no tokens or, with its new ones, more than fit; a setting is out of range.
         """
+        settings = replace(settings, **options)
         seen = None if self._gallery is None else self._gallery.tokens
         return self.enqueue(request_of(self._tokenizer, prompt, settings, seen, self._ends), settings.stop)
 

@@ -440,6 +440,14 @@ def test_prompts_that_come_with_the_first_are_read_between_its_rounds_too() -> N
     assert waiting == [2, 1, 0]
 
 
+def test_settings_may_be_given_as_keywords_over_others() -> None:
+    session = generator("chain").session(slots=2, longest=64)
+    plainly = session.submit(PROMPTS[1], max_new_tokens=25, temperature=0.8, seed=3)
+    over = session.submit(PROMPTS[1], SETTINGS[0], max_new_tokens=25, temperature=0.8, seed=3)
+    done = ends(list(session.events()))
+    assert output(done[plainly]) == output(done[over]) == output(alone(1))
+
+
 def test_a_session_that_may_read_nothing_is_refused() -> None:
     with pytest.raises(RequestError, match="prefill_tokens must be at least 1, got 0"):
         generator().session(longest=64, prefill_tokens=0)

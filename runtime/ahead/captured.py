@@ -104,6 +104,8 @@ class CapturedRounds:
         self._drafts: dict[int, RecordedDraft] = {}  # by positions in sight
         self._verifications: dict[int, _Verification] = {}
         self._sight: tuple[Tensor, Tensor] | None = None  # what nodes of a rigid tree see
+        self._ones = torch.ones(batch, dtype=torch.int64, device=target.device)
+        self._places: dict[int, Tensor] = {}  # 0, 1, ... by how many: not made anew by every replay
         text = torch.ones(batch, self.most_read, self.most_read, dtype=torch.bool, device=target.device)
         self._text_bits = tree_bits(text.tril())  # what tokens of a text see of each other
         self._hosts: list[Tensor] = []
@@ -180,7 +182,7 @@ class CapturedRounds:
     def _reading(self, vocabulary: int, seen: int) -> ForwardInput:
         """Return the drafter's forward that reads what was emitted since it last drafted."""
         state = self.state
-        places = torch.arange(self.most_read, device=state.fresh.device)
+        places = self._places_of(self.most_read)
         cached = state.starts + 1 - state.counts  # the newest token of the text is in neither cache
         columns = cached.unsqueeze(1) + places
         return ForwardInput(
@@ -205,7 +207,7 @@ class CapturedRounds:
         starts = self.state.starts
         tokens, parents, depths = self._widened()
         sees, bits = self._ancestors(parents)
-        places = torch.arange(tokens.shape[1], device=tokens.device)
+        places = self._places_of(tokens.shape[1])
         fed = torch.cat((self.state.newest, tokens[:, 1:].clamp(min=0, max=self._target.vocabulary - 1)), dim=1)
         step = ForwardInput(
             tokens=fed,
@@ -217,7 +219,7 @@ class CapturedRounds:
         )
         best = self._target.model.forward(step, self._cache).argmax(-1)
         if self._growth is None:
-            counts, drawn = torch.ones_like(starts), best[:, :1]
+            counts, drawn = self._ones, best[:, :1]
         else:
             is_accepted = accepted_nodes(tokens, parents, sees, best)
             nodes = path_of(is_accepted, depths, self.deepest)
@@ -245,6 +247,11 @@ class CapturedRounds:
         if padding == (0, 0):
             return tokens, parents, depths
         return F.pad(tokens, padding, value=ROOT_TOKEN), F.pad(parents, padding), F.pad(depths, padding)
+
+    def _places_of(self, count: int) -> Tensor:
+        if count not in self._places:
+            self._places[count] = torch.arange(count, device=self._ones.device)
+        return self._places[count]
 
     def _ancestors(self, parents: Tensor) -> tuple[Tensor, Tensor]:
         """Return what nodes see, (batch, n, n), and the same as a `TreeMask` has it; a rigid tree's is kept."""

@@ -112,9 +112,12 @@ class RoundsAhead:
         return told
 
     def _following(self, rounds: CapturedRounds, batch: Many[Sequence]) -> Launched | None:
-        """Launch the round behind one in flight; None where a sequence surely ends with that one, or has no room."""
+        """Launch the round behind one in flight; None where a sequence may end with that one, or has no room.
+
+        A bet that is lost takes the device a whole round, and one that is won saves a part of one.
+        """
         context = max(s.context for s in batch) + rounds.most_read  # where all that is drafted is accepted
-        if any(s.left <= 1 for s in batch) or not rounds.has_room(context):
+        if any(s.left <= rounds.most_read for s in batch) or not rounds.has_room(context):
             return None
         try:
             return rounds.launch(context)

@@ -136,10 +136,11 @@ class CapturedGrowth:
             scorer = DevicePass(
                 catch_up=lambda: logits,
                 feed=lambda layer: model.forward(layer, self._cache),
-                scores=lambda found, _: found.float(),
+                scores=lambda found, _: found,
                 layout=self._layout(step, longest, seen, known),
                 device=model.device,
                 is_captured=True,
+                asks_rates=not isinstance(policy, ChainPolicy),
             )
             draft = grow_on_device(policy, scorer, len(step.tokens))
             widths[:] = [draft.widths]

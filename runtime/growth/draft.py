@@ -48,6 +48,15 @@ def children_of(scores: Tensor, count: int) -> DeviceChildren:
     return DeviceChildren(tokens=tokens, log_probs=log_probs)
 
 
+def only_children_of(scores: Tensor) -> DeviceChildren:
+    """Return the most likely next token behind every node, with its score in place of its log-probability.
+
+    A score that is no number is the best of its row, as its log-probability would be no number.
+    """
+    best, tokens = scores.max(dim=-1, keepdim=True)
+    return DeviceChildren(tokens=tokens, log_probs=best)
+
+
 class DeviceScorer(Protocol):
     """A drafter of one round: asked for the root's children first, then layer by layer."""
 

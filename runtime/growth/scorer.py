@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...planner.growth.draft import ROOT_TOKEN
 from ..models.forward import ForwardInput
-from .draft import DeviceChildren, children_of
+from .draft import DeviceChildren, children_of, only_children_of
 from .layout import LayerLayout
 from .news import News
 
@@ -29,6 +29,7 @@ class DevicePass:
         layout: LayerLayout,
         device: torch.device,
         is_captured: bool = False,
+        asks_rates: bool = True,
     ) -> None:
         """Start a round.
 
@@ -39,10 +40,12 @@ class DevicePass:
             layout: stands behind the committed text.
             device: the model's.
             is_captured: whether this is recorded to be replayed later, so that no news of it can be heard.
+            asks_rates: whether log-probabilities are read; where none are, an only child has its score, for nothing.
         """
         self.device = device
         self._catch_up, self._feed, self._scores = catch_up, feed, scores
         self._layout, self._news = layout, None if is_captured else News(device)
+        self._asks_rates = asks_rates
         self._tokens = self._paths = torch.empty(0, dtype=torch.int64, device=device)
 
     def root(self, children: int) -> DeviceChildren:
@@ -65,7 +68,8 @@ class DevicePass:
         return self._news is not None and self._news.none_open(is_open)
 
     def _answer(self, logits: Tensor, count: int) -> DeviceChildren:
-        answer = children_of(self._scores(logits, self._paths), count)
+        scores = self._scores(logits, self._paths)
+        answer = children_of(scores, count) if self._asks_rates or count > 1 else only_children_of(scores)
         self._tokens = answer.tokens
         no_numbers = answer.log_probs.isnan()  # the host finds out with the tree: no token has this id
         return replace(answer, tokens=answer.tokens.masked_fill(no_numbers, ROOT_TOKEN))

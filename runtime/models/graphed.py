@@ -20,6 +20,7 @@ from .lean import LeanModel
 from .static_input import StaticInput
 
 LOGITS, BEST = range(2)  # what is wanted of a forward
+OWN_THREAD = "thread_local"  # whose calls may spoil a capture: other threads use the device as they please
 WARM_UPS = 2  # forwards before a capture: libraries set themselves up in the first
 
 
@@ -157,6 +158,6 @@ class CudaRecorder:
             finally:  # where memory is short, what was launched still writes: the next forward comes behind it
                 current.wait_stream(self._stream)
             graph: Any = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=OWN_THREAD):
                 found = run()
         return graph, found
