@@ -44,6 +44,7 @@ class Wrapped:
     def __init__(self, model: CausalModel) -> None:
         """Wrap a model."""
         self.dtype, self.device, self.vocabulary = model.dtype, model.device, model.vocabulary
+        self.gallery = model.gallery
         self.longest_context, self.regime, self.attention = model.longest_context, model.regime, model.attention
         self.is_armed, self.model = False, model
 
@@ -191,7 +192,9 @@ class Crowd:
         seed: int,
     ) -> None:
         """Start with nobody."""
-        self.decoder = Decoder(target, {**flawed, **others}, self._scheduled, slots=slots, capacity=capacity)
+        drafters: dict[str, Drafter] = dict(others)
+        drafters.update(flawed)
+        self.decoder = Decoder(target, drafters, self._scheduled, slots=slots, capacity=capacity)
         self.flawed = flawed
         self.level: int | None = None
         self.sampled = SAMPLED

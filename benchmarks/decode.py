@@ -36,6 +36,7 @@ from spectune.demo.story import family_folder, family_models
 from spectune.planner.plans.plan import PlanCell, Prediction
 from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.engines.llama_running import missing
 from spectune.runtime.feed import Feed
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.loading import load_pretrained
@@ -52,7 +53,6 @@ from llama_server import PLAIN_NAME, ways  # isort: skip
 from llamacpp import (  # isort: skip
     LlamaCpp,
     bandwidth_limit_tokens_per_s,
-    missing,
     read_bytes_per_s,
     read_bytes_per_step,
 )
@@ -114,6 +114,7 @@ class Clocked:
     def __init__(self, model: CausalModel) -> None:
         """Wrap a model."""
         self.dtype, self.device, self.attention, self.regime = model.dtype, model.device, model.attention, model.regime
+        self.gallery = model.gallery
         self.vocabulary, self.longest_context = model.vocabulary, model.longest_context
         self.ns = 0
         self._model = model

@@ -143,7 +143,7 @@ def kernel_rows(device: str) -> Iterator[Json]:
     assert isinstance(model, LeanModel)
     own = model.reads_trees
     for batch, context, tokens in KERNEL_SHAPES:
-        ms = {}
+        ms: dict[str, float] = {}
         for name, model.reads_trees in (("ours", own), ("torch", False)):
             ms[name] = alone_ms(in_regime(model, REGIME), "verify", batch, context, tokens)
         print(f"8B batch {batch}, {tokens} tokens behind {context}: {ms}", flush=True)
@@ -159,7 +159,7 @@ def product_rows(name: str, device: str, bytes_per_s: float) -> Iterator[Json]:
         for row in raced_products(model, rows, bytes_per_s):
             print(f"{name}, {rows} rows, {row['product']}: {row['ways_us']} us, {row['limit_us']:.2f} by bandwidth")
             yield told | row
-        ms = {}
+        ms: dict[str, float] = {}
         for ways, choices in (("fastest", None), ("step by step", Choices(None))):
             model.products = FusedProducts(model.anatomy, choices)
             ms[ways] = alone_ms(in_regime(model, REGIME), "verify", 1, CONTEXT, rows)
@@ -183,8 +183,9 @@ def raced_products(model: LeanModel, rows: int, bytes_per_s: float) -> Iterator[
         "norm, gate and up": (layer.gate_up, lambda: products.normed(hidden, layer.mlp_norm, layer.gate_up)),
         "gate, down, add": (layer.down, lambda: products.closed(hidden, drawn(layer.gate_up.shape[0]), layer)),
     }
+    nothing: tuple[float, ...] = ()  # where no other way runs here nothing is timed
     for name, (projection, call) in calls.items():
-        timer.times = ()  # nothing is timed where no other way runs here
+        timer.times = nothing
         with torch.inference_mode():
             call()
         size = projection.shape[0] * projection.shape[1] * hidden.element_size()

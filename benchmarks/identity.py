@@ -168,7 +168,7 @@ def drafters_of(family: Family, setups: Iterable[RoundSetup], slots: int, capaci
             drafters[str(name)] = stack_drafter(setup.policy, family.drafters, slots=slots, capacity=capacity)
         elif name == LOOKUP:
             drafters[name] = LookupDrafter()
-        elif name in family.drafters and name not in drafters:
+        elif name is not None and name in family.drafters and name not in drafters:
             drafters[name] = HybridDrafter(model_drafter(family.drafters[name], slots=slots, capacity=capacity))
     return drafters
 

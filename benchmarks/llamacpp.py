@@ -182,7 +182,7 @@ def bandwidth_limit_tokens_per_s(bytes_per_step: float, bytes_per_s: float, batc
 
 def engine_facts() -> dict[str, Any]:  # Any: JSON
     """Return which llama.cpp runs, and the processor features it was built with."""
-    import xllamacpp  # type: ignore[import-untyped]
+    import xllamacpp
 
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {**versions, "built_for": xllamacpp.get_system_info().strip()}

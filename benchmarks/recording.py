@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from spectune.demo.prompts import calibration_prompts
 from spectune.planner.policies import CastPolicy
+from spectune.planner.published.rules import CAST_THRESHOLDS
 from spectune.planner.replay.recorded import RecordedScorer, Recording, recording_of
-from spectune.planner.search.candidates import CAST_PAPER
 from spectune.profiler.device import detect
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.runtime.models.forward import CausalModel
@@ -134,10 +134,11 @@ def own_texts(target: CausalModel, prompts: int, tokens: int) -> list[Text]:
 
 def cast_policy(target: CausalModel, drafter: CausalModel, *, context: int) -> CastPolicy:
     """Return CAST with the paper's thresholds and the costs of this machine at batch 1."""
+    breadth, depth, rerank = CAST_THRESHOLDS
     return CastPolicy(
-        breadth=CAST_PAPER[0],
-        depth=CAST_PAPER[1],
-        rerank=CAST_PAPER[2],
+        breadth=breadth,
+        depth=depth,
+        rerank=rerank,
         max_width=10,
         max_depth=8,
         max_verify_tokens=60,

@@ -135,7 +135,7 @@ def one_cell(
     again = [raced(field, padding, family, fresh, cell.batch, turns=FINE_TURNS, seed=1 + n) for n in range(races)]
     over = {way: over_in_races(again, planned, way) for way in finalists if way != planned}
     best, speed = min(over, key=lambda way: over[way]), statistics.median(speed_of(run, planned) for run in again)
-    row = {
+    row: dict[str, Any] = {
         "batch": cell.batch,
         "context": cell.context,
         "plan": planned.name,

@@ -124,7 +124,7 @@ def one_cell(cell: PlanCell, inputs: PlanInputs, family: Family, fresh: list[Req
     ways = list(dict.fromkeys([planned, *(rule.way for rule in rules)]))
     runs = [raced(ways, padding, family, fresh, cell.batch, turns=FINE_TURNS, seed=repeat) for repeat in range(repeats)]
     speeds = {way: statistics.median(speed_of(run, way) for run in runs) for way in ways}
-    row = {
+    row: dict[str, Any] = {
         "batch": cell.batch,
         "context": cell.context,
         "plan": planned.name,

@@ -111,7 +111,7 @@ def variety(size: DemoSize) -> dict[str, float]:
     )
     target = load_family(models, dtype=EXACT_DTYPE, device="cpu").target
     outputs = continuations(target, requests_of(request, tokenizer))
-    pieces = []
+    pieces: list[list[int]] = []
     for text in held_out_texts():
         ids = tokenizer(text)["input_ids"]
         pieces.extend(ids[start : start + size.evaluation_tokens] for start in range(0, len(ids) - 128, 2048))

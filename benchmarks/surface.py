@@ -74,7 +74,8 @@ class UniformGrid(AdaptiveDesign):
         wanted = HELD_OUT_CALLS * min(1.0, spent_share + 0.05)
         cells = [c for c in tally.cells if c.failure is None and not (c.purpose == "held-out" and c.timed >= wanted)]
         cells.sort(key=lambda cell: (cell.timed, cell.number))
-        chosen, left_ms = [], 1000.0 * seconds
+        chosen: list[Cell] = []
+        left_ms = 1000.0 * seconds
         for cell in cells:
             if left_ms <= 0.0 and chosen:
                 break

@@ -16,7 +16,9 @@ from ..requests import Sequence
 class Drafter(Protocol):
     """Proposes a draft tree behind every sequence of the batch."""
 
-    forwards: int  # drafter forwards run so far
+    @property
+    def forwards(self) -> int:
+        """Drafter forwards run so far."""
 
     def admit(self, slot: int, sequence: Sequence) -> None:
         """Take a new sequence whose prompt is committed into a slot; not part of any round."""
