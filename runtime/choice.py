@@ -56,8 +56,7 @@ class Choice:
     @property
     def setups(self) -> tuple[RoundSetup, ...]:
         """Every way a round may be run: plainly, padded or not, or as a cell says."""
-        cells = () if self.plan is None else self.plan.cells
-        return (PLAIN, *map(plain_setup, cells), *map(self.setup, cells))
+        return self._ways(() if self.plan is None else self.plan.cells)
 
     def setups_within(self, batch: int, context: int) -> tuple[RoundSetup, ...]:
         """Return every way a round of at most so many sequences may be run, behind at most so many tokens."""

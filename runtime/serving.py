@@ -83,12 +83,7 @@ class Session:
     def submit(
         self, prompt: PromptLike, settings: GenerationSettings = DEFAULTS, **options: Unpack[GenerationOptions]
     ) -> int:
-        """Let a prompt wait for a slot; return its handle, counted from 0.
-
-        Args:
-            prompt: text, or text and images.
-            settings: of the request.
-            options: fields of the settings, which go first.
+        """Let a prompt wait for a slot; return its handle, counted from 0. Options go before the settings' fields.
 
         Raises:
             RequestError: the prompt has no tokens or, with its new ones, more than fit; a setting is out of range.

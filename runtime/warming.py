@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Protocol
 
 from ..planner.growth.room import READ_TOGETHER
 from ..planner.policies import HybridPolicy, PlainPolicy, drafting
@@ -17,13 +16,6 @@ from .setup import RoundSetup
 
 SETTLED = 3  # rounds of one kind: behind another one, behind its own, and one that was launched ahead
 TEXT = (0, 1, 2, 3) * 9  # token ids that every vocabulary has, with copies to be found; more than is read together
-
-
-class Setups(Protocol):
-    """What a plan says of every batch."""
-
-    def __call__(self, batch: int, /) -> Iterable[RoundSetup]:
-        """Return the ways in which rounds of so many sequences may be run."""
 
 
 class WarmUp:
@@ -45,7 +37,7 @@ class WarmUp:
             self._request = Request(prompt=prompt, max_new_tokens=longest - len(prompt), temperature=temperature)
         self._faults: dict[tuple[str | None, str], Fault] = {}  # by whose they are and what they say
 
-    def run(self, setups_at: Setups, batches: Iterable[int], *, captured: bool) -> int:
+    def run(self, setups_at: Callable[[int], Iterable[RoundSetup]], batches: Iterable[int], *, captured: bool) -> int:
         """Run every setup at every batch; return how many rounds that took.
 
         What went wrong is told by the decoder's next round; drafters whose drafts failed go on being asked.
@@ -62,8 +54,7 @@ class WarmUp:
             return 0
         try:
             for batch in batches:
-                setups = list(dict.fromkeys(setups_at(batch)))
-                for setup in setups:
+                for setup in setups_at(batch):
                     if self._run_settled(setup, batch) and captured:
                         self._draft_sizes(setup, batch)
                         self._verify_sizes(setup, batch)

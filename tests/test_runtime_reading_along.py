@@ -189,14 +189,14 @@ def test_a_prompt_that_is_given_up_leaves_nothing_to_the_next_one(monkeypatch: p
 
 
 def test_drafts_behind_a_piece_that_was_left_out_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: what is compared depends on what was read."""
+    """The control: what is compared depends on what was read; two others join before, the third piece is the fifth."""
     policy, made = OWN["model"]
     drafter = made()
     real, read = drafter.read_along, [0]  # type: ignore[attr-defined]
 
     def forgetful(slot: int, tokens: Many[int], held: int) -> None:
         read[0] += 1
-        real(slot, tokens[::-1] if read[0] == 3 + 2 else tokens, held)
+        real(slot, tokens[::-1] if read[0] == 5 else tokens, held)
 
     monkeypatch.setattr(drafter, "read_along", forgetful)
     spoilt = drafted_behind_pieces(monkeypatch, decoder_of(policy, drafter), drafter)

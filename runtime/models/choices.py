@@ -18,6 +18,7 @@ from torch import Tensor
 from ..transfer import fetched
 from .kernels.jitted import launch_errors
 
+OWN_THREAD = "thread_local"  # whose calls may spoil a capture: other threads use the device as they please
 USUAL = 0  # the way that is taken where nothing else is known to be faster
 LEAST_GAIN = 0.03  # of the usual way's time, for another to be taken
 REPEATS = 7
@@ -130,7 +131,7 @@ class GraphTimer:
     def _captured(self, work: Work, stream: Any) -> Any:
         work()  # on this very stream, where libraries may have to set themselves up
         graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode=OWN_THREAD):
             work()
         return graph
 

@@ -15,12 +15,12 @@ from ...profiler.records.role import CAPTURED
 from ..cache import KeyValueCache
 from ..transfer import Landing, host_memory, wait_for
 from .arena import Arena
+from .choices import OWN_THREAD
 from .forward import TREE_ATTENTION, CausalModel, ForwardInput
 from .lean import LeanModel
 from .static_input import StaticInput
 
 LOGITS, BEST = range(2)  # what is wanted of a forward
-OWN_THREAD = "thread_local"  # whose calls may spoil a capture: other threads use the device as they please
 WARM_UPS = 2  # forwards before a capture: libraries set themselves up in the first
 
 
