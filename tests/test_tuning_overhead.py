@@ -20,7 +20,7 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup
 from spectune.tuning.measuring import overhead
 from spectune.tuning.measuring.decoding import Family
-from spectune.tuning.measuring.overhead import ROUNDS, TEXT_ROUNDS, measure_overhead, probes
+from spectune.tuning.measuring.overhead import IN_A_ROW, TEXT_TURNS, TURNS, measure_overhead, probes
 
 from .repeated import graphed
 from .tiny_models import tiny_lean, tiny_llama
@@ -63,7 +63,7 @@ def samples(but: str | None = None) -> list[OverheadSample]:
 
 
 def rounds_of(sample: OverheadSample) -> int:
-    return TEXT_ROUNDS if sample.kind in {"plain", *TEXTUAL} else ROUNDS
+    return IN_A_ROW * (TEXT_TURNS if sample.kind in {"plain", *TEXTUAL} else TURNS)
 
 
 def shapes(kind: str) -> list[tuple[int, int]]:
@@ -79,7 +79,7 @@ def test_every_kind_of_policy_has_samples_and_every_sample_its_rounds() -> None:
 def test_a_hybrid_s_samples_share_its_rounds_and_each_is_of_one_kind_of_round() -> None:
     own = [sample for sample in samples() if sample.kind == HYBRID]
     asked = [setup.policy for setup in probes("small") if isinstance(setup.policy, HybridPolicy)]
-    assert sum(len(sample.host_ms) for sample in own) == ROUNDS * len(asked)
+    assert sum(len(sample.host_ms) for sample in own) == IN_A_ROW * TURNS * len(asked)
     assert {sample.draft_forwards for sample in own} <= {0, *(policy.draft_forwards for policy in asked)}
 
 

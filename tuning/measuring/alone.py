@@ -51,9 +51,8 @@ class Alone:
         behind another of the drafter's it would find the weights in the caches, as no visit of the profiler does.
         """
         fed = [_fed(done, self._is_block) for done in rounds]
-        calls = {
-            part: self._call(part, done.context) for done, parts in zip(rounds, fed, strict=True) for part in parts
-        }
+        context = {part: done.context for done, parts in zip(rounds, fed, strict=True) for part in parts}
+        calls = {part: self._call(part, at) for part, at in context.items()}
         targets = {part: calls[parts[0]] for parts in fed for part in parts}
         took = {part: self._ms(part, call, targets[part]) for part, call in calls.items()}
         return [sum(took[part] for part in parts) for parts in fed]

@@ -44,10 +44,10 @@ from ...runtime.setup import PLAIN, RoundSetup
 from .alone import Alone
 from .decoding import LOOKUP, Family, require_faultless, room_for
 
-ROUNDS = 7  # timed, per policy that runs a drafter
-TEXT_ROUNDS = 21  # of the others: their drafts cost little, and they differ by less than forwards do from call to call
-WARM_UP = 1  # rounds before, untimed
-SETTLING = 2  # rounds of a kind before a timed one, at least: behind them a round may have run ahead of the host
+IN_A_ROW = 3  # rounds of a kind that are timed in each of its turns
+TURNS = 3  # per policy that runs a drafter
+TEXT_TURNS = 7  # of the others: their drafts cost little, and they differ by less than forwards do from call to call
+SETTLING = 2  # rounds of a kind before timed ones, at least: behind them a round may have run ahead of the host
 MOST_BEHIND = 16  # tokens; a drafter that is further behind catches up in an untimed round first
 ALWAYS = -1.0  # a least gain that every layer reaches
 
@@ -100,9 +100,9 @@ def measure_overhead(
 ) -> list[OverheadSample]:
     """Return the samples of one batch size: one of each probe, and of a hybrid one of each way in which it drafted.
 
-    One batch of texts is decoded, and all policies take turns on it, some rounds each, of which the last is timed.
+    One batch of texts is decoded, and all policies take turns on it, some rounds each, of which the last are timed.
     Policies that verify equally many tokens follow each other, in random order, and right after them their forwards are
-    timed alone, so that both meet the same mood of the machine.
+    timed alone, so that both meet the same mood of the machine. A round of each goes before.
 
     Args:
         family: the models, in the dtype that is to be planned.
@@ -117,13 +117,14 @@ def measure_overhead(
     alone, running = Alone(family, drafter, batch, room), _Running(family, unending, drafter, batch, room)
     found = [_Probe(setup, batch) for setup in setups]
     order = random.Random(seed)
-    for turn in range(WARM_UP + TEXT_ROUNDS):
-        for group in _groups([probe for probe in found if turn < WARM_UP + probe.rounds], order):
-            rounds = [running.settled_step(probe.setup) for probe in group]
-            alone_ms = alone.forwards_ms([done for done, _ in rounds])
-            if turn >= WARM_UP:
-                for probe, (done, round_ms), forwards_ms in zip(group, rounds, alone_ms, strict=True):
-                    probe.keep(done, round_ms - forwards_ms)
+    for probe in found:
+        running.step(probe.setup)
+    for turn in range(TEXT_TURNS):
+        for group in _groups([probe for probe in found if turn < probe.turns], order):
+            timed = [(probe, taken) for probe in group for taken in running.settled_steps(probe.setup)]
+            alone_ms = alone.forwards_ms([done for _, (done, _) in timed])
+            for (probe, (done, round_ms)), forwards_ms in zip(timed, alone_ms, strict=True):
+                probe.keep(done, round_ms - forwards_ms)
     return [sample for probe in found for sample in probe.samples()]
 
 
@@ -159,8 +160,8 @@ class _Running:
         self._models = [name for name in names if name != LOOKUP]
         self._decoder: Decoder = family.decoder(lambda *_: self._setup, names=names, batch=batch, capacity=room)
 
-    def settled_step(self, setup: RoundSetup) -> tuple[Round, float]:
-        """Run a round like any but the first of its kind: right after others by the same setup, as a decoder's are.
+    def settled_steps(self, setup: RoundSetup) -> list[tuple[Round, float]]:
+        """Run rounds like any but the first of their kind: right after others by the same setup, as a decoder's are.
 
         What the caches hold behind another kind of round, or a GPU behind another graph, is no cost of it; short
         rounds take as many to settle as the profiler's forwards do.
@@ -169,7 +170,7 @@ class _Running:
         while spent_ms < SETTLED.untimed_ms or rounds < SETTLING:
             spent_ms += self.step(setup)[1]
             rounds += 1
-        return self.step(setup)
+        return [self.step(setup) for _ in range(IN_A_ROW)]
 
     def step(self, setup: RoundSetup) -> tuple[Round, float]:
         """Run one round; return it and its milliseconds.
@@ -206,9 +207,9 @@ class _Probe:
         self._rounds: list[Round] = []
 
     @property
-    def rounds(self) -> int:
-        """How many of its rounds are timed."""
-        return TEXT_ROUNDS if isinstance(self.setup.policy, PlainPolicy | TextPolicy) else ROUNDS
+    def turns(self) -> int:
+        """How often its rounds are timed."""
+        return TEXT_TURNS if isinstance(self.setup.policy, PlainPolicy | TextPolicy) else TURNS
 
     @property
     def tokens(self) -> int:
