@@ -67,6 +67,7 @@ class Decoder:
         self._reads_behind = target.device.type != "cpu"  # such a device still reads when its call has come back
         self._behind = 0  # rounds to come whose time may hold the reading of a prompt
         self._told = 0  # rounds ahead of the host that were committed
+        self._left = 0  # sequences, since the last round was told
         self._target = target
         self._schedule = schedule
         self._slots = slots
@@ -164,11 +165,11 @@ class Decoder:
             return
         if slot != reading.slot:
             self._cache.move_slot(reading.slot, slot, sequence.context)
-        self.running.append(sequence)
         try:
+            self.running.append(sequence)
             self._drafting.join(reading, slot)
         except BaseException:  # somebody stops it; what drafters raise is a fault
-            self.running.pop()
+            del self.running[slot:]
             raise
 
     def cancel(self, sequence: Sequence) -> None:
@@ -199,8 +200,9 @@ class Decoder:
             setup = self._schedule(len(batch), context)
         done = self._run_ahead(batch, setup) or self._run(batch, setup)
         finished = self._let_finished_leave(batch)
-        faults = tuple(self._faults)
+        faults, left = tuple(self._faults), self._left
         self._faults.clear()
+        self._left = 0
         is_behind, self._behind = self._behind > 0, max(0, self._behind - 1)
         self._watch.mark(DONE)
         round_ms = self._watch.ms(BEGUN, DONE)
@@ -214,6 +216,7 @@ class Decoder:
             widths=done.draft.widths,
             fresh=done.fresh,
             finished=finished,
+            left=left,
             levels=done.draft.levels,
             faults=faults,
             lossy=tuple(done.lossy),
@@ -298,3 +301,4 @@ class Decoder:
             self._drafting.keep_up(lambda drafter: drafter.move(last, slot))
             self.running[slot] = mover
         self.running.pop()
+        self._left += 1

@@ -25,6 +25,7 @@ from .watch.protocol import RoundObserver
 
 DEFAULTS = GenerationSettings()
 ALL = 2**62  # tokens of prompts: of all of them
+Due = tuple[Job, Sequence, int]  # who emitted something, with how many tokens there were before
 
 
 class Session:
@@ -70,9 +71,7 @@ class Session:
         self._jobs: dict[int, Job] = {}
         self._waiting: deque[Job] = deque()
         self._untold: list[Event] = []  # to be told by the next step
-        self._due: list[
-            tuple[Job, Sequence, int]
-        ] = []  # whose news are not read, with tokens before; the next one last
+        self._due: list[Due] = []  # whose news are not read; the next one last
         self._cramped_at: int | None = None  # sequences beside which the next request found no memory
 
     @property
@@ -100,6 +99,9 @@ class Session:
                 f"prompt and new tokens need {needed} positions and there is room for {self._longest}; "
                 "shorten the prompt or lower max_new_tokens"
             )
+        shown = len(set(request.images))
+        if self._gallery is not None and shown > self._gallery.room:
+            raise RequestError(f"a prompt shows {shown} images and there is room for {self._gallery.room}; show fewer")
         handle, self._submitted = self._submitted, self._submitted + 1
         transcript = Transcript(self._tokenizer, len(request.prompt), stop)
         job = Job(handle, request, transcript, is_read=self._piecewise or bool(stop))
@@ -153,9 +155,14 @@ class Session:
         return events
 
     def events(self) -> Iterator[Event]:
-        """Step until nothing is left to do, and yield what becomes known."""
+        """Step until nothing is left to do, and yield what becomes known; what is not fetched the next step tells."""
         while not self.is_idle:
-            yield from self.step()
+            told = deque(self.step())
+            try:
+                while told:
+                    yield told.popleft()
+            finally:  # whoever listens may have had enough
+                self._untold = [*told, *self._untold]
 
     def _join(self, events: list[Event]) -> None:
         """Read prompts as long as there is room, and tell what their first tokens are."""
@@ -167,7 +174,8 @@ class Session:
             except BaseException as error:
                 self._abandon(job)
                 self._adopt(job)
-                if not isinstance(error, Exception) or self._waits_for_images(job, error):
+                is_full = self._gallery is not None and isinstance(error, RequestError)  # of others' images
+                if is_full or not isinstance(error, Exception):
                     raise
                 is_cramped = is_out_of_memory(error)
                 if is_cramped and self._decoder.running:
@@ -251,12 +259,6 @@ class Session:
                 self._tell(job, sequence, events)
             self._due.pop()
 
-    def _waits_for_images(self, job: Job, error: Exception) -> bool:
-        """Whether a request cannot be read because others than this session's hold images."""
-        if self._gallery is None or not isinstance(error, RequestError):
-            return False
-        return len(set(job.request.images)) <= self._gallery.room
-
     def _tell(self, job: Job, sequence: Sequence, events: list[Event]) -> None:
         """Tell what a request's newest tokens add; let it leave where its text ends in them."""
         if sequence.is_finished:
@@ -292,7 +294,7 @@ class Session:
             error=error,
         )
         event = Event(handle=job.handle, piece=job.transcript.text[job.told :], completion=completion)
-        if self._gallery is not None and not job.request.images:
-            self._gallery.release(job.request.prompt, self)
         del self._jobs[job.handle]
         events.append(event)
+        if self._gallery is not None and not job.request.images:
+            self._gallery.release(job.request.prompt, self)

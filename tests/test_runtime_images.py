@@ -160,8 +160,15 @@ def test_a_session_s_images_are_free_when_its_requests_have_ended_or_were_cancel
 
 def test_a_request_with_more_images_than_there_is_room_for_is_refused() -> None:
     model = LeanModel(anatomy_of(LLAVA, images=1))
-    with pytest.raises(RequestError, match="use fewer slots"):
-        generator(model).generate(ImagePrompt(text="a", images=(random_image(1), random_image(2))), max_new_tokens=2)
+    wide = ImagePrompt(text="a", images=(random_image(1), random_image(2)))
+    with pytest.raises(RequestError, match="shows 2 images and there is room for 1"):
+        generator(model).generate(wide, max_new_tokens=2)
+    session = generator(model).session(slots=2, longest=200)
+    (narrow,) = prompts(1)
+    handle = session.submit(narrow, max_new_tokens=2)
+    with pytest.raises(RequestError, match="show fewer"):
+        session.submit(wide, max_new_tokens=2)
+    assert [event.handle for event in session.events() if event.completion is not None] == [handle]
 
 
 def test_a_request_whose_images_have_no_place_beside_another_session_s_waits_for_them() -> None:

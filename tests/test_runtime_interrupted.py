@@ -9,12 +9,13 @@ import pytest
 
 from spectune.runtime import decoder as decoder_file
 from spectune.runtime import verifying as verifying_file
-from spectune.runtime.decoder import Decoder
+from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafting import Drafting
+from spectune.runtime.faults import Fault
 from spectune.runtime.generation import Event, GenerationSettings
 from spectune.runtime.serving import Session
-from spectune.runtime.setup import PLAIN, always
+from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.runtime.transcript import Transcript
 from spectune.runtime.verifying import Verifying
 
@@ -60,6 +61,20 @@ def broken_off(
     return lambda: int(called[0] >= at)
 
 
+def faults_of(monkeypatch: pytest.MonkeyPatch) -> list[Fault]:
+    """Return where the faults of all rounds to come gather."""
+    faults: list[Fault] = []
+    real = Decoder.step
+
+    def heard(decoder: Decoder, setup: RoundSetup | None = None) -> Round:
+        done = real(decoder, setup)
+        faults.extend(done.faults)
+        return done
+
+    monkeypatch.setattr(Decoder, "step", heard)
+    return faults
+
+
 def run_through(session: Session) -> tuple[list[Event], int]:
     events, breaks = [], 0
     while not session.is_idle:
@@ -81,6 +96,7 @@ def test_a_step_that_is_broken_off_loses_and_changes_nothing(
     session = generator(kind).session(slots=3, longest=64, prefill_tokens=2)
     submitted(session, range(6))
     short = [session.submit(PROMPTS[0], GenerationSettings(max_new_tokens=1)) for _ in range(2)]
+    faults = faults_of(monkeypatch)
     happened = broken_off(monkeypatch, *PLACES[where], at, is_done=is_done)
     events, breaks = run_through(session)
     assert breaks == happened()
@@ -89,7 +105,25 @@ def test_a_step_that_is_broken_off_loses_and_changes_nothing(
     assert [done[handle].tokens for handle in short] == [alone(0).tokens[:1]] * 2
     for place in range(6):
         assert "".join(event.piece for event in events if event.handle == place) == expected[place][0]
-    assert session._decoder.is_faultless and session._decoder._reading is None
+    assert not faults and session._decoder.is_faultless and session._decoder._reading is None
+
+
+def test_a_target_that_has_no_memory_for_many_rounds_costs_no_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = generator("chain").session(slots=2, longest=64)
+    handles, faults = submitted(session, range(3)), faults_of(monkeypatch)
+    events = session.step()
+
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    for _ in range(5):
+        with monkeypatch.context() as patched:
+            patched.setattr(Verifying, "verify", full)
+            with pytest.raises(MemoryError):
+                session.step()
+    events += list(session.events())
+    assert [output(ends(events)[handle]) for handle in handles] == [output(alone(place)) for place in range(3)]
+    assert not faults and session._decoder.is_faultless
 
 
 def test_a_prompt_s_reading_that_is_broken_off_behind_its_end_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:

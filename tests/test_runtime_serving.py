@@ -110,6 +110,33 @@ def test_pieces_of_a_session_together_are_the_text(kind: str) -> None:
         assert told == alone(place).text == ends(events)[place].text
 
 
+def test_events_that_nobody_fetched_are_told_by_the_next_step() -> None:
+    session, fetched = generator("chain").session(slots=3, longest=64), []
+    submitted(session, range(6))
+    while not session.is_idle:
+        for event in session.events():  # each time the first is enough
+            fetched.append(event)
+            break
+    assert [output(ends(fetched)[place]) for place in range(6)] == [output(alone(place)) for place in range(6)]
+    for place in range(6):
+        assert "".join(event.piece for event in fetched if event.handle == place) == alone(place).text
+
+
+def test_a_round_tells_how_many_have_left_since_the_one_before() -> None:
+    session = generator("plain").session(slots=3, longest=64)
+    handles = submitted(session, range(3))
+    session.step()
+    decoder = session._decoder
+    assert decoder.step().left == 0
+    session.cancel(handles[0])
+    rounds = [decoder.step()]
+    assert rounds[0].left == 1 and not rounds[0].finished
+    while decoder.running:
+        rounds.append(decoder.step())
+    assert [done.left for done in rounds[1:]] == [len(done.finished) for done in rounds[1:]]
+    assert sum(done.left for done in rounds) == 3
+
+
 @pytest.mark.parametrize("kind", POLICIES)
 def test_a_stream_tells_the_text_in_pieces(kind: str) -> None:
     told = list(generator(kind).stream(PROMPTS[0], SETTINGS[0]))

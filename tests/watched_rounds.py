@@ -10,15 +10,12 @@ from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
 from spectune.runtime.choice import Choice
 from spectune.runtime.decoder import Round
 from spectune.runtime.faults import Fault
-from spectune.runtime.requests import Request
-from spectune.runtime.requests import Sequence as Decoded
 from spectune.runtime.setup import RoundSetup
 
 from .plans import plain_cell, plan_of
 from .synthetic import model
 
 CHAIN = ChainPolicy(length=3)
-ENDED = Decoded(Request(prompt=(1,), max_new_tokens=1), 0)
 
 
 def drafting_cell(batch: int, context: int) -> PlanCell:
@@ -71,7 +68,8 @@ def round_of(
         verify_tokens=setup.padded(1),
         widths=(),
         fresh=0,
-        finished=[ENDED] * texts,
+        finished=[],
+        left=texts,
         faults=faults,
         draft_ms=ms / 4,
         verify_ms=ms / 2,

@@ -80,7 +80,7 @@ class ModelDrafter:
 
     def fresh(self, sequences: Many[Sequence]) -> int:
         """Return the most tokens of any sequence that the next draft has to read first."""
-        return max(len(s.tokens) - self._cached[slot] for slot, s in enumerate(sequences))
+        return max(map(len, self.unread(sequences)))
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return the trees the policy draws from this model's scores."""
@@ -97,7 +97,12 @@ class ModelDrafter:
         return captured if captured is not None and captured.serves(policy, [s.request for s in sequences]) else None
 
     def unread(self, sequences: Many[Sequence]) -> list[list[int]]:
-        """Return the tokens of every sequence that the next draft has to read first."""
+        """Return the tokens of every sequence that the next draft has to read first, its newest always among them.
+
+        That one may have been read already, in a round that somebody broke off before it committed anything.
+        """
+        for slot, sequence in enumerate(sequences):
+            self._cached[slot] = min(self._cached[slot], len(sequence.tokens) - 1)
         return [s.tokens[self._cached[slot] :] for slot, s in enumerate(sequences)]
 
     def note_drafted(self, sequences: Many[Sequence], forwards: int) -> None:

@@ -105,7 +105,7 @@ class Watch:
         cell, lane = found
         tokens = lane.since.add(done)
         self._lossy += sum(done.lossy)
-        self._texts += len(done.finished)
+        self._texts += done.left
         if done.faults:
             self._note_faults(done, lane)
         if is_settled and not done.is_behind and is_timed(done):
