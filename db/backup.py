@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from contextlib import closing, suppress
@@ -9,6 +10,8 @@ from pathlib import Path
 
 from ..errors import StoreError
 from .database import Database
+
+WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what file systems say that have none, exFAT for one
 
 
 def back_up(database: Database, file: Path) -> None:
@@ -30,7 +33,7 @@ def back_up(database: Database, file: Path) -> None:
         part.unlink(missing_ok=True)
         _copy(database, part)
         _flush(part)
-        os.link(part, file)  # fails where another backup has just taken the name
+        _name(part, file)
     except (OSError, sqlite3.Error) as error:
         raise StoreError(f"cannot back up to {file}: {error}; choose one you may write") from error
     finally:
@@ -47,6 +50,17 @@ def _copy(database: Database, part: Path) -> None:
         (verdict,) = target.execute("PRAGMA quick_check").fetchone()
         if verdict != "ok":
             raise StoreError(f"{database.url} is damaged ({verdict}); restore an earlier backup")
+
+
+def _name(part: Path, file: Path) -> None:
+    """Give a whole copy its name; raise FileExistsError where another backup has just taken it."""
+    try:
+        os.link(part, file)
+    except OSError as error:
+        if error.errno not in WITHOUT_LINKS:
+            raise
+        file.open("xb").close()
+        part.replace(file)
 
 
 def _flush(file: Path) -> None:

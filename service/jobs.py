@@ -172,10 +172,13 @@ def _start(service: Service, caller: str, body: bytes) -> Work:
 
 
 def _with_records(service: Service, wanted: PlanWanted) -> PlanWanted:
-    """Return a request with the device and target themselves in the place of their names."""
+    """Return a request with the device and target themselves in the place of their names.
+
+    The target's record is the store's own: where its weights lie may have changed since the index read it.
+    """
     service.index.refresh()
     device = service.index.device(wanted.device) if isinstance(wanted.device, str) else wanted.device
-    target = service.index.model(wanted.target) if isinstance(wanted.target, str) else wanted.target
+    target = service.store.find_model(wanted.target) if isinstance(wanted.target, str) else wanted.target
     if device is None or target is None:
         name = f"device {wanted.device!r}" if device is None else f"model {wanted.target!r}"
         raise invalid(f"the store knows no {name}; list what it knows, or send the whole record")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 
@@ -65,6 +66,31 @@ def test_an_older_backup_is_not_replaced(tmp_path: Path) -> None:
     with SqlStore(resolve_url("sqlite://")) as store, pytest.raises(StoreError, match="is there already"):
         back_up(store, tmp_path / "copy.db")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("copy.db", "mine")]
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_disk_without_hard_links_keeps_a_backup_too_and_none_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_taken: bool
+) -> None:
+    copy = tmp_path / "copy.db"
+
+    def no_links(*_: object) -> None:
+        if is_taken:
+            copy.write_text("another's")
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", no_links)
+    with SqlStore(resolve_url("sqlite://")) as store:
+        store.add_trace(trace())
+        if is_taken:
+            with pytest.raises(StoreError, match="cannot back up to"):
+                back_up(store, copy)
+            assert copy.read_text() == "another's"
+        else:
+            back_up(store, copy)
+            with SqlStore(resolve_url(str(copy))) as kept:
+                assert kept.trace(1) == trace()
+    assert [path.name for path in tmp_path.iterdir()] == ["copy.db"]
 
 
 def test_a_place_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:

@@ -182,6 +182,15 @@ def test_a_job_that_cannot_be_done_is_not_taken(client: TestClient, changes: dic
     assert client.get("/v1/jobs").json()["items"] == []
 
 
+def test_a_job_takes_its_target_from_where_it_lies_now(client: TestClient, store: SqlStore) -> None:
+    asked(client)  # whoever was asked before has read where it lay
+    moved = replace(TARGET, name="moved", location="/elsewhere")
+    store.add_model(moved)
+    key = asked(client).json()["key"]
+    row = next(row for row in Jobs(store).rows(limit=9) if row.key == key)
+    assert from_json(PlanWanted, row.request).target == moved
+
+
 def test_jobs_are_listed_by_state_and_unknown_ones_are_not_there(client: TestClient) -> None:
     key = asked(client).json()["key"]
     assert [job["key"] for job in client.get("/v1/jobs", params={"state": "waiting"}).json()["items"]] == [key]
