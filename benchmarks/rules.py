@@ -104,7 +104,8 @@ def _policies(costs: CellCosts, inputs: PlanInputs) -> Iterator[tuple[str, TreeP
         for default in published_defaults(costs, drafter.name, drafter.trace.children):
             if not isinstance(default.policy, LookupPolicy):
                 yield default.name, default.policy, drafter.name
-        yield "Sequoia's static tree", sequoia(costs, drafter), drafter.name
+        if drafter.name in costs.drafts:
+            yield "Sequoia's static tree", sequoia(costs, drafter), drafter.name
 
 
 def sequoia(costs: CellCosts, drafter: DrafterInputs) -> StaticPolicy:

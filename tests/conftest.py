@@ -34,6 +34,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let go of everything at the end: libraries count what is left."""
+    gc.unfreeze()
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """Return how many workers `-n auto` means: one a core, but every one imports torch."""
     return min(MOST_WORKERS, len(os.sched_getaffinity(0)))

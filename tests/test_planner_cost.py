@@ -10,7 +10,8 @@ import pytest
 
 from spectune.errors import MeasurementError, PlanError
 from spectune.planner.growth.room import READ_TOGETHER
-from spectune.planner.pricing.cost import Cell, CellCosts, captured_size, cell_costs, cells_of
+from spectune.planner.pricing.cost import Cell, CellCosts, cell_costs, cells_of
+from spectune.planner.pricing.fed import captured_size
 from spectune.planner.pricing.table import cost_table
 from spectune.planner.replay.replay import Replay
 from spectune.profiler.records.measurement import Measurement

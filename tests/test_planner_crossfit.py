@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from spectune.planner.pricing.cost import cells_of
 from spectune.planner.search.crossfit import EVERYWHERE, FOLDS, cross_fitted_rate, folds_of, half_of
+from spectune.planner.search.objective import LatencyBound
+from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.search import solve
+
+from .test_planner_stacks import two_drafters
 
 TEXTS = 8
 
@@ -55,6 +61,20 @@ def test_what_was_searched_on_a_half_is_not_chosen_for_its_folds() -> None:
     tokens, ms = np.full((2, TEXTS), 100.0), np.stack([np.full(TEXTS, 100.0), np.full(TEXTS, 80.0)])
     on_half_of_the_texts = TEXTS * 100.0 / (TEXTS / 2 * 100.0 + TEXTS / 2 * 80.0)
     assert rate(tokens, ms, [EVERYWHERE, 0]) == pytest.approx(on_half_of_the_texts)
+
+
+def test_folds_that_leave_no_choice_tell_nothing() -> None:
+    tokens, ms = np.full((2, TEXTS), 100.0), np.full((2, TEXTS), 50.0)
+    ms[:, half_of(folds_of(TEXTS)) == 1] = 25.0
+    assert rate(tokens, ms, [0, 0]) == pytest.approx(4.0)
+    assert rate(tokens, ms, [1, 1]) == pytest.approx(2.0)
+
+
+def test_a_bound_that_nothing_keeps_is_missed_by_least_even_where_one_half_chose_all_that_do() -> None:
+    options = SearchOptions(bound=LatencyBound(metric="p90_itl", most_ms=1e-3), trials=2)
+    cells = cells_of((1, 3), (50, 200))
+    plan = solve(two_drafters(), cells, created="2026-01-01T00:00:00Z", spectune="0.1", options=options)
+    assert len(plan.cells) == 4 and not any(cell.keeps_bound for cell in plan.cells)
 
 
 def test_within_the_tie_the_simpler_is_held_to_its_own_rate() -> None:

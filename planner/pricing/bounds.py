@@ -88,6 +88,8 @@ def least_round_ms(results: PositionResults, kind: str, drafter: str | None, cos
     """
     if kind not in costs.host or (kind == RESUMED and drafter not in costs.resumed):
         return np.inf
+    if drafter is not None and drafter not in costs.drafts:
+        return np.inf
     nodes, widths = int(results.sizes.min()), results.widths.min(axis=0)
     total = _least(costs.verifying(kind, drafter).table, np.array([nodes]))
     if drafter is not None and widths.any():

@@ -28,6 +28,7 @@ from ..growth.draft import Ints
 from ..kernels.rounds import Table, price
 from ..policies.resumed import RESUMED
 from ..replay.replay import Replay
+from .fed import drafted_tokens, nearest_context, padded_tokens, reached_context, verified_tokens
 from .table import NOTHING_DRAFTED, CostTable, Verification, cost_table
 
 Floats = NDArray[np.float64]
@@ -64,6 +65,24 @@ def cells_of(batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...
         for context, low, high in list(spans)
         for batch in sorted(set(batches))
     )
+
+
+def cells_that_run(verify: LatencySurface, batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
+    """Return every batch at the contexts that its failures leave it, in the order of `cells_of`.
+
+    Raises:
+        MeasurementError: they leave none.
+        PlanError: no batch, no context, or one below 1.
+    """
+    wanted, left = cells_of(batches, contexts), dict[int, list[int]]()
+    for cell in wanted:
+        if verify.barred(cell.batch, cell.context) is None:
+            left.setdefault(cell.batch, []).append(cell.context)
+    if not left:
+        why = verify.barred(wanted[0].batch, wanted[0].context)
+        raise MeasurementError(f"{why}; plan shorter contexts or smaller batches")
+    found = (cell for batch, own in left.items() for cell in cells_of([batch], own))
+    return tuple(sorted(found, key=lambda cell: (cell.context, cell.batch)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,10 +122,11 @@ class CellCosts:
     Attributes:
         verify: by tokens in the tree; the shape that runs is already chosen.
         run_tokens: index = tokens in the tree, value = tokens fed.
-        drafts: by drafter name.
+        drafts: by drafter name; none of one that does not run here.
         host: by kind of policy, milliseconds of a round, of each drafter forward and of each node.
         resumed: by the name of an exit, what verifying from its states costs; none of an exit where it was not timed.
         device_kind: "cpu" or "cuda", on which drafts grow in another way.
+        undrafted: by the name of a drafter that does not run here, why.
     """
 
     cell: Cell
@@ -116,6 +136,7 @@ class CellCosts:
     host: dict[str, tuple[float, float, float]]
     resumed: dict[str, Verification] = field(default_factory=dict)
     device_kind: str = "cpu"
+    undrafted: dict[str, str] = field(default_factory=dict)
 
     def times(self, replay: Replay, kind: str, drafter: str | None) -> RoundTimes:
         """Return what every round of a replay costs here.
@@ -125,13 +146,14 @@ class CellCosts:
             drafter: the model that drafts, None where none does.
 
         Raises:
-            PlanError: a forward is larger than what was measured, or the kind has no host time here.
+            PlanError: a forward is larger than what was measured, or the kind has no host time or the drafter no
+                forwards here.
         """
         verification = self.verifying(kind, drafter).table
         _require("verify", int(replay.nodes.max()), verification)
         draft, rounds, most_read = NOTHING_DRAFTED, replay.arrays, 0
         if drafter is not None and replay.widths.shape[1]:
-            draft = self.drafts[drafter]
+            draft = self.drafting(drafter)
             rounds = rounds._replace(catch_up=draft.caught_up(rounds.catch_up))
             most_read = int(rounds.catch_up[replay.widths[:, 0] > 0].max(initial=0))
             fed = draft.paid(replay.widths)[:, 1:]  # the first reads what was committed
@@ -144,6 +166,17 @@ class CellCosts:
         paid = draft.paid(replay.widths).shape[1]
         price(rounds, span, table, reading, paid, verify, self.host_of(kind), times)
         return RoundTimes(by_part=times)
+
+    def drafting(self, drafter: str) -> CostTable:
+        """Return what a drafter's forwards cost.
+
+        Raises:
+            PlanError: it does not run here.
+        """
+        if drafter not in self.drafts:
+            why = self.undrafted.get(drafter, "its forwards were not timed")
+            raise PlanError(f"{drafter} does not draft at batch {self.cell.batch}, context {self.cell.context}: {why}")
+        return self.drafts[drafter]
 
     def verifying(self, kind: str, drafter: str | None) -> Verification:
         """Return what verifying costs in rounds of a policy's kind.
@@ -202,23 +235,19 @@ def cell_costs(
         device_kind: "cpu" or "cuda".
 
     Raises:
-        MeasurementError: the batch was not measured, of the target or of a drafter.
+        MeasurementError: the batch was not measured of the target.
     """
-    context, host = _nearest_measured(verify, cell), _host_lines(overhead, cell.batch)
+    host = _host_lines(overhead, cell.batch)
     if resumes and CHAIN in host:  # an exit's rounds were timed only where it was the one to draft: else as a chain's
         host = {RESUMED: host[CHAIN], **host}
-    most = _most_tokens(verify, cell.batch, context)
-    run_tokens = verify.padded(cell.batch, context, most).run_tokens.tolist()
-    if verify.regime == CAPTURED:
-        run_tokens = [min(captured_size(tokens), most) for tokens in run_tokens]
+    context = nearest_context(verify, cell.batch, cell.context)
+    run_tokens = verified_tokens(verify, cell.batch, context)
+    drafted, undrafted = _drafted(drafts, cell)
     return CellCosts(
         cell=cell,
-        verify=_table(verify, cell, run_tokens),
+        verify=cost_table(verify, cell.batch, context, run_tokens),
         run_tokens=tuple(run_tokens),
-        drafts={
-            name: _table(surface, cell, range(_most_tokens(surface, cell.batch, _nearest_measured(surface, cell)) + 1))
-            for name, surface in drafts.items()
-        },
+        drafts=drafted,
         host=host,
         resumed={
             name: found
@@ -226,59 +255,39 @@ def cell_costs(
             if verify.regime != CAPTURED and (found := _resumed(surface, cell, run_tokens)) is not None
         },
         device_kind=device_kind,
+        undrafted=undrafted,
     )
 
 
+def _drafted(drafts: Mapping[str, LatencySurface], cell: Cell) -> tuple[dict[str, CostTable], dict[str, str]]:
+    """Return the tables of the drafters that run in a cell, and why the others do not."""
+    tables, reasons = dict[str, CostTable](), dict[str, str]()
+    for name, surface in drafts.items():
+        try:
+            context = reached_context(surface, cell.batch, cell.context)
+            tables[name] = cost_table(surface, cell.batch, context, drafted_tokens(surface, cell.batch, context))
+        except MeasurementError as error:
+            reasons[name] = str(error)
+    return tables, reasons
+
+
 def _resumed(surface: LatencySurface, cell: Cell, run_tokens: Sequence[int]) -> Verification | None:
-    """Return what verifying from an exit's states costs; None where nothing of the cell's batch ran.
+    """Return what verifying from an exit's states costs; None where nothing of it runs in the cell.
 
     A root alone is always verified whole, padded as there.
     """
     try:
-        context = _nearest_measured(surface, cell)
-        most = _most_tokens(surface, cell.batch, context)
+        context = reached_context(surface, cell.batch, cell.context)
+        padded = padded_tokens(surface, cell.batch, context)
     except MeasurementError:
         return None
-    padded = surface.padded(cell.batch, context, most).run_tokens.tolist()
-    return Verification(table=_table(surface, cell, padded), run_tokens=(*run_tokens[:2], *padded[2:]))
-
-
-def captured_size(tokens: int) -> int:
-    """Return the tokens that a captured verify of so many runs with: few sizes, for every one is captured by itself.
-
-    Up to 8 every even number, then four sizes for every doubling.
-    """
-    if tokens <= 2:
-        return tokens
-    step = max(2, 1 << (tokens - 1).bit_length() >> 3)
-    return -(-tokens // step) * step
-
-
-def _table(surface: LatencySurface, cell: Cell, fed: Sequence[int]) -> CostTable:
-    """Return the cost of feeding fed[n] tokens, which the measured context nearest to the cell must know."""
-    return cost_table(surface, cell.batch, _nearest_measured(surface, cell), fed)
+    table = cost_table(surface, cell.batch, context, padded)
+    return Verification(table=table, run_tokens=(*run_tokens[:2], *padded[2:]))
 
 
 def _host_lines(overhead: RoundOverhead, batch: int) -> dict[str, tuple[float, float, float]]:
     """Return the fit per kind: milliseconds of a round, of each drafter forward and of each node."""
     return {kind: (line.round_ms, line.forward_ms, line.node_ms) for kind, line in overhead.lines(batch).items()}
-
-
-def _nearest_measured(surface: LatencySurface, cell: Cell) -> int:
-    known = surface.contexts(cell.batch)
-    return min(max(cell.context, known[0]), known[-1])
-
-
-def _most_tokens(surface: LatencySurface, batch: int, context: int) -> int:
-    """Return the most tokens per sequence that can be looked up at a context."""
-    shapes = sorted({cell.tokens for cell in surface.measurements if cell.batch == batch}, reverse=True)
-    for tokens in shapes:
-        try:
-            surface.latency(batch, context, tokens)
-        except MeasurementError:
-            continue
-        return tokens
-    raise MeasurementError(f"no shape of batch {batch} ran at context {context}; profile one there first")
 
 
 def _require(role: str, tokens: int, table: CostTable) -> None:

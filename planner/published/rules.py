@@ -137,13 +137,14 @@ def paper_cast(costs: CellCosts, drafter: str, children: int, *, step: int = 0, 
         longest: the paper's M L; 0 takes the last multiple of the step that was measured.
 
     Raises:
-        PlanError: the target was measured at one token only, or the grid of contexts is none.
+        PlanError: the target was measured at one token only, the grid of contexts is none, or the drafter does not run
+            in the cell.
     """
-    verify, draft = costs.verify, costs.drafts[drafter]
+    verify, draft = costs.verify, costs.drafting(drafter)
     width, size = min(CAST_WIDTH, children, draft.most_tokens), min(CAST_SIZE, verify.most_tokens)
     if size < 2 or width < 1:
         raise PlanError(f"CAST needs a verify of 2 tokens and a child, got {size} and {width}; measure and record more")
-    step = step or int(verify.contexts[0])
+    step = step or max(int(verify.contexts[0]), 1)
     context = quantised_context(costs.cell.context, step, longest or int(verify.contexts[-1]) // step * step)
     breadth, depth, rerank = CAST_THRESHOLDS
     return CastPolicy(
@@ -239,7 +240,7 @@ def _judged(
 
 
 def _require_priceable(policy: TreePolicy, costs: CellCosts, drafter: str | None, children: int) -> None:
-    """Raise a PlanError if a policy needs host times, forwards or children that are not there."""
+    """Raise a PlanError if a policy needs host times, forwards, children or a drafter that are not there."""
     if policy.kind not in costs.host:
         known = ", ".join(sorted(costs.host)) or "none"
         raise PlanError(f"no host time for {policy.kind!r} at batch {costs.cell.batch}, measured: {known}; profile it")
@@ -251,10 +252,12 @@ def _require_priceable(policy: TreePolicy, costs: CellCosts, drafter: str | None
     looked_at, width = _children_and_width(policy)
     if looked_at > children:
         raise PlanError(f"it looks at {looked_at} children of a node and {children} are recorded; record more")
-    if drafter is not None and width > costs.drafts[drafter].most_tokens:
+    if drafter is None or not width:
+        return
+    most = costs.drafting(drafter).most_tokens
+    if width > most:
         raise PlanError(
-            f"a draft of {width} tokens was not measured for {drafter}, at most {costs.drafts[drafter].most_tokens}; "
-            "profile larger ones"
+            f"a draft of {width} tokens was not measured for {drafter}, at most {most}; profile larger ones"
         )
 
 

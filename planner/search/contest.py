@@ -78,10 +78,15 @@ class Contest:
         """Return the most tokens per second of a kind with a drafter so far, 0 where none was priced."""
         return self._best.get((kind, drafter), 0.0)
 
-    def lacks_host_time(self, policy: TreePolicy, drafter: str | None) -> bool:
-        """Return whether nobody timed the host in rounds of a policy's kind; it is then refused without a replay."""
+    def lacks_times(self, policy: TreePolicy, drafter: str | None) -> bool:
+        """Return whether a policy is refused without a replay.
+
+        Nobody timed the host in rounds of its kind, or its drafter does not run in this cell.
+        """
         try:
             self.costs.host_of(policy.kind)
+            if drafter is not None and drafter != LOOKUP:
+                self.costs.drafting(drafter)
         except PlanError as error:
             self.refuse(policy, drafter, str(error))
             return True

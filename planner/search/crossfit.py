@@ -51,13 +51,15 @@ def cross_fitted_rate(tokens: Floats, ms: Floats, searched_on: Ints, choose: Cho
         choose: the rule of the final choice.
 
     Returns:
-        The rate; NaN where the held-out texts have no steady rounds.
+        The rate on the folds that leave a choice; NaN where their texts have no steady rounds, or there are none.
     """
     folds = folds_of(tokens.shape[1])
     spent = emitted = 0.0
     for fold in range(int(folds.max()) + 1):
         is_held_out = folds == fold
         may = np.flatnonzero((searched_on == EVERYWHERE) | (searched_on != half_of(np.array(fold))))
+        if not len(may):  # all were searched on this fold's own half
+            continue
         chosen = choose(may, ~is_held_out)
         emitted += float(tokens[chosen, is_held_out].sum())
         spent += float(ms[chosen, is_held_out].sum())

@@ -110,7 +110,7 @@ def _enter_by_half(
     most_tokens = {batch: most_tokens_per_round(reach, batch) for batch in {contest.batch for contest in able}}
     for contest in able:
         batch = contest.batch
-        if contest.lacks_host_time(policy, drafter):
+        if contest.lacks_times(policy, drafter):
             continue
         if not contest.can_matter(policy, drafter, results, most_tokens[batch]):
             continue

@@ -6,7 +6,7 @@ found as good as its best.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -179,7 +179,12 @@ def _provenance(
         candidates=sum(one.priced for one in outcomes),
         pruned=sum(one.pruned for one in outcomes),
         censored=tuple(gone for one in outcomes for gone in one.left_out),
-        notes=(*inputs.notes, *_notes(surfaces), *(note for one in outcomes for note in one.notes)),
+        notes=(
+            *inputs.notes,
+            *_notes(surfaces),
+            *_notes_of_failures(inputs.verify, {one.place for one in outcomes}),
+            *(note for one in outcomes for note in one.notes),
+        ),
     )
 
 
@@ -189,6 +194,17 @@ def _notes(surfaces: list[LatencySurface]) -> tuple[str, ...]:
         for surface in surfaces
         if known_error(surface) is None
     )
+
+
+def _notes_of_failures(verify: LatencySurface, places: Collection[Place]) -> tuple[str, ...]:
+    """Return, by batch, where all forwards of the target failed, so that a plan of those places has no cell there."""
+    notes = []
+    for batch in sorted({cell.batch for cell in verify.measurements}):
+        failed = {at: why for at, why in verify.all_failed(batch).items() if (batch, at) not in places}
+        if failed:
+            contexts, why = ", ".join(map(str, failed)), next(iter(failed.values()))
+            notes.append(f"batch {batch}, context {contexts}: no forward of the target ran ({why}), so none is planned")
+    return tuple(notes)
 
 
 def _notes_of(contest: Contest) -> tuple[str, ...]:

@@ -45,7 +45,8 @@ class Searcher:
     def search(self, contest: Contest) -> None:
         """Enter searched policies of the drafters and kinds that come near the best of a cell."""
         for drafter in self.rehearsal.inputs.drafters:
-            if contest.best_with(drafter.name) >= DRAFTER_REACH * contest.best_rate:
+            runs = drafter.name in contest.costs.drafts
+            if runs and contest.best_with(drafter.name) >= DRAFTER_REACH * contest.best_rate:
                 hunts = [self._hunt(contest, drafter.name, half) for half in range(HALVES)]
                 if "cast" in contest.costs.host and contest.costs.verify.most_tokens >= 2:
                     self._search_cast(contest, drafter.name, hunts)

@@ -25,9 +25,9 @@ def stack_forecast(inputs: PlanInputs, costs: CellCosts) -> StackForecast | None
     """Return the best hierarchy of two or more drafters, beside the best single one by the same model.
 
     None at batch sizes above 1, where sequences wait for each other in ways the model does not know; with fewer than
-    two drafters; and where their agreement was not recorded.
+    two drafters that run in the cell; and where their agreement was not recorded.
     """
-    models = sum(not drafter.reads_features for drafter in inputs.drafters)
+    models = sum(one.name in costs.drafts and not one.reads_features for one in inputs.drafters)
     if costs.cell.batch > 1 or models < 2 or inputs.pairwise is None or HOST_OF not in costs.host:
         return None
     everything = hierarchy_inputs(inputs, costs)

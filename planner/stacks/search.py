@@ -134,9 +134,9 @@ class StackSearch:
 def stacks_of(inputs: PlanInputs, costs: CellCosts) -> list[StackPolicy]:
     """Return the stacks that are worth a look in a cell: upper models cost more per forward than those below them.
 
-    Without recorded agreement between drafters only those of one model over a lookup.
+    Of models that run there. Without recorded agreement between drafters only those of one model over a lookup.
     """
-    names = [drafter.name for drafter in inputs.drafters if not drafter.reads_features]
+    names = [one.name for one in inputs.drafters if one.name in costs.drafts and not one.reads_features]
     one_ms = {name: float(costs.drafts[name].row(float(costs.cell.context))[1]) for name in names}
     most = min(MOST_MODELS, len(one_ms)) if inputs.pairwise is not None else 1
     found: list[StackPolicy] = []
@@ -165,13 +165,13 @@ def stack_times(policy: StackPolicy, found: StackReplay, costs: CellCosts) -> Ro
     """Return what every round of a stack costs: each forward by the model that ran it.
 
     Raises:
-        PlanError: a forward is larger than what was measured.
+        PlanError: a forward is larger than what was measured, or a model does not run in the cell.
     """
     times = costs.times(found.replay, STACK, None).by_part.copy()
     contexts = costs.priced_at(found.replay.contexts)
     for level, name in enumerate(policy.models):
         widths = np.where(found.levels == level, found.replay.widths, 0)
-        table, widest = costs.drafts[name], int(widths.max(initial=0))
+        table, widest = costs.drafting(name), int(widths.max(initial=0))
         if widest > table.most_tokens:
             raise PlanError(
                 f"a forward of {widest} tokens of {name} was not measured, only up to {table.most_tokens}; "

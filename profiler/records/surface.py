@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import MeasurementError
+from .failures import Failures
 from .measurement import NORMAL_FROM_MAD, Measurement
 from .role import Origin, origin_of, require_regime, require_role
 from .rows import BatchRows
@@ -67,7 +68,7 @@ class LatencySurface:
     measurements: tuple[Measurement, ...]
     attention: str = ""  # the attention kernel, e.g. "sdpa"; "" where it is not known
     _grid: dict[int, BatchRows] = field(init=False, repr=False, compare=False)
-    _failed: dict[int, list[Measurement]] = field(init=False, repr=False, compare=False)  # by batch
+    _failures: Failures = field(init=False, repr=False, compare=False)
     _margins: list[float] = field(init=False, repr=False, compare=False)  # of padding, once it was asked for
 
     def __post_init__(self) -> None:
@@ -79,12 +80,8 @@ class LatencySurface:
         if len(set(cells)) < len(cells):
             twice = next(cell for cell in cells if cells.count(cell) > 1)
             raise MeasurementError(f"(batch, context, tokens) = {twice} stands twice in one surface; keep one of them")
-        failed: dict[int, list[Measurement]] = {}
-        for cell in self.measurements:
-            if cell.failure:
-                failed.setdefault(cell.batch, []).append(cell)
         object.__setattr__(self, "_grid", _grid_of(self.measurements))
-        object.__setattr__(self, "_failed", failed)
+        object.__setattr__(self, "_failures", Failures(self.measurements))
         object.__setattr__(self, "_margins", [])
 
     @property
@@ -99,16 +96,19 @@ class LatencySurface:
 
     @property
     def full_contexts(self) -> tuple[int, ...]:
-        """Contexts whose measured tokens reach from the fewest to the most at every batch, ascending.
+        """Contexts that were tried from the fewest tokens to the most at every batch, ascending; see `barred`.
 
-        The first and the last context stand in for none.
+        Some of what was tried must have run at the smallest batch. The first and the last context stand in for none.
 
         Raises:
             MeasurementError: no cell ran.
         """
         self.require_ran()
-        spans = [{c for c in rows.contexts if rows.spans(c)} for rows in self._grid.values()]
-        common = sorted(set.intersection(*spans)) if spans else []
+        spans = [
+            {c for c in rows.contexts if rows.spans(c)} | self._failures.cut_contexts(batch)
+            for batch, rows in self._grid.items()
+        ]
+        common = sorted(set.intersection(set(self.contexts(self.batches[0])), *spans))
         return tuple(common) or self.contexts(self.batches[0])[:: max(1, len(self.contexts(self.batches[0])) - 1)]
 
     def require_ran(self) -> None:
@@ -122,6 +122,21 @@ class LatencySurface:
             raise MeasurementError(
                 f"no shape could run ({self._name}): {why}; ask for shorter contexts or smaller batches"
             )
+
+    def all_failed(self, batch: int) -> dict[int, str]:
+        """Return the contexts at which all forwards of a batch failed, ascending, and why the smallest did."""
+        return self._failures.everywhere(batch)
+
+    def barred(self, batch: int, context: int) -> str | None:
+        """Return why a batch does not run at a context; None where it ran, or where nothing tells.
+
+        All of it failed there, or at a shorter context behind all those at which it ran.
+        """
+        last = self.contexts(batch)[-1] if batch in self._grid else -1
+        for failed, why in self.all_failed(batch).items():
+            if failed == context or last < failed < context:
+                return f"no forward of batch {batch} ran at context {failed} ({self._name}): {why}"
+        return None
 
     def contexts(self, batch: int) -> tuple[int, ...]:
         """Return the context lengths measured at a batch size, ascending.
@@ -243,18 +258,10 @@ class LatencySurface:
 
     def _refuse_failed(self, batch: int, context: int, tokens: int) -> None:
         """Refuse a shape that failed, or that is no smaller than one while nothing as large was seen to run."""
-        shape = (batch, context, tokens)
-        for cell in self._failed.get(batch, ()):
-            is_itself = (cell.context_tokens, cell.tokens) == (context, tokens)
-            exceeds = cell.context_tokens <= context and cell.tokens <= tokens and not self._ran_as_large(*shape)
-            if is_itself or exceeds:
-                named = f"batch {batch}, context {cell.context_tokens}, tokens {cell.tokens}"
-                raise MeasurementError(f"{named} could not run ({self._name}): {cell.failure}; choose another shape")
-
-    def _ran_as_large(self, batch: int, context: int, tokens: int) -> bool:
-        return any(
-            cell.batch == batch and cell.context_tokens >= context and cell.tokens >= tokens for cell in self._ran()
-        )
+        cell = self._failures.ruling_out(batch, context, tokens)
+        if cell is not None:
+            named = f"batch {batch}, context {cell.context_tokens}, tokens {cell.tokens}"
+            raise MeasurementError(f"{named} could not run ({self._name}): {cell.failure}; choose another shape")
 
     def _outside(self, batch: int, context: int, tokens: int) -> NoReturn:
         rows = self._at(batch)
