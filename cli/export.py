@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,6 @@ from .settings import Settings
 if TYPE_CHECKING:
     from ..db.store import Store
     from ..planner.inputs import PlanInputs
-    from ..planner.plans.plan import Plan
     from ..runtime.engines.exported import Exported
 
 NAMES = ("sglang", "vllm", "tensorrt-llm", "transformers", "llama.cpp", "openvino")  # a test compares them
@@ -60,16 +60,20 @@ def export(
         spectune export --engine llama.cpp --plan 3 --drafter small=small.gguf --json
     """
     from ..db.store import open_store
-    from ..tuning.export import ExportRequest, export_from_store
+    from ..planner.plans.document import plan_from_json
+    from ..tuning.export import ExportRequest, export_from_store, notes_on
     from ..tuning.export import export as exported_plan
 
     request = ExportRequest(engine=engine, version=engine_version, target=target, drafters=drafters)
     with open_store(as_it_is(store)) as opened:
-        planned = _plan(plan, engine, opened, store)
+        number = _number(plan, engine, opened, store)
+        planned = plan_from_json(_text(Path(plan or "")) if number is None else opened.plan(number))
         if surfaces or traces:
             found = exported_plan(planned, request, _from_files(surfaces, traces))
         else:
             found = export_from_store(planned, request, opened)
+        notes = () if number is None else notes_on(number, opened)
+    found = replace(found, notes=(*notes, *found.notes))
     written = [] if folder is None else _write(found, folder)
     if as_json:
         print_json({**facts_of(found), "written": [str(path) for path in written]})
@@ -79,18 +83,17 @@ def export(
         tell(settings, f"written to {path}")
 
 
-def _plan(text: str | None, engine: str, store: Store, place: str | None) -> Plan:
-    """Return the plan of a file or of a number; the newest for the engine or our own decoder where neither is given."""
+def _number(text: str | None, engine: str, store: Store, place: str | None) -> int | None:
+    """Return the number that is given, or of the newest plan for the engine or our own decoder; None for a file."""
     from ..errors import RequestError
-    from ..planner.plans.document import plan_from_json
     from ..tuning.export import newest_plan_for
 
     if text is not None and Path(text).is_file():
-        return plan_from_json(_text(Path(text)))
+        return None
     if text is not None and not text.isdecimal():
         raise RequestError(f"there is no plan file {text}, and a plan of the store has a number; see spectune list")
     require_there(place)
-    return plan_from_json(store.plan(newest_plan_for(engine, store) if text is None else int(text)))
+    return newest_plan_for(engine, store) if text is None else int(text)
 
 
 def _text(path: Path) -> str:

@@ -17,8 +17,7 @@ from .records.model import ModelIdentity
 def identify(path: Path, name: str | None = None) -> ModelIdentity:
     """Return the identity of a model folder in Hugging Face layout.
 
-    The weights hash runs over the bytes of model.safetensors, or of the shards its index names in the order of their
-    names, or else of every *.safetensors file. Linear in their size.
+    The weights hash runs over the bytes of its `weight_files`. Linear in their size.
 
     Args:
         path: folder with config.json and *.safetensors; tokenizer.json where the model brings one.
@@ -33,7 +32,7 @@ def identify(path: Path, name: str | None = None) -> ModelIdentity:
     config, tokenizer = folder / "config.json", folder / "tokenizer.json"
     if not config.is_file():
         raise ModelError(f"{path} holds no config.json; give the folder that save_pretrained wrote")
-    weights = _weights(folder)
+    weights = weight_files(folder)
     return ModelIdentity(
         name=name or folder.name,
         weights_hash=_sha256(weights),
@@ -73,11 +72,21 @@ def identify_config(config: Path, parameters: int, name: str | None = None) -> M
     )
 
 
-def _weights(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files that hold a model's weights, as transformers chooses them.
+
+    That is model.safetensors, or else the shards that its index names in the order of their names, or else every
+    *.safetensors file.
+
+    Raises:
+        ModelError: there are none, or the index cannot be read or names files that are missing.
+    """
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if single.is_file():
+        return [single]
     if index.is_file():
         return _shards(index)
-    files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    files = sorted(folder.glob("*.safetensors"))
     if not files:
         pickles = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
         seen = f"only pickles ({', '.join(pickles)}), which can run code when loaded" if pickles else "no weights"

@@ -113,6 +113,26 @@ def test_files_are_written_to_a_new_folder(folder: Path) -> None:
     assert f"written to {folder / 'deploy' / 'command.sh'}" in result.stderr
 
 
+def test_paths_that_are_given_hold_in_another_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for name in ("target", "small"):
+        (folder / name).mkdir()
+    command = answered(folder, "--engine", "vllm", "--target", "target", "--drafter", "small=./small")["command"]
+    assert shlex.split(command)[2] == str(folder / "target")
+    assert json.loads(shlex.split(command)[-1])["model"] == str(folder / "small")
+    elsewhere = answered(folder, "--engine", "vllm", "--target", "served/name")["command"]
+    assert shlex.split(elsewhere)[2] == "served/name"  # nothing of that name lies here
+
+
+def test_a_what_if_says_so_before_it_is_deployed(folder: Path) -> None:
+    with open_store(str(folder / "store.db")) as store:
+        guess = store.add_plan(
+            plan_to_json(plan()), device="what-if:d", device_kind="k", target="t", workload="w", temperature=0.0
+        )
+    assert f"plan {guess} is a what-if" in answered(folder, "--engine", "vllm", "--plan", str(guess))["notes"][0]
+    assert "what-if" not in " ".join(answered(folder, "--engine", "vllm")["notes"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

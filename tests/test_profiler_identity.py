@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from spectune.errors import ModelError
-from spectune.profiler.identity import identify, identify_config
+from spectune.profiler.identity import identify, identify_config, weight_files
 
 
 @pytest.fixture
@@ -77,13 +77,24 @@ def test_shards_are_counted_together_and_strangers_left_out(folder: Path) -> Non
     assert identify(folder).parameters == 15
 
 
+def test_a_single_file_counts_before_an_index_as_transformers_loads_it(folder: Path) -> None:
+    alone = identify(folder)
+    save_file({"a": np.ones((2, 3), np.float32)}, folder / "model-1.safetensors")
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1.safetensors"}}')
+    assert identify(folder) == alone
+    (folder / "model.safetensors").unlink()
+    assert identify(folder).parameters == 6 and weight_files(folder) == [folder / "model-1.safetensors"]
+
+
 def test_a_missing_shard_is_named(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-9.safetensors"}}')
     with pytest.raises(ModelError, match=r"lacks model-9\.safetensors"):
         identify(folder)
 
 
 def test_an_index_that_is_none_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text("[]")
     with pytest.raises(ModelError, match="not an index"):
         identify(folder)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from spectune.runtime.engines.drafter import drafter_form
+from spectune.planner.policies import ChainPolicy
+from spectune.runtime.engines.drafter import drafter_form, engine_drafters, own_reads
+from spectune.runtime.engines.export import expressible
+from spectune.runtime.engines.schema import recorded_version
 from spectune.runtime.engines.setting import DrafterForm
+from spectune.runtime.engines.table import ENGINES
+from spectune.tuning.export import ExportRequest, export
+
+from .engine_policies import cell_with
+from .priced_cells import plan_with
 
 
 @pytest.mark.parametrize(
@@ -34,3 +43,46 @@ def test_without_files_what_follows_the_text_is_a_model(tmp_path: Path, follows_
 def test_a_block_drafter_is_nothing_an_engine_loads(tmp_path: Path) -> None:
     save_file({"heads.weight": torch.zeros(2), "heads.bias": torch.zeros(2)}, tmp_path / "model.safetensors")
     assert drafter_form(tmp_path, follows_text=False) == "unknown"
+
+
+def head(folder: Path, **said: object) -> Path:
+    """Write an EAGLE-3 head whose config.json says so much, and a target of 8 layers beside it."""
+    for name, config in (("head", said), ("target", {"num_hidden_layers": 8})):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config))
+    tensors = {name: torch.zeros(2) for name in ("fc.weight", "midlayer.self_attn.q_proj.weight")}
+    save_file(tensors, folder / "head" / "model.safetensors")
+    return folder / "head"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("reads", "is_refused"), [([2, 4, 5], False), ([2, 4, 7], True), ([5, 4, 2], True)])
+def test_a_head_that_reads_other_layers_than_engines_do_is_refused_with_the_reason(
+    tmp_path: Path, engine: str, reads: list[int], is_refused: bool
+) -> None:
+    place = head(tmp_path, spectune={"reads": reads})
+    plan = plan_with(cell_with(1, 100, ChainPolicy(length=3), "small", 200.0))
+    found = engine_drafters(plan, {"small": place}, tmp_path / "target")
+    assert found["small"].form == ("unknown" if is_refused else "eagle3")
+    assert ("small reads the target's states after" in found["small"].refused) == is_refused
+    able = expressible(ENGINES[engine], plan, found, recorded_version(engine, None))
+    assert not (is_refused and any(name == "small" for _, name in able))
+
+
+def test_the_reason_for_a_head_s_layers_is_told_in_the_export(tmp_path: Path) -> None:
+    place = head(tmp_path, spectune={"reads": [2, 4, 7]})
+    plan = plan_with(cell_with(1, 100, ChainPolicy(length=3), "small", 200.0))
+    told = export(plan, ExportRequest(engine="vllm", target=tmp_path / "target", drafters={"small": place}), None)
+    assert told.dropped[0].reason.startswith("small reads the target's states after 2, 4, 7 layers, and engines read")
+
+
+@pytest.mark.parametrize(("reads", "own"), [([2, 4, 5], ()), ([2, 4, 7], (2, 4, 7)), ([], ())])
+def test_without_the_target_a_head_s_last_layer_says_how_many_there_are(
+    tmp_path: Path, reads: list[int], own: tuple[int, ...]
+) -> None:
+    assert own_reads(head(tmp_path, spectune={"reads": reads}), None) == own
+
+
+def test_what_a_head_names_for_engines_they_read(tmp_path: Path) -> None:
+    named = {"eagle_aux_hidden_state_layer_ids": [1, 3, 6]}
+    assert own_reads(head(tmp_path, spectune={"reads": [2, 4, 7]}, eagle_config=named), 8) == ()

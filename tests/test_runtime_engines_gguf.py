@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from spectune.errors import ModelError
@@ -69,6 +70,14 @@ def test_every_weight_is_written_once_and_a_tied_output_not_at_all(folder: Path,
     assert sum(t.size for t in tensors.values()) == sum(w.numel() for w in ours.values())
     assert np.array_equal(tensors["token_embd.weight"], ours["model.embed_tokens.weight"].numpy())
     assert np.array_equal(tensors["blk.1.ffn_down.weight"], ours["model.layers.1.mlp.down_proj.weight"].numpy())
+
+
+def test_files_that_are_not_the_model_s_are_not_converted(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    save_file({"adapter.weight": torch.zeros(2)}, copy / "adapter.safetensors")
+    assert len(written(write_gguf(copy, tmp_path / "copy.gguf", dtype="f32"))) == len(
+        load_file(folder / "model.safetensors")
+    )
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("f16", 2**-11), ("bf16", 2**-8)])

@@ -23,7 +23,7 @@ from spectune.profiler.identity import identify
 from spectune.runtime.engines.exported import Exported
 from spectune.tuning.engines import export
 from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine
-from spectune.tuning.export import ExportRequest, export_from_store, newest_plan_for
+from spectune.tuning.export import ExportRequest, export_from_store, newest_plan_for, notes_on
 from spectune.tuning.request import Models
 
 from .engine_policies import cell_with
@@ -163,6 +163,33 @@ def test_the_newest_plan_for_an_engine_is_its_own_or_our_decoder_s(store: Store)
     assert newest_plan_for("vllm", store) == ours
     newer = kept(store, device="d")
     assert newest_plan_for("llama.cpp", store) == newest_plan_for("vllm", store) == newer
+
+
+def test_a_retired_plan_is_not_exported_unless_it_is_named(store: Store) -> None:
+    older, newer = kept(store, device="d"), kept(store, device="d")
+    store.retire_plan(newer, "ada", "slower than it said")
+    assert newest_plan_for("vllm", store) == older
+    store.retire_plan(older, "ada", "")
+    with pytest.raises(RequestError, match="are retired or are for other engines than vllm"):
+        newest_plan_for("vllm", store)
+
+
+def test_a_plan_that_was_rolled_back_to_is_the_one_that_counts(store: Store) -> None:
+    older, newer = kept(store, device="d"), kept(store, device="d")
+    assert newest_plan_for("vllm", store) == newer
+    store.promote_plan(older, "ada", "rolled back")
+    assert newest_plan_for("vllm", store) == older
+
+
+def test_a_what_if_is_exported_only_where_there_is_nothing_else_and_says_so(store: Store) -> None:
+    guess = kept(store, device="what-if:d")
+    assert newest_plan_for("vllm", store) == guess
+    assert notes_on(guess, store) == (
+        f"plan {guess} is a what-if: no measurements of its device stand behind it; name another with --plan",
+    )
+    measured = kept(store, device="d")
+    kept(store, device="what-if:d")
+    assert newest_plan_for("vllm", store) == measured and notes_on(measured, store) == ()
 
 
 def test_plans_for_other_engines_alone_are_refused(store: Store) -> None:

@@ -5,6 +5,7 @@ The target's states along its own texts do not change, so they are computed once
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -22,14 +23,15 @@ from ..errors import ModelError, TrainingError
 from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
 from ..runtime.models.block_shape import BlockShape, Kind
-from ..runtime.models.loading import load_pretrained, load_tokenizer
+from ..runtime.models.loading import load_pretrained
 from .acceptance import Acceptance
 from .block_files import BlockCard, save_block, save_block_card
 from .block_module import CtcModule, MedusaModule, ctc_loss, medusa_loss
 from .checkpoint import Checkpoint
+from .kept_folder import tells_of_disk
 from .language_model import train
-from .own_text import Ids, OwnTextSettings, corpus_of
-from .run_folder import Progress, judged, own_texts_of, run_folder
+from .own_text import Ids, OwnTextSettings
+from .run_folder import Progress, corpus_for, judged, own_texts_of, require_text_target, run_folder
 from .settings import TrainingSettings
 from .specformer_module import SpecFormerModule, specformer_loss
 
@@ -70,6 +72,7 @@ class BlockRequest:
             raise TrainingError(f"widths must be at least 0, which is the target's, got {self}")
 
 
+@tells_of_disk
 def train_block(request: BlockRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> BlockCard:
     """Train a block drafter, save it with its card in a folder, and return the card.
 
@@ -83,12 +86,13 @@ def train_block(request: BlockRequest, folder: Path, *, fresh: bool = False, pro
 
     Raises:
         ModelError: the target cannot be loaded, or is of a kind whose hidden states cannot be read.
-        TrainingError: there is too little text, or the folder holds another run.
+        TrainingError: there is too little text, the folder holds another run or another model, or cannot be written.
     """
     start = time.monotonic()
     identity = identify(request.target)
+    require_text_target(request.target)
+    corpus = corpus_for(request)
     partial = run_folder(request, identity, folder, fresh=fresh)
-    corpus = corpus_of(request.data, load_tokenizer(str(request.target)))
     job = _Job(request, own_texts_of(request, corpus, partial, progress), partial, progress)
     torch.manual_seed(request.settings.seed)
     drafter = job.new_drafter(identity)
@@ -208,6 +212,7 @@ def _states(
     if not path.exists():
         shape = (*texts.shape, len(reads) * int(target.config.hidden_size))
         written = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.float32, shape=shape)
+        _take_place(unfinished)
         for start in range(0, len(texts), READ_TOGETHER):
             progress("reading the texts", start / len(texts))
             piece = slice(start, start + READ_TOGETHER)
@@ -218,6 +223,13 @@ def _states(
         unfinished.replace(path)
     found: Floats = np.load(path, mmap_mode="r")
     return found
+
+
+def _take_place(path: Path) -> None:
+    """Take all of a file's place on its disk: where it is full, writing through a map would end the process."""
+    if hasattr(os, "posix_fallocate"):  # macOS lacks it
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _card(

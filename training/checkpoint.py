@@ -33,18 +33,21 @@ class Checkpoint:
         return len(self.losses)
 
     def keep(self, loss: float, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Take the loss of another step, and write the run where it is time to."""
+        """Take the loss of another step, and write the run where it is time to.
+
+        Raises:
+            OSError: the disk does not take it.
+        """
         self.losses.append(loss)
         if len(self.losses) % self._every:
             return
         partial = self._path.with_suffix(".partial")
-        torch.save(
-            {
-                "losses": self.losses,
-                "model": model.state_dict(),
-                "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-                "generator": torch.get_rng_state(),
-            },
-            partial,
-        )
+        kept = {
+            "losses": self.losses,
+            "model": model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+            "generator": torch.get_rng_state(),
+        }
+        with partial.open("wb") as file:  # a full disk is then an OSError; of a path torch makes a RuntimeError
+            torch.save(kept, file)
         partial.replace(self._path)

@@ -17,14 +17,15 @@ from ..errors import ModelError, TrainingError
 from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
 from ..runtime.models.eagle_shape import Form, HeadShape
-from ..runtime.models.loading import load_pretrained, load_tokenizer
+from ..runtime.models.loading import load_pretrained
 from .acceptance import Acceptance
 from .checkpoint import Checkpoint
 from .eagle_module import HeadModule, feature_loss, training_time_loss
 from .head_files import HeadCard, save_head, save_head_card
+from .kept_folder import tells_of_disk
 from .language_model import train
-from .own_text import Ids, OwnTextSettings, corpus_of
-from .run_folder import Progress, judged, own_texts_of, run_folder
+from .own_text import Ids, OwnTextSettings
+from .run_folder import Progress, corpus_for, judged, own_texts_of, require_text_target, run_folder
 from .settings import TrainingSettings
 
 NOISE = 0.2  # of features in training form "eagle": uniform, this times 512 / columns wide; as published
@@ -59,6 +60,7 @@ class EagleRequest:
             )
 
 
+@tells_of_disk
 def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> HeadCard:
     """Train a head, save it with its card in a folder, and return the card.
 
@@ -72,13 +74,13 @@ def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, pro
 
     Raises:
         ModelError: the target cannot be loaded, or is of a kind whose hidden states cannot be read.
-        TrainingError: there is too little text, or the folder holds another run.
+        TrainingError: there is too little text, the folder holds another run or another model, or cannot be written.
     """
     start = time.monotonic()
     identity = identify(request.target)
+    require_text_target(request.target)
+    corpus = corpus_for(request)
     partial = run_folder(request, identity, folder, fresh=fresh)
-    tokenizer = load_tokenizer(str(request.target))
-    corpus = corpus_of(request.data, tokenizer)
     texts = own_texts_of(request, corpus, partial, progress)
     job = _Job(request, texts)
     torch.manual_seed(request.settings.seed)

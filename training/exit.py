@@ -15,21 +15,29 @@ from transformers import PreTrainedModel
 
 from ..errors import ModelError, TrainingError
 from ..profiler.identity import identify
-from ..profiler.prompts import Prompt
 from ..profiler.records.model import ModelIdentity
 from ..runtime.images import Image
 from ..runtime.models.anatomy import text_part
 from ..runtime.models.configuration import declared
 from ..runtime.models.exit_shape import ExitShape
-from ..runtime.models.loading import load_config, load_pretrained, load_tokenizer
+from ..runtime.models.loading import load_config, load_pretrained
 from .acceptance import Acceptance
 from .checkpoint import Checkpoint
 from .exit_files import ExitCard, save_exit, save_exit_card
 from .exit_module import DEEP, ImitationModule, imitation_loss
-from .image_texts import SeenStates, is_said, prompts_with_images, seen_acceptance, seen_prompts, seen_texts_of
+from .image_texts import (
+    SeenPrompts,
+    SeenStates,
+    is_said,
+    prompts_with_images,
+    seen_acceptance,
+    seen_prompts,
+    seen_texts_of,
+)
+from .kept_folder import tells_of_disk
 from .language_model import Loss, Tokens, train
-from .own_text import OwnTextSettings, corpus_of
-from .run_folder import Progress, judged, own_texts_of, run_folder
+from .own_text import Ids, OwnTextSettings
+from .run_folder import Progress, corpus_for, judged, own_texts_of, run_folder
 from .settings import TrainingSettings
 
 CHAIN = 6  # tokens of the greedy chains that are counted: LayerSkip's default
@@ -55,6 +63,7 @@ class ExitRequest:
             raise TrainingError(f"an exit lies behind 1 layer or more, and 0 is the default width, got {self}")
 
 
+@tells_of_disk
 def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> ExitCard:
     """Train an exit's imitation network, save it with its card in a folder, and return the card.
 
@@ -69,14 +78,14 @@ def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progr
     Raises:
         ModelError: the target cannot be loaded, is of a kind whose hidden states cannot be read, or ends before the
             exit.
-        TrainingError: there is too little text, or the folder holds another run.
+        TrainingError: there is too little text, the folder holds another run or another model, or cannot be written.
     """
     start = time.monotonic()
     _require_exit(request)
     identity = identify(request.target)
+    told = _told(request)
     partial = run_folder(request, identity, folder, fresh=fresh)
-    seen = prompts_with_images(request.data)
-    lesson = _seen_lesson(request, seen, partial, progress) if seen else _lesson(request, partial, progress)
+    lesson = _lesson(request, told, partial, progress)
     job = _Job(request)
     torch.manual_seed(request.settings.seed)
     network = job.new_network()
@@ -104,9 +113,21 @@ class _Lesson:
     judge: Callable[[Path], Acceptance]
 
 
-def _lesson(request: ExitRequest, partial: Path, progress: Progress) -> _Lesson:
+def _told(request: ExitRequest) -> SeenPrompts | Ids:
+    """Return what a request's files hold: prompts with images, or the tokens of texts."""
+    prompts = prompts_with_images(request.data)
+    return seen_prompts(prompts, request.target, request.own) if prompts else corpus_for(request)
+
+
+def _lesson(request: ExitRequest, told: SeenPrompts | Ids, partial: Path, progress: Progress) -> _Lesson:
+    """Return what the target wrote behind what it was told."""
+    if isinstance(told, SeenPrompts):
+        return _seen_lesson(request, told, partial, progress)
+    return _text_lesson(request, told, partial, progress)
+
+
+def _text_lesson(request: ExitRequest, corpus: Ids, partial: Path, progress: Progress) -> _Lesson:
     """Return what the target wrote behind pieces of files of text."""
-    corpus = corpus_of(request.data, load_tokenizer(str(request.target)))
     texts = own_texts_of(request, corpus, partial, progress)
     return _Lesson(
         tokens=texts.ravel(),
@@ -117,9 +138,8 @@ def _lesson(request: ExitRequest, partial: Path, progress: Progress) -> _Lesson:
     )
 
 
-def _seen_lesson(request: ExitRequest, prompts: Sequence[Prompt], partial: Path, progress: Progress) -> _Lesson:
+def _seen_lesson(request: ExitRequest, asked: SeenPrompts, partial: Path, progress: Progress) -> _Lesson:
     """Return what the target wrote behind images; a batch is whole texts, so that each begins with what it is about."""
-    asked = seen_prompts(prompts, request.target, request.own)
     texts = seen_texts_of(request, asked.learned, partial, progress)
 
     def loss(job: _Job, network: ImitationModule) -> Loss:

@@ -31,6 +31,7 @@ from ..runtime.models.pivots import BESIDE, PivotClassifier, PivotNet, PivotShap
 from ..runtime.models.tapped import require_lean
 from ..runtime.requests import Request
 from .checkpoint import Checkpoint
+from .kept_folder import require_own, tells_of_disk
 from .language_model import train
 from .pad_files import PadCard, save_pad_card, save_pivots
 from .pad_labels import SLOTS, harvest, pivots_of, utilities
@@ -55,6 +56,7 @@ class Labels:
     shares: Floats
 
 
+@tells_of_disk
 def train_pad(request: PadRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> PadCard:
     """Train a classifier, save it with its card in a folder, and return the card.
 
@@ -68,11 +70,13 @@ def train_pad(request: PadRequest, folder: Path, *, fresh: bool = False, progres
 
     Raises:
         ModelError: a model cannot be loaded, or the target is of a kind whose hidden states cannot be read.
-        TrainingError: there is nothing to learn from, or the folder holds another run.
+        TrainingError: there is nothing to learn from, the folder holds another run or another model, or cannot be
+            written.
     """
     start = time.monotonic()
     identity, drafter = identify(request.target), identify(request.drafter)
     require_drafter_of(request.drafter, identity)
+    require_own(folder, request.drafter)
     partial = run_folder(request, identity, folder, fresh=fresh)
     labels = _labels(request, partial, progress)
     is_pivot = pivots_of(labels.shares, request.least_share)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from ..errors import TrainingError
 from ..profiler.identity import identify
-from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.recycling_shape import RecyclingShape, recycling_config, recycling_tensors
 from .cards import acceptance_table, save_weights
-from .own_text import OwnTextSettings, corpus_of
-from .run_folder import Progress, judged
+from .kept_folder import require_own, tells_of_disk
+from .own_text import OwnTextSettings
+from .run_folder import Progress, corpus_for, judged
 
 LENGTH = 6  # of the chains whose acceptance is counted
 
@@ -63,6 +63,7 @@ class RecyclingCard:
     seconds: float
 
 
+@tells_of_disk
 def make_recycling(request: RecyclingRequest, folder: Path, *, progress: Progress) -> RecyclingCard:
     """Write a Token Recycling drafter with its card into a folder, and return the card.
 
@@ -73,11 +74,12 @@ def make_recycling(request: RecyclingRequest, folder: Path, *, progress: Progres
 
     Raises:
         ModelError: the target cannot be loaded, or is of a kind whose hidden states cannot be read.
-        TrainingError: there is too little text.
+        TrainingError: there is too little text, or the folder holds another model or cannot be written.
     """
     start = time.monotonic()
     identity = identify(request.target)
-    corpus = corpus_of(request.data, load_tokenizer(str(request.target)))
+    require_own(folder, request.target)
+    corpus = corpus_for(request)
     shape = RecyclingShape(successors=request.successors, target=identity.weights_hash)
     folder.mkdir(parents=True, exist_ok=True)
     save_weights(folder, recycling_tensors(shape), recycling_config(shape))

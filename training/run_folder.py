@@ -9,17 +9,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from ..errors import TrainingError
+from ..errors import ModelError, TrainingError
 from ..profiler.records.model import ModelIdentity
 from ..runtime.models.drafter import load_drafter
 from ..runtime.models.lean import LeanModel
-from ..runtime.models.loading import load_model
+from ..runtime.models.loading import load_config, load_model, load_tokenizer
 from ..runtime.models.tapped import require_lean
+from ..runtime.models.vision import sees
 from .acceptance import Acceptance, chain_acceptance
-from .own_text import Ids, OwnTextSettings, own_requests, write_own_texts
+from .kept_folder import PARTIAL, require_own
+from .own_text import Ids, OwnTextSettings, corpus_of, own_requests, write_own_texts
 
 CHECKED = 24  # texts whose drafts are counted when a drafter is done
-PARTIAL = ".partial"  # folder inside the drafter's own that holds an unfinished run
 
 Progress = Callable[[str, float], None]
 
@@ -36,6 +37,11 @@ class OwnTextRequest(Asked, Protocol):
     @property
     def target(self) -> Path:
         """The target's folder."""
+        ...
+
+    @property
+    def data(self) -> tuple[Path, ...]:
+        """Files whose texts the target continues."""
         ...
 
     @property
@@ -64,8 +70,9 @@ def run_folder(request: Asked, identity: ModelIdentity, folder: Path, *, fresh: 
         fresh: forget what an earlier run left unfinished.
 
     Raises:
-        TrainingError: the folder holds another unfinished run.
+        TrainingError: the folder holds another unfinished run, or a model that was not trained here.
     """
+    require_own(folder, Path(identity.location))
     partial = folder / PARTIAL
     if fresh and partial.exists():
         shutil.rmtree(partial)
@@ -76,6 +83,27 @@ def run_folder(request: Asked, identity: ModelIdentity, folder: Path, *, fresh: 
     partial.mkdir(parents=True, exist_ok=True)
     note.write_text(asked)
     return partial
+
+
+def corpus_for(request: OwnTextRequest) -> Ids:
+    """Return the tokens of a request's files.
+
+    Raises:
+        TrainingError: a file cannot be read as text, or there is too little text.
+        RequestError: a line of a .jsonl file is malformed.
+    """
+    corpus = corpus_of(request.data, load_tokenizer(str(request.target)))
+    own_requests(corpus, request.own)
+    return corpus
+
+
+def require_text_target(target: Path) -> None:
+    """Raise ModelError for a target that images can be shown to."""
+    if sees(load_config(str(target))):
+        raise ModelError(
+            f"{target} is a model that sees, and this drafter is trained on models of text alone; train an exit of it: "
+            "spectune train exit"
+        )
 
 
 def own_texts_of(request: OwnTextRequest, corpus: Ids, partial: Path, progress: Progress) -> Ids:

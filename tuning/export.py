@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..db.plans import ENGINE_PLAN
+from ..db.plans import ENGINE_PLAN, WHAT_IF
 from ..db.store import Store
 from ..errors import MeasurementError, NoPlanError, PlanError, RequestError, SpectuneError
 from ..planner.inputs import PlanInputs
@@ -29,6 +29,7 @@ from .inputs import inputs_from_store
 from .request import PlanRequest
 
 SGLANG = "sglang"  # reads costs of steps, too
+GUESS = "plan {number} is a what-if: no measurements of its device stand behind it; name another with --plan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,23 +109,39 @@ def export_from_store(plan: Plan, request: ExportRequest, store: Store) -> Expor
 
 
 def newest_plan_for(engine: str, store: Store) -> int:
-    """Return the number of the newest plan that was made for an engine, or for our own decoder.
+    """Return the number of the plan that counts for what was planned last, for an engine or for our own decoder.
+
+    What-ifs are left out unless there is nothing else.
 
     Raises:
         NoPlanError: the store holds no plan.
-        RequestError: it holds plans for other engines only.
+        RequestError: it holds plans for other engines and retired ones only.
     """
     rows = store.plans()
     if not rows:
         raise NoPlanError("any model", store.url)
     ours = workload_in(engine, "")
-    fitting = [row.id for row in rows if not row.device.startswith(ENGINE_PLAN) or row.workload.endswith(ours)]
+    fitting = [
+        row
+        for row in rows
+        if row.state != "retired" and (not row.device.startswith(ENGINE_PLAN) or row.workload.endswith(ours))
+    ]
     if not fitting:
         raise RequestError(
-            f"all plans in {store.url} are for other engines than {engine}; name one with --plan, or make one for your "
-            "target with: spectune plan"
+            f"all plans in {store.url} are retired or are for other engines than {engine}; name one with --plan, or "
+            "make one for your target with: spectune plan"
         )
-    return max(fitting)
+    last = max(fitting, key=lambda row: (not row.device.startswith(WHAT_IF), row.id))
+    counts = store.find_plan(
+        device=last.device, target=last.target, workload=last.workload, temperature=last.temperature
+    )
+    return counts.id
+
+
+def notes_on(number: int, store: Store) -> tuple[str, ...]:
+    """Return what a reader must know of a stored plan before it is deployed: that it is a what-if, where it is one."""
+    is_guess = store.plan_row(number).device.startswith(WHAT_IF)
+    return (GUESS.format(number=number),) if is_guess else ()
 
 
 def inputs_of_plan(plan: Plan, store: Store) -> tuple[PlanInputs | None, str]:
@@ -151,7 +168,7 @@ def _exported(plan: Plan, request: ExportRequest, rates: Rates) -> Exported:
         plan,
         ENGINES[request.engine],
         _drafters(plan, request),
-        target=str(request.target or plan.target.location),
+        target=str(plan.target.location if request.target is None else place_of(request.target)),
         version=_version(plan, request),
         rates=rates,
     )
@@ -162,7 +179,13 @@ def _drafters(plan: Plan, request: ExportRequest) -> dict[str, EngineDrafter]:
     if stranger is not None:
         names = ", ".join(name for name, _ in plan.drafters) or "none"
         raise RequestError(f"the plan has no drafter {stranger!r}, it has {names}; name one of these")
-    return engine_drafters(plan, request.drafters)
+    places = {name: place_of(path) for name, path in request.drafters.items()}
+    return engine_drafters(plan, places, request.target)
+
+
+def place_of(path: Path) -> Path:
+    """Return the absolute path of what lies here, since commands run elsewhere; what does not is named as it is."""
+    return path.absolute() if path.exists() else path
 
 
 def _version(plan: Plan, request: ExportRequest) -> str:

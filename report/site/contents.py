@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 
 from ...db.plan_rows import SetupRow, newest_plans, setup_rows
-from ...db.plans import WHAT_IF, PlanRow
+from ...db.plans import PlanRow
 from ...db.store import Store
 from ...db.surface_rows import SurfaceRow
 from ...db.traces import TraceRow
@@ -24,6 +24,7 @@ from ...profiler.records.model import ModelIdentity
 from ...profiler.records.surface import LatencySurface
 from ...profiler.records.wire import readable
 from .links import digest
+from .words import plain_device
 
 SHORT = 6  # digits of a fingerprint
 MOST_OBSERVATIONS = 500  # of one plan; what decoders saw before them is not looked at
@@ -124,8 +125,8 @@ class Contents:
         )
 
     def device_name(self, fingerprint: str) -> str:
-        """Return what people call a device; a plan that is a guess is for the device behind its mark."""
-        plain = fingerprint.removeprefix(WHAT_IF)
+        """Return what people call a device; a plan is for the device behind the mark it is filed under."""
+        plain = plain_device(fingerprint)
         device = self.devices.get(plain)
         return plain if device is None else self.label(device)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from ...db.plans import WHAT_IF
 from ...profiler.records.device import Device
 from .contents import Contents, SurfaceEntry
 from .grid import number, table, words
 from .links import HOME, Links, device_page, plan_page, surface_page
 from .markup import Child, Html, joined, tag
 from .page import Page, facts, head, link, note, part
-from .words import NONE, count, is_guess, moment, plan_state, sampling
+from .words import NONE, count, filings_of, is_guess, moment, plan_state, sampling
 
 MOST_TIMINGS = 4_000  # of a device; beyond, surfaces are only listed, not read
 MOST_PLANS = 200
@@ -99,7 +98,7 @@ def _steadiness(contents: Contents, entry: SurfaceEntry) -> tuple[str, str]:
 
 
 def _plans(contents: Contents, links: Links, name: str, fingerprint: str) -> Html:
-    own = contents.newest_plans(MOST_PLANS, (fingerprint, f"{WHAT_IF}{fingerprint}"))
+    own = contents.newest_plans(MOST_PLANS, filings_of(fingerprint))
     if not own:
         return part(name, "plans", "Plans", note("There is no plan for this device."))
     rows = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...db.plans import WHAT_IF, PlanRow
+from ...db.plans import PlanRow
 from ...planner.plans.plan import Plan
 from ...planner.plans.provenance import SurfaceSource, TraceSource
 from .contents import Contents, SurfaceEntry, setup_of
@@ -12,7 +12,7 @@ from .grid import number, table, words
 from .links import Links, difference_page, plan_page, surface_page, trace_page
 from .markup import Child, Html, tag
 from .page import link, note, part
-from .words import NONE, count, moment, status
+from .words import NONE, count, moment, plain_device, status
 
 
 def origin_part(contents: Contents, links: Links, row: PlanRow, plan: Plan) -> Html:
@@ -70,7 +70,7 @@ def _listed(items: list[Html]) -> Iterator[Child]:
 
 
 def _surfaces(contents: Contents, links: Links, row: PlanRow, plan: Plan) -> Html:
-    entries = contents.surfaces_of(row.device.removeprefix(WHAT_IF))
+    entries = contents.surfaces_of(plain_device(row.device))
     rows = [
         (
             _surface_link(contents, links, entries, source),

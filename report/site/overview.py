@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ...db.plans import WHAT_IF
 from ...planner.reasons.sentences import name_of
 from .contents import Contents
 from .grid import number, table, words
@@ -13,7 +12,7 @@ from .links import DRIFT, HOME, PLANS, Links, device_page, plan_page, trace_page
 from .markup import Child, Html, joined, tag
 from .page import Page, head, link, note, part, tiles
 from .standing import Standing, standings
-from .words import NONE, count, is_guess, moment, sampling, status, times, verdict
+from .words import NONE, count, is_guess, moment, plain_device, sampling, status, times, verdict
 
 MOST_SETUPS = 24  # of which plans are read
 MOST_TRACES = 60
@@ -150,7 +149,7 @@ def _devices(contents: Contents, links: Links) -> Html:
     surfaces = Counter(entry.key.device for entry in contents.surfaces)
     plans = Counter[str]()
     for setup, row in contents.setups.items():
-        plans[setup.device.removeprefix(WHAT_IF)] += row.plans
+        plans[plain_device(setup.device)] += row.plans
     newest: dict[str, str] = {}
     for entry in contents.surfaces:
         newest[entry.key.device] = max(newest.get(entry.key.device, ""), entry.newest)

@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from ...planner.plans.plan import Plan
 from .setting import DrafterForm, EngineDrafter
@@ -13,21 +14,35 @@ from .setting import DrafterForm, EngineDrafter
 JOINS = "fc.weight"  # a tensor that heads of EAGLE's forms have and language models do not
 IMITATES = "imitation.up.weight"  # one that exits of the target's own layers have, which no engine runs
 FORMS: Mapping[str, DrafterForm] = {"midlayer.": "eagle3", "layers.0.": "eagle"}  # how their one layer begins
+OWN = "spectune"  # the key of config.json under which heads trained here say what they read
 MOST_HEADER_BYTES = 2**27
+READS_OTHERWISE = (
+    "{name} reads the target's states after {reads} layers, and engines read those after 2, L/2 and L - 3 of L; train "
+    "one without --reads for them"
+)
 
 
-def engine_drafters(plan: Plan, places: Mapping[str, Path]) -> dict[str, EngineDrafter]:
+def engine_drafters(plan: Plan, places: Mapping[str, Path], target: Path | None = None) -> dict[str, EngineDrafter]:
     """Return a plan's drafters by name.
 
     Args:
         plan: whose.
         places: where drafters lie now; where they lay when they were profiled for all others.
+        target: where the target lies now; where it lay when it was profiled unless given.
     """
+    layers = (None if target is None else _layers(target)) or _layers(Path(plan.target.location))
     follows_text = {trace.drafter: trace.prefix_exact for trace in plan.provenance.traces}
     found = {}
     for name, model in plan.drafters:
-        path = str(places.get(name, model.location))
-        found[name] = EngineDrafter(name=name, path=path, form=drafter_form(Path(path), follows_text.get(name, True)))
+        path = places.get(name, Path(model.location))
+        form = drafter_form(path, follows_text.get(name, True))
+        reads = own_reads(path, layers) if form == "eagle3" else ()
+        found[name] = EngineDrafter(
+            name=name,
+            path=str(path),
+            form="unknown" if reads else form,
+            refused=READS_OTHERWISE.format(name=name, reads=", ".join(map(str, reads))) if reads else "",
+        )
     return found
 
 
@@ -44,6 +59,42 @@ def drafter_form(path: Path, follows_text: bool) -> DrafterForm:
     if IMITATES in names:
         return "unknown"
     return "model" if follows_text else "unknown"  # a block drafter is of no engine's form
+
+
+def own_reads(head: Path, layers: int | None) -> tuple[int, ...]:
+    """Return the layers behind each state that an EAGLE-3 head reads where engines read others; none where they agree.
+
+    Engines read what a head's files name for them, else the states after 2, L/2 and L - 3 of L layers.
+
+    Args:
+        head: its folder.
+        layers: of its target; where None, as many as the head's last state says.
+
+    Source: Li et al. 2025, arXiv:2503.01840; vLLM's and SGLang's models take these three layers.
+    """
+    config = _config(head)
+    said, named = config.get(OWN), config.get("eagle_config")
+    reads = tuple(said.get("reads") or ()) if isinstance(said, dict) else ()
+    if not reads or (isinstance(named, dict) and named.get("eagle_aux_hidden_state_layer_ids")):
+        return ()
+    total = reads[-1] + 3 if layers is None else layers
+    return () if reads == (2, total // 2, total - 3) else reads
+
+
+def _layers(model: Path) -> int | None:
+    """Return how many layers a model's config.json tells of, None where it tells nothing."""
+    config = _config(model)
+    text = config.get("text_config")
+    count = (text if isinstance(text, dict) else config).get("num_hidden_layers")
+    return count if isinstance(count, int) else None
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return written if isinstance(written, dict) else {}
 
 
 def _tensor_names(path: Path) -> Iterator[str]:

@@ -94,6 +94,8 @@ def _answer(
     engine: Engine, policy: TreePolicy, drafter: EngineDrafter | None, version: str, is_own: bool
 ) -> Setting | str:
     """Return how an engine runs a policy; in its own regime the price of the nearest one is that of what it does."""
+    if drafter is not None and drafter.refused:
+        return drafter.refused
     found = engine.setting(policy, drafter, version)
     return replace(found, differs="") if is_own and isinstance(found, Setting) and not found.distance else found
 

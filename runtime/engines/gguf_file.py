@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedConfig
 
 from ...errors import ModelError
+from ...profiler.identity import weight_files
 from ..models.loading import load_config
 from .converted import GgufDtype
 
@@ -147,7 +148,7 @@ def _weights(folder: Path, config: PreTrainedConfig) -> Iterator[tuple[str, torc
 
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in weight_files(folder):
         for name, weight in load_file(file).items():
             if name == "lm_head.weight" and config.tie_word_embeddings:
                 continue

@@ -30,11 +30,13 @@ class EngineDrafter:
         name: in the plan.
         path: where it lies.
         form: a language model of its own, a head of EAGLE's forms, or not known because its files are not there.
+        refused: why no engine runs it; empty where nothing speaks against it but its form.
     """
 
     name: str
     path: str
     form: DrafterForm
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,61 @@
+"""The folder that a trained drafter is kept in: never another model's, and what its disk refuses is one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from safetensors import SafetensorError
+
+from ..errors import TrainingError
+from ..runtime.models.eagle_shape import own_kind
+
+PARTIAL = ".partial"  # folder inside the drafter's own that holds an unfinished run
+
+Asked = TypeVar("Asked")
+Told = TypeVar("Told")
+More = ParamSpec("More")
+Job = Callable[Concatenate[Asked, Path, More], Told]  # of what is asked and the drafter's folder
+
+
+def require_own(folder: Path, *models: Path) -> None:
+    """Raise TrainingError where keeping a drafter in a folder would overwrite a model that was not trained here.
+
+    Args:
+        folder: the drafter's.
+        models: that it is trained with.
+    """
+    if folder.resolve() in [model.resolve() for model in models]:
+        raise TrainingError(f"{folder} holds a model that the drafter is trained with; name another folder with -o")
+    is_taken = (folder / "config.json").exists() or any(folder.glob("*.safetensors"))
+    if is_taken and not _is_own(folder):
+        raise TrainingError(f"{folder} holds a model that was not trained here; name another folder with -o")
+
+
+def tells_of_disk(job: Job[Asked, More, Told]) -> Job[Asked, More, Told]:
+    """Return a job that raises TrainingError where a disk refuses what it keeps or reads."""
+
+    @wraps(job)
+    def told(request: Asked, folder: Path, /, *more: More.args, **named: More.kwargs) -> Told:
+        try:
+            return job(request, folder, *more, **named)
+        except (OSError, SafetensorError) as error:
+            raise TrainingError(
+                f"cannot keep the drafter in {folder} ({error}); free space there or name another folder with -o"
+            ) from error
+
+    return told
+
+
+def _is_own(folder: Path) -> bool:
+    """Return whether what lies in a folder was trained here, or is being trained."""
+    if (folder / PARTIAL).is_dir() or own_kind(folder) is not None:
+        return True
+    try:
+        card = json.loads((folder / "card.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(card, dict) and "target_hash" in card
