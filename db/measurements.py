@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from ..profiler.protocols import SurfaceKey
 from ..profiler.records.measurement import Measurement
-from ..profiler.records.overhead import RoundOverhead
+from ..profiler.records.overhead import RoundOverhead, joined
 from ..profiler.records.role import run_alike
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import to_json
@@ -79,6 +79,8 @@ class Measurements(Database):
     def overhead(self, device: str, target: str, dtype: str, regime: str | None = None) -> RoundOverhead | None:
         """Return the newest host times of a target on a device, None where they were never measured.
 
+        They are of one regime; a batch or kind that the last profile in it left out is told by the one before.
+
         Args:
             device: Device.fingerprint.
             target: ModelIdentity.key.
@@ -89,8 +91,9 @@ class Measurements(Database):
 
         def work(session: Session) -> RoundOverhead | None:
             rows = session.scalars(found.order_by(OverheadTable.id.desc()))
-            times = (record_of(RoundOverhead, row, self.url) for row in rows)
-            return next((each for each in times if regime is None or run_alike(each.regime, regime)), None)
+            times = [record_of(RoundOverhead, row, self.url) for row in rows]
+            alike = [each for each in times if regime is None or run_alike(each.regime, regime)]
+            return joined(alike) if alike else None
 
         return self._read(work)
 

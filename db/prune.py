@@ -99,11 +99,12 @@ def _superfluous(session: Session) -> Numbers:
 
 
 def _newest_of_regimes(session: Session) -> set[int]:
-    """Return the newest host times of each setup and regime: a plan in one regime goes by no other's."""
+    """Return what a setup goes by in each regime: the newest host times of every batch size and kind of policy."""
     newest = {}
     for row in session.scalars(select(OverheadTable).order_by(OverheadTable.id)):
-        regime = from_json(RoundOverhead, row.document).regime
-        newest[row.device, row.target, row.dtype, regime] = row.id
+        times = from_json(RoundOverhead, row.document)
+        for sample in times.samples:
+            newest[row.device, row.target, row.dtype, times.regime, sample.batch, sample.kind] = row.id
     return set(newest.values())
 
 

@@ -14,12 +14,24 @@ from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, RESUME, SELF, run_
 from ..profiler.records.surface import LatencySurface
 from .lossy.run import LossyRun
 from .memory.footprint import Footprint
-from .memory.peak import LOOKUP
+from .policies.stack import JOINT, LOOKUP
 from .replay.recorded import Text, texts_of
 
-__all__ = ["BLOCK", "LOOKUP", "SELF", "TARGET", "DrafterInputs", "PlanInputs", "resumes_of", "with_weights"]
+__all__ = [
+    "BLOCK",
+    "LOOKUP",
+    "NAMING",
+    "SELF",
+    "TARGET",
+    "DrafterInputs",
+    "PlanInputs",
+    "is_free",
+    "resumes_of",
+    "with_weights",
+]
 
 TARGET = "target"  # what the target is called among the models of a PairwiseAcceptance
+NAMING = f"{LOOKUP!r} is the text itself, {TARGET!r} the target, and {JOINT!r} stands between the names of a stack"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +49,8 @@ class DrafterInputs:
     resume: LatencySurface | None = None
 
     def __post_init__(self) -> None:
-        if not self.name or self.name == LOOKUP:
-            raise PlanError(
-                f"a drafter cannot be called {self.name!r}; {LOOKUP!r} is the text itself, take another name"
-            )
+        if not is_free(self.name):
+            raise PlanError(f"a drafter cannot be called {self.name!r}: {NAMING}; take another name")
         _require_same(f"drafter {self.name}: the surface's model", self.surface.model, self.model.key)
         if self.surface.role not in DRAFT_ROLES:
             raise PlanError(
@@ -175,6 +185,11 @@ class PlanInputs:
                 f"the agreement was recorded at temperature {pairwise.temperature}, not {self.temperature}; "
                 "measure them together"
             )
+
+
+def is_free(name: str) -> bool:
+    """Say whether a drafter may be called so; `NAMING` tells why not."""
+    return bool(name) and name not in (LOOKUP, TARGET) and JOINT not in name
 
 
 def resumes_of(inputs: PlanInputs) -> dict[str, LatencySurface]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,17 @@ def test_host_times_are_superseded_by_those_of_their_regime_alone(store: SqlStor
         store.add_overhead(overhead(ms, regime=regime))
     assert taken(store) == {"overhead": 1}
     assert store.overhead("device", "target", "float32", "eager") == overhead(2.0, regime="eager")
+
+
+def test_host_times_that_no_newer_profile_measured_are_kept(store: SqlStore) -> None:
+    times = overhead(1.0)
+    wider = replace(times, samples=tuple(replace(sample, batch=64) for sample in times.samples))
+    for each in (overhead(3.0), times, wider):
+        store.add_overhead(each)
+    joined = store.overhead("device", "target", "float32")
+    assert joined is not None and {sample.batch for sample in joined.samples} >= {64, times.samples[0].batch}
+    assert taken(store) == {"overhead": 1}
+    assert store.overhead("device", "target", "float32") == joined
 
 
 def test_a_dry_run_says_the_same_and_takes_nothing(store: SqlStore) -> None:

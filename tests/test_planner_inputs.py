@@ -50,6 +50,12 @@ def test_an_agreement_of_something_else_is_refused(other: dict[str, object], com
         replace(INPUTS, pairwise=replace(AGREEMENT, **other))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["lookup", "target", "v1.0+fast", ""])
+def test_a_drafter_s_name_is_not_that_of_the_text_the_target_or_a_stack(name: str) -> None:
+    with pytest.raises(PlanError, match=r"a drafter cannot be called .*; take another name"):
+        replace(INPUTS.drafters[0], name=name)
+
+
 def test_inputs_survive_the_way_to_another_process() -> None:
     footprint = Footprint(weight_bytes=4, kv_bytes_per_token=2)
     sent: PlanInputs = replace(INPUTS, pairwise=AGREEMENT, footprints={TARGET.key: footprint}, notes=("by hand",))

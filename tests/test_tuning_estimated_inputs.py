@@ -66,6 +66,14 @@ def test_a_trace_is_priced_on_computed_surfaces_that_the_store_keeps(store: Stor
     assert set(found.footprints) == {identity("target").key, identity("small").key}
 
 
+def test_of_two_drafters_of_one_name_the_newest_is_priced(store: Store) -> None:
+    store.add_model(identity("medium"))
+    store.add_trace(replace(recorded(), drafter=identity("medium").key))
+    found = inputs_on_estimates(request(), store)
+    assert [drafter.model for drafter in found.drafters] == [identity("medium")]
+    assert found.notes[-1].startswith(f"an older small (weights {identity('small').key}) does not compete")
+
+
 def test_the_notes_say_that_nothing_was_measured(store: Store) -> None:
     origin, *_, host = inputs_on_estimates(request(), store).notes
     assert origin.startswith("an estimate: every forward on NVIDIA H200 was computed from limits alone")

@@ -34,6 +34,8 @@ def test_what_cannot_be_profiled_is_refused(wrong: dict[str, Any], complaint: st
         ProfileRequest(**asked)
 
 
-def test_no_drafter_may_be_called_what_the_text_itself_is_called() -> None:
-    with pytest.raises(RequestError, match="give it another name"):
-        Models(target=Path("t"), drafters={"lookup": Path("d")})
+@pytest.mark.parametrize("name", ["lookup", "target", "small+lookup", "v1.0+fast", ""])
+def test_no_drafter_may_be_called_what_the_text_the_target_or_a_stack_is_called(name: str) -> None:
+    with pytest.raises(RequestError, match=r"^a drafter cannot be called .*; give it another name$") as refusal:
+        Models(target=Path("t"), drafters={"small": Path("s"), name: Path("d")})
+    assert repr(name) in str(refusal.value)

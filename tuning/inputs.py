@@ -58,10 +58,10 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
     """Return the newest measurements and traces of a setup, all of one regime.
 
     It is the request's, else the one in which the target was profiled last. Drafters that were recorded along other
-    texts, or timed in other regimes only, are left out and named.
+    texts, timed in other regimes only or not at all, and those whose name a newer one took, are left out and named.
 
     Raises:
-        StoreError: something is missing.
+        StoreError: something is missing; of drafters, all that could compete.
     """
     timed = timed_on(request.device.fingerprint, store)
     verify, overhead = _target(request, timed)
@@ -87,16 +87,29 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
 
 
 def recorded_together(traces: Sequence[AcceptanceTrace]) -> tuple[list[AcceptanceTrace], tuple[str, ...]]:
-    """Return the traces recorded along the same texts as the last one, and a note on each of the others."""
+    """Return the traces recorded along the same texts as the last one, and a note on each of the others.
+
+    Of several drafters of one name only the newest counts: the others were trained before it.
+
+    Args:
+        traces: oldest first, one at least.
+    """
+    newest = {trace.drafter_name: trace.drafter for trace in traces}
+    current = [trace for trace in traces if trace.drafter == newest[trace.drafter_name]]
+    replaced = [
+        f"an older {trace.drafter_name} (weights {trace.drafter}) does not compete, because a newer one has its name; "
+        "profile it under another name to keep both"
+        for trace in traces
+        if trace.drafter != newest[trace.drafter_name]
+    ]
     texts = texts_of(traces[-1])
-    together = [trace for trace in traces if texts_of(trace) == texts]
-    notes = (
+    elsewhere = [
         f"{trace.drafter_name} was recorded along other texts than {traces[-1].drafter_name} and does not compete; "
         "profile all drafters together"
-        for trace in with_weights(traces)
-        if trace not in together
-    )
-    return together, tuple(notes)
+        for trace in with_weights(current)
+        if texts_of(trace) != texts
+    ]
+    return [trace for trace in current if texts_of(trace) == texts], (*replaced, *elsewhere)
 
 
 def recorded_model(trace: AcceptanceTrace, request: PlanRequest, store: Store) -> ModelIdentity:
@@ -151,13 +164,15 @@ def _target(request: PlanRequest, timed: Timed) -> tuple[LatencySurface, RoundOv
 def _drafters(
     traces: Sequence[AcceptanceTrace], verify: LatencySurface, request: PlanRequest, timed: Timed
 ) -> tuple[list[DrafterInputs], list[str]]:
-    """Return the drafters that were timed in the target's regime, and a note on each of the others."""
-    found, notes = [], []
+    """Return the drafters that were timed in the target's regime, and a note on each of the others.
+
+    Raises:
+        StoreError: a model is not known, or there is no such drafter and one was not timed at all.
+    """
+    found, notes, untimed = [], [], []
     for trace in traces:
         model = recorded_model(trace, request, timed.store)
         rows = [row for role in DRAFT_ROLES for row in timed.of(model.key, role, request.dtype)]
-        if not rows:
-            raise missing(f"{DRAFT_ROLES[0]} surface of {model.name} in {request.dtype}", request, timed.store)
         alike = [row for row in rows if run_alike(row.regime, verify.regime)]
         if alike:
             surface = timed.surface(_runnable(alike)[0])
@@ -165,8 +180,13 @@ def _drafters(
             found.append(
                 DrafterInputs(name=trace.drafter_name, model=model, surface=surface, trace=trace, resume=resume)
             )
-        else:
+        elif rows:
             notes.append(_timed_otherwise(trace.drafter_name, running_of(rows[0].regime), verify.regime))
+        else:
+            untimed.append(model.name)
+            notes.append(_not_timed(trace.drafter_name, request.dtype))
+    if untimed and not found:
+        raise missing(f"{DRAFT_ROLES[0]} surface of {untimed[0]} in {request.dtype}", request, timed.store)
     return found, notes
 
 
@@ -175,6 +195,10 @@ def _timed_otherwise(name: str, regime: str, wanted: str) -> str:
         f"{name} was timed in the regime {regime}, the target in {wanted}, and does not compete; profile all drafters "
         f"together, or run: spectune plan --regime {regime}"
     )
+
+
+def _not_timed(name: str, dtype: str) -> str:
+    return f"{name} was not timed on this device in {dtype} and does not compete; profile all drafters together"
 
 
 def _runnable(rows: list[SurfaceRow]) -> list[SurfaceRow]:

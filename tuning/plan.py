@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -20,7 +20,7 @@ from ..planner.memory.peak import memory_bytes
 from ..planner.plans.document import plan_to_json
 from ..planner.plans.plan import Plan
 from ..planner.policies import PlainPolicy
-from ..planner.pricing.cost import Cell, cells_of
+from ..planner.pricing.cost import Cell, cells_that_run
 from ..planner.search.search import solve
 from ..profiler.records.device import GIB
 from .estimates.host_time import is_known
@@ -81,6 +81,8 @@ def solve_plan(inputs: PlanInputs, request: PlanRequest, effort: Effort | None =
         StoreError: the storage of trials failed.
     """
     used, cells = effort or Effort(), _cells(inputs, request)
+    if not request.batches:
+        inputs = replace(inputs, notes=(*inputs.notes, *_too_large(inputs)))
     if request.allow_lossy:
         inputs = with_lossy_runs(inputs, request.lossy)
     _require_footprints(inputs, request)
@@ -127,12 +129,23 @@ def _served(batches: Sequence[int], texts: int) -> tuple[int, ...]:
     return tuple(batch for batch in batches if batch <= max(texts, min(batches)))
 
 
+def _too_large(inputs: PlanInputs) -> tuple[str, ...]:
+    """Return a note on each measured batch size that the recorded texts do not fill."""
+    measured, texts = inputs.verify.batches, len(inputs.texts)
+    return tuple(
+        f"batch {batch} has no plan, because only {texts} texts were recorded; profile with more prompts"
+        for batch in measured
+        if batch not in _served(measured, texts)
+    )
+
+
 def _cells(inputs: PlanInputs, request: PlanRequest) -> tuple[Cell, ...]:
+    """Return the cells to plan; an empty context, which imports may hold, is planned as one of a single token."""
     verify = inputs.verify
     verify.require_ran()
     batches = request.batches or _served(verify.batches, len(inputs.texts))
-    contexts = request.contexts or verify.full_contexts
-    return cells_of(batches, contexts)
+    contexts = request.contexts or tuple(dict.fromkeys(max(context, 1) for context in verify.full_contexts))
+    return cells_that_run(verify, batches, contexts)
 
 
 def _require_footprints(inputs: PlanInputs, request: PlanRequest) -> None:

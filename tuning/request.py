@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import RequestError
+from ..planner.inputs import NAMING, is_free
 from ..planner.lossy.run import LossyRun
 from ..planner.search.objective import LatencyBound
 from ..planner.search.options import SearchOptions
@@ -25,8 +26,9 @@ class Models:
     drafters: Mapping[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if "lookup" in self.drafters:
-            raise RequestError("a drafter cannot be called 'lookup', which is the text itself; give it another name")
+        for name in self.drafters:
+            if not is_free(name):
+                raise RequestError(f"a drafter cannot be called {name!r}: {NAMING}; give it another name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,6 +141,20 @@ class RoundOverhead:
             )
             for kind in kinds
         }
+
+
+def joined(times: Sequence[RoundOverhead]) -> RoundOverhead:
+    """Return host times of all batches and kinds, of each those of the newest record that has any.
+
+    Args:
+        times: of one target on one device, newest first; of another regime than the newest none are taken.
+    """
+    newest, *others = times
+    samples = list(newest.samples)
+    for older in (each for each in others if each.regime == newest.regime):
+        known = {(sample.batch, sample.kind) for sample in samples}
+        samples += [sample for sample in older.samples if (sample.batch, sample.kind) not in known]
+    return replace(newest, samples=tuple(samples))
 
 
 def _row(sample: OverheadSample, kinds: list[str], drafts: dict[str, bool]) -> list[float]:

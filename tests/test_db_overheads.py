@@ -1,0 +1,58 @@
+"""Host times of several profiles are joined: of each batch and kind the newest count, and all are of one regime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spectune.db import Store, open_store
+from spectune.errors import MeasurementError
+from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
+
+SETUP = ("device", "target", "float32")
+
+
+def host_times(ms: float, *rounds: tuple[str, int], regime: str = "eager") -> RoundOverhead:
+    """Return host times of these kinds and batches, every round taking as long."""
+    samples = (OverheadSample(kind=k, batch=b, draft_forwards=0, nodes=1, host_ms=(ms,)) for k, b in rounds)
+    return RoundOverhead(device="device", target="target", dtype="float32", samples=tuple(samples), regime=regime)
+
+
+def found(store: Store, *rounds: tuple[str, int]) -> list[float]:
+    times = store.overhead(*SETUP, "eager")
+    assert times is not None
+    return [times.host_ms(kind, batch, 0, 1) for kind, batch in rounds]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(str(tmp_path / "store.db")) as opened:
+        yield opened
+
+
+def test_a_profile_of_the_target_alone_leaves_the_drafted_kinds_their_host_time(store: Store) -> None:
+    store.add_overhead(host_times(1.0, ("chain", 1)))
+    store.add_overhead(host_times(1.0, ("plain", 1), ("suffix", 1)))
+    assert found(store, ("plain", 1), ("suffix", 1), ("chain", 1)) == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_a_profile_of_another_batch_leaves_the_first_its_host_time(store: Store) -> None:
+    store.add_overhead(host_times(1.0, ("plain", 1)))
+    store.add_overhead(host_times(4.0, ("plain", 64)))
+    assert found(store, ("plain", 1), ("plain", 64)) == pytest.approx([1.0, 4.0])
+
+
+def test_the_newest_samples_of_a_kind_at_a_batch_are_the_only_ones(store: Store) -> None:
+    for ms in (1.0, 2.0, 3.0):
+        store.add_overhead(host_times(ms, ("plain", 1)))
+    assert store.overhead(*SETUP) == host_times(3.0, ("plain", 1))
+
+
+@pytest.mark.parametrize("regime", ["cuda-graph", "eager-transformers", ""])
+def test_host_times_of_another_regime_are_not_joined(store: Store, regime: str) -> None:
+    store.add_overhead(host_times(1.0, ("chain", 1), regime=regime))
+    store.add_overhead(host_times(2.0, ("plain", 1)))
+    with pytest.raises(MeasurementError, match="no host time for 'chain' at batch 1"):
+        found(store, ("chain", 1))
