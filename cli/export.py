@@ -16,6 +16,7 @@ from .settings import Settings
 if TYPE_CHECKING:
     from ..db.store import Store
     from ..planner.inputs import PlanInputs
+    from ..planner.plans.plan import Plan
     from ..runtime.engines.exported import Exported
 
 NAMES = ("sglang", "vllm", "tensorrt-llm", "transformers", "llama.cpp", "openvino")  # a test compares them
@@ -60,19 +61,16 @@ def export(
         spectune export --engine llama.cpp --plan 3 --drafter small=small.gguf --json
     """
     from ..db.store import open_store
-    from ..planner.plans.document import plan_from_json
-    from ..tuning.export import ExportRequest, export_from_store, notes_on
+    from ..tuning.export import ExportRequest, export_from_store
     from ..tuning.export import export as exported_plan
 
     request = ExportRequest(engine=engine, version=engine_version, target=target, drafters=drafters)
     with open_store(as_it_is(store)) as opened:
-        number = _number(plan, engine, opened, store)
-        planned = plan_from_json(_text(Path(plan or "")) if number is None else opened.plan(number))
+        planned, notes = _plan(plan, engine, opened, store)
         if surfaces or traces:
             found = exported_plan(planned, request, _from_files(surfaces, traces))
         else:
             found = export_from_store(planned, request, opened)
-        notes = () if number is None else notes_on(number, opened)
     found = replace(found, notes=(*notes, *found.notes))
     written = [] if folder is None else _write(found, folder)
     if as_json:
@@ -83,17 +81,22 @@ def export(
         tell(settings, f"written to {path}")
 
 
-def _number(text: str | None, engine: str, store: Store, place: str | None) -> int | None:
-    """Return the number that is given, or of the newest plan for the engine or our own decoder; None for a file."""
+def _plan(text: str | None, engine: str, store: Store, place: str | None) -> tuple[Plan, tuple[str, ...]]:
+    """Return the plan of a file or of a number, and what a reader must know of it.
+
+    Where neither is given it is the newest for the engine or our own decoder.
+    """
     from ..errors import RequestError
-    from ..tuning.export import newest_plan_for
+    from ..planner.plans.document import plan_from_json
+    from ..tuning.export import newest_plan_for, notes_on
 
     if text is not None and Path(text).is_file():
-        return None
+        return plan_from_json(_text(Path(text))), ()
     if text is not None and not text.isdecimal():
         raise RequestError(f"there is no plan file {text}, and a plan of the store has a number; see spectune list")
     require_there(place)
-    return newest_plan_for(engine, store) if text is None else int(text)
+    number = newest_plan_for(engine, store) if text is None else int(text)
+    return plan_from_json(store.plan(number)), notes_on(number, store)
 
 
 def _text(path: Path) -> str:

@@ -14,10 +14,16 @@ from .shelf import PlanEvent, PlanRow, Shelf, counted, has_state, rows_of, setup
 from .sources import PlanSource
 from .tables import PlanTable, content_hash, is_temperature
 
-__all__ = ["ENGINE_PLAN", "WHAT_IF", "PlanEvent", "PlanRow", "PlanSource", "Plans"]
+__all__ = ["ENGINE_PLAN", "FILED_APART", "WHAT_IF", "PlanEvent", "PlanRow", "PlanSource", "Plans", "mark_of"]
 
 ENGINE_PLAN = "engine:"  # stands before the device of a plan for another engine, which our decoder must not follow
 WHAT_IF = "what-if:"  # stands before the device of a plan that rests on anything but measurements of that device
+FILED_APART = (WHAT_IF, ENGINE_PLAN)
+
+
+def mark_of(device: str) -> str:
+    """Return what stands before the device that a plan is filed under; nothing before that of a device's own plans."""
+    return next((mark for mark in FILED_APART if device.startswith(mark)), "")
 
 
 class Plans(Shelf):

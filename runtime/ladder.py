@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from ..db.plans import ENGINE_PLAN, WHAT_IF, PlanRow
+from ..db.plans import WHAT_IF, PlanRow, mark_of
 from ..db.store import Store
 from ..errors import NoPlanError, PlanError, SpectuneError, StoreAwayError
 from ..planner.plans.document import plan_from_json
@@ -190,7 +190,7 @@ def _rungs(device: Device) -> dict[Rung, Callable[[PlanRow], bool]]:
     return {
         "this device": lambda row: row.device == own,
         "same kind of device": lambda row: row.device_kind == own_kind,
-        "nearest device": lambda row: not row.device_kind.startswith((WHAT_IF, ENGINE_PLAN)),
+        "nearest device": lambda row: not mark_of(row.device_kind),
         "estimate": lambda row: row.device_kind in estimated,
     }
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from ..db.plans import ENGINE_PLAN, WHAT_IF, PlanEvent, PlanRow, PlanSource
+from ..db.plans import PlanEvent, PlanRow, PlanSource, mark_of
 from ..db.receipts import Receipt
 from ..db.wire import Decision, NewPlan, Page, Rollback
 from ..errors import PlanError, RequestError
@@ -178,7 +178,7 @@ def keep_plan(service: Service, _caller: str, body: bytes) -> Work:
 
 
 def _require_filed_rightly(sent: NewPlan, plan: Plan) -> None:
-    prefix = next((one for one in (WHAT_IF, ENGINE_PLAN) if sent.device.startswith(one)), "")
+    prefix = mark_of(sent.device)
     own = {
         "device": f"{prefix}{plan.device.fingerprint}",
         "device_kind": f"{prefix}{plan.device.kind_key}",

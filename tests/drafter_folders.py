@@ -13,8 +13,8 @@ from transformers import LlamaForCausalLM
 
 from spectune.profiler.allocator import count_bytes
 from spectune.runtime.models.block_shape import block_config
+from spectune.runtime.models.config_file import OWN
 from spectune.runtime.models.drafter import load_drafter
-from spectune.runtime.models.eagle_shape import OWN
 from spectune.runtime.models.exit_shape import ExitShape, exit_config
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel

@@ -119,7 +119,7 @@ def test_what_cannot_be_read_claims_no_folder(tmp_path: Path, kind: str) -> None
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, kind: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(TrainingError, match=r"cannot keep the drafter in .*free space there or name another"):
+    with pytest.raises(TrainingError, match=r"cannot train into .*free space there or name another"):
         train(kind, tmp_path / "file" / "new")
 
 
@@ -139,7 +139,7 @@ def test_weights_that_the_disk_refuses_are_told(tmp_path: Path, monkeypatch: pyt
         raise SafetensorError("I/O error: no space left")
 
     monkeypatch.setattr("spectune.training.cards.save_file", refuse)
-    with pytest.raises(TrainingError, match=r"cannot keep the drafter in .*no space left"):
+    with pytest.raises(TrainingError, match=r"cannot train into .*no space left"):
         train("recycling", tmp_path / "new")
 
 

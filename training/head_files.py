@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..runtime.models.eagle_shape import OWN, HeadShape
+from ..runtime.models.config_file import OWN
+from ..runtime.models.eagle_shape import HeadShape
 from .cards import Card, save_card, save_weights
 from .eagle_module import HeadModule
 

@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from safetensors import SafetensorError
 
 from ..errors import TrainingError
-from ..runtime.models.eagle_shape import own_kind
+from ..runtime.models.config_file import own_kind
 
 PARTIAL = ".partial"  # folder inside the drafter's own that holds an unfinished run
 
@@ -44,7 +44,7 @@ def tells_of_disk(job: Job[Asked, More, Told]) -> Job[Asked, More, Told]:
             return job(request, folder, *more, **named)
         except (OSError, SafetensorError) as error:
             raise TrainingError(
-                f"cannot keep the drafter in {folder} ({error}); free space there or name another folder with -o"
+                f"cannot train into {folder} ({error}); free space there or name another folder with -o"
             ) from error
 
     return told

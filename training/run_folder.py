@@ -93,7 +93,7 @@ def corpus_for(request: OwnTextRequest) -> Ids:
         RequestError: a line of a .jsonl file is malformed.
     """
     corpus = corpus_of(request.data, load_tokenizer(str(request.target)))
-    own_requests(corpus, request.own)
+    own_requests(corpus, request.own)  # refuses too little text
     return corpus
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from ...db.plans import ENGINE_PLAN, WHAT_IF
+from ...db.plans import FILED_APART, WHAT_IF, mark_of
 from .kept import VERDICT_SIGNS, VERDICT_WORDS, Verdict
 from .markup import Html, tag
 
 NONE = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 TO = "\N{EN DASH}"
-MARKS = (WHAT_IF, ENGINE_PLAN)  # stand before a device; a plan bears one of them or none
 SIGNS = {
     "good": Html('<path fill="currentColor" d="M4.3 9.2 1.2 6l1.3-1.3 1.8 1.9 5-5.1 1.3 1.3z"/>'),
     "warning": Html('<path fill="currentColor" d="M6 .8 11.6 11H.4zM5.3 4.4v3.2h1.4V4.4zm0 4.1v1.3h1.4V8.5z"/>'),
@@ -61,12 +60,12 @@ def gibibytes(size: int) -> str:
 
 def plain_device(device: str) -> str:
     """Return the fingerprint of the device that a plan is for, without the mark it is filed under."""
-    return next((device.removeprefix(mark) for mark in MARKS if device.startswith(mark)), device)
+    return device.removeprefix(mark_of(device))
 
 
 def filings_of(fingerprint: str) -> tuple[str, ...]:
     """Return the devices under which plans for a device are filed: its own, and what-ifs and engines apart."""
-    return (fingerprint, *(f"{mark}{fingerprint}" for mark in MARKS))
+    return (fingerprint, *(f"{mark}{fingerprint}" for mark in FILED_APART))
 
 
 def is_guess(device: str) -> bool:

@@ -6,15 +6,14 @@ import json
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from ...planner.plans.plan import Plan
+from ..models.config_file import own_config, published_reads, written_config
 from .setting import DrafterForm, EngineDrafter
 
 JOINS = "fc.weight"  # a tensor that heads of EAGLE's forms have and language models do not
 IMITATES = "imitation.up.weight"  # one that exits of the target's own layers have, which no engine runs
 FORMS: Mapping[str, DrafterForm] = {"midlayer.": "eagle3", "layers.0.": "eagle"}  # how their one layer begins
-OWN = "spectune"  # the key of config.json under which heads trained here say what they read
 MOST_HEADER_BYTES = 2**27
 READS_OTHERWISE = (
     "{name} reads the target's states after {reads} layers, and engines read those after 2, L/2 and L - 3 of L; train "
@@ -69,32 +68,20 @@ def own_reads(head: Path, layers: int | None) -> tuple[int, ...]:
     Args:
         head: its folder.
         layers: of its target; where None, as many as the head's last state says.
-
-    Source: Li et al. 2025, arXiv:2503.01840; vLLM's and SGLang's models take these three layers.
     """
-    config = _config(head)
-    said, named = config.get(OWN), config.get("eagle_config")
-    reads = tuple(said.get("reads") or ()) if isinstance(said, dict) else ()
+    reads, named = tuple(own_config(head).get("reads") or ()), written_config(head).get("eagle_config")
     if not reads or (isinstance(named, dict) and named.get("eagle_aux_hidden_state_layer_ids")):
         return ()
     total = reads[-1] + 3 if layers is None else layers
-    return () if reads == (2, total // 2, total - 3) else reads
+    return () if reads == published_reads(total) else reads
 
 
 def _layers(model: Path) -> int | None:
     """Return how many layers a model's config.json tells of, None where it tells nothing."""
-    config = _config(model)
+    config = written_config(model)
     text = config.get("text_config")
     count = (text if isinstance(text, dict) else config).get("num_hidden_layers")
     return count if isinstance(count, int) else None
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    try:
-        written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return written if isinstance(written, dict) else {}
 
 
 def _tensor_names(path: Path) -> Iterator[str]:

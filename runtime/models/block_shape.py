@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...errors import ModelError
-from .eagle_shape import OWN, own_kind
+from .config_file import OWN, own_kind
 
 Kind = Literal["medusa", "ctc", "specformer"]
 KINDS: tuple[Kind, ...] = ("medusa", "ctc", "specformer")

@@ -14,11 +14,11 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from ...errors import ModelError
+from .config_file import OWN, published_reads
 
 Form = Literal["eagle", "eagle3"]
 JOINS = "fc.weight"  # a tensor that heads have and language models do not
 LAYER: Mapping[Form, str] = {"eagle": "layers.0.", "eagle3": "midlayer."}  # how its layer's tensors begin
-OWN = "spectune"  # the key of config.json under which heads trained here say more than public ones do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,23 +37,12 @@ class HeadShape:
         """Return which hidden states it reads of a target with so many layers."""
         if self.reads:
             return self.reads
-        return (layers,) if self.form == "eagle" else (2, layers // 2, layers - 3)
+        return (layers,) if self.form == "eagle" else published_reads(layers)
 
 
 def is_head(folder: Path) -> bool:
     """Whether a folder holds a head and no language model; reads names of tensors only."""
     return folder.is_dir() and any(JOINS in tensors for tensors in _names(folder))
-
-
-def own_kind(folder: Path) -> str | None:
-    """Return what kind of drafter of ours a folder's config.json says it holds; None where it says none."""
-    try:
-        written = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
-        return None
-    said = written.get(OWN) if isinstance(written, dict) else None
-    kind = said.get("kind") if isinstance(said, dict) else None
-    return kind if isinstance(kind, str) else None
 
 
 def head_shape(folder: Path) -> HeadShape:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
-from .eagle_shape import OWN, own_kind
+from .config_file import OWN, own_kind
 
 KIND = "exit"  # what such a folder calls itself
 

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from ...errors import ModelError
 from ...profiler.records.model import ModelIdentity
-from .eagle_shape import OWN, read_tensors
+from .config_file import OWN
+from .eagle_shape import read_tensors
 from .forward import CausalModel
 from .lean import LeanModel
 

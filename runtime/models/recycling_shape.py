@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ModelError
-from .eagle_shape import OWN, own_kind
+from .config_file import OWN, own_kind
 
 KIND = "recycling"  # what such a folder calls itself
 

@@ -1,0 +1,38 @@
+"""What a folder's config.json says, as it is written: read without torch, and of whatever lies there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+OWN = "spectune"  # the key under which drafters trained here say more than public ones do
+
+
+def written_config(folder: Path) -> dict[str, Any]:
+    """Return what a folder's config.json holds; nothing where there is none, or none that can be read."""
+    try:
+        written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return written if isinstance(written, dict) else {}
+
+
+def own_config(folder: Path) -> dict[str, Any]:
+    """Return what a drafter trained here says beyond what public ones do; nothing of any other folder."""
+    said = written_config(folder).get(OWN)
+    return said if isinstance(said, dict) else {}
+
+
+def own_kind(folder: Path) -> str | None:
+    """Return what kind of drafter of ours a folder's config.json says it holds; None where it says none."""
+    kind = own_config(folder).get("kind")
+    return kind if isinstance(kind, str) else None
+
+
+def published_reads(layers: int) -> tuple[int, int, int]:
+    """Return how many of a target's layers the states have passed that an EAGLE-3 head reads.
+
+    Source: Li et al. 2025, arXiv:2503.01840; vLLM's and SGLang's models take these three, too.
+    """
+    return 2, layers // 2, layers - 3
