@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..profiler.records.role import CAPTURED
-from .kernels.trees import show
+from .kernels.trees import show, uncover
 from .models.arena import Arena
 from .models.forward import TREE_ATTENTION, WORD, CausalModel, ForwardInput, packed_input
 from .transfer import sent
@@ -51,12 +50,8 @@ class Masks:
     def mask(self, contexts: Sequence[int], visible: Bools, seen: int) -> torch.Tensor:
         """Return (batch, n, seen): 0 on the context and the visible nodes, -inf elsewhere; valid until the next."""
         shape = len(contexts), visible.shape[1], seen
-        bias = self._written_to(shape)[: math.prod(shape)].reshape(shape)
-        bias.fill(self._shut)
-        opened = np.where(visible, self._open, self._shut)
-        for row, context in enumerate(contexts):
-            bias[row, :, :context] = self._open
-            bias[row, :, context : context + visible.shape[2]] = opened[row if len(opened) > 1 else 0]
+        ends = np.array(contexts, dtype=np.int64)
+        uncover(np.ascontiguousarray(visible), ends, self._open, self._shut, self._written_to(shape), seen)
         return self._read_from(shape)
 
     def of_trees(self, contexts: Ints, parents: Ints, nodes: int, fed: int, seen: int) -> torch.Tensor:
@@ -136,7 +131,7 @@ def lay_out(
     """
     count = tokens.shape[1]
     starts = np.asarray(contexts, dtype=np.int64)[:, None]
-    ends = int(starts.max()) + written + count
+    ends = int(max(contexts)) + written + count
     columns = starts + np.arange(written, written + count)
     if seen_in is not None:
         parts = (
@@ -182,7 +177,7 @@ def ancestors(parents: Ints) -> Bools:
         parents: (batch, n), parents before children; the root's is -1.
     """
     batch, count = parents.shape
-    before, seen_in_chains = _chain(count)
+    before, seen_in_chains = np.arange(-1, count - 1), chain_sight(count)
     if (parents == before).all():
         return seen_in_chains
     size = -(-count // 8)  # bytes of a node's line, as numbers of any length: far cheaper than lines of an array
@@ -196,12 +191,12 @@ def ancestors(parents: Ints) -> Bools:
     return np.unpackbits(packed, axis=2, count=count, bitorder="little").view(np.bool_)
 
 
-@lru_cache(maxsize=256)
-def _chain(count: int) -> tuple[Ints, Bools]:
-    """Return the parents (n,) of a chain, and what its nodes see (1, n, n)."""
+@lru_cache(maxsize=64)
+def chain_sight(count: int) -> Bools:
+    """Return what the tokens of a text or the nodes of a chain see of each other, (1, n, n), which nobody can write to."""
     seen = np.tri(count, dtype=np.bool_)[None]
     seen.flags.writeable = False
-    return np.arange(-1, count - 1), seen
+    return seen
 
 
 def widened(array: Ints, nodes: int, fed: int) -> Ints:

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from .cache import KeyValueCache
-from .layout import PREFILL_TOKENS, lay_out
+from .layout import PREFILL_TOKENS, chain_sight, lay_out
 from .models.forward import CausalModel
 from .requests import Sequence
 
@@ -62,7 +62,7 @@ def _read_piece(target: CausalModel, cache: KeyValueCache, piece: Many[int], sta
         tokens,
         np.arange(count),
         [start],
-        np.tri(count, dtype=np.bool_)[None],
+        chain_sight(count),
         take=np.array([count - 1]),
         first_slot=slot,
         dtype=target.dtype,

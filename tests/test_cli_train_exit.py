@@ -113,7 +113,8 @@ def test_a_plan_with_an_exit_decodes_what_plain_decoding_says(
 
 def test_an_exit_is_not_profiled_for_another_target(place: Path, tmp_path: Path) -> None:
     given = ("--target", str(place / "other"), "--drafter", f"self={place / 'exit'}", "--batch", "1")
-    result = CliRunner(env={"SPECTUNE_STORE": str(tmp_path / "store.db")}).invoke(main, ["-q", "profile", *given])
+    places = {"SPECTUNE_STORE": str(tmp_path / "store.db"), "SPECTUNE_CACHE": str(tmp_path / "run")}
+    result = CliRunner(env=places).invoke(main, ["-q", "profile", *given])
     assert result.exit_code == 1
     assert "was trained for a target with the weights" in result.stderr and "train exit" in result.stderr
 

@@ -209,7 +209,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def typed(folder: Path, *arguments: str) -> Result:
-    result = CliRunner(env={"SPECTUNE_STORE": str(folder / "store.db")}).invoke(main, ["-q", *arguments])
+    places = {"SPECTUNE_STORE": str(folder / "store.db"), "SPECTUNE_CACHE": str(folder / "run")}
+    result = CliRunner(env=places).invoke(main, ["-q", *arguments])
     assert result.exit_code == 0, result.output
     return result
 

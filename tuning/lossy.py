@@ -21,7 +21,7 @@ from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.prompts import Prompt
 from ..profiler.records.device import AUTO_DTYPE
-from ..runtime.layout import lay_out
+from ..runtime.layout import chain_sight, lay_out
 from ..runtime.loader import require_recorded
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_tokenizer
@@ -198,7 +198,7 @@ def mean_log_prob(target: CausalModel, prompt: Sequence[int], text: Sequence[int
         tokens,
         np.arange(count),
         [0],
-        np.tri(count, dtype=np.bool_)[None],
+        chain_sight(count),
         dtype=target.dtype,
         device=target.device,
     )

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .draft import ROOT_TOKEN, Bools, Children, DraftBatch, Ints, LayerScorer, Scores
+from ..kernels.beam import add_up, hang, locate
+from .draft import Bools, Children, DraftBatch, Ints, LayerScorer, Scores
 
 NOTHING = np.float32(-np.inf)  # score of what is no candidate
 MANY = 512  # candidates from which on sorting a shortlist is faster than sorting all
@@ -55,13 +56,15 @@ def next_layer(scorer: LayerScorer, layer: CandidateLayer, kept: Ints, children:
             that expands fewer, and its children have score -inf.
         children: to record per kept candidate.
     """
-    is_padding = kept < 0
-    slots, ranks = np.where(is_padding, -1, kept // layer.children), np.where(is_padding, 0, kept % layer.children)
+    kept = np.ascontiguousarray(kept)
+    slots, ranks = located = np.empty((2, *kept.shape), dtype=np.int64)
+    locate(kept, layer.children, located)
     below = scorer.expand(slots, ranks, children)
-    above = np.where(is_padding, NOTHING, layer.scores[_rows(kept), kept])
-    scores = above[:, :, None] + below.log_probs
-    parents = np.repeat(kept + layer.start, below.tokens.shape[2], axis=1)
-    return _recorded(below, scores.reshape(parents.shape), parents, start=layer.start + layer.tokens.shape[1])
+    shape = len(kept), below.tokens.shape[1] * below.tokens.shape[2]
+    scores, parents = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.int64)
+    log_probs = np.ascontiguousarray(below.log_probs, dtype=np.float32)
+    add_up(kept, layer.start, np.ascontiguousarray(layer.scores), log_probs, scores, parents)
+    return _recorded(below, scores, parents, start=layer.start + layer.tokens.shape[1])
 
 
 def best_candidates(scores: Scores, count: int) -> Ints:
@@ -87,7 +90,7 @@ def tree_of(layers: Sequence[CandidateLayer], chosen: Ints) -> DraftBatch:
         layers: all layers, top down.
         chosen: (batch, drafts), indices among all candidates of all layers, closed under parents.
     """
-    return _tree(layers, np.sort(chosen, axis=1), np.ones(chosen.shape, dtype=np.bool_))
+    return _tree(layers, np.sort(chosen, axis=1), np.full(len(chosen), chosen.shape[1] + 1))
 
 
 def ragged_tree_of(layers: Sequence[CandidateLayer], is_chosen: Bools) -> DraftBatch:
@@ -97,10 +100,9 @@ def ragged_tree_of(layers: Sequence[CandidateLayer], is_chosen: Bools) -> DraftB
         layers: all layers, top down.
         is_chosen: (batch, candidates of all layers), closed under parents.
     """
-    counts = is_chosen.sum(axis=1)
-    most = int(counts.max())
-    first = np.argsort(~is_chosen, axis=1, kind="stable")[:, :most]  # the chosen ones in recorded order, then others
-    return _tree(layers, first, np.arange(most) < counts[:, None])
+    sizes = is_chosen.sum(axis=1) + 1
+    first = np.argsort(~is_chosen, axis=1, kind="stable")  # the chosen ones in recorded order, then others
+    return _tree(layers, np.ascontiguousarray(first[:, : int(sizes.max()) - 1]), sizes)
 
 
 def all_scores(layers: Sequence[CandidateLayer]) -> Scores:
@@ -114,27 +116,21 @@ def _recorded(below: Children, scores: Scores, parents: Ints, start: int) -> Can
     return CandidateLayer(tokens=tokens, scores=scores, parents=parents, children=children, start=start, width=width)
 
 
-def _tree(layers: Sequence[CandidateLayer], chosen: Ints, is_real: Bools) -> DraftBatch:
-    """Return the trees of candidates in ascending order; those that are not real stand last and become padding."""
-    batch, drafts = chosen.shape
-    rows = _rows(chosen)
-    nowhere = layers[-1].start + layers[-1].tokens.shape[1]
-    place = np.zeros((batch, nowhere + 2), dtype=np.int64)
-    place[rows, np.where(is_real, chosen, nowhere)] = np.arange(1, drafts + 1)
-    place[:, nowhere + 1] = 0  # the last column answers for -1: the root
-    tokens, parents, depths = np.empty((3, batch, drafts + 1), dtype=np.int64)
-    tokens[:, 0], parents[:, 0], depths[:, 0] = ROOT_TOKEN, -1, 0
-    tokens[:, 1:] = np.where(is_real, _all([layer.tokens for layer in layers])[rows, chosen], ROOT_TOKEN)
-    parents[:, 1:] = np.where(is_real, place[rows, _all([layer.parents for layer in layers])[rows, chosen]], 0)
-    starts = [layer.start for layer in layers]
-    depths[:, 1:] = np.where(is_real, np.searchsorted(starts, chosen, side="right"), 1)
+def _tree(layers: Sequence[CandidateLayer], chosen: Ints, sizes: Ints) -> DraftBatch:
+    """Return the trees of as many chosen candidates as the sizes say, root included; what stands behind is padding.
+
+    Args:
+        layers: all layers, top down.
+        chosen: (batch, drafts), those of a tree first, in ascending order.
+        sizes: (batch,).
+    """
+    trees = np.empty((3, len(chosen), chosen.shape[1] + 1), dtype=np.int64)
+    tokens, parents = _all([layer.tokens for layer in layers]), _all([layer.parents for layer in layers])
+    hang(tokens, parents, np.array([layer.start for layer in layers]), chosen, sizes, trees)
+    tokens, parents, depths = trees
     widths = tuple(layer.width for layer in layers)
-    return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=is_real.sum(axis=1) + 1, widths=widths)
+    return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=widths)
 
 
 def _all(arrays: list[Ints]) -> Ints:
-    return np.concatenate(arrays, axis=1)
-
-
-def _rows(picked: Ints) -> Ints:
-    return np.arange(len(picked))[:, None]
+    return np.concatenate(arrays, axis=1) if len(arrays) > 1 else np.ascontiguousarray(arrays[0])

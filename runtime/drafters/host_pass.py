@@ -2,21 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Many
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ...errors import ModelError
-from ...planner.growth.grow import Children
+from ...planner.growth.grow import Children, grow
+from ...planner.policies import Eagle2Policy
 from ..growth.draft import children_of
-from ..layout import Bools, Ints
-from ..requests import Request, Sequence
+from ..kernels.trees import descend
+from ..layout import Bools, Ints, Masks, chain_sight
+from ..requests import Request, Sequence, are_greedy
 from ..sampling import draft_scores, processed, with_noise
 
 if TYPE_CHECKING:
     from .model import ModelDrafter
+
+
+@lru_cache
+def prepare(dtype: torch.dtype) -> None:
+    """Load what grows trees on the host, so that no round waits for a compiler; a moment, once a process.
+
+    Args:
+        dtype: of the drafter's masks.
+    """
+    masks = Masks(dtype, torch.device("cpu"))
+    for visible in (np.ones((1, 1, 1), dtype=np.bool_), chain_sight(1)):  # written to or not: two kinds to a compiler
+        masks.mask([0], visible, 1)
+    grow(Eagle2Policy(verify_tokens=3, depth=1, top_k=1), _Sameness(), 1)
+
+
+class _Sameness:
+    """A drafter that always says the same; what it is asked is looked up all the same."""
+
+    def root(self, children: int) -> Children:
+        """Return the one token there is."""
+        return Children(tokens=np.zeros((1, 1, 1), dtype=np.int64), log_probs=np.zeros((1, 1, 1), dtype=np.float32))
+
+    def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
+        """Return it again."""
+        fed, above = np.empty((1, 1), dtype=np.int64), np.empty((1, 1, 0), dtype=np.bool_)
+        descend(self.root(1).tokens, above, parents, ranks, fed, np.empty((1, 1, 1), dtype=np.bool_))
+        return self.root(1)
 
 
 class DraftPass:
@@ -26,10 +57,11 @@ class DraftPass:
         """Start a round behind the committed text of the sequences, one per slot."""
         self._drafter = drafter
         self._sequences = sequences
+        self._is_greedy = are_greedy(s.request for s in sequences)
         self._depth = 0
         self._tokens: Ints = np.empty((0, 0, 0), dtype=np.int64)
         self._paths: Ints = np.empty((len(sequences), 1, 0), dtype=np.int64)  # (batch, width, depth)
-        self._visible: Bools = np.empty((0, 0, 0), dtype=np.bool_)
+        self._sees: Bools = np.empty((len(sequences), 1, 0), dtype=np.bool_)  # (batch, width, nodes so far)
 
     def root(self, children: int) -> Children:
         """Return the first layer's candidates, one row per sequence."""
@@ -40,25 +72,22 @@ class DraftPass:
 
         A slot of a row that has no more nodes is fed the first child of its first slot: some token has to stand there.
         """
-        rows, slots = np.arange(len(parents))[:, None], np.maximum(parents, 0)
-        tokens = self._tokens[rows, slots, ranks]
-        self._paths = np.concatenate((self._paths[rows, slots], tokens[:, :, None]), axis=2)
-        self._visible = self._sight(slots, rows)
-        written = self._visible.shape[2] - tokens.shape[1]
-        return self._answer(self._drafter.feed_layer(tokens, self._depth, self._visible, written), children)
-
-    def _sight(self, slots: Ints, rows: Ints) -> Bools:
-        batch, width = slots.shape
-        own = np.broadcast_to(np.eye(width, dtype=np.bool_), (batch, width, width))
-        if self._depth == 1:
-            return own
-        return np.concatenate((self._visible[rows, slots], own), axis=2)
+        (batch, width), before = parents.shape, self._sees.shape[2]
+        tokens = np.empty((batch, width), dtype=np.int64)
+        sees = np.empty((batch, width, before + width), dtype=np.bool_)
+        descend(self._tokens, self._sees, parents, ranks, tokens, sees)
+        self._sees = sees
+        if not self._is_greedy:
+            above = self._paths[np.arange(batch)[:, None], np.maximum(parents, 0)]
+            self._paths = np.concatenate((above, tokens[:, :, None]), axis=2)
+        return self._answer(self._drafter.feed_layer(tokens, self._depth, sees, before), children)
 
     def _answer(self, logits: torch.Tensor, count: int) -> Children:
         self._depth += 1
-        answer = children_of(draft_scores(logits, self._sequences, self._paths), count)
+        scores = logits if self._is_greedy else draft_scores(logits, self._sequences, self._paths)
+        answer = children_of(scores, count)
         self._tokens, log_probs = answer.tokens.cpu().numpy(), answer.log_probs.cpu().numpy()
-        if np.isnan(log_probs).any():
+        if any(map(math.isnan, log_probs[:, :, 0].flat)):  # of a node's children, it comes first
             raise ModelError("the drafter's logits are not numbers; check its weights and its dtype")
         return Children(tokens=self._tokens, log_probs=log_probs)
 

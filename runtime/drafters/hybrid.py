@@ -72,6 +72,8 @@ class HybridDrafter:
         if not lacking:
             return batch_of(trees)
         drafted = self._drafted(sequences, policy.model)
+        if len(lacking) == len(trees):
+            return drafted
         for slot in lacking:
             own = slice(int(drafted.sizes[slot]))
             trees[slot] = np.stack([part[slot, own] for part in (drafted.tokens, drafted.parents, drafted.depths)])

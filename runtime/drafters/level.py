@@ -11,7 +11,7 @@ import torch
 
 from ...errors import ModelError
 from ...planner.growth.room import READ_TOGETHER
-from ..layout import PREFILL_TOKENS, Ints, Masks, lay_out, seen_by
+from ..layout import PREFILL_TOKENS, Ints, Masks, chain_sight, lay_out, seen_by
 from ..models.forward import CausalModel
 from ..requests import Sequence
 from ..sampling import NOTHING, processed, seen_tokens, with_noise
@@ -201,7 +201,7 @@ class StackLevel:
             tokens,
             np.arange(count),
             starts,
-            np.tri(count, dtype=np.bool_)[None],
+            chain_sight(count),
             take=take,
             first_slot=first_slot,
             dtype=self._model.dtype,

@@ -17,12 +17,12 @@ from ..growth.draft import DeviceDraft
 from ..growth.grow import grow_on_device
 from ..growth.layout import LayerLayout
 from ..growth.scorer import DevicePass
-from ..layout import PREFILL_TOKENS, Bools, Ints, Masks, lay_out, seen_by
+from ..layout import PREFILL_TOKENS, Bools, Ints, Masks, chain_sight, lay_out, seen_by
 from ..models.forward import CausalModel, ForwardInput
 from ..models.graphed import GraphedModel
 from ..requests import Sequence
 from ..sampling import draft_scores
-from .host_pass import DraftPass
+from .host_pass import DraftPass, prepare
 
 
 class ModelDrafter:
@@ -57,6 +57,8 @@ class ModelDrafter:
             self._captured = CapturedGrowth(model, self._cache, self._seen_in)
         self._cached = [0] * slots
         self._on_device = model.device.type != "cpu" if on_device is None else on_device
+        if not self._on_device:
+            prepare(model.dtype)
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return the cache to begin with."""
@@ -154,9 +156,10 @@ class ModelDrafter:
 
     def _catching_up(self, sequences: Many[Sequence]) -> ForwardInput:
         """Return the forward that reads what was committed since the last round."""
-        if not self._can_read_together(sequences):
-            self._catch_up_alone(sequences)
         fresh = self.unread(sequences)
+        if not self._can_read_together(max(map(len, fresh)), len(sequences)):
+            self._catch_up_alone(sequences)
+            fresh = self.unread(sequences)
         counts = np.array([len(f) for f in fresh], dtype=np.int64)
         tokens = np.zeros((len(fresh), self._room_for(int(counts.max()), sequences)), dtype=np.int64)
         for row, new in enumerate(fresh):
@@ -201,13 +204,13 @@ class ModelDrafter:
         )
         return self.feed(step)
 
-    def _can_read_together(self, sequences: Many[Sequence]) -> bool:
-        """Whether one forward, every row padded to the longest, is to catch up.
+    def _can_read_together(self, fresh: int, batch: int) -> bool:
+        """Whether one forward, every row padded to the longest of so many tokens, is to catch up.
 
         Rows drift apart in rounds of other drafters: padding may not fit, and may take more than any round of this one.
         """
-        room = min(self._cache.capacity, self._model.longest_context) - max(self._cached[: len(sequences)])
-        return self.fresh(sequences) <= min(room, READ_TOGETHER)
+        room = min(self._cache.capacity, self._model.longest_context) - max(self._cached[:batch])
+        return fresh <= min(room, READ_TOGETHER)
 
     def _catch_up_alone(self, sequences: Many[Sequence]) -> None:
         """Feed all but the newest token of every sequence, one sequence at a time."""
@@ -233,7 +236,7 @@ class ModelDrafter:
             tokens,
             np.arange(count),
             contexts,
-            np.tri(count, dtype=np.bool_)[None],
+            chain_sight(count),
             take=take,
             first_slot=first_slot,
             dtype=self._model.dtype,

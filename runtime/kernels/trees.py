@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...planner.kernels.arrays import Ints
+from ...planner.kernels.arrays import Bools, Ints
 from ...planner.kernels.compiled import compiled
 
 SOUND, EARLY, ASKEW, FOREIGN = range(4)  # what `flaw_of` finds
@@ -96,3 +96,53 @@ def show(
                 above = first + (parents[row, node] if node < nodes else 0) * seen + context
                 line[context : context + node] = flat[above : above + node]
             line[context + node] = opened
+
+
+@compiled
+def uncover(visible: Bools, contexts: Ints, opened: Any, shut: Any, flat: NDArray[Any], seen: int) -> None:
+    """Write what new nodes see: their row's context, and those nodes behind it that are visible to them.
+
+    Args:
+        visible: (batch or 1, n, nodes behind the context).
+        contexts: (batch,) committed tokens in the cache.
+        opened, shut: numbers of the mask, as it holds them.
+        flat: (any,), the mask (batch, n, seen) and room behind it; written.
+        seen: cache positions in sight.
+    """
+    _, count, nodes = visible.shape
+    for row in range(len(contexts)):
+        context, own = contexts[row], row if len(visible) > 1 else 0
+        for node in range(count):
+            first = (row * count + node) * seen
+            line = flat[first : first + seen]
+            line[:context] = opened
+            line[context:] = shut
+            for other in range(nodes):
+                if visible[own, node, other]:
+                    line[context + other] = opened
+
+
+@compiled
+def descend(tokens: Ints, visible: Bools, slots: Ints, ranks: Ints, fed: Ints, sees: Bools) -> None:
+    """Write the tokens that a drafted tree's next layer is fed, and which drafted nodes each of them sees.
+
+    A slot of a row that has no more nodes is fed the first child of its first slot: some token has to stand there.
+
+    Args:
+        tokens: (batch, width above, children), proposed behind the layer above.
+        visible: (batch, width above, nodes so far), what that layer sees; no nodes below the root.
+        slots, ranks: (batch, width), of each node's parent in the layer above, below 0 for none, and which child of it
+            the node is.
+        fed: (batch, width), written.
+        sees: (batch, width, nodes so far + width), written.
+    """
+    batch, width = slots.shape
+    before = sees.shape[2] - width
+    for row in range(batch):
+        for place in range(width):
+            slot = max(slots[row, place], 0)
+            fed[row, place] = tokens[row, slot, ranks[row, place]]
+            for node in range(before):
+                sees[row, place, node] = visible[row, slot, node]
+            for node in range(width):
+                sees[row, place, before + node] = node == place

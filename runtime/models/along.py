@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..layout import PREFILL_TOKENS, lay_out
+from ..layout import PREFILL_TOKENS, chain_sight, lay_out
 from .lean import LeanModel
 
 
@@ -27,7 +27,7 @@ def features_along(target: LeanModel, reads: Sequence[int], text: Sequence[int])
     for start in range(0, len(text), PREFILL_TOKENS):
         piece = np.array([text[start : start + PREFILL_TOKENS]], dtype=np.int64)
         count = piece.shape[1]
-        sees = np.tri(count, dtype=np.bool_)[None]
+        sees = chain_sight(count)
         step = lay_out(piece, np.arange(count), [start], sees, dtype=target.dtype, device=target.device)
         pieces.append(target.features(step, cache, reads)[0])
     return torch.cat(pieces)[:-1]

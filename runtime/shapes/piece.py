@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..layout import Bools, Ints, ancestors
+from ..layout import Bools, Ints, ancestors, chain_sight
 
 EARLIER_LAYERS = 2  # of a draft tree, in the cache already when a drafter reads a layer of it
 
@@ -44,7 +44,7 @@ def whole_tree(nodes: int) -> Piece:
 
 def chain(nodes: int) -> Piece:
     """Return a chain as a target verifies it, root included."""
-    return Piece(depths=np.arange(nodes), visible=np.tri(nodes, dtype=np.bool_)[None])
+    return Piece(depths=np.arange(nodes), visible=chain_sight(nodes))
 
 
 def tree_layer(width: int) -> Piece:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..layout import PREFILL_TOKENS, lay_out
+from ..layout import PREFILL_TOKENS, chain_sight, lay_out
 from ..models.forward import CausalModel, ForwardInput
 from .room import Room
 
@@ -51,7 +51,7 @@ class PrefillShapes:
             np.random.default_rng(start).integers(0, self._model.vocabulary, (1, count)),
             np.arange(count),
             [start],
-            np.tri(count, dtype=np.bool_)[None],
+            chain_sight(count),
             take=np.array([count - 1]),
             dtype=self._model.dtype,
             device=self._model.device,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...profiler.protocols import Parts
 from ...profiler.records.acceptance import PairwiseAcceptance
 from ...runtime.cache import KeyValueCache
-from ...runtime.layout import lay_out
+from ...runtime.layout import chain_sight, lay_out
 from ...runtime.models.block import RoundHead
 from ...runtime.models.eagle import EagleHead
 from ...runtime.models.forward import CausalModel
@@ -117,7 +117,7 @@ class _Reader:
             np.array([tokens], dtype=np.int64),
             np.arange(count),
             [self._read],
-            np.tri(count, dtype=np.bool_)[None],
+            chain_sight(count),
             take=None if is_asked else np.array([count - 1]),
             dtype=self._model.dtype,
             device=self._model.device,

@@ -9,7 +9,7 @@ import torch
 
 from ...planner.growth.draft import Children, Ints
 from ...runtime.drafters.block import recorded_block_children
-from ...runtime.layout import lay_out
+from ...runtime.layout import chain_sight, lay_out
 from ...runtime.models.block import Block, BlockHead
 from ...runtime.requests import Request
 
@@ -54,7 +54,7 @@ class BlockTextPass:
                 np.array([text[start:end]], dtype=np.int64),
                 np.arange(count),
                 [start],
-                np.tri(count, dtype=np.bool_)[None],
+                chain_sight(count),
                 dtype=self._model.dtype,
                 device=self._model.device,
             )

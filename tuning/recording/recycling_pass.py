@@ -9,7 +9,7 @@ import torch
 
 from ...planner.growth.draft import Children, Ints
 from ...runtime.drafters.recycling import recycled_children
-from ...runtime.layout import PREFILL_TOKENS, lay_out
+from ...runtime.layout import PREFILL_TOKENS, chain_sight, lay_out
 from ...runtime.models.recycling import RecyclingHead, Successors
 from ...runtime.requests import Request
 
@@ -50,7 +50,7 @@ class RecyclingTextPass:
                 piece,
                 np.arange(count),
                 [start],
-                np.tri(count, dtype=np.bool_)[None],
+                chain_sight(count),
                 dtype=self._model.dtype,
                 device=self._model.device,
             )

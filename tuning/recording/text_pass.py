@@ -13,7 +13,7 @@ import torch
 
 from ...planner.growth.draft import Children, Ints
 from ...runtime.drafters.host_pass import recorded_children
-from ...runtime.layout import lay_out
+from ...runtime.layout import chain_sight, lay_out
 from ...runtime.models.eagle import EagleHead
 from ...runtime.models.forward import CausalModel, ForwardInput
 from ...runtime.requests import Request
@@ -84,7 +84,7 @@ class TextPass:
             np.array([piece], dtype=np.int64),
             np.arange(count),
             [start],
-            np.tri(count, dtype=np.bool_)[None],
+            chain_sight(count),
             take=np.array([count - 1]) if take else None,
             dtype=self._model.dtype,
             device=self._model.device,

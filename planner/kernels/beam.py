@@ -1,0 +1,75 @@
+"""The bookkeeping of a growing tree's candidates: a few compiled calls instead of many on arrays of few numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..growth.draft import ROOT_TOKEN
+from .arrays import Floats32, Ints
+from .compiled import compiled
+
+
+@compiled
+def locate(kept: Ints, children: int, located: Ints) -> None:
+    """Write which node of the layer above each kept candidate hangs on, -1 for padding, and which child of it it is.
+
+    Args:
+        kept: (batch, width), slot * children + rank; below 0 for padding.
+        children: recorded per slot.
+        located: (2, batch, width), slots and ranks; written.
+    """
+    for row in range(kept.shape[0]):
+        for place in range(kept.shape[1]):
+            candidate = kept[row, place]
+            is_padding = candidate < 0
+            located[0, row, place] = -1 if is_padding else candidate // children
+            located[1, row, place] = 0 if is_padding else candidate % children
+
+
+@compiled
+def add_up(kept: Ints, start: int, above: Floats32, log_probs: Floats32, scores: Floats32, parents: Ints) -> None:
+    """Write the path scores and the parents of the children of kept candidates; -inf below padding.
+
+    Args:
+        kept: (batch, width) candidates of the layer above, below 0 for padding.
+        start: index of that layer's first candidate among all candidates.
+        above: (batch, candidates), that layer's scores.
+        log_probs: (batch, width, children), each on condition of its parent.
+        scores, parents: (batch, width * children), written.
+    """
+    children = log_probs.shape[2]
+    for row in range(kept.shape[0]):
+        for place in range(kept.shape[1]):
+            candidate = kept[row, place]
+            for rank in range(children):
+                child = place * children + rank
+                parents[row, child] = candidate + start
+                scores[row, child] = -np.inf if candidate < 0 else above[row, candidate] + log_probs[row, place, rank]
+
+
+@compiled
+def hang(tokens: Ints, parents: Ints, starts: Ints, chosen: Ints, sizes: Ints, trees: Ints) -> None:
+    """Write the trees of chosen candidates.
+
+    Args:
+        tokens, parents: (batch, candidates of all layers); a parent is an index among them, or -1: the root.
+        starts: (layers,), index of each layer's first candidate.
+        chosen: (batch, drafts), the candidates of each tree in ascending order, then padding.
+        sizes: (batch,), nodes of each tree, root included.
+        trees: (3, batch, drafts + 1), tokens, parents and depths, roots included; written.
+    """
+    node_of = np.zeros(tokens.shape[1], dtype=np.int64)
+    for row in range(len(sizes)):
+        layer, trees[0, row, 0], trees[1, row, 0], trees[2, row, 0] = 0, ROOT_TOKEN, -1, 0
+        for node in range(1, trees.shape[2]):
+            if node >= sizes[row]:
+                trees[0, row, node], trees[1, row, node], trees[2, row, node] = ROOT_TOKEN, 0, 1
+                continue
+            candidate = chosen[row, node - 1]
+            while layer + 1 < len(starts) and starts[layer + 1] <= candidate:
+                layer += 1
+            node_of[candidate] = node
+            above = parents[row, candidate]
+            trees[0, row, node] = tokens[row, candidate]
+            trees[1, row, node] = 0 if above < 0 else node_of[above]
+            trees[2, row, node] = layer + 1
