@@ -193,7 +193,7 @@ def ancestors(parents: Ints) -> Bools:
 
 @lru_cache(maxsize=64)
 def chain_sight(count: int) -> Bools:
-    """Return what the tokens of a text or the nodes of a chain see of each other, (1, n, n), which nobody can write to."""
+    """Return what the tokens of a text or the nodes of a chain see of each other, (1, n, n); read-only."""
     seen = np.tri(count, dtype=np.bool_)[None]
     seen.flags.writeable = False
     return seen
