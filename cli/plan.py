@@ -58,6 +58,12 @@ FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", 
     help="Latency to keep where possible: 'itl<=30ms', 'p90_itl<=50ms'.",
 )
 @click.option(
+    "--new-tokens",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Tokens of an answer: choose by whole requests, whose prompts drafters have to read, too.",
+)
+@click.option(
     "--max-memory",
     "max_memory_bytes",
     metavar="SIZE",

@@ -93,6 +93,7 @@ class PlanInputs:
         workload, temperature: taken from the traces where there are any.
         pairwise: how "target" and all drafters agree with each other; None where it was not recorded.
         footprints: memory of the models by ModelIdentity.key; a model that is not in it has an unknown one.
+        readings: what reading prompts takes, by ModelIdentity.key; none of a model of which that was not timed.
         notes: what a reader of the plan must know of where these came from.
         lossy: runs of lossy ways; read only where a search allows them.
     """
@@ -108,6 +109,7 @@ class PlanInputs:
     temperature: float = 0.0
     pairwise: PairwiseAcceptance | None = None
     footprints: Mapping[str, Footprint] = field(default_factory=dict)
+    readings: Mapping[str, LatencySurface] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     lossy: tuple[LossyRun, ...] = ()
 

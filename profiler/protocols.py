@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Protocol, Self
 
 from ..errors import MeasurementError
 from .clock import Call
@@ -30,6 +30,11 @@ class SurfaceKey:
         require_regime(self.regime)
         if not (self.device and self.model and self.dtype):
             raise MeasurementError(f"{self}: device, model and dtype must not be empty")
+
+    @classmethod
+    def of(cls, surface: LatencySurface) -> Self:
+        """Return the key of a surface's cells."""
+        return cls(**{each.name: getattr(surface, each.name) for each in fields(cls)})
 
 
 class ShapeRunner(Protocol):

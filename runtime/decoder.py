@@ -198,6 +198,7 @@ class Decoder:
         context = max(s.context for s in batch)
         if setup is None:
             setup = self._schedule(len(batch), context)
+        self._drafting.turn_to(setup)
         done = self._run_ahead(batch, setup) or self._run(batch, setup)
         finished = self._let_finished_leave(batch)
         faults, left = tuple(self._faults), self._left
@@ -298,7 +299,7 @@ class Decoder:
         if slot != last:
             mover = self.running[last]
             self._cache.move_slot(last, slot, mover.context)
-            self._drafting.keep_up(lambda drafter: drafter.move(last, slot))
+            self._drafting.keep_up(lambda _, drafter: drafter.move(last, slot))
             self.running[slot] = mover
         self.running.pop()
         self._left += 1

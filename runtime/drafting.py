@@ -35,11 +35,16 @@ class Drafting:
         self.drafters = drafters
         self._vocabulary, self._faults, self._absent = vocabulary, faults, absent or {}
         self._failures = dict.fromkeys(drafters, 0)  # in a row
+        self._latest: RoundSetup | None = None  # of the last round
 
     @property
     def is_faultless(self) -> bool:
         """Whether no drafter has failed in its last round or for good."""
         return not any(self._failures.values())
+
+    def turn_to(self, setup: RoundSetup) -> None:
+        """Take note of how the next round is run."""
+        self._latest = setup
 
     def asked(self, setup: RoundSetup) -> Drafter | None:
         """Return who drafts by a setup; None where nobody does, or rests."""
@@ -81,35 +86,46 @@ class Drafting:
                 self._failures[name] = 0
 
     def read_along(self, reading: Reading) -> None:
-        """Let drafters that can read as far in a prompt as the target has; the others read it when it joins."""
+        """Let whoever drafts now read as far in a prompt as the target has, where it can; others read it later."""
         tokens = reading.sequence.request.prompt[: reading.read]
 
-        def read(drafter: Drafter) -> None:
-            if isinstance(drafter, ReadsAlong):
-                drafter.read_along(reading.slot, tokens, reading.along)
+        def read(name: str, drafter: Drafter) -> None:
+            if isinstance(drafter, ReadsAlong) and self._reads_at_once(name):
+                drafter.read_along(reading.slot, tokens, reading.along.get(name, 0))
+                reading.along[name] = len(tokens)
 
         self.keep_up(read)
-        reading.along = reading.read
 
     def join(self, reading: Reading, slot: int) -> None:
-        """Let drafters take a sequence whose prompt the target has read into its slot, with what they have read."""
+        """Let drafters take a sequence whose prompt the target has read into its slot, with what they have read.
 
-        def take(drafter: Drafter) -> None:
-            if not reading.along or not isinstance(drafter, ReadsAlong):
+        Whoever does not draft now reads it where it is asked to draft: prompts are long, and it may never be.
+        """
+
+        def take(name: str, drafter: Drafter) -> None:
+            if not isinstance(drafter, ReadsAlong):
                 drafter.admit(slot, reading.sequence)
                 return
-            if slot != reading.slot:
+            held = reading.along.get(name, 0)
+            if held and slot != reading.slot:
                 drafter.move(reading.slot, slot)
-            drafter.read_along(slot, reading.sequence.tokens[:-1], reading.along)
+            if self._reads_at_once(name):
+                drafter.read_along(slot, reading.sequence.tokens[:-1], held)
+            elif not held:
+                drafter.read_along(slot, (), 0)
 
         self.keep_up(take)
 
-    def keep_up(self, tell: Callable[[Drafter], None]) -> None:
+    def _reads_at_once(self, name: str) -> bool:
+        """Whether a drafter reads prompts before it is asked to draft: who drafted last, and all before any round."""
+        return self._latest is None or self._latest.drafter == name
+
+    def keep_up(self, tell: Callable[[str, Drafter], None]) -> None:
         """Tell drafters of a sequence that came or moved; one that fails at it has lost track and rests for good."""
         for name, drafter in self.drafters.items():
             if self._failures[name] < MOST_FAULTS:
                 try:
-                    tell(drafter)
+                    tell(name, drafter)
                 except Exception as error:
                     self._note_failure(name, error, MOST_FAULTS)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import Tensor
@@ -21,7 +21,7 @@ class Reading:
     sequence: Sequence
     slot: int
     read: int = 0
-    along: int = 0  # tokens that drafters hold, too
+    along: dict[str, int] = field(default_factory=dict)  # tokens of it that drafters hold, too, by name
 
     @property
     def left(self) -> int:
@@ -30,7 +30,8 @@ class Reading:
 
     def begin_anew(self) -> None:
         """Forget what was read, and what was drawn behind it."""
-        self.read = self.along = 0
+        self.read = 0
+        self.along.clear()
         self.sequence = Sequence(self.sequence.request, self.sequence.index)
 
 

@@ -61,6 +61,7 @@ class PlanWanted:
     seed: int = 0
     trials: int = SearchOptions().trials
     bound: LatencyBound | None = None
+    new_tokens: int | None = None
     max_memory_bytes: int | None = None
     tables: tuple[FrozenTable, ...] = ()
 

@@ -14,11 +14,12 @@ from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.device import Device
 from ..profiler.records.document import SurfaceDocument, TraceDocument
 from ..profiler.records.model import ModelIdentity
-from ..profiler.records.role import DRAFT_ROLES, RESUME, SELF
+from ..profiler.records.role import DRAFT_ROLES, READ, RESUME, SELF
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json
 from .estimates.architectures import footprints_of
 from .estimates.host_time import UNKNOWN, no_host_time
+from .inputs import readings_of
 
 Document = TypeVar("Document", SurfaceDocument, TraceDocument)
 Surfaces = Mapping[Path, SurfaceDocument]
@@ -55,8 +56,9 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
         _of_model(surfaces, trace.drafter, _draft_role(surfaces, trace.drafter), trace.drafter_name)
         for trace in drafted
     ]
-    resumes = _resumes(surfaces, drafts)
-    _require_used(surfaces, {verify, *drafts, *resumes.values()})
+    resumes, readers = _resumes(surfaces, drafts), {target, *(trace.drafter for trace in drafted)}
+    readings = [path for path, each in surfaces.items() if each.surface.role == READ and each.surface.model in readers]
+    _require_used(surfaces, {verify, *drafts, *resumes.values(), *readings})
     found = surfaces[verify]
     models = {document.surface.model: _model(path, document) for path, document in surfaces.items()}
     return PlanInputs(
@@ -79,6 +81,7 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
         workload=traces[0].workload,
         temperature=traces[0].temperature,
         footprints=footprints_of(models[target], models.values(), found.surface.dtype),
+        readings=readings_of(surfaces[path].surface for path in readings),
         notes=_notes(surfaces, found),
     )
 

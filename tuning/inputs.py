@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..db.store import Store
@@ -13,7 +13,7 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.match import match_devices, nearest
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
-from ..profiler.records.role import CAPTURED, DRAFT_ROLES, RESUME, SELF, run_alike, running_of
+from ..profiler.records.role import CAPTURED, DRAFT_ROLES, READ, RESUME, SELF, run_alike, running_of
 from ..profiler.records.surface import LatencySurface
 from .estimates.architectures import footprints_of
 from .request import PlanRequest
@@ -51,6 +51,7 @@ def inputs_of(profile: Profile) -> PlanInputs:
         temperature=first.temperature,
         pairwise=profile.pairwise[0] if profile.pairwise else None,
         footprints=footprints_of(models.target, models.drafters.values(), profile.verify.dtype),
+        readings=readings_of(profile.readings),
     )
 
 
@@ -82,6 +83,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         temperature=together[-1].temperature,
         pairwise=agreement([drafter.trace for drafter in drafters], request, store),
         footprints=footprints_of(request.target, (drafter.model for drafter in drafters), request.dtype),
+        readings=readings_of(_readings([request.target, *(drafter.model for drafter in drafters)], verify, timed)),
         notes=(*notes, *others),
     )
 
@@ -132,6 +134,11 @@ def agreement(traces: Sequence[AcceptanceTrace], request: PlanRequest, store: St
     if found is None or (found.target, found.workload) != (request.target.key, request.workload):
         return None
     return found if found.temperature == traces[0].temperature else None
+
+
+def readings_of(surfaces: Iterable[LatencySurface]) -> dict[str, LatencySurface]:
+    """Return what reading prompts takes by ModelIdentity.key, of those that read any."""
+    return {surface.model: surface for surface in surfaces if surface.role == READ and surface.batches}
 
 
 def missing(what: str, request: PlanRequest, store: Store) -> StoreError:
@@ -216,6 +223,16 @@ def _resume(own: LatencySurface, batches: Sequence[int], timed: Timed) -> Latenc
     rows = [row for row in timed.of(own.model, RESUME, own.dtype) if row.regime == own.regime]
     alike = [surface for surface in map(timed.surface, rows) if {*batches} & {*surface.batches}]
     return max(alike, key=lambda surface: len({*batches} & {*surface.batches}), default=None)
+
+
+def _readings(models: Sequence[ModelIdentity], verify: LatencySurface, timed: Timed) -> list[LatencySurface]:
+    """Return the newest reading of prompts by each of the models that was timed in the target's regime."""
+    found = []
+    for model in models:
+        rows = timed.of(model.key, READ, verify.dtype)
+        alike = [row for row in rows if run_alike(row.regime, verify.regime)]
+        found += [timed.surface(row) for row in alike[:1]]
+    return found
 
 
 def _nearest(request: PlanRequest, store: Store) -> str:

@@ -19,7 +19,7 @@ from ..profiler.latency import Session, measure
 from ..profiler.protocols import ShapeRunner
 from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
-from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, RESUME, SELF, require_role
+from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, READ, RESUME, SELF, require_role
 from ..profiler.records.surface import LatencySurface
 from ..runtime.models.drafter import draft_role, load_drafter
 from ..runtime.models.forward import CausalModel
@@ -69,6 +69,8 @@ class LatencyRequest:
             raise RequestError(f"{RESUME} is timed of exits, and none is among the drafters; leave the role out")
         for role in self.roles:
             require_role(role)
+            if role == READ:
+                raise RequestError(f"{role} is timed by a profile of prompts; leave the role out, or give prefill")
             if role in (BLOCK, HEAD, SELF):
                 raise RequestError(f"a {role} is timed as draft, and its surface says {role}; give the role draft")
         if self.ranks > 1 and (self.models.drafters or self.models.target.is_file()):

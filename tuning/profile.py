@@ -16,7 +16,7 @@ from importlib.metadata import version
 from ..db.store import Store
 from ..profiler.device import detect
 from ..profiler.domain import Domain
-from ..profiler.protocols import Parts
+from ..profiler.protocols import Parts, SurfaceKey
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
 from ..profiler.records.overhead import OverheadSample, RoundOverhead
@@ -29,13 +29,16 @@ from .family import EXACT_DTYPE, identify_all, load_family, require_regime, sett
 from .measuring.decoding import Family
 from .measuring.holding import held
 from .measuring.overhead import measure_overhead
+from .measuring.reading import measure_reading
 from .measuring.timing import by_name, domains_of, resumes_by_name, time_surfaces
-from .parts import finished_surfaces
+from .parts import finished_surfaces, kept_or_made
 from .prompts import shown_to
 from .recording.recipe import Recipe, recipe_of
 from .recording.traces import Workload, record_workloads, workloads_of
 from .request import Identities, ProfileRequest
 from .steps import Progress
+
+READING_SHARE = 0.05  # of the budget for forwards, which the reading of prompts may take besides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +56,11 @@ class Profile:
     is_resumed: bool
     disturbances: tuple[str, ...]  # what spoilt timings meanwhile, in words
     resumes: dict[str, LatencySurface] = field(default_factory=dict)  # of verifying from exits' states
+    readings: tuple[LatencySurface, ...] = ()  # of prompts, by the target and by drafters
 
     @property
     def surfaces(self) -> list[LatencySurface]:
-        """All that were timed, the target's first."""
+        """All whose forwards were timed, the target's first."""
         return [self.verify, *self.drafts.values(), *self.resumes.values()]
 
 
@@ -117,6 +121,14 @@ def profile(
             samples=samples,
             regime=surfaces[0].regime,
         )
+        readings = kept_or_made(
+            journal,
+            "reading",
+            tuple[LatencySurface, ...],
+            lambda: _readings(request, family, identities, domains[0].contexts, device, progress),
+        )
+        for surface in readings:
+            store.add_measurements(SurfaceKey.of(surface), surface.measurements)
         journal.finish(overhead=overhead, traces=recorded.traces, pairwise=recorded.pairwise)
         noticed = disturbed()
     return Profile(
@@ -125,12 +137,33 @@ def profile(
         verify=surfaces[0],
         drafts=by_name(surfaces, identities.drafters),
         resumes=resumes_by_name(surfaces, identities.drafters),
+        readings=readings,
         overhead=overhead,
         traces=recorded.traces,
         pairwise=recorded.pairwise,
         seconds=time.monotonic() - start,
         is_resumed=journal.is_resumed,
         disturbances=noticed,
+    )
+
+
+def _readings(
+    request: ProfileRequest,
+    family: Family,
+    identities: Identities,
+    contexts: Sequence[int],
+    device: Device,
+    progress: Progress,
+) -> tuple[LatencySurface, ...]:
+    progress("reading prompts", 0.0)
+    return measure_reading(
+        family,
+        identities,
+        contexts,
+        device=device,
+        dtype=request.dtype,
+        budget_s=READING_SHARE * request.budget_s,
+        seed=request.seed,
     )
 
 

@@ -95,6 +95,7 @@ class PlanRequest:
     seed: int = 0
     trials: int = SearchOptions().trials
     bound: LatencyBound | None = None
+    new_tokens: int | None = None  # of an answer; see `SearchOptions`
     max_memory_bytes: int | None = None
     allow_lossy: bool = False
     max_quality_loss: float | None = None  # see `SearchOptions`
@@ -113,6 +114,7 @@ class PlanRequest:
             seed=self.seed,
             trials=self.trials,
             bound=self.bound,
+            new_tokens=self.new_tokens,
             max_memory_bytes=self.max_memory_bytes,
             allow_lossy=self.allow_lossy,
             max_quality_loss=self.max_quality_loss,

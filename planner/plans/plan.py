@@ -20,6 +20,7 @@ from ..policies.stack import stack_name
 from ..reasons.outlook import Outlook
 from ..search.objective import LatencyBound
 from .provenance import Provenance
+from .reading import PromptReading
 
 VERSION = 2
 LOSSY_VERSION = 3  # of plans that name a lossy policy
@@ -70,7 +71,10 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another policy that was priced in the cell, without the optimism taken off the plan's own."""
+    """Another policy that was priced in the cell, without the optimism taken off the plan's own.
+
+    Where the plan was chosen by requests, `tokens_per_s` counts what drafters take to read prompts: `PromptReading`.
+    """
 
     label: str
     policy: TreePolicy
@@ -133,6 +137,7 @@ class PlanCell:
         stack: the best hierarchy of drafters, where pairwise acceptance is known.
         shape: what the policy's trees look like.
         quality: what a lossy policy was measured to cost; None for all that are lossless.
+        reading: what reading prompts adds; None where it was not timed of all who draft.
     """
 
     batch: int
@@ -153,6 +158,7 @@ class PlanCell:
     shape: ShapeFacts | None = None
     run_ms: tuple[float, ...] = ()
     quality: Quality | None = None
+    reading: PromptReading | None = None
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.context < 1:

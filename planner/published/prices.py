@@ -27,8 +27,10 @@ def price_published(contest: Contest, rehearsal: Rehearsal) -> tuple[PublishedPr
                 known = contest.enter(default.policy, source, replay)
             if known is None:
                 reasons.setdefault(default.name, contest.reason(default.policy, source))
-            elif default.name not in found or known.tokens_per_s > (found[default.name].tokens_per_s or 0.0):
-                found[default.name] = PublishedPrice(name=default.name, drafter=source, tokens_per_s=known.tokens_per_s)
+                continue
+            speed = known.decoding.tokens_per_s
+            if default.name not in found or speed > (found[default.name].tokens_per_s or 0.0):
+                found[default.name] = PublishedPrice(name=default.name, drafter=source, tokens_per_s=speed)
         for gone in unpriceable_defaults(contest.costs, drafter, children):
             reasons.setdefault(gone.name, gone.reason)
     lost = [

@@ -120,7 +120,8 @@ def cell_facts(cell: PlanCell) -> CellFacts:
 
 def replayed_speed(cell: PlanCell) -> float:
     """Return the planned policy's tokens per second before optimism was taken off, as alternatives have them."""
-    return cell.prediction.tokens_per_s / (1.0 - cell.prediction.errors.optimism)
+    speed = cell.prediction.tokens_per_s / (1.0 - cell.prediction.errors.optimism)
+    return speed if cell.reading is None else cell.reading.compared(speed)
 
 
 def heading(plan: Plan) -> str:

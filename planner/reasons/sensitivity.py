@@ -1,9 +1,9 @@
 """What would change a cell's answer, computed from the candidates that were priced in it.
 
 Notation, for a policy of one cell: t tokens per sequence and round; d, v, h milliseconds of drafting, verification and
-host per round; b sequences.
+host per round; b sequences; r milliseconds that each token pays for its drafters' reading of prompts, where it counts.
 
-    rate = b * t / (d + v + h)
+    rate = b * t / (d + v + h + b * t * r)
     accepted drafts = t - 1
 
 A scenario scales one of d, v, h or t - 1 for every policy alike; no policy accepts more drafts than its trees are deep.
@@ -37,7 +37,7 @@ AXES: tuple[tuple[str, Step, Step], ...] = (
     ("tokens", "smaller", "larger"),
 )
 
-_MEANS = attrgetter("tokens_per_round", "draft_ms", "verify_ms", "host_ms")
+_MEANS = attrgetter("tokens_per_round", "draft_ms", "verify_ms", "host_ms", "reading_ms")
 
 
 def outlook_of(
@@ -58,7 +58,7 @@ def outlook_of(
     """
     if candidates[plain].drafter is not None:
         raise PlanError(f"candidate {plain} is a {candidates[plain].policy.label}; pass the place of plain decoding")
-    field = _Field(candidates=candidates, rounds=_rounds(candidates), batch=costs.cell.batch)
+    field = _Field(candidates=candidates, rounds=_rounds(candidates, costs.cell.batch), batch=costs.cell.batch)
     is_plain = chosen == plain
     perfect = _perfect_chain(costs, candidates[chosen])
     return Outlook(
@@ -82,6 +82,7 @@ class _Rounds:
     draft_ms: Floats
     verify_ms: Floats
     host_ms: Floats
+    reading_ms: Floats  # of every token, times the sequences of a batch
 
     @property
     def ms(self) -> Floats:
@@ -90,7 +91,12 @@ class _Rounds:
     @property
     def rates(self) -> Floats:
         """Tokens per sequence and millisecond."""
-        return self.tokens / self.ms
+        return self.tokens / (self.ms + self.tokens * self.reading_ms)
+
+    def needed(self, rate: float) -> Floats:
+        """Return the tokens per round at which rounds would reach a rate; infinity where reading alone takes longer."""
+        left = 1.0 - rate * self.reading_ms
+        return np.divide(rate * self.ms, left, out=np.full_like(left, np.inf), where=left > 0.0)
 
     def scaled(self, change: Change, factor: float) -> _Rounds:
         match change:
@@ -104,10 +110,12 @@ class _Rounds:
                 return replace(self, tokens=1.0 + factor * (self.tokens - 1.0))
 
 
-def _rounds(candidates: Sequence[Candidate]) -> _Rounds:
-    every = np.fromiter(chain.from_iterable(map(_MEANS, candidates)), np.float64, 4 * len(candidates))
-    tokens, draft_ms, verify_ms, host_ms = every.reshape(-1, 4).T
-    return _Rounds(tokens=tokens, draft_ms=draft_ms, verify_ms=verify_ms, host_ms=host_ms)
+def _rounds(candidates: Sequence[Candidate], batch: int) -> _Rounds:
+    every = np.fromiter(chain.from_iterable(map(_MEANS, candidates)), np.float64, 5 * len(candidates))
+    tokens, draft_ms, verify_ms, host_ms, reading_ms = every.reshape(-1, 5).T
+    return _Rounds(
+        tokens=tokens, draft_ms=draft_ms, verify_ms=verify_ms, host_ms=host_ms, reading_ms=batch * reading_ms
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -121,7 +129,7 @@ class _Field:
     def scenario(self, change: Change, factor: float, chosen: int, plain: int, optimism: float) -> Scenario:
         then = self.rounds.scaled(change, factor)
         fastest, rate = self._fastest(then)
-        own = min(then.rates[chosen], self._most(chosen, then.ms))
+        own = min(then.rates[chosen], self._most(chosen, then))
         return Scenario(
             change=change,
             factor=factor,
@@ -134,13 +142,13 @@ class _Field:
     def break_even(self, chosen: int, plain: int, optimism: float) -> float:
         """Return 1 - (tokens of plain decoding in the planned round's time - 1) / (own tokens - 1), within 0..1."""
         accepted = self.rounds.tokens[chosen] * (1.0 - optimism) - 1.0
-        needed = self.rounds.rates[plain] * self.rounds.ms[chosen] - 1.0
+        needed = self.rounds.needed(self.rounds.rates[plain])[chosen] - 1.0
         return float(np.clip(1.0 - needed / accepted, 0.0, 1.0)) if accepted > 0.0 else 0.0
 
     def challenger(self, plain: int) -> Challenger | None:
         """Return who needs the smallest factor on its accepted drafts, of those that can accept so many."""
         accepted = self.rounds.tokens - 1.0
-        needed = self.rounds.rates[plain] * self.rounds.ms - 1.0
+        needed = self.rounds.needed(self.rounds.rates[plain]) - 1.0
         places = np.flatnonzero(accepted > 0.0)
         factors = np.maximum(needed[places], 0.0) / accepted[places]
         for nearest in np.argsort(factors, kind="stable"):
@@ -196,17 +204,18 @@ class _Field:
 
     def _fastest(self, then: _Rounds) -> tuple[int, float]:
         """Return the fastest and its rate; a candidate above its own most is lowered to it until none is."""
-        rates, ms = then.rates, then.ms
+        rates = then.rates
         while True:
             place = int(rates.argmax())
-            most = self._most(place, ms)
+            most = self._most(place, then)
             if rates[place] <= most:
                 return place, float(rates[place])
             rates[place] = most
 
-    def _most(self, place: int, ms: Floats) -> float:
+    def _most(self, place: int, then: _Rounds) -> float:
         """Return the rate of a candidate whose deepest path is accepted in every round."""
-        return float((1.0 + extent_of(self.candidates[place].policy).depth) / ms[place])
+        tokens = 1.0 + extent_of(self.candidates[place].policy).depth
+        return float(tokens / (then.ms[place] + tokens * then.reading_ms[place]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from ..memory.peak import LOOKUP
@@ -26,7 +27,14 @@ def cell_lines(cell: PlanCell, bound: LatencyBound | None, memory_bytes: int) ->
     """
     facts = cell_facts(cell)
     yield f"batch {cell.batch}, context {cell.context}: {_choice(facts)}"
-    lines = [*_promise(cell), *_round(cell, facts), *_limit(facts), *_better_than(cell, facts), *_break_even(facts)]
+    lines = [
+        *_promise(cell),
+        *_requests(cell),
+        *_round(cell, facts),
+        *_limit(facts),
+        *_better_than(cell, facts),
+        *_break_even(facts),
+    ]
     if cell.outlook is not None:
         lines += [*_drafter(cell, cell.outlook), *_scenarios(cell.outlook)]
     lines += [*published_lines(facts), *_stack(cell), *_memory(cell, memory_bytes), *_kept(cell, facts, bound)]
@@ -58,6 +66,21 @@ def _promise(cell: PlanCell) -> Iterator[str]:
     if cell.drafter is not None:
         interval = f"{promise.speedup_low:.2f} to {promise.speedup_high:.2f}"
         yield f"{promise.speedup_over_plain:.2f} times plain decoding, 90 % {interval}"
+
+
+def _requests(cell: PlanCell) -> Iterator[str]:
+    """Yield what reading prompts makes of the choice: of whole requests, or from which answers on it pays."""
+    reading = cell.reading
+    if reading is None:
+        return
+    if reading.new_tokens is not None and reading.target_ms is not None:
+        own = reading.of_requests(cell.prediction.tokens_per_s, reading.new_tokens)
+        plain = reading.of_requests(cell.plain.tokens_per_s, reading.new_tokens, is_drafted=False)
+        what = f"{reading.prompt_tokens:,} tokens read and {reading.new_tokens:,} new ones"
+        yield f"requests of {what}: {own:,.1f} new tokens/s, {own / plain:.2f} times plain decoding"
+    if reading.drafter_ms and reading.pays_from is not None:
+        read = f"what drafts reads a prompt of {reading.prompt_tokens:,} tokens in {reading.drafter_ms:.2f} ms"
+        yield f"{read}, which pays for answers of {math.ceil(reading.pays_from):,} new tokens or more"
 
 
 def _round(cell: PlanCell, facts: CellFacts) -> Iterator[str]:

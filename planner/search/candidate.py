@@ -23,7 +23,8 @@ class Candidate:
     Attributes:
         drafter: name of what drafts, None for plain decoding.
         tokens: (texts,), tokens each recorded text emitted in the rounds counted.
-        ms: (texts,), time spent on each; the slots of a round share its time equally.
+        ms: (texts,), time spent on each; the slots of a round share its time equally. What drafters take to read
+            prompts is part of it where answers are of known length: `reading_ms` for every token.
         tokens_per_round: per sequence.
         censored_share: share of the visited positions whose result the trace leaves open.
         run_tokens: the padding it was priced with: index = tokens in the tree, value = tokens fed.
@@ -41,6 +42,14 @@ class Candidate:
     censored_share: float
     run_tokens: tuple[int, ...]
     quality: Quality | None = None
+    reading_ms: float = 0.0
+
+    @property
+    def decoding(self) -> Candidate:
+        """The same without the reading of prompts: what decoding alone takes."""
+        if not self.reading_ms:
+            return self
+        return replace(self, ms=self.ms - self.reading_ms * self.tokens, reading_ms=0.0)
 
     @property
     def tokens_per_s(self) -> float:
@@ -70,7 +79,13 @@ def times_of(policy: TreePolicy, drafter: str | None, replay: Replay, costs: Cel
 
 
 def candidate_of(
-    policy: TreePolicy, drafter: str | None, replay: Replay, times: RoundTimes, costs: CellCosts, texts: int
+    policy: TreePolicy,
+    drafter: str | None,
+    replay: Replay,
+    times: RoundTimes,
+    costs: CellCosts,
+    texts: int,
+    reading_ms: float = 0.0,
 ) -> Candidate:
     """Return the candidate of a replay whose rounds take these times; `drafter` is LOOKUP for a LookupPolicy."""
     tokens, ms = np.zeros(texts, dtype=np.int64), np.zeros(texts)
@@ -80,11 +95,12 @@ def candidate_of(
         policy=policy,
         drafter=drafter,
         tokens=tokens,
-        ms=ms,
+        ms=ms + reading_ms * tokens,
         tokens_per_round=replay.tokens_per_round,
         draft_ms=draft_ms,
         verify_ms=verify_ms,
         host_ms=host_ms,
         censored_share=replay.censored_share,
         run_tokens=costs.verifying(policy.kind, drafter).run_tokens[: policy.max_verify_tokens + 1],
+        reading_ms=reading_ms,
     )

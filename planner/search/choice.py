@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..growth.shape import ShapeFacts
-from ..plans.plan import Alternative, Lead, PlanCell, PublishedPrice, StackForecast
+from ..plans.plan import Alternative, Lead, PlanCell, Prediction, PublishedPrice, StackForecast
+from ..plans.reading import PromptReading, pays_from
 from ..policies import LossyPolicy, PlainPolicy, StackPolicy, TextPolicy, drafting
 from ..pricing.cost import CellCosts, Floats
 from ..pricing.estimate import by_text, rates_of, resampled, resampled_rates
+from ..pricing.reading import ReadingCosts
 from ..reasons.sensitivity import outlook_of
 from .candidate import Candidate
 from .contest import Contest
@@ -179,9 +181,10 @@ def planned_cell(
     cell, chosen = contest.costs.cell, ballot.candidates[ballot.near[taken]]
     plain, able = ballot.candidates[ballot.plain], [ballot.candidates[place] for place in ballot.able]
     flattery = 0.0 if chosen is plain else ballot.flattery
-    rates = resampled_rates([chosen, plain], weights)
+    decoding = chosen.decoding
+    rates = resampled_rates([decoding, plain], weights)
     promise = Promise(rates=rates, plain=plain, errors=errors, texts=weights.shape[1])
-    others = alternatives(able, chosen)
+    prediction, others = promise.of(decoding, flattery), alternatives(able, chosen)
     place, base = ballot.able.index(ballot.near[taken]), ballot.able.index(ballot.plain)
     return PlanCell(
         batch=cell.batch,
@@ -189,7 +192,7 @@ def planned_cell(
         policy=chosen.policy,
         drafter=chosen.drafter,
         run_tokens=chosen.run_tokens,
-        prediction=promise.of(chosen, flattery),
+        prediction=prediction,
         plain=promise.of(plain, 0.0),
         runner_up=others[0] if others else None,
         lead=_lead(chosen, able, others, weights),
@@ -202,6 +205,22 @@ def planned_cell(
         shape=beside.shape,
         run_ms=_run_ms(contest.costs, chosen),
         quality=chosen.quality,
+        reading=_reading(contest.reading, chosen, prediction, plain),
+    )
+
+
+def _reading(costs: ReadingCosts, chosen: Candidate, promised: Prediction, plain: Candidate) -> PromptReading | None:
+    """Return what reading prompts adds to a choice's requests; None where it is not known of all who draft."""
+    drafter_ms = costs.drafter_ms(chosen.policy, chosen.drafter)
+    if drafter_ms is None or (costs.target_ms is None and not costs.drafts_ms):
+        return None
+    is_plain = chosen.drafter is None
+    return PromptReading(
+        prompt_tokens=costs.prompt_tokens,
+        target_ms=costs.target_ms,
+        drafter_ms=drafter_ms,
+        pays_from=None if is_plain else pays_from(drafter_ms, promised.tokens_per_s, plain.tokens_per_s),
+        new_tokens=costs.new_tokens,
     )
 
 

@@ -14,6 +14,7 @@ from ..plans.provenance import LeftOut
 from ..policies import LossyPolicy, PlainPolicy, TreePolicy
 from ..pricing.bounds import least_round_ms
 from ..pricing.cost import CellCosts, RoundTimes
+from ..pricing.reading import ReadingCosts
 from ..replay.acceptance import PositionResults
 from ..replay.replay import Replay
 from .candidate import Candidate, candidate_of, times_of
@@ -33,6 +34,7 @@ class Contest:
     Attributes:
         needs_bytes: the memory a policy with a drafter takes, None where that is not known.
         most_bytes: of memory; None is no limit.
+        reading: what reading prompts costs here.
         bound: of the latency; a candidate that breaks it is priced, but nothing is measured against it.
         priced: candidates, in the order they came.
         searched_on: of each, the half of the folds its knobs were searched on, or EVERYWHERE.
@@ -46,6 +48,7 @@ class Contest:
     texts: int  # recorded
     needs_bytes: Callable[[TreePolicy, str | None], int | None]
     most_bytes: int | None = None
+    reading: ReadingCosts = field(default_factory=ReadingCosts)
     bound: LatencyBound | None = None
     priced: list[Candidate] = field(default_factory=list)
     searched_on: list[int] = field(default_factory=list)
@@ -136,7 +139,8 @@ class Contest:
         if refusal is None:
             try:
                 known = times or times_of(policy, drafter, replay, self.costs)
-                made = candidate_of(policy, drafter, replay, known, self.costs, self.texts)
+                share_ms = self.reading.share_ms(policy, drafter)
+                made = candidate_of(policy, drafter, replay, known, self.costs, self.texts, share_ms)
                 found = made if quality is None else replace(made, quality=quality)
             except PlanError as error:
                 refusal = str(error)
@@ -225,7 +229,7 @@ class Contest:
 
     def _latency_ms(self, found: Candidate, replay: Replay, times: RoundTimes, bound: LatencyBound) -> float:
         if bound.metric == "itl":
-            return 1000.0 * self.batch / found.tokens_per_s
+            return 1000.0 * self.batch / found.decoding.tokens_per_s
         return _tail_ms(replay, times)
 
 

@@ -24,6 +24,7 @@ class SearchOptions:
         seed: of the resampling of texts and of Optuna's samplers.
         trials: Optuna trials per cell and searched policy kind; 0 leaves it at grids and fixed points.
         bound: latency to keep where possible.
+        new_tokens: of an answer, so that what drafters take to read prompts counts; None chooses by decoding alone.
         max_memory_bytes: weights and key-value caches of a cell may take at most this.
         allow_lossy: whether ways may compete whose output is not the target's own.
         max_quality_loss: most that such a way may lose, at the upper end of the interval of its measured loss, in
@@ -34,6 +35,7 @@ class SearchOptions:
     seed: int = 0
     trials: int = 24
     bound: LatencyBound | None = None
+    new_tokens: int | None = None
     max_memory_bytes: int | None = None
     allow_lossy: bool = False
     max_quality_loss: float | None = None
@@ -42,6 +44,8 @@ class SearchOptions:
     def __post_init__(self) -> None:
         if self.trials < 0:
             raise PlanError(f"the number of Optuna trials must be at least 0, got {self.trials}")
+        if self.new_tokens is not None and self.new_tokens < 1:
+            raise PlanError(f"an answer has 1 new token or more, got {self.new_tokens}")
         if self.max_memory_bytes is not None and self.max_memory_bytes < 1:
             raise PlanError(f"memory must be a positive number of bytes, got {self.max_memory_bytes}")
         if self.max_quality_loss is not None and not self.allow_lossy:

@@ -11,6 +11,7 @@ from ..policies import PlainPolicy, StackPolicy, TextPolicy, TreePolicy
 from ..policies.hybrid import ElsePolicy
 from ..pricing.bounds import most_tokens_per_round, reach_of
 from ..pricing.cost import Cell, cell_costs
+from ..pricing.reading import reading_costs
 from ..replay.positions import PositionResults
 from ..replay.recorded import Recording, Rows
 from ..replay.rehearsal import Rehearsal
@@ -135,5 +136,6 @@ def _contest(inputs: PlanInputs, cell: Cell, options: SearchOptions) -> Contest:
         texts=len(inputs.texts),
         needs_bytes=needs_bytes,
         most_bytes=options.max_memory_bytes,
+        reading=reading_costs(inputs, cell, options.new_tokens),
         bound=options.bound,
     )

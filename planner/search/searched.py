@@ -85,7 +85,8 @@ class Searcher:
         trials = (self.options.trials + hunt.half) // HALVES  # an odd one goes to the second half
         if trials:
             cell, limits = hunt.contest.costs.cell, (self.options.bound, self.options.max_memory_bytes)
-            place = f"{cell.batch}x{cell.context} in {cell.low:g}..{cell.high:g}, {limits}, half {hunt.half}"
+            answers = "" if self.options.new_tokens is None else f", answers of {self.options.new_tokens}"
+            place = f"{cell.batch}x{cell.context} in {cell.low:g}..{cell.high:g}, {limits}{answers}, half {hunt.half}"
             name = f"{self._inputs_digest()} v{STUDY_VERSION} {hunt.drafter} {space.kind} {place}"
             search(self.studies(name), space.ranges, starts, trials, lambda knobs: hunt.price(space.policy(knobs)))
 
@@ -139,7 +140,8 @@ class Hunt:
 
 def _digest(inputs: PlanInputs) -> str:
     found = hashlib.sha256(f"{inputs.device.fingerprint} {inputs.target.key} {inputs.dtype}".encode())
-    for surface in (inputs.verify, *(surface for drafter in inputs.drafters for surface in drafter.surfaces)):
+    forwards = (inputs.verify, *(surface for drafter in inputs.drafters for surface in drafter.surfaces))
+    for surface in (*forwards, *inputs.readings.values()):
         found.update(repr([(c.batch, c.context_tokens, c.tokens, c.repeats_ms) for c in surface.measurements]).encode())
     found.update(repr(inputs.overhead.samples).encode())
     for drafter in inputs.drafters:

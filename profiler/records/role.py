@@ -3,6 +3,7 @@
 Roles:   "verify"    the target reads a tree's tokens behind its context
          "draft"     a drafter reads the tokens of one layer of a tree
          "prefill"   a model reads a prompt: context 0, many tokens
+         "read"      a target or a drafter reads a whole prompt, as it does where a sequence joins: context 0
          "head"      a feature-level head reads the target's hidden states
          "block"     a block drafter reads what was committed and says a whole round's tokens in the same forward
          "self"      a target's own first layers, behind an imitation network, read the tokens of one layer of a tree
@@ -30,8 +31,9 @@ Origin = Literal["measured", "imported", "estimated", "bound"]
 HEAD, BLOCK, SELF = "head", "block", "self"
 DRAFT_ROLES = ("draft", HEAD, BLOCK, SELF)  # of a drafter's forwards
 RESUME = "resume"
+READ = "read"
 ROUND = "round:"  # before who drafts in a whole round of another engine
-ROLE = re.compile(rf"verify|prefill|{'|'.join(DRAFT_ROLES)}|{RESUME}|exit:[1-9]\d*|loop:[1-9]\d*|{ROUND}\S+")
+ROLE = re.compile(rf"verify|prefill|{READ}|{'|'.join(DRAFT_ROLES)}|{RESUME}|exit:[1-9]\d*|loop:[1-9]\d*|{ROUND}\S+")
 CAPTURED = "cuda-graph"  # the regime in which every shape is captured by itself
 EAGER, TRANSFORMERS, COMPILED = "eager", "eager-transformers", "compiled"
 LOCAL = f"{EAGER}|{TRANSFORMERS}|{COMPILED}|{CAPTURED}"
@@ -42,7 +44,7 @@ def require_role(role: str) -> None:
     """Raise MeasurementError unless a role is one of the known ones."""
     if not ROLE.fullmatch(role):
         raise MeasurementError(
-            f"surface role is {role!r}; use verify, draft, prefill, head, block, self, resume, exit:LAYERS, "
+            f"surface role is {role!r}; use verify, draft, prefill, read, head, block, self, resume, exit:LAYERS, "
             "loop:DEPTH or round:WHO"
         )
 

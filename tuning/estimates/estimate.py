@@ -7,7 +7,7 @@ to keep to its limits as closely as the measured one kept to its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -95,7 +95,7 @@ def estimate(request: EstimateRequest, store: Store, identities: Identities | No
     for model in (identities.target, *identities.drafters.values()):
         store.add_model(model)
     for surface in surfaces:
-        store.add_measurements(_key_of(surface), surface.measurements)
+        store.add_measurements(SurfaceKey.of(surface), surface.measurements)
     return Estimate(
         device=wanted,
         identities=identities,
@@ -143,7 +143,3 @@ def _surfaces(
         else:
             surfaces.append(estimate_surface(architecture, wanted.limits, key, request.shapes, found.efficiency))
     return tuple(surfaces)
-
-
-def _key_of(surface: LatencySurface) -> SurfaceKey:
-    return SurfaceKey(**{field.name: getattr(surface, field.name) for field in fields(SurfaceKey)})

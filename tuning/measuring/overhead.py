@@ -178,14 +178,23 @@ class _Running:
         What a text repeats is drafted many tokens at once, and a drafter far behind reads them in forwards that are no
         part of its policy's rounds.
         """
+        self._fill()
         if setup.drafter is not None and self._unread.get(setup.drafter, 0) > MOST_BEHIND:
             is_hybrid = isinstance(setup.policy, HybridPolicy)  # whose model may not be asked
             self._run(replace(setup, policy=ChainPolicy(length=1)) if is_hybrid else setup)
         return self._run(setup)
 
-    def _run(self, setup: RoundSetup) -> tuple[Round, float]:
+    def _fill(self) -> None:
+        """Let texts join; whoever did not draft the round before reads their prompts when it is asked to draft."""
         while self._decoder.has_room:
-            self._decoder.admit(next(self._waiting))
+            request = next(self._waiting)
+            self._decoder.admit(request)
+            for name in self._models:
+                if name != self._setup.drafter:
+                    self._unread[name] = self._unread.get(name, 0) + len(request.prompt)
+
+    def _run(self, setup: RoundSetup) -> tuple[Round, float]:
+        self._fill()
         self._setup = setup
         start = time.perf_counter_ns()
         done = self._decoder.step()

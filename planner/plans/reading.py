@@ -1,0 +1,56 @@
+"""What reading prompts adds to the requests of a plan's cell."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...errors import PlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptReading:
+    """Milliseconds of the whole device for one prompt, during which no sequence of the batch decodes.
+
+    Attributes:
+        prompt_tokens: of the prompt.
+        target_ms: by the target, however drafts are made; None where it was not timed.
+        drafter_ms: by all models that draft; 0 where none does.
+        pays_from: new tokens of an answer from which on requests are done faster than by plain decoding; 0 where no
+            model drafts, None for plain decoding and where it is no slower.
+        new_tokens: of an answer, where the plan was chosen by requests and not by decoding alone.
+    """
+
+    prompt_tokens: int
+    target_ms: float | None
+    drafter_ms: float
+    pays_from: float | None
+    new_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        times = (self.target_ms or 0.0, self.drafter_ms, self.pays_from or 0.0)
+        if self.prompt_tokens < 1 or not all(math.isfinite(each) and each >= 0.0 for each in times):
+            raise PlanError(f"reading a prompt of 1 token or more takes finite times of at least 0, got {self}")
+
+    def compared(self, tokens_per_s: float) -> float:
+        """Return the tokens per second of the plan's own decoding as a plan that is chosen by requests compares it."""
+        if self.new_tokens is None:
+            return tokens_per_s
+        return 1000.0 / (1000.0 / tokens_per_s + self.drafter_ms / self.new_tokens)
+
+    def of_requests(self, tokens_per_s: float, new_tokens: int, *, is_drafted: bool = True) -> float:
+        """Return the new tokens per second of requests, the reading of their prompts counted.
+
+        Args:
+            tokens_per_s: of decoding.
+            new_tokens: of an answer.
+            is_drafted: whether the drafters read, too.
+        """
+        read_ms = (self.target_ms or 0.0) + (self.drafter_ms if is_drafted else 0.0)
+        return 1000.0 * new_tokens / (1000.0 * new_tokens / tokens_per_s + read_ms)
+
+
+def pays_from(drafter_ms: float, tokens_per_s: float, plain_tokens_per_s: float) -> float | None:
+    """Return from how many new tokens on drafting gains what the drafters' reading took; None where it never does."""
+    gained_ms = 1000.0 / plain_tokens_per_s - 1000.0 / tokens_per_s
+    return drafter_ms / gained_ms if gained_ms > 0.0 else None

@@ -1,0 +1,87 @@
+"""What reading prompts costs: every request pays for it once, by the target and by each model that drafts for it.
+
+While a prompt is read no sequence of the batch decodes, so each token of an answer pays
+
+    read_ms / new_tokens        milliseconds of the whole device, whatever the batch
+
+beside its share of rounds. The target's reading is the same however drafts are made; a drafter's is paid only where it
+drafts, so it decides between drafters and none where prompts are long and answers short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...profiler.records.surface import LatencySurface
+from ..inputs import LOOKUP, PlanInputs
+from ..policies import StackPolicy, TreePolicy, drafting
+from .cost import Cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingCosts:
+    """Milliseconds of reading one prompt of a cell, and the answers they are paid by.
+
+    Attributes:
+        prompt_tokens: of a prompt.
+        new_tokens: of an answer; None where that is not told, and then nothing is chosen by it.
+        target_ms: by the target; None where that was not timed.
+        drafts_ms: by drafter name; none of one that was not timed.
+    """
+
+    prompt_tokens: int = 0
+    new_tokens: int | None = None
+    target_ms: float | None = None
+    drafts_ms: Mapping[str, float] = field(default_factory=dict)
+
+    def drafter_ms(self, policy: TreePolicy, drafter: str | None) -> float | None:
+        """Return what all models that draft take, 0 where none does; None where one of them was not timed."""
+        drafts = drafting(policy)
+        names = drafts.models if isinstance(drafts, StackPolicy) else (drafter,)
+        models = [name for name in names if name not in (None, LOOKUP)]
+        known = [self.drafts_ms[name] for name in models if name in self.drafts_ms]
+        return sum(known) if len(known) == len(models) else None
+
+    def share_ms(self, policy: TreePolicy, drafter: str | None) -> float:
+        """Return what a token of an answer pays for the drafters' reading; 0 where answers or times are not known."""
+        return 0.0 if self.new_tokens is None else (self.drafter_ms(policy, drafter) or 0.0) / self.new_tokens
+
+
+def reading_costs(inputs: PlanInputs, cell: Cell, new_tokens: int | None) -> ReadingCosts:
+    """Return what reading prompts costs in a cell, as far as it was timed.
+
+    Half an answer on average stands behind the prompt of what is decoded at the cell's context.
+
+    Args:
+        inputs: whose readings were timed.
+        cell: of the plan.
+        new_tokens: of an answer, None where that is open: then prompts are as long as the context.
+    """
+    prompt = max(cell.context - (new_tokens or 0) // 2, 1)
+    own, readings = inputs.readings.get(inputs.target.key), inputs.readings
+    return ReadingCosts(
+        prompt_tokens=prompt,
+        new_tokens=new_tokens,
+        target_ms=None if own is None else reading_ms(own, prompt),
+        drafts_ms={
+            drafter.name: reading_ms(readings[drafter.model.key], prompt)
+            for drafter in inputs.drafters
+            if drafter.model.key in readings
+        },
+    )
+
+
+def reading_ms(surface: LatencySurface, tokens: int) -> float:
+    """Return what reading a prompt takes: straight between timed lengths and from nothing at 0, in proportion beyond.
+
+    Args:
+        surface: of a model that reads, some of whose cells ran.
+        tokens: of the prompt.
+    """
+    cells = sorted((cell.tokens, cell.median_ms) for cell in surface.measurements if cell.failure is None)
+    lengths, times = np.array([(0, 0.0), *cells]).T
+    longest = lengths[-1]
+    return float(np.interp(tokens, lengths, times) * max(tokens / longest, 1.0))

@@ -1,0 +1,191 @@
+"""What reading prompts costs, and plans that are chosen by whole requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from spectune.errors import PlanError
+from spectune.planner.inputs import PlanInputs
+from spectune.planner.plans.document import plan_from_json, plan_to_json
+from spectune.planner.plans.plan import Plan, PlanCell
+from spectune.planner.plans.reading import PromptReading, pays_from
+from spectune.planner.policies import (
+    ChainPolicy,
+    HybridPolicy,
+    LookupPolicy,
+    PlainPolicy,
+    StackPolicy,
+    SuffixPolicy,
+    TreePolicy,
+)
+from spectune.planner.pricing.cost import Cell
+from spectune.planner.pricing.reading import ReadingCosts, reading_costs, reading_ms
+from spectune.planner.reasons.explain import explain_cell
+from spectune.planner.search.objective import LatencyBound
+from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.search import solve
+from spectune.profiler.records.measurement import Measurement
+from spectune.profiler.records.role import READ
+from spectune.profiler.records.surface import LatencySurface
+
+from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, record, texts
+
+CELL = Cell(batch=3, context=50)
+LANGUAGE = Language(7)
+
+
+def read_by(key: str, times: dict[int, float], failed: tuple[int, ...] = ()) -> LatencySurface:
+    cells = [Measurement(batch=1, context_tokens=0, tokens=n, repeats_ms=(ms,)) for n, ms in times.items()]
+    cells += [Measurement(batch=1, context_tokens=0, tokens=n, failure="out of memory") for n in failed]
+    return LatencySurface(
+        device=DEVICE.fingerprint, model=key, role=READ, regime="eager", dtype="float32", measurements=tuple(cells)
+    )
+
+
+@cache
+def measured(drafter_ms: float) -> PlanInputs:
+    """A skilled drafter that reads 50 tokens in so many milliseconds, its target in 20."""
+    trace = record(SkilledDrafter(LANGUAGE, 0.95), texts(LANGUAGE, 6, lambda text: 20 + text), every_node(3, 3))
+    own = {TARGET.key: read_by(TARGET.key, {50: 20.0}), trace.drafter: read_by(trace.drafter, {50: drafter_ms})}
+    return replace(inputs(trace), readings=own)
+
+
+def solved(found: PlanInputs, new_tokens: int | None = None, bound: LatencyBound | None = None) -> Plan:
+    options = SearchOptions(trials=2, new_tokens=new_tokens, bound=bound)
+    return solve(found, (CELL,), created="2026-01-01T00:00:00Z", spectune="0.1", options=options)
+
+
+def test_between_timed_lengths_reading_is_straight_and_in_proportion_beyond() -> None:
+    surface = read_by("it", {100: 10.0, 400: 70.0}, failed=(800,))
+    found = [reading_ms(surface, tokens) for tokens in (1, 50, 100, 250, 400, 800)]
+    assert found == pytest.approx([0.1, 5.0, 10.0, 40.0, 70.0, 140.0])
+
+
+@pytest.mark.parametrize(
+    ("policy", "drafter", "expected"),
+    [
+        (PlainPolicy(), None, 0.0),
+        (LookupPolicy(length=3), "lookup", 0.0),
+        (ChainPolicy(length=2), "small", 3.0),
+        (HybridPolicy(text=SuffixPolicy(), model=ChainPolicy(length=2)), "small", 3.0),
+        (StackPolicy(drafters=("medium", "small", "lookup"), lengths=(2, 2, 2)), "medium+small+lookup", 8.0),
+        (ChainPolicy(length=2), "untimed", None),
+        (StackPolicy(drafters=("untimed", "small"), lengths=(2, 2)), "untimed+small", None),
+    ],
+    ids=lambda each: str(getattr(each, "kind", each)),
+)
+def test_every_model_that_drafts_reads(policy: TreePolicy, drafter: str | None, expected: float | None) -> None:
+    costs = ReadingCosts(prompt_tokens=9, new_tokens=10, drafts_ms={"small": 3.0, "medium": 5.0})
+    assert costs.drafter_ms(policy, drafter) == expected
+    assert costs.share_ms(policy, drafter) == pytest.approx((expected or 0.0) / 10)
+    assert replace(costs, new_tokens=None).share_ms(policy, drafter) == 0.0
+
+
+@pytest.mark.parametrize(("new_tokens", "prompt"), [(None, 50), (20, 40), (1000, 1)])
+def test_half_an_answer_stands_behind_the_prompt(new_tokens: int | None, prompt: int) -> None:
+    found = reading_costs(measured(5.0), CELL, new_tokens)
+    assert found.prompt_tokens == prompt
+    assert found.target_ms == pytest.approx(20.0 * prompt / 50)
+    assert found.drafts_ms == pytest.approx({"small": 5.0 * prompt / 50})
+
+
+def test_a_drafter_that_reads_for_long_drafts_for_long_answers_alone() -> None:
+    found = measured(200.0)
+    (open_,), (short,), (long,) = (solved(found, count).cells for count in (None, 8, 90))
+    assert open_.drafter == long.drafter == "small"
+    assert short.drafter != "small"
+    assert long.policy == open_.policy
+    assert long.prediction.tokens_per_s == pytest.approx(open_.prediction.tokens_per_s)  # decoding alone is promised
+    assert all(cell.plain.tokens_per_s == open_.plain.tokens_per_s for cell in (short, long))
+
+
+def test_a_drafter_that_reads_at_once_is_chosen_as_without() -> None:
+    (open_,), (short,) = (solved(measured(1e-6), count).cells for count in (None, 8))
+    assert (short.policy, short.drafter) == (open_.policy, open_.drafter)
+    assert short.prediction.tokens_per_s == pytest.approx(open_.prediction.tokens_per_s)
+
+
+def test_from_where_it_pays_requests_are_as_fast_as_plain_ones() -> None:
+    (cell,) = solved(measured(30.0)).cells
+    reading = cell.reading
+    assert reading is not None and reading.pays_from is not None and reading.drafter_ms == pytest.approx(30.0)
+    for share, is_faster in ((0.9, False), (1.1, True)):
+        count = round(share * 1000 * reading.pays_from)  # a thousand requests of such answers
+        own = 1000.0 * count / cell.prediction.tokens_per_s + 1000 * reading.drafter_ms
+        assert (own < 1000.0 * count / cell.plain.tokens_per_s) == is_faster
+
+
+def test_whole_requests_are_rounds_and_reading() -> None:
+    reading = PromptReading(prompt_tokens=50, target_ms=20.0, drafter_ms=5.0, pays_from=1.0, new_tokens=10)
+    assert reading.of_requests(1000.0, 10) == pytest.approx(10 / 0.035)
+    assert reading.of_requests(1000.0, 10, is_drafted=False) == pytest.approx(10 / 0.030)
+    assert reading.compared(1000.0) == pytest.approx(10 / 0.015)
+    assert replace(reading, new_tokens=None).compared(1000.0) == 1000.0
+
+
+def test_what_gains_nothing_never_pays() -> None:
+    assert pays_from(5.0, 900.0, 1000.0) is None
+    assert pays_from(0.0, 2000.0, 1000.0) == 0.0
+
+
+def test_alternatives_are_told_as_the_choice_was_made() -> None:
+    (open_,), (cell,) = (solved(measured(20.0), count).cells for count in (None, 20))
+    before, after = ({(o.policy, o.drafter): o.tokens_per_s for o in each.alternatives} for each in (open_, cell))
+    shared = [key for key in before if key in after]
+    assert {drafter for _, drafter in shared} >= {"small", "lookup"}
+    for policy, drafter in shared:
+        read_ms = 1000.0 / after[policy, drafter] - 1000.0 / before[policy, drafter]
+        assert read_ms == pytest.approx(0.0 if drafter in (None, "lookup") else 20.0 * 40 / 50 / 20)
+
+
+def test_nothing_in_the_outlook_loses_to_what_the_plan_did_not_choose() -> None:
+    (cell,) = solved(measured(60.0), 20).cells
+    assert cell.outlook is not None
+    assert all(scenario.loss < 0.25 for scenario in cell.outlook.scenarios)
+    assert all(other.tokens_per_s <= 1.02 * compared(cell) for other in cell.outlook.neighbours)
+
+
+def compared(cell: PlanCell) -> float:
+    speed = cell.prediction.tokens_per_s / (1.0 - cell.prediction.errors.optimism)
+    assert cell.reading is not None
+    return cell.reading.compared(speed)
+
+
+def test_a_bound_is_on_decoding_alone() -> None:
+    (open_,) = solved(measured(200.0)).cells
+    kept = LatencyBound(metric="itl", most_ms=1000.0 * CELL.batch / open_.prediction.tokens_per_s * 1.05)
+    (cell,) = solved(measured(200.0), 90, kept).cells
+    assert cell.drafter == "small" and cell.keeps_bound
+
+
+def test_it_comes_back_with_its_plan_and_is_said() -> None:
+    plan = solved(measured(30.0), 64)
+    assert plan_from_json(plan_to_json(plan)) == plan
+    (cell,) = plan.cells
+    said = "\n".join(explain_cell(cell))
+    assert "requests of 18 tokens read and 64 new ones" in said
+    (open_,) = solved(measured(30.0)).cells
+    said = "\n".join(explain_cell(open_))
+    assert "reads a prompt of 50 tokens in 30.00 ms, which pays for answers of" in said
+
+
+def test_without_a_reading_nothing_is_told_of_it() -> None:
+    (cell,) = solved(replace(measured(30.0), readings={}), 8).cells
+    assert cell.reading is None and cell.drafter == "small"
+    only_target = {TARGET.key: measured(30.0).readings[TARGET.key]}
+    (cell,) = solved(replace(measured(30.0), readings=only_target), 8).cells
+    assert cell.reading is None and cell.drafter == "small"
+
+
+@pytest.mark.parametrize("wrong", [{"prompt_tokens": 0}, {"drafter_ms": -1.0}, {"target_ms": float("inf")}])
+def test_a_reading_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(PlanError, match="finite times"):
+        PromptReading(**{"prompt_tokens": 5, "target_ms": 1.0, "drafter_ms": 1.0, "pays_from": None, **wrong})  # type: ignore[arg-type]
+
+
+def test_an_answer_without_tokens_is_refused() -> None:
+    with pytest.raises(PlanError, match="1 new token or more, got 0"):
+        SearchOptions(new_tokens=0)
