@@ -85,6 +85,11 @@ class Timed:
         return self._entrant.tokens_per_s
 
     @property
+    def emitted(self) -> int:
+        """Tokens so far."""
+        return sum(map(len, self._entrant.run.texts))
+
+    @property
     def raced(self) -> Raced:
         """What was done."""
         kept = self._entrant.run.tokens_per_round

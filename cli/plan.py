@@ -60,7 +60,7 @@ FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", 
 @click.option(
     "--new-tokens",
     metavar="N",
-    type=click.IntRange(1),
+    type=click.IntRange(2),
     help="Tokens of an answer: choose by whole requests, whose prompts drafters have to read, too.",
 )
 @click.option(

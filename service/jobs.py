@@ -194,6 +194,8 @@ def _require_bounded(wanted: PlanWanted) -> None:
         raise invalid(f"at most {MOST_CELLS} batches, and as many contexts")
     if len(wanted.tables) > MOST_TABLES:
         raise invalid(f"at most {MOST_TABLES} frozen tables, got {len(wanted.tables)}")
+    if wanted.new_tokens is not None and wanted.new_tokens < 2:
+        raise invalid(f"answers have 2 new tokens or more, got {wanted.new_tokens}")
     if not 0 <= wanted.trials <= MOST_TRIALS:
         raise invalid(f"trials are 0 to {MOST_TRIALS}, got {wanted.trials}")
 

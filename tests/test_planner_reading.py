@@ -78,7 +78,7 @@ def test_between_timed_lengths_reading_is_straight_and_in_proportion_beyond() ->
     ids=lambda each: str(getattr(each, "kind", each)),
 )
 def test_every_model_that_drafts_reads(policy: TreePolicy, drafter: str | None, expected: float | None) -> None:
-    costs = ReadingCosts(prompt_tokens=9, new_tokens=10, drafts_ms={"small": 3.0, "medium": 5.0})
+    costs = ReadingCosts(prompt_tokens=9, new_tokens=11, drafts_ms={"small": 3.0, "medium": 5.0})
     assert costs.drafter_ms(policy, drafter) == expected
     assert costs.share_ms(policy, drafter) == pytest.approx((expected or 0.0) / 10)
     assert replace(costs, new_tokens=None).share_ms(policy, drafter) == 0.0
@@ -113,22 +113,24 @@ def test_from_where_it_pays_requests_are_as_fast_as_plain_ones() -> None:
     reading = cell.reading
     assert reading is not None and reading.pays_from is not None and reading.drafter_ms == pytest.approx(30.0)
     for share, is_faster in ((0.9, False), (1.1, True)):
-        count = round(share * 1000 * reading.pays_from)  # a thousand requests of such answers
+        count = 1000 * share * (reading.pays_from - 1.0)  # tokens that a thousand requests decode
         own = 1000.0 * count / cell.prediction.tokens_per_s + 1000 * reading.drafter_ms
         assert (own < 1000.0 * count / cell.plain.tokens_per_s) == is_faster
 
 
 def test_whole_requests_are_rounds_and_reading() -> None:
-    reading = PromptReading(prompt_tokens=50, target_ms=20.0, drafter_ms=5.0, pays_from=1.0, new_tokens=10)
-    assert reading.of_requests(1000.0, 10) == pytest.approx(10 / 0.035)
-    assert reading.of_requests(1000.0, 10, is_drafted=False) == pytest.approx(10 / 0.030)
+    reading = PromptReading(prompt_tokens=50, target_ms=20.0, drafter_ms=5.0, pays_from=1.0, new_tokens=11)
+    assert reading.of_requests(1000.0, 11) == pytest.approx(11 / 0.035)
+    assert reading.of_requests(1000.0, 11, is_drafted=False) == pytest.approx(11 / 0.030)
     assert reading.compared(1000.0) == pytest.approx(10 / 0.015)
     assert replace(reading, new_tokens=None).compared(1000.0) == 1000.0
 
 
 def test_what_gains_nothing_never_pays() -> None:
     assert pays_from(5.0, 900.0, 1000.0) is None
+    assert pays_from(0.0, 900.0, 1000.0) is None
     assert pays_from(0.0, 2000.0, 1000.0) == 0.0
+    assert pays_from(5.0, 2000.0, 1000.0) == pytest.approx(11.0)
 
 
 def test_alternatives_are_told_as_the_choice_was_made() -> None:
@@ -138,7 +140,7 @@ def test_alternatives_are_told_as_the_choice_was_made() -> None:
     assert {drafter for _, drafter in shared} >= {"small", "lookup"}
     for policy, drafter in shared:
         read_ms = 1000.0 / after[policy, drafter] - 1000.0 / before[policy, drafter]
-        assert read_ms == pytest.approx(0.0 if drafter in (None, "lookup") else 20.0 * 40 / 50 / 20)
+        assert read_ms == pytest.approx(0.0 if drafter in (None, "lookup") else 20.0 * 40 / 50 / 19)
 
 
 def test_nothing_in_the_outlook_loses_to_what_the_plan_did_not_choose() -> None:
@@ -186,6 +188,6 @@ def test_a_reading_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
         PromptReading(**{"prompt_tokens": 5, "target_ms": 1.0, "drafter_ms": 1.0, "pays_from": None, **wrong})  # type: ignore[arg-type]
 
 
-def test_an_answer_without_tokens_is_refused() -> None:
-    with pytest.raises(PlanError, match="1 new token or more, got 0"):
-        SearchOptions(new_tokens=0)
+def test_an_answer_of_which_nothing_is_decoded_is_refused() -> None:
+    with pytest.raises(PlanError, match="2 new tokens or more to be decoded, got 1"):
+        SearchOptions(new_tokens=1)

@@ -148,9 +148,10 @@ def test_a_stopped_profile_does_not_read_again(
         raise KeyboardInterrupt
 
     with open_store(str(tmp_path / "store.db")) as store:
-        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patched:
             patched.setattr(type(store), "add_measurements", stop)
-            profile(asked, store, lock_wait_s=60.0, progress=lambda *_: None)
+            with pytest.raises(KeyboardInterrupt):
+                profile(asked, store, lock_wait_s=60.0, progress=lambda *_: None)
         monkeypatch.setattr("spectune.tuning.profile.measure_reading", stop)
         made = profile(asked, store, lock_wait_s=60.0, progress=lambda *_: None)
     assert made.is_resumed and len(made.readings) == 2

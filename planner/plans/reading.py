@@ -1,4 +1,7 @@
-"""What reading prompts adds to the requests of a plan's cell."""
+"""What reading prompts adds to the requests of a plan's cell.
+
+The target's reading yields the first token of an answer; the others are decoded.
+"""
 
 from __future__ import annotations
 
@@ -36,21 +39,28 @@ class PromptReading:
         """Return the tokens per second of the plan's own decoding as a plan that is chosen by requests compares it."""
         if self.new_tokens is None:
             return tokens_per_s
-        return 1000.0 / (1000.0 / tokens_per_s + self.drafter_ms / self.new_tokens)
+        return 1000.0 / (1000.0 / tokens_per_s + self.drafter_ms / decoded(self.new_tokens))
 
     def of_requests(self, tokens_per_s: float, new_tokens: int, *, is_drafted: bool = True) -> float:
         """Return the new tokens per second of requests, the reading of their prompts counted.
 
         Args:
             tokens_per_s: of decoding.
-            new_tokens: of an answer.
+            new_tokens: of an answer, 2 or more.
             is_drafted: whether the drafters read, too.
         """
         read_ms = (self.target_ms or 0.0) + (self.drafter_ms if is_drafted else 0.0)
-        return 1000.0 * new_tokens / (1000.0 * new_tokens / tokens_per_s + read_ms)
+        return 1000.0 * new_tokens / (1000.0 * (new_tokens - 1) / tokens_per_s + read_ms)
 
 
 def pays_from(drafter_ms: float, tokens_per_s: float, plain_tokens_per_s: float) -> float | None:
     """Return from how many new tokens on drafting gains what the drafters' reading took; None where it never does."""
     gained_ms = 1000.0 / plain_tokens_per_s - 1000.0 / tokens_per_s
-    return drafter_ms / gained_ms if gained_ms > 0.0 else None
+    if not drafter_ms:
+        return 0.0 if gained_ms > 0.0 else None
+    return 1.0 + drafter_ms / gained_ms if gained_ms > 0.0 else None
+
+
+def decoded(new_tokens: int) -> int:
+    """Return how many tokens of an answer are decoded, 1 at least."""
+    return max(new_tokens - 1, 1)

@@ -1,11 +1,12 @@
 """What reading prompts costs: every request pays for it once, by the target and by each model that drafts for it.
 
-While a prompt is read no sequence of the batch decodes, so each token of an answer pays
+While a prompt is read no sequence of the batch decodes, so each decoded token pays
 
-    read_ms / new_tokens        milliseconds of the whole device, whatever the batch
+    read_ms / (new_tokens - 1)        milliseconds of the whole device, whatever the batch
 
-beside its share of rounds. The target's reading is the same however drafts are made; a drafter's is paid only where it
-drafts, so it decides between drafters and none where prompts are long and answers short.
+beside its share of rounds; the first token comes with the prompt. The target's reading is the same however drafts are
+made; a drafter's is paid only where it drafts, so it decides between drafters and none where prompts are long and
+answers short.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from ...profiler.records.surface import LatencySurface
 from ..inputs import LOOKUP, PlanInputs
+from ..plans.reading import decoded
 from ..policies import StackPolicy, TreePolicy, drafting
 from .cost import Cell
 
@@ -46,8 +48,8 @@ class ReadingCosts:
         return sum(known) if len(known) == len(models) else None
 
     def share_ms(self, policy: TreePolicy, drafter: str | None) -> float:
-        """Return what a token of an answer pays for the drafters' reading; 0 where answers or times are not known."""
-        return 0.0 if self.new_tokens is None else (self.drafter_ms(policy, drafter) or 0.0) / self.new_tokens
+        """Return what a decoded token pays for the drafters' reading; 0 where answers or times are not known."""
+        return 0.0 if self.new_tokens is None else (self.drafter_ms(policy, drafter) or 0.0) / decoded(self.new_tokens)
 
 
 def reading_costs(inputs: PlanInputs, cell: Cell, new_tokens: int | None) -> ReadingCosts:

@@ -44,8 +44,11 @@ class SearchOptions:
     def __post_init__(self) -> None:
         if self.trials < 0:
             raise PlanError(f"the number of Optuna trials must be at least 0, got {self.trials}")
-        if self.new_tokens is not None and self.new_tokens < 1:
-            raise PlanError(f"an answer has 1 new token or more, got {self.new_tokens}")
+        if self.new_tokens is not None and self.new_tokens < 2:
+            raise PlanError(
+                f"answers need 2 new tokens or more to be decoded, got {self.new_tokens}; the first one comes with the "
+                "prompt"
+            )
         if self.max_memory_bytes is not None and self.max_memory_bytes < 1:
             raise PlanError(f"memory must be a positive number of bytes, got {self.max_memory_bytes}")
         if self.max_quality_loss is not None and not self.allow_lossy:

@@ -1,0 +1,156 @@
+"""From which answers on does a drafter pay that has to read the prompts, and does the plan's arithmetic know it?
+
+Profiles the demo family, takes the fastest way by each of its models at batch 1 and 8, and decodes requests with
+answers of several lengths by it and plainly, in interleaved turns whose whole time counts: prompts are read by the
+target, and by the drafter where there is one. The speed-up over plain decoding of such requests is predicted from the
+profile:
+
+    ms of a request = read_ms(target) + read_ms(drafter) + (tokens - 1) / R        R: the speed of decoding alone
+
+with the tokens that the answers really had, the first of which comes with the prompt. It is judged by the middle of
+`--repeats` races. The last line is one JSON object.
+
+    python benchmarks/answers.py [--repeats 3] [--budget 12]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spectune.demo.story import family_folder, family_models
+from spectune.planner.inputs import PlanInputs
+from spectune.planner.plans.reading import pays_from
+from spectune.planner.policies import HybridPolicy, PlainPolicy, StackPolicy
+from spectune.planner.pricing.cost import Cell, cells_of
+from spectune.planner.pricing.reading import reading_ms
+from spectune.planner.replay.rehearsal import Rehearsal
+from spectune.planner.search.candidate import Candidate
+from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.price import price_all
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import RoundSetup
+from spectune.tuning.family import load_family
+from spectune.tuning.measuring.decoding import Family
+from spectune.tuning.measuring.race import race
+from spectune.tuning.validate import entrant
+
+from sweep import DTYPE, Timed, Way, learned, profiled_prompts, requests  # isort: skip
+
+BATCHES = (1, 8)
+LENGTHS = (4, 12, 32, 96)  # new tokens
+TRACED = 64
+TURNS = 4
+WITHIN = 0.10  # of the predicted speed-up
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """One way by a model, beside plain decoding of the same cell."""
+
+    own: Candidate
+    plain: Candidate
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return f"{self.own.policy.label} by {self.own.drafter}"
+
+
+def main() -> None:
+    """Run it and print the verdicts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3, help="of every race, whose medians count")
+    parser.add_argument("--budget", type=float, default=12.0, help="seconds for latency cells")
+    asked = parser.parse_args()
+    read = profiled_prompts(TRACED)
+    chapter = learned(0.0, asked.budget, prompts=read, batches=BATCHES)
+    family = load_family(family_models(family_folder()), dtype=DTYPE, device="cpu")
+    whole = requests(read, 0.0, seed=0)
+    rows = []
+    for cell in cells_of(BATCHES, [chapter.cells[0].context]):
+        for contender in contenders(chapter.inputs, cell):
+            for length in LENGTHS:
+                some = [replace(one, max_new_tokens=length) for one in whole]
+                rows.append(row_of(contender, cell, some, chapter.inputs, family, asked.repeats))
+                print(json.dumps(rows[-1]), flush=True)
+    checks = {f"{row['way']}, batch {row['batch']}, {row['new_tokens']} tokens": within(row) for row in rows}
+    for name, holds in checks.items():
+        print(f"{'ok  ' if holds else 'MISS'} {name}: speed-up within {WITHIN:.0%} of its prediction")
+    result = {
+        "bench": "answers",
+        "device": chapter.inputs.device.label,
+        "rows": rows,
+        "checks": checks,
+        "holds": all(checks.values()),
+        "not_run": ["H200"],
+    }
+    print(json.dumps(result))
+
+
+def contenders(inputs: PlanInputs, cell: Cell) -> list[Contender]:
+    """Return the fastest way by each model alone: no text, no stack."""
+    (contest,) = price_all(Rehearsal(inputs), [cell], SearchOptions())
+    plain = next(one for one in contest.priced if isinstance(one.policy, PlainPolicy))
+    found = []
+    for drafter in inputs.drafters:
+        own = [one for one in contest.priced if one.drafter == drafter.name]
+        alone = [one for one in own if not isinstance(one.policy, HybridPolicy | StackPolicy)]
+        found.append(Contender(own=max(alone, key=lambda one: one.tokens_per_s), plain=plain))
+    return found
+
+
+def row_of(
+    contender: Contender, cell: Cell, some: Sequence[Request], inputs: PlanInputs, family: Family, repeats: int
+) -> dict[str, Any]:
+    """Race a way and plain decoding over whole requests; return what was predicted and what was measured."""
+    races = [raced(contender, cell, some, family, seed) for seed in range(repeats)]
+    tokens = races[0][2]
+    drafter = inputs.drafter(contender.own.drafter or "")
+    target_ms, drafter_ms = (
+        sum(reading_ms(inputs.readings[key], len(one.prompt)) for one in some)
+        for key in (inputs.target.key, drafter.model.key)
+    )
+    decoded = tokens - len(some)
+    own_ms = target_ms + drafter_ms + 1000.0 * decoded / contender.own.tokens_per_s
+    plain_ms = target_ms + 1000.0 * decoded / contender.plain.tokens_per_s
+    mean_ms = drafter_ms / len(some)
+    return {
+        "batch": cell.batch,
+        "way": contender.name,
+        "new_tokens": some[0].max_new_tokens,
+        "tokens_per_answer": tokens / len(some),
+        "drafter_reads_ms": mean_ms,
+        "pays_from": pays_from(mean_ms, contender.own.tokens_per_s, contender.plain.tokens_per_s),
+        "speedup_of_decoding": contender.own.tokens_per_s / contender.plain.tokens_per_s,
+        "predicted_speedup": plain_ms / own_ms,
+        "measured_speedup": statistics.median(plain_s / own_s for own_s, plain_s, _ in races),
+        "predicted_tokens_per_s": 1000.0 * tokens / own_ms,
+        "measured_tokens_per_s": statistics.median(tokens / own_s for own_s, _, _ in races),
+    }
+
+
+def raced(
+    contender: Contender, cell: Cell, some: Sequence[Request], family: Family, seed: int
+) -> tuple[float, float, int]:
+    """Return the seconds of the way and of plain decoding, and the tokens both have emitted."""
+    field = []
+    for one in (contender.own, contender.plain):
+        setup = RoundSetup(policy=one.policy, drafter=one.drafter, run_tokens=one.run_tokens)
+        way = Way(policy=one.policy, drafter=one.drafter)
+        field.append(Timed(way, entrant(way.name, setup, family, some, cell.batch)))
+    race(field, turns=TURNS, seed=seed)
+    return field[0].device_s, field[1].device_s, field[0].emitted
+
+
+def within(row: dict[str, Any]) -> bool:
+    """Whether a measured speed-up is near enough to its prediction."""
+    return bool(abs(row["measured_speedup"] / row["predicted_speedup"] - 1.0) <= WITHIN)
+
+
+if __name__ == "__main__":
+    main()
