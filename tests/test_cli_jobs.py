@@ -142,13 +142,17 @@ def test_plan_solves_in_processes_what_it_solves_alone(workshop: Workshop) -> No
 
 
 def test_what_show_writes_is_planned_without_its_store(workshop: Workshop, tmp_path: Path) -> None:
-    for place, kind in enumerate(("surface", "surface", "trace")):
-        number = str(place + 1) if kind == "surface" else "1"
-        workshop.typed("show", kind, "--id", number, "-o", str(tmp_path / f"{place}.json"))
-    files = [option for place in (0, 1) for option in ("--surface", str(tmp_path / f"{place}.json"))]
-    result = CliRunner().invoke(main, ["plan", *files, "--trace", str(tmp_path / "2.json"), "--json"])
+    files = []
+    for number in range(1, 5):  # forwards, then what reading prompts takes, of the target and the drafter
+        files += ["--surface", str(tmp_path / f"{number}.json")]
+        workshop.typed("show", "surface", "--id", str(number), "-o", files[-1])
+    workshop.typed("show", "trace", "--id", "1", "-o", str(tmp_path / "trace.json"))
+    result = CliRunner().invoke(main, ["plan", *files, "--trace", str(tmp_path / "trace.json"), "--json"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["cells"] == json.loads(workshop.plan.stdout)["cells"]
+    asked = ["plan", *files, "--trace", str(tmp_path / "trace.json"), "--json", "--new-tokens", "6"]
+    cells = json.loads(CliRunner().invoke(main, asked).stdout)["cells"]
+    assert cells and all(cell["reading"]["new_tokens"] == 6 for cell in cells)
 
 
 def test_plan_names_the_file_it_wrote(workshop: Workshop) -> None:
@@ -225,7 +229,7 @@ def test_show_tells_how_far_a_drafter_s_confidence_is_from_what_came_true(worksh
 def test_list_counts_what_is_there(workshop: Workshop) -> None:
     facts = workshop.facts("list")
     counts = {name: len(rows) for name, rows in facts.items() if name not in ("store", "plans")}
-    assert counts == {"devices": 1, "models": 2, "surfaces": 2, "traces": 1}
+    assert counts == {"devices": 1, "models": 2, "surfaces": 4, "traces": 1}
     assert {plan["target"] for plan in facts["plans"]} == {"target"}
 
 

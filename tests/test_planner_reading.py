@@ -23,7 +23,7 @@ from spectune.planner.policies import (
 )
 from spectune.planner.pricing.cost import Cell
 from spectune.planner.pricing.reading import ReadingCosts, reading_costs, reading_ms
-from spectune.planner.reasons.explain import explain_cell
+from spectune.planner.reasons.explain import explain_cell, explain_plan
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
@@ -167,6 +167,8 @@ def test_it_comes_back_with_its_plan_and_is_said() -> None:
     plan = solved(measured(30.0), 64)
     assert plan_from_json(plan_to_json(plan)) == plan
     (cell,) = plan.cells
+    assert "the fastest for answers of 64 new tokens, whose prompts are read first" in explain_plan(plan)
+    assert solved(measured(30.0)).new_tokens is None
     said = "\n".join(explain_cell(cell))
     assert "requests of 18 tokens read and 64 new ones" in said
     (open_,) = solved(measured(30.0)).cells
@@ -177,6 +179,8 @@ def test_it_comes_back_with_its_plan_and_is_said() -> None:
 def test_without_a_reading_nothing_is_told_of_it() -> None:
     (cell,) = solved(replace(measured(30.0), readings={}), 8).cells
     assert cell.reading is None and cell.drafter == "small"
+    (note,) = solved(replace(measured(30.0), readings={}), 8).provenance.notes
+    assert note.startswith("reading prompts was not timed of small, so")
     only_target = {TARGET.key: measured(30.0).readings[TARGET.key]}
     (cell,) = solved(replace(measured(30.0), readings=only_target), 8).cells
     assert cell.reading is None and cell.drafter == "small"

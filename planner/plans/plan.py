@@ -248,6 +248,11 @@ class Plan:
         return next((each.regime for each in self.provenance.surfaces if each.role == "verify"), "eager")
 
     @property
+    def new_tokens(self) -> int | None:
+        """Of an answer, where the plan was chosen by whole requests; None where by decoding alone."""
+        return next((each.reading.new_tokens for each in self.cells if each.reading is not None), None)
+
+    @property
     def is_lossy(self) -> bool:
         """Whether any cell decodes to another text than the target's own."""
         return any(cell.is_lossy for cell in self.cells)

@@ -21,6 +21,8 @@ def explain_plan(plan: Plan) -> list[str]:
     lines = [heading(plan)]
     if plan.bound is not None:
         lines.append(f"the fastest that keeps {plan.bound}")
+    if plan.new_tokens is not None:
+        lines.append(f"the fastest for answers of {plan.new_tokens:,} new tokens, whose prompts are read first")
     facts = [cell_facts(cell) for cell in plan.cells]
     for block in (_table(facts, plan), _ends(plan), _published(plan)):
         lines += ["", *block] if block else []

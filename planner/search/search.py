@@ -105,7 +105,7 @@ def solve(
         workload=inputs.workload,
         temperature=inputs.temperature,
         cells=tuple(one.near[taken[one.place]] for one in outcomes),
-        provenance=_provenance(inputs, outcomes, created=created, spectune=spectune, seed=wanted.seed),
+        provenance=_provenance(inputs, outcomes, wanted, created=created, spectune=spectune),
         bound=wanted.bound,
         hysteresis=HYSTERESIS,
     )
@@ -166,7 +166,7 @@ def _groups(cells: Sequence[Cell], parts: int) -> list[tuple[Cell, ...]]:
 
 
 def _provenance(
-    inputs: PlanInputs, outcomes: list[SolvedCell], *, created: str, spectune: str, seed: int
+    inputs: PlanInputs, outcomes: list[SolvedCell], options: SearchOptions, *, created: str, spectune: str
 ) -> Provenance:
     surfaces = [inputs.verify, *(surface for drafter in inputs.drafters for surface in drafter.surfaces)]
     return Provenance(
@@ -175,13 +175,14 @@ def _provenance(
         surfaces=tuple(surface_source(surface) for surface in surfaces),
         traces=tuple(trace_source(drafter.name, drafter.trace) for drafter in inputs.drafters),
         texts=len(inputs.texts),
-        seed=seed,
+        seed=options.seed,
         candidates=sum(one.priced for one in outcomes),
         pruned=sum(one.pruned for one in outcomes),
         censored=tuple(gone for one in outcomes for gone in one.left_out),
         notes=(
             *inputs.notes,
             *_notes(surfaces),
+            *(_notes_of_reading(inputs) if options.new_tokens is not None else ()),
             *_notes_of_failures(inputs.verify, {one.place for one in outcomes}),
             *(note for one in outcomes for note in one.notes),
         ),
@@ -194,6 +195,14 @@ def _notes(surfaces: list[LatencySurface]) -> tuple[str, ...]:
         for surface in surfaces
         if known_error(surface) is None
     )
+
+
+def _notes_of_reading(inputs: PlanInputs) -> tuple[str, ...]:
+    """Return of whom reading prompts was not timed, so that nothing of it counts."""
+    untimed = [drafter.name for drafter in inputs.drafters if drafter.model.key not in inputs.readings]
+    if not untimed:
+        return ()
+    return (f"reading prompts was not timed of {', '.join(untimed)}, so theirs is not counted; profile them again",)
 
 
 def _notes_of_failures(verify: LatencySurface, places: Collection[Place]) -> tuple[str, ...]:

@@ -148,6 +148,7 @@ def _facts(contents: Contents, row: PlanRow, plan: Plan) -> dict[str, Html | str
         "Sampling": sampling(row.temperature),
         "Number format": plan.dtype,
         "Latency bound": NONE if plan.bound is None else str(plan.bound),
+        "Answers": NONE if plan.new_tokens is None else f"{plan.new_tokens:,} new tokens",
         "Drafters": ", ".join(name for name, _ in plan.drafters) or NONE,
         "Surfaces": "; ".join(sorted(regimes)) or NONE,
         "Cells timed": f"{sum(each.measurements for each in origin.surfaces):,}",

@@ -90,6 +90,7 @@ def _facts(contents: Contents, links: Links, row: PlanRow, plan: Plan) -> Iterat
     yield "Number format", plan.dtype
     yield "Drafters", ", ".join(name for name, _ in plan.drafters)
     yield "Latency bound", None if plan.bound is None else str(plan.bound)
+    yield "Answers", None if plan.new_tokens is None else f"{plan.new_tokens:,} new tokens behind prompts that are read"
     yield "Made", moment(row.created)
     yield "Content hash", tag("code", row.content_hash[:16])
 
