@@ -204,7 +204,8 @@ class Decoder:
         faults, left = tuple(self._faults), self._left
         self._faults.clear()
         self._left = 0
-        is_behind, self._behind = self._behind > 0, max(0, self._behind - 1)
+        is_behind = self._drafting.has_read_late(setup, done.draft) or self._behind > 0
+        self._behind = max(0, self._behind - 1)
         self._watch.mark(DONE)
         round_ms = self._watch.ms(BEGUN, DONE)
         draft_ms = min(done.draft_ms, round_ms)

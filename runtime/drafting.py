@@ -36,6 +36,7 @@ class Drafting:
         self._vocabulary, self._faults, self._absent = vocabulary, faults, absent or {}
         self._failures = dict.fromkeys(drafters, 0)  # in a row
         self._latest: RoundSetup | None = None  # of the last round
+        self._late: set[str] = set()  # who has prompts to read before it drafts again
 
     @property
     def is_faultless(self) -> bool:
@@ -85,6 +86,14 @@ class Drafting:
             if failures < MOST_FAULTS:
                 self._failures[name] = 0
 
+    def has_read_late(self, setup: RoundSetup, draft: DraftBatch) -> bool:
+        """Return whether whoever drafted in a round had prompts to read first; they are read now."""
+        name = setup.drafter
+        if name not in self._late or not draft.widths:
+            return False
+        self._late.discard(name)
+        return True
+
     def read_along(self, reading: Reading) -> None:
         """Let whoever drafts now read as far in a prompt as the target has, where it can; others read it later."""
         tokens = reading.sequence.request.prompt[: reading.read]
@@ -111,7 +120,9 @@ class Drafting:
                 drafter.move(reading.slot, slot)
             if self._reads_at_once(name):
                 drafter.read_along(slot, reading.sequence.tokens[:-1], held)
-            elif not held:
+                return
+            self._late.add(name)
+            if not held:
                 drafter.read_along(slot, (), 0)
 
         self.keep_up(take)

@@ -31,7 +31,7 @@ class Round:
     faults: tuple[Fault, ...] = ()  # what went wrong; the output is right all the same
     lossy: tuple[int, ...] = ()  # of a lossy round, tokens per sequence among the kept that are not the target's own
     gates: tuple[Gates, ...] = ()  # of a lossy round, what its rule met along each sequence's chain
-    is_behind: bool = False  # whether its time may hold the reading of a prompt, which a device did before it
+    is_behind: bool = False  # whether its time may hold the reading of a prompt, by a device before it or its drafter
     draft_ms: float = 0.0  # drafting, the growing of trees included
     verify_ms: float = 0.0  # the target's forward, on a GPU with the drawing behind it
     round_ms: float = 0.0  # everything, by the host's clock: from the beginning of the step to its end

@@ -24,6 +24,7 @@ from spectune.planner.policies import (
 from spectune.planner.pricing.cost import Cell
 from spectune.planner.pricing.reading import ReadingCosts, reading_costs, reading_ms
 from spectune.planner.reasons.explain import explain_cell, explain_plan
+from spectune.planner.replay.shortened import shortened
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
@@ -35,6 +36,8 @@ from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inp
 
 CELL = Cell(batch=3, context=50)
 LANGUAGE = Language(7)
+PAIRS = texts(LANGUAGE, 6, lambda text: 20 + text)
+WHOLE = 40  # new tokens; no recorded text is longer
 
 
 def read_by(key: str, times: dict[int, float], failed: tuple[int, ...] = ()) -> LatencySurface:
@@ -48,7 +51,7 @@ def read_by(key: str, times: dict[int, float], failed: tuple[int, ...] = ()) -> 
 @cache
 def measured(drafter_ms: float) -> PlanInputs:
     """A skilled drafter that reads 50 tokens in so many milliseconds, its target in 20."""
-    trace = record(SkilledDrafter(LANGUAGE, 0.95), texts(LANGUAGE, 6, lambda text: 20 + text), every_node(3, 3))
+    trace = record(SkilledDrafter(LANGUAGE, 0.95), PAIRS, every_node(3, 3))
     own = {TARGET.key: read_by(TARGET.key, {50: 20.0}), trace.drafter: read_by(trace.drafter, {50: drafter_ms})}
     return replace(inputs(trace), readings=own)
 
@@ -99,13 +102,13 @@ def test_a_drafter_that_reads_for_long_drafts_for_long_answers_alone() -> None:
     assert short.drafter != "small"
     assert long.policy == open_.policy
     assert long.prediction.tokens_per_s == pytest.approx(open_.prediction.tokens_per_s)  # decoding alone is promised
-    assert all(cell.plain.tokens_per_s == open_.plain.tokens_per_s for cell in (short, long))
+    assert long.plain == open_.plain
 
 
 def test_a_drafter_that_reads_at_once_is_chosen_as_without() -> None:
-    (open_,), (short,) = (solved(measured(1e-6), count).cells for count in (None, 8))
-    assert (short.policy, short.drafter) == (open_.policy, open_.drafter)
-    assert short.prediction.tokens_per_s == pytest.approx(open_.prediction.tokens_per_s)
+    (open_,), (told,) = (solved(measured(1e-6), count).cells for count in (None, WHOLE))
+    assert (told.policy, told.drafter) == (open_.policy, open_.drafter)
+    assert told.prediction.tokens_per_s == pytest.approx(open_.prediction.tokens_per_s)
 
 
 def test_from_where_it_pays_requests_are_as_fast_as_plain_ones() -> None:
@@ -134,13 +137,13 @@ def test_what_gains_nothing_never_pays() -> None:
 
 
 def test_alternatives_are_told_as_the_choice_was_made() -> None:
-    (open_,), (cell,) = (solved(measured(20.0), count).cells for count in (None, 20))
+    (open_,), (cell,) = (solved(measured(20.0), count).cells for count in (None, WHOLE))
     before, after = ({(o.policy, o.drafter): o.tokens_per_s for o in each.alternatives} for each in (open_, cell))
     shared = [key for key in before if key in after]
     assert {drafter for _, drafter in shared} >= {"small", "lookup"}
     for policy, drafter in shared:
         read_ms = 1000.0 / after[policy, drafter] - 1000.0 / before[policy, drafter]
-        assert read_ms == pytest.approx(0.0 if drafter in (None, "lookup") else 20.0 * 40 / 50 / 19)
+        assert read_ms == pytest.approx(0.0 if drafter in (None, "lookup") else 20.0 * 30 / 50 / 39)
 
 
 def test_nothing_in_the_outlook_loses_to_what_the_plan_did_not_choose() -> None:
@@ -179,11 +182,29 @@ def test_it_comes_back_with_its_plan_and_is_said() -> None:
 def test_without_a_reading_nothing_is_told_of_it() -> None:
     (cell,) = solved(replace(measured(30.0), readings={}), 8).cells
     assert cell.reading is None and cell.drafter == "small"
-    (note,) = solved(replace(measured(30.0), readings={}), 8).provenance.notes
+    (note,) = (n for n in solved(replace(measured(30.0), readings={}), 8).provenance.notes if "reading" in n)
     assert note.startswith("reading prompts was not timed of small, so")
     only_target = {TARGET.key: measured(30.0).readings[TARGET.key]}
     (cell,) = solved(replace(measured(30.0), readings=only_target), 8).cells
     assert cell.reading is None and cell.drafter == "small"
+
+
+@pytest.mark.parametrize("new_tokens", [2, 3, 9, 22, 24, 100])
+def test_short_answers_are_what_would_be_recorded_along_them(new_tokens: int) -> None:
+    cut = [(prompt, text[:new_tokens]) for prompt, text in PAIRS]
+    found = shortened(measured(5.0), new_tokens)
+    assert found.drafters[0].trace == record(SkilledDrafter(LANGUAGE, 0.95), cut, every_node(3, 3))
+    assert [(text.prompt, text.continuation) for text in found.texts] == cut
+
+
+def test_a_plan_of_short_answers_replays_short_answers_and_says_where_it_cannot() -> None:
+    plan = solved(measured(1e-6), 4)
+    (cell,), (open_,) = plan.cells, solved(measured(1e-6)).cells
+    assert cell.prediction.tokens_per_round <= 3.0  # the first token comes with the prompt
+    assert open_.prediction.tokens_per_round > 3.0
+    assert plan.provenance.notes == ()
+    (note,) = solved(measured(1e-6), WHOLE).provenance.notes
+    assert note.startswith(f"answers of {WHOLE} tokens are planned on texts of at most 25; profile with")
 
 
 @pytest.mark.parametrize("wrong", [{"prompt_tokens": 0}, {"drafter_ms": -1.0}, {"target_ms": float("inf")}])

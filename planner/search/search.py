@@ -20,6 +20,7 @@ from ..pricing.cost import Cell, Floats
 from ..pricing.estimate import resampling_weights
 from ..published.prices import price_published
 from ..replay.rehearsal import Rehearsal
+from ..replay.shortened import shortened
 from ..stacks.forecast import stack_forecast
 from ..stacks.search import StackSearch
 from .choice import Beside, ballot_of, planned_cell
@@ -93,7 +94,8 @@ def solve(
     """
     wanted = options or SearchOptions()
     groups = _groups(cells, parts)
-    solved = partial(solve_cells, inputs, wanted, studies or studies_in_memory(wanted.seed))
+    played = inputs if wanted.new_tokens is None else shortened(inputs, wanted.new_tokens)
+    solved = partial(solve_cells, played, wanted, studies or studies_in_memory(wanted.seed))
     found = {one.place: one for group in spread(solved, groups) for one in group}
     outcomes = [found[cell.batch, cell.context] for cell in cells]  # whatever the groups were
     taken = agreed({one.place: one.ways for one in outcomes})
@@ -182,7 +184,7 @@ def _provenance(
         notes=(
             *inputs.notes,
             *_notes(surfaces),
-            *(_notes_of_reading(inputs) if options.new_tokens is not None else ()),
+            *(() if options.new_tokens is None else _notes_of_answers(inputs, options.new_tokens)),
             *_notes_of_failures(inputs.verify, {one.place for one in outcomes}),
             *(note for one in outcomes for note in one.notes),
         ),
@@ -197,12 +199,21 @@ def _notes(surfaces: list[LatencySurface]) -> tuple[str, ...]:
     )
 
 
-def _notes_of_reading(inputs: PlanInputs) -> tuple[str, ...]:
-    """Return of whom reading prompts was not timed, so that nothing of it counts."""
+def _notes_of_answers(inputs: PlanInputs, new_tokens: int) -> tuple[str, ...]:
+    """Return whose reading of prompts was not timed, so that nothing of it counts, and how long texts really are."""
     untimed = [drafter.name for drafter in inputs.drafters if drafter.model.key not in inputs.readings]
-    if not untimed:
-        return ()
-    return (f"reading prompts was not timed of {', '.join(untimed)}, so theirs is not counted; profile them again",)
+    longest = max(len(text.continuation) for text in inputs.texts)
+    notes = []
+    if untimed:
+        notes.append(
+            f"reading prompts was not timed of {', '.join(untimed)}, so theirs is not counted; profile them again"
+        )
+    if longest < new_tokens:
+        notes.append(
+            f"answers of {new_tokens} tokens are planned on texts of at most {longest}; profile with --max-new-tokens "
+            f"{new_tokens}"
+        )
+    return tuple(notes)
 
 
 def _notes_of_failures(verify: LatencySurface, places: Collection[Place]) -> tuple[str, ...]:

@@ -1,0 +1,68 @@
+"""Recorded texts as answers of fewer tokens: what their last rounds waste is then replayed, not guessed.
+
+A round that would keep more tokens than an answer has left keeps the rest. The shorter the answers, the more of such
+rounds there are, and the more they cost a policy that keeps many tokens at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
+from ..inputs import PlanInputs
+from .recorded import Text
+
+
+def shortened(inputs: PlanInputs, new_tokens: int) -> PlanInputs:
+    """Return what a plan is computed from with answers of at most so many tokens; longer ones than recorded stay so.
+
+    Args:
+        inputs: as they were recorded.
+        new_tokens: of an answer, 2 or more.
+    """
+    if all(len(text.continuation) <= new_tokens for text in inputs.texts):
+        return inputs
+    texts = tuple(Text(prompt=text.prompt, continuation=text.continuation[:new_tokens]) for text in inputs.texts)
+    drafters = tuple(replace(drafter, trace=_cut(drafter.trace, new_tokens)) for drafter in inputs.drafters)
+    return replace(inputs, texts=texts, drafters=drafters)
+
+
+def _cut(trace: AcceptanceTrace, new_tokens: int) -> AcceptanceTrace:
+    return replace(trace, prompts=tuple(_cut_text(prompt, new_tokens) for prompt in trace.prompts))
+
+
+def _cut_text(prompt: PromptTrace, new_tokens: int) -> PromptTrace:
+    """Return the first positions of a text; behind the new end the target says nothing, so nothing there is right."""
+    positions = min(prompt.positions, new_tokens - 1)
+    expansions = int(prompt.offsets[positions])
+    parent, hit_rank = prompt.parent[:expansions], prompt.hit_rank[:expansions].copy()
+    at = np.repeat(np.arange(positions), np.diff(prompt.offsets[: positions + 1]))
+    hit_rank[at + _depths(parent, prompt.offsets[at]) >= positions] = MISS
+    return PromptTrace(
+        prompt=prompt.prompt,
+        continuation=prompt.continuation[: positions + 1],
+        next_rank=prompt.next_rank[:positions],
+        offsets=prompt.offsets[: positions + 1],
+        parent=parent,
+        rank=prompt.rank[:expansions],
+        log_probs=prompt.log_probs[:expansions],
+        hit_rank=hit_rank,
+    )
+
+
+def _depths(parent: NDArray[np.int16], starts: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return how many nodes stand above each expansion; the root has none.
+
+    Args:
+        parent: (E,), index within the position; -1 for the root.
+        starts: (E,), each position's first expansion.
+    """
+    depths, above = np.zeros(len(parent), dtype=np.int64), starts + parent
+    while True:
+        deeper = np.where(parent >= 0, depths[above] + 1, 0)
+        if np.array_equal(deeper, depths):
+            return depths
+        depths = deeper
