@@ -99,13 +99,9 @@ def main() -> None:
         f"{row['way']}, batch {row['batch']}, {row['new_tokens']} tokens: speed-up within {WITHIN:.0%}": within(row)
         for row in rows
     }
-    checks |= {
-        f"batch {row['batch']}, {row['new_tokens']} tokens: the plan for them reaches {BEST} of the best": row[
-            "of_best"
-        ]
-        >= BEST
-        for row in plans
-    }
+    for row in plans:
+        name = f"batch {row['batch']}, {row['new_tokens']} tokens: the plan for them reaches {BEST} of the best"
+        checks[name] = row["of_best"] >= BEST
     for name, holds in checks.items():
         print(f"{'ok  ' if holds else 'MISS'} {name}")
     result = {

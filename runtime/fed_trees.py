@@ -12,7 +12,7 @@ import torch
 from ..planner.growth.draft import ROOT_TOKEN, DraftBatch
 from .faults import require_sound
 from .kernels.trees import place, whole
-from .layout import Bools, Ints, Masks, ancestors, chain_sight, lay_out, widened
+from .layout import Bools, Ints, Masks, ancestors, lay_out, widened
 from .models.forward import ForwardInput
 from .requests import Request, Sequence
 from .sampling import tree_paths
@@ -33,8 +33,7 @@ def prepare(dtype: torch.dtype, device: torch.device) -> None:
     draft = DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=np.array([2]), widths=())
     require_sound(draft, 1, vocabulary=1, most=2)
     masks = Masks(dtype, device)
-    for visible in (ALONE, chain_sight(1)):  # what cannot be written is another kind of array to a compiler
-        masks.mask([0], visible, 1)
+    masks.prepare()
     FedTrees([Sequence(Request(prompt=(0,), max_new_tokens=1), 0)], draft, 2).laid_out(masks)
 
 

@@ -47,6 +47,11 @@ class Masks:
         self._written = torch.int16 if kind.itemsize == 2 else kind  # numpy knows no bf16, but its bits
         self._open, self._shut = torch.tensor([0.0, -torch.inf], dtype=kind).view(self._written).numpy()
 
+    def prepare(self) -> None:
+        """Load what writes masks, so that no round waits for a compiler; what is read-only is another kind to it."""
+        for visible in (np.ones((1, 1, 1), dtype=np.bool_), chain_sight(1)):
+            self.mask([0], visible, 1)
+
     def mask(self, contexts: Sequence[int], visible: Bools, seen: int) -> torch.Tensor:
         """Return (batch, n, seen): 0 on the context and the visible nodes, -inf elsewhere; valid until the next."""
         shape = len(contexts), visible.shape[1], seen

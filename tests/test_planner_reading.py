@@ -27,6 +27,8 @@ from spectune.planner.reasons.explain import explain_cell, explain_plan
 from spectune.planner.replay.shortened import shortened
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.price import price
+from spectune.planner.search.restricted import prices
 from spectune.planner.search.search import solve
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.role import READ
@@ -205,6 +207,17 @@ def test_a_plan_of_short_answers_replays_short_answers_and_says_where_it_cannot(
     assert plan.provenance.notes == ()
     (note,) = solved(measured(1e-6), WHOLE).provenance.notes
     assert note.startswith(f"answers of {WHOLE} tokens are planned on texts of at most 25; profile with")
+
+
+@pytest.mark.parametrize("new_tokens", [None, 9])
+def test_engines_prices_are_of_answers_as_short(new_tokens: int | None) -> None:
+    found, chain = measured(20.0), (ChainPolicy(length=3), "small")
+    found_price = prices(found, [CELL], [chain], None, new_tokens)[chain][CELL.batch, CELL.context]
+    played = shortened(found, new_tokens)
+    decoding = price(played, CELL, *chain).tokens_per_s
+    share_ms = reading_costs(found, CELL, new_tokens).share_ms(*chain)
+    assert (share_ms > 0.0) == (new_tokens is not None)
+    assert found_price.tokens_per_s == pytest.approx(1000.0 / (1000.0 / decoding + share_ms))
 
 
 @pytest.mark.parametrize("wrong", [{"prompt_tokens": 0}, {"drafter_ms": -1.0}, {"target_ms": float("inf")}])

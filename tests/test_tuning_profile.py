@@ -15,33 +15,19 @@ from spectune.db import open_store
 from spectune.errors import RequestError
 from spectune.profiler.device import detect
 from spectune.profiler.latency import Interrupted
-from spectune.profiler.prompts import Prompt
 from spectune.tuning.family import identify_all
 from spectune.tuning.profile import Profile, profile, request_key
 from spectune.tuning.recording.recipe import recipe_of
-from spectune.tuning.request import Models, ProfileRequest
+from spectune.tuning.request import ProfileRequest
 
-from .tiny_family import save_model
+from .tiny_family import quick_request, save_model
 
 Progress = Callable[[str, float], None]
 
 
 @pytest.fixture(scope="module")
 def request_(tmp_path_factory: pytest.TempPathFactory) -> ProfileRequest:
-    folder = tmp_path_factory.mktemp("family")
-    save_model(folder / "target", layers=2, seed=1)
-    save_model(folder / "small", layers=1, seed=2)
-    return ProfileRequest(
-        models=Models(target=folder / "target", drafters={"small": folder / "small"}),
-        prompts=[Prompt(text=f"def f{place}(x): return {place}") for place in range(3)],
-        dtype="float32",
-        batches=(1,),
-        max_new_tokens=8,
-        max_prompt_tokens=8,
-        budget_s=4.0,
-        held_out=4,
-        record="quick",
-    )
+    return quick_request(tmp_path_factory.mktemp("family"))
 
 
 def stop_at(step: str, after: int = 1) -> Progress:

@@ -12,23 +12,22 @@ import pytest
 from spectune.db import open_store
 from spectune.errors import RequestError
 from spectune.profiler.device import detect
-from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.model import ModelIdentity
 from spectune.profiler.records.role import READ
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.tuning.inputs import inputs_from_store, inputs_of
+from spectune.tuning.inputs import inputs_from_store, inputs_of, readings_of
 from spectune.tuning.latency_profile import LatencyRequest
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.reading import REPEATS, measure_reading
 from spectune.tuning.profile import profile
-from spectune.tuning.request import Identities, Models, PlanRequest, ProfileRequest
+from spectune.tuning.request import Identities, PlanRequest, ProfileRequest
 
 from .synthetic import model
 from .tiny_blocks import block_weights, tiny_block
 from .tiny_exits import exit_weights, tiny_exit
-from .tiny_family import save_model
+from .tiny_family import quick_request
 from .tiny_heads import head_weights, tiny_head
 from .tiny_models import perturbed, tiny_llama
 from .tiny_recycling import tiny_recycling
@@ -102,6 +101,18 @@ def test_a_length_that_memory_does_not_hold_is_a_failure_and_no_longer_one_is_tr
     ]
 
 
+def test_a_cache_that_memory_does_not_hold_costs_its_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("spectune.tuning.measuring.reading.model_drafter", fails)
+    family = Family(target=TARGET, drafters={"model": DRAFTERS["model"]})
+    target, drafter = timed(family, identities(["model"]), (20, 40))
+    assert [cell.tokens for cell in target.measurements] == [20, 40]
+    assert [cell.failure for cell in drafter.measurements] == ["RuntimeError: out of memory"]
+    assert set(readings_of([target, drafter])) == {model("large").key}
+
+
 def test_positions_that_a_model_has_not_are_not_read() -> None:
     short = LeanModel(perturbed(LLAMA, 0.2))
     short.longest_context = 50
@@ -111,20 +122,7 @@ def test_positions_that_a_model_has_not_are_not_read() -> None:
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> ProfileRequest:
-    folder = tmp_path_factory.mktemp("family")
-    save_model(folder / "target", layers=2, seed=1)
-    save_model(folder / "small", layers=1, seed=2)
-    return ProfileRequest(
-        models=Models(target=folder / "target", drafters={"small": folder / "small"}),
-        prompts=[Prompt(text=f"def f{place}(x): return {place}") for place in range(3)],
-        dtype="float32",
-        batches=(1,),
-        max_new_tokens=8,
-        max_prompt_tokens=8,
-        budget_s=4.0,
-        held_out=4,
-        record="quick",
-    )
+    return quick_request(tmp_path_factory.mktemp("family"))
 
 
 def test_a_profile_keeps_it_and_a_plan_from_the_store_finds_it(asked: ProfileRequest, tmp_path: Path) -> None:

@@ -7,6 +7,9 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from spectune.profiler.prompts import Prompt
+from spectune.tuning.request import Models, ProfileRequest
+
 from .tiny_models import tiny_llama
 
 END = "<end>"
@@ -30,3 +33,20 @@ def save_model(folder: Path, *, layers: int, seed: int, text: str = "def main():
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def quick_request(folder: Path) -> ProfileRequest:
+    """Write a target and a drafter into a folder and return how to profile them in a few seconds."""
+    save_model(folder / "target", layers=2, seed=1)
+    save_model(folder / "small", layers=1, seed=2)
+    return ProfileRequest(
+        models=Models(target=folder / "target", drafters={"small": folder / "small"}),
+        prompts=[Prompt(text=f"def f{place}(x): return {place}") for place in range(3)],
+        dtype="float32",
+        batches=(1,),
+        max_new_tokens=8,
+        max_prompt_tokens=8,
+        budget_s=4.0,
+        held_out=4,
+        record="quick",
+    )

@@ -229,7 +229,7 @@ def _solved(plan: Plan, inputs: PlanInputs, able: list[Staged]) -> Rates:
     wanted = {(cell.batch, cell.context): (cell.policy, cell.drafter) for cell in plan.cells}
     cells = [cell for cell in cells_of(sorted(batches), sorted(contexts)) if (cell.batch, cell.context) in wanted]
     staged = list(dict.fromkeys([PLAIN, *able, *wanted.values()]))
-    found = prices(inputs, cells, staged, plan.bound)
+    found = prices(inputs, cells, staged, plan.bound, plan.new_tokens)
     known: dict[Staged, dict[Place, float]] = {}
     for one, by_place in found.items():
         known[one] = {

@@ -121,12 +121,7 @@ def profile(
             samples=samples,
             regime=surfaces[0].regime,
         )
-        readings = kept_or_made(
-            journal,
-            "reading",
-            tuple[LatencySurface, ...],
-            lambda: _readings(request, family, identities, domains[0].contexts, device, progress),
-        )
+        readings = _readings(request, family, identities, domains[0].contexts, device, journal, progress)
         for surface in readings:
             store.add_measurements(SurfaceKey.of(surface), surface.measurements)
         journal.finish(overhead=overhead, traces=recorded.traces, pairwise=recorded.pairwise)
@@ -153,18 +148,17 @@ def _readings(
     identities: Identities,
     contexts: Sequence[int],
     device: Device,
+    journal: Parts,
     progress: Progress,
 ) -> tuple[LatencySurface, ...]:
+    def made() -> tuple[LatencySurface, ...]:
+        share_s, seed = READING_SHARE * request.budget_s, request.seed
+        return measure_reading(
+            family, identities, contexts, device=device, dtype=request.dtype, budget_s=share_s, seed=seed
+        )
+
     progress("reading prompts", 0.0)
-    return measure_reading(
-        family,
-        identities,
-        contexts,
-        device=device,
-        dtype=request.dtype,
-        budget_s=READING_SHARE * request.budget_s,
-        seed=request.seed,
-    )
+    return kept_or_made(journal, "reading", tuple[LatencySurface, ...], made)
 
 
 def request_key(

@@ -16,14 +16,14 @@ from ..inputs import PlanInputs
 from .recorded import Text
 
 
-def shortened(inputs: PlanInputs, new_tokens: int) -> PlanInputs:
+def shortened(inputs: PlanInputs, new_tokens: int | None) -> PlanInputs:
     """Return what a plan is computed from with answers of at most so many tokens; longer ones than recorded stay so.
 
     Args:
         inputs: as they were recorded.
-        new_tokens: of an answer, 2 or more.
+        new_tokens: of an answer, 2 or more; None: as it was recorded.
     """
-    if all(len(text.continuation) <= new_tokens for text in inputs.texts):
+    if new_tokens is None or all(len(text.continuation) <= new_tokens for text in inputs.texts):
         return inputs
     texts = tuple(Text(prompt=text.prompt, continuation=text.continuation[:new_tokens]) for text in inputs.texts)
     drafters = tuple(replace(drafter, trace=_cut(drafter.trace, new_tokens)) for drafter in inputs.drafters)

@@ -22,9 +22,11 @@ from ..policies import (
     TreePolicy,
 )
 from ..pricing.cost import Cell, cell_costs
+from ..pricing.reading import reading_costs
 from ..replay.acceptance import PositionResults, confident_chain_results, eagle2_results
 from ..replay.rehearsal import Rehearsal
 from ..replay.replay import replay_results
+from ..replay.shortened import shortened
 from ..stacks.search import StackSearch
 from ..text.lookup import Occurrence
 from ..text.results import lookup_results, suffix_tree_results
@@ -48,7 +50,11 @@ class Price:
 
 
 def prices(
-    inputs: PlanInputs, cells: Sequence[Cell], staged: Sequence[Staged], bound: LatencyBound | None = None
+    inputs: PlanInputs,
+    cells: Sequence[Cell],
+    staged: Sequence[Staged],
+    bound: LatencyBound | None = None,
+    new_tokens: int | None = None,
 ) -> dict[Staged, dict[Place, Price]]:
     """Return the prices of policies by cell; none where a policy cannot be priced there, with the reason unsaid.
 
@@ -57,13 +63,14 @@ def prices(
         cells: from `cells_of`.
         staged: policies with their drafters: None for plain decoding, LOOKUP where the text drafts.
         bound: of the latency.
+        new_tokens: of an answer, where whole requests are priced; None for decoding alone.
 
     Raises:
         PlanError: the inputs have no such drafter, or fewer texts than slots.
         MeasurementError: a batch was not measured.
     """
-    rehearsal = Rehearsal(inputs)
-    contests = {(cell.batch, cell.context): _contest(inputs, cell, bound) for cell in cells}
+    rehearsal = Rehearsal(shortened(inputs, new_tokens))
+    contests = {(cell.batch, cell.context): _contest(rehearsal.inputs, cell, bound, new_tokens) for cell in cells}
     found: dict[Staged, dict[Place, Price]] = {one: {} for one in staged}
     for one, results in _results(rehearsal, staged):
         replays = {batch: replay_results(results, rehearsal.rows, batch) for batch in {cell.batch for cell in cells}}
@@ -80,11 +87,17 @@ def prices(
     return found
 
 
-def _contest(inputs: PlanInputs, cell: Cell, bound: LatencyBound | None) -> Contest:
+def _contest(inputs: PlanInputs, cell: Cell, bound: LatencyBound | None, new_tokens: int | None) -> Contest:
     drafts = {drafter.name: drafter.surface for drafter in inputs.drafters}
     kind = inputs.device.kind
     costs = cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs), kind)
-    return Contest(costs=costs, texts=len(inputs.texts), needs_bytes=lambda policy, drafter: None, bound=bound)
+    return Contest(
+        costs=costs,
+        texts=len(inputs.texts),
+        needs_bytes=lambda policy, drafter: None,
+        reading=reading_costs(inputs, cell, new_tokens),
+        bound=bound,
+    )
 
 
 def _results(rehearsal: Rehearsal, staged: Sequence[Staged]) -> Iterator[tuple[Staged, PositionResults]]:

@@ -94,7 +94,7 @@ def solve(
     """
     wanted = options or SearchOptions()
     groups = _groups(cells, parts)
-    played = inputs if wanted.new_tokens is None else shortened(inputs, wanted.new_tokens)
+    played = shortened(inputs, wanted.new_tokens)
     solved = partial(solve_cells, played, wanted, studies or studies_in_memory(wanted.seed))
     found = {one.place: one for group in spread(solved, groups) for one in group}
     outcomes = [found[cell.batch, cell.context] for cell in cells]  # whatever the groups were

@@ -15,7 +15,7 @@ from ...planner.growth.grow import Children, grow
 from ...planner.policies import Eagle2Policy
 from ..growth.draft import children_of
 from ..kernels.trees import descend
-from ..layout import Bools, Ints, Masks, chain_sight
+from ..layout import Bools, Ints, Masks
 from ..requests import Request, Sequence, are_greedy
 from ..sampling import draft_scores, processed, with_noise
 
@@ -30,9 +30,7 @@ def prepare(dtype: torch.dtype) -> None:
     Args:
         dtype: of the drafter's masks.
     """
-    masks = Masks(dtype, torch.device("cpu"))
-    for visible in (np.ones((1, 1, 1), dtype=np.bool_), chain_sight(1)):  # written to or not: two kinds to a compiler
-        masks.mask([0], visible, 1)
+    Masks(dtype, torch.device("cpu")).prepare()
     grow(Eagle2Policy(verify_tokens=3, depth=1, top_k=1), _Sameness(), 1)
 
 

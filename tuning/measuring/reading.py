@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -55,15 +56,15 @@ def measure_reading(
         seed: of the prompts.
     """
     wanted = sorted(set(lengths))
-    readers = [_Reader(identities.target.key, family.target, _by_target(family.target, wanted[-1]))]
+    target, longest = family.target, wanted[-1]
+    readers = [_Reader(identities.target.key, target, partial(_by_target, target, longest))]
     for name, model in family.drafters.items():
-        read = _by_drafter(model, family.target, wanted[-1])
-        readers.append(_Reader(identities.drafters[name].key, model, read))
+        readers.append(_Reader(identities.drafters[name].key, model, partial(_by_drafter, model, target, longest)))
     allowed_ms = 1000.0 * budget_s / (len(readers) * len(wanted))
     drawn = np.random.default_rng(seed)
     for tokens in wanted:
         able = [reader for reader in readers if reader.may_read(tokens, allowed_ms)]
-        prompt = drawn.integers(0, family.target.vocabulary, tokens).tolist()
+        prompt = drawn.integers(0, target.vocabulary, tokens).tolist()
         for _ in range(1 + REPEATS):
             for reader in able:
                 reader.take_turn(prompt, allowed_ms)
@@ -71,10 +72,11 @@ def measure_reading(
 
 
 class _Reader:
-    """A model that reads prompts, and what that took."""
+    """A model that reads prompts, and what that took; what it reads into is made by its first turn."""
 
-    def __init__(self, key: str, model: CausalModel, read: Read) -> None:
-        self._key, self._model, self._read = key, model, read
+    def __init__(self, key: str, model: CausalModel, make: Callable[[], Read]) -> None:
+        self._key, self._model, self._make = key, model, make
+        self._read: Read | None = None
         self._timed: dict[int, list[float]] = {}  # milliseconds by tokens, the first one first
         self._failed: dict[int, str] = {}
 
@@ -94,6 +96,7 @@ class _Reader:
         if len(prompt) in self._failed or (taken and sum(taken) > allowed_ms):
             return
         try:
+            self._read = self._read or self._make()
             start = time.perf_counter_ns()
             self._read(prompt)
             wait_for(self._model.device)
