@@ -107,14 +107,14 @@ def variety(size: DemoSize) -> dict[str, float]:
     request = ProfileRequest(
         models=models,
         prompts=evaluation_prompts()[: size.evaluation_prompts],
-        max_new_tokens=size.evaluation_tokens,
+        max_new_tokens=size.new_tokens,
     )
     target = load_family(models, dtype=EXACT_DTYPE, device="cpu").target
     outputs = continuations(target, requests_of(request, tokenizer))
     pieces: list[list[int]] = []
     for text in held_out_texts():
         ids = tokenizer(text)["input_ids"]
-        pieces.extend(ids[start : start + size.evaluation_tokens] for start in range(0, len(ids) - 128, 2048))
+        pieces.extend(ids[start : start + size.new_tokens] for start in range(0, len(ids) - 128, 2048))
     chosen = np.random.default_rng(0).permutation(len(pieces))[:200]
     return {"output": distinct_share(outputs), "corpus": distinct_share(pieces[i] for i in chosen)}
 

@@ -37,10 +37,9 @@ BATCHES = (1, 8)
 class DemoSize:
     """How much the demo measures; the defaults take three to four minutes on two cores."""
 
-    calibration_prompts: int = 16
+    calibration_prompts: int = 24
     evaluation_prompts: int = 32
-    calibration_tokens: int = 96
-    evaluation_tokens: int = 128
+    new_tokens: int = 128  # of both: the longer these models write, the more they repeat
     budget_s: float = 15.0  # for the latency cells
     repeats: int = 1  # of the side-by-side measurement; medians count
     temperature: float = 0.0
@@ -131,11 +130,11 @@ def _request(folder: Path, size: DemoSize) -> ProfileRequest:
         workload=WORKLOAD,
         temperature=size.temperature,
         batches=BATCHES,
-        max_new_tokens=size.calibration_tokens,
+        max_new_tokens=size.new_tokens,
         budget_s=size.budget_s,
     )
 
 
 def _evaluation(folder: Path, size: DemoSize) -> ProfileRequest:
     prompts = evaluation_prompts()[: size.evaluation_prompts]
-    return replace(_request(folder, size), prompts=prompts, max_new_tokens=size.evaluation_tokens, seed=1000)
+    return replace(_request(folder, size), prompts=prompts, seed=1000)

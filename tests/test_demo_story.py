@@ -26,7 +26,7 @@ from spectune.tuning.request import PlanRequest
 from .tiny_family import byte_tokenizer
 from .tiny_models import perturbed, tiny_llama
 
-SIZE = DemoSize(calibration_prompts=8, evaluation_prompts=10, calibration_tokens=12, evaluation_tokens=12, budget_s=8.0)
+SIZE = DemoSize(calibration_prompts=8, evaluation_prompts=10, new_tokens=12, budget_s=8.0)
 
 
 @dataclass(frozen=True)
