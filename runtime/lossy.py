@@ -13,10 +13,12 @@ from collections.abc import Collection
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..planner.lossy.fly import FlyRule, accepted_length, confirmed_mismatches
+from .transfer import fetched_together, sent
 from .walk import Acceptance, accept
 
 
@@ -53,22 +55,18 @@ def gates_along(
     return Gates(matched=matched, mismatched=looked_at - matched, entropies=entropies, pivots=pivots, asked=asked)
 
 
-def entropies_of(scores: Tensor, rule: FlyRule) -> list[float]:
-    """Return the entropy of each row's distribution by the rule's definition, on the host.
+def entropies_of(scores: Tensor, rule: FlyRule) -> Tensor:
+    """Return (rows,) float64: the entropy of each row's distribution by the rule's definition.
 
     Args:
         scores: (rows, vocabulary), processed; -inf where a token is never drawn.
         rule: whose definition counts.
     """
-    if not len(scores):
-        return []
     chances = scores.double().softmax(-1)
-    if rule.entropy == "normalised":
-        found = torch.special.entr(chances).sum(-1) / math.log(scores.shape[-1])
-    else:
-        found = torch.special.entr(chances.topk(min(rule.top, scores.shape[-1]), dim=-1).values).sum(-1)
-    values: list[float] = found.tolist()
-    return values
+    if rule.entropy == "top-nats":
+        chances = chances.topk(min(rule.top, scores.shape[-1]), dim=-1).values
+    entropies: Tensor = torch.special.entr(chances).sum(-1)
+    return entropies / math.log(scores.shape[-1]) if rule.entropy == "normalised" else entropies
 
 
 def accept_loosely(
@@ -101,8 +99,7 @@ def accept_loosely(
     asked = [place for place in confirmed_mismatches(matches, rule) if tokens[place + 1] not in stop]
     reached = accepted_length(matches, asked)  # were all gates open
     asked = [place for place in asked if place < reached]
-    entropies = entropies_of(scores[asked], rule)
-    drawable = scores[asked, [tokens[place + 1] for place in asked]].isfinite().tolist()
+    entropies, drawable = _told(scores, asked, [tokens[place + 1] for place in asked], rule)
     passed = [
         place
         for place, entropy, may in zip(asked, entropies, drawable, strict=True)
@@ -114,3 +111,12 @@ def accept_loosely(
     gates = gates_along(matches, kept, entropies=met)
     drawn = [*tokens[1 : kept + 1], draws[kept]]
     return Acceptance(nodes=list(range(kept + 1)), drawn=drawn, lossy=lossy), gates
+
+
+def _told(scores: Tensor, places: Many[int], tokens: Many[int], rule: FlyRule) -> tuple[list[float], list[bool]]:
+    """Return the entropy at each place, and whether the token drafted behind it may be drawn at all."""
+    if not places:
+        return [], []
+    rows, ids = sent(np.array([places, tokens], dtype=np.int64), scores.device)
+    entropies, drawable = fetched_together(entropies_of(scores[rows], rule), scores[rows, ids].isfinite())
+    return entropies.tolist(), drawable.tolist()

@@ -13,7 +13,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from ..planner.lossy.fly import accepted_length
@@ -21,6 +21,7 @@ from ..planner.lossy.pad import PadRule
 from .feature_cache import FeatureCache
 from .lossy import Gates, gates_along
 from .models.pivots import BESIDE, features_of
+from .transfer import fetched, sent
 from .walk import Acceptance, accept
 
 
@@ -110,14 +111,12 @@ def _asked(
     """
     if not foreign:
         return verified.states[:0], []
-    ids = [tokens[place + 1] for place in foreign]
-    found = features_of(
-        verified.states[[place + 1 for place in foreign]],
-        verified.logits[list(foreign)],
-        torch.tensor(ids, device=verified.logits.device),
-    )
-    likely = (found[:, -BESIDE] >= rule.floor) & verified.scores[list(foreign), ids].isfinite()
-    eligible = [place for place, may in zip(foreign, likely.tolist(), strict=True) if may]
+    device = verified.logits.device
+    rows, ids = sent(np.array([foreign, [tokens[place + 1] for place in foreign]], dtype=np.int64), device)
+    found = features_of(verified.states[rows + 1], verified.logits[rows], ids)
+    likely = fetched((found[:, -BESIDE] >= rule.floor) & verified.scores[rows, ids].isfinite())
+    eligible = [place for place, may in zip(foreign, likely, strict=True) if may]
     reached = accepted_length(matches, eligible)  # were none of them a pivot
     asked = [place for place in eligible if place < reached]
-    return found[[row for row, place in enumerate(foreign) if place in asked]], asked
+    chosen = np.array([row for row, place in enumerate(foreign) if place in asked], dtype=np.int64)
+    return found[sent(chosen, device)], asked

@@ -25,10 +25,17 @@ def fetched(tensor: torch.Tensor) -> NDArray[Any]:
     if tensor.device.type != "cuda":
         found: NDArray[Any] = tensor.cpu().numpy()
         return found
-    here = tensor.to("cpu", non_blocking=True)  # pinned by torch
-    wait_for(tensor.device)
-    arrived: NDArray[Any] = here.numpy()
-    return arrived
+    return fetched_together(tensor)[0]
+
+
+def fetched_together(*tensors: torch.Tensor) -> list[NDArray[Any]]:
+    """Return several tensors' numbers on the host, of one device; it is waited for once."""
+    device = tensors[0].device
+    if device.type != "cuda":
+        return [fetched(tensor) for tensor in tensors]
+    here = [tensor.to("cpu", non_blocking=True) for tensor in tensors]  # pinned by torch
+    wait_for(device)
+    return [tensor.numpy() for tensor in here]
 
 
 def wait_for(device: torch.device) -> None:

@@ -121,7 +121,7 @@ def test_after_every_round_the_drafters_cache_is_a_fresh_reading(kind: Kind, pol
 @every_kind
 def test_features_that_stay_where_a_tree_left_them_are_caught(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: keys and values of accepted nodes are moved together, their features are not."""
-    gathered = FeatureCache._gather
+    right, gathered = watched(kind, "eagle2"), FeatureCache._gather
 
     def forgetful(self: FeatureCache, source: Tensor, target: Tensor | slice) -> None:
         before = self.features.clone()
@@ -130,7 +130,7 @@ def test_features_that_stay_where_a_tree_left_them_are_caught(kind: Kind, monkey
 
     monkeypatch.setattr(FeatureCache, "_gather", forgetful)
     done = Watched(kind, "eagle2")
-    assert done.run.outputs == watched(kind, "eagle2").run.outputs  # lossless even so
+    assert done.run.outputs == right.run.outputs  # lossless even so
     assert worst(fresh_features(kind, done.texts), final_normed(done.features)) > 1e-3
 
 

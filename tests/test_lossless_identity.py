@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,8 @@ ALWAYS = ("chain", "static", "cast", "lookup")  # decode 200 prompts in every ru
 def generated(model: LlamaForCausalLM | GPTNeoXForCausalLM, prompts: np.ndarray, tokens: int) -> list[tuple[int, ...]]:
     """Continue prompts of one length by transformers' own greedy `generate`."""
     ids = torch.from_numpy(prompts)
-    out = model.generate(  # type: ignore[misc]  # transformers types the self of its mixin as a protocol
+    generate: Any = model.generate  # Any: transformers types the self of its mixin as a protocol, in some versions
+    out = generate(
         ids,
         attention_mask=torch.ones_like(ids),
         max_new_tokens=tokens,

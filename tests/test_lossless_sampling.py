@@ -7,6 +7,7 @@ from collections.abc import Sequence as Many
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,7 +104,8 @@ def generated(penalty: float) -> tuple[list[Request], list[Text]]:
         prompts = rng.integers(0, 24, (6, length))
         requests += [Request(prompt=tuple(p), max_new_tokens=40, repetition_penalty=penalty) for p in prompts.tolist()]
         ids = torch.from_numpy(prompts)
-        out = LLAMA.generate(  # type: ignore[misc]  # transformers types the self of its mixin as a protocol
+        generate: Any = LLAMA.generate  # Any: transformers types the self of its mixin as a protocol, in some versions
+        out = generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=40,

@@ -116,9 +116,10 @@ def test_a_decoder_that_takes_drafts_unseen_is_found_out(monkeypatch: pytest.Mon
                 drawn.append(tokens[node])
         return Acceptance(nodes=nodes, drawn=[*drawn, draws[nodes[-1]]])
 
+    right = plain(0.8)
     monkeypatch.setattr(committed_module, "accept", take_first_path)
     for name in POLICIES:
-        assert decoded(name, some_requests(0.8)).outputs != plain(0.8)
+        assert decoded(name, some_requests(0.8)).outputs != right
 
 
 class Liar(LookupDrafter):

@@ -187,7 +187,7 @@ def test_gates_tell_what_the_rule_met() -> None:
     scores = scores_of(5, [2, 4, 5, 1, 0])
     _, gates = accept_loosely([-1, 3, 4, 5, 6], [-1, 0, 1, 2, 3], 5, [2, 4, 5, 1, 0], rule=OPEN, scores=scores)
     assert (gates.matched, gates.mismatched) == (2, 2)
-    assert gates.entropies == pytest.approx(entropies_of(scores[:1], OPEN))
+    assert gates.entropies == pytest.approx(entropies_of(scores[:1], OPEN).tolist())
 
 
 def test_only_chains_are_drafted_for_the_rule() -> None:

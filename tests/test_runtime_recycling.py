@@ -93,8 +93,8 @@ def test_a_row_that_another_sequence_left_in_the_slot_is_caught(monkeypatch: pyt
     """The control of joining: who looks beyond the committed text meets what other texts left there."""
     recalled = SuccessorCache.recall
 
-    def careless(self: SuccessorCache, tokens: torch.Tensor, lengths: torch.Tensor) -> Successors:
-        return recalled(self, tokens, torch.full_like(lengths, self.capacity))
+    def careless(self: SuccessorCache, tokens: torch.Tensor, lengths: torch.Tensor, longest: int) -> Successors:
+        return recalled(self, tokens, torch.full_like(lengths, self.capacity), self.capacity)
 
     monkeypatch.setattr(SuccessorCache, "recall", careless)
     heard = heard_in(1)
@@ -103,7 +103,7 @@ def test_a_row_that_another_sequence_left_in_the_slot_is_caught(monkeypatch: pyt
 
 def test_the_newest_token_s_own_row_is_not_known_yet() -> None:
     text = [3, 1, 4, 5, 9]
-    known = read_at_once(text).recall(torch.tensor([text]), torch.tensor([[len(text)]]))
+    known = read_at_once(text).recall(torch.tensor([text]), torch.tensor([[len(text)]]), len(text))
     assert (known.ids[0, :-1] != UNKNOWN).all() and (known.ids[0, -1] == UNKNOWN).all()
 
 
@@ -112,7 +112,7 @@ def test_one_reading_answers_behind_every_prefix() -> None:
     text = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 1, 4]
     cache, laws = read_at_once(text), laws_of(LLAMA, text)
     for length in range(1, len(text) + 1):
-        known = cache.recall(torch.from_numpy(EVERY)[None], torch.tensor([[length]]))
+        known = cache.recall(torch.from_numpy(EVERY)[None], torch.tensor([[length]]), length)
         assert same(Successors(ids=known.ids[0], log_probs=known.log_probs[0]), rows_behind(text[:length], laws))
 
 
@@ -136,17 +136,17 @@ def test_a_slot_that_moves_takes_its_rows_along_and_leaves_the_others() -> None:
     written([7, 8, 7], [0, 1, 2], [0, 11, 12], cache)
     written([7, 9], [4, 5], [0, 21], cache)
     asked, lengths = torch.tensor([[7, 8, 9]] * 2), torch.tensor([[3], [2]])
-    assert cache.recall(asked, lengths).ids.tolist() == [[[11], [12], [UNKNOWN]], [[21], [UNKNOWN], [UNKNOWN]]]
+    assert cache.recall(asked, lengths, 3).ids.tolist() == [[[11], [12], [UNKNOWN]], [[21], [UNKNOWN], [UNKNOWN]]]
     cache.move_slot(1, 0, 2)
-    assert cache.recall(asked[:1], lengths[1:]).ids.tolist() == [[[21], [UNKNOWN], [UNKNOWN]]]
+    assert cache.recall(asked[:1], lengths[1:], 2).ids.tolist() == [[[21], [UNKNOWN], [UNKNOWN]]]
 
 
 def test_padding_behind_a_short_row_is_never_looked_up() -> None:
     cache = SuccessorCache(slots=1, capacity=5, successors=1, device=torch.device("cpu"))
     written([7, 7, 0, 0], [0, 1, 2, 3], [0, 11, 99, 99], cache)
-    assert cache.recall(torch.tensor([[7, 0]]), torch.tensor([[2]])).ids.tolist() == [[[11], [UNKNOWN]]]
+    assert cache.recall(torch.tensor([[7, 0]]), torch.tensor([[2]]), 2).ids.tolist() == [[[11], [UNKNOWN]]]
     written([7, 5], [1, 2], [11, 12], cache)
-    assert cache.recall(torch.tensor([[7, 0]]), torch.tensor([[3]])).ids.tolist() == [[[12], [UNKNOWN]]]
+    assert cache.recall(torch.tensor([[7, 0]]), torch.tensor([[3]]), 3).ids.tolist() == [[[12], [UNKNOWN]]]
 
 
 class Told(RecyclingHead):

@@ -79,11 +79,12 @@ def test_an_agreement_says_what_it_was_measured_on() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 2, 3])
 def test_texts_read_in_pieces_agree_as_texts_read_whole(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = measured(0.6)
     monkeypatch.setattr("spectune.tuning.recording.agreement.PIECE_TOKENS", tokens)
     found = pairwise_acceptance(LEAN, TEXTS, 0.6)
-    assert found.greedy == measured(0.6).greedy
-    for row, whole in zip(found.overlap, measured(0.6).overlap, strict=True):
-        assert row == pytest.approx(whole, abs=1e-6)
+    assert found.greedy == whole.greedy
+    for row, expected in zip(found.overlap, whole.overlap, strict=True):
+        assert row == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("finished", [0, 1, 2])

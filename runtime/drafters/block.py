@@ -16,6 +16,7 @@ from ..models.block import Block, BlockHead, Levels
 from ..models.forward import ForwardInput
 from ..requests import Request, Sequence
 from ..sampling import draft_scores, processed, with_noise
+from ..transfer import fetched_together, sent
 from .features import FeatureDrafter
 
 
@@ -79,8 +80,8 @@ class BlockPass:
             width = tokens.shape[1]
             self._tokens = np.repeat(one.tokens, width, axis=1)
             return Children(tokens=self._tokens, log_probs=np.repeat(one.log_probs, width, axis=1))
-        asked = (torch.from_numpy(ids.ravel()) for ids in (self._nodes[rows, slots], tokens))
-        logits = self._block.below(*(ids.to(self._drafter.device) for ids in asked))
+        asked = (self._nodes[rows, slots].ravel(), tokens.ravel())
+        logits = self._block.below(*(sent(ids, self._drafter.device) for ids in asked))
         self._nodes = self._count + np.arange(tokens.size).reshape(tokens.shape)
         self._count += tokens.size
         return self._answer(logits.view(*tokens.shape, -1), children)
@@ -88,7 +89,7 @@ class BlockPass:
     def _answer(self, logits: torch.Tensor, count: int) -> Children:
         paths = self._paths[:, : logits.shape[1]]
         best = block_children(draft_scores(logits, self._sequences, paths), count, self._drafter.vocabulary)
-        self._tokens, log_probs = best.tokens.cpu().numpy(), best.log_probs.cpu().numpy()
+        self._tokens, log_probs = fetched_together(best.tokens, best.log_probs)
         if np.isnan(log_probs).any():
             raise ModelError("the drafter's logits are not numbers; check its weights and its dtype")
         return Children(tokens=self._tokens, log_probs=log_probs)

@@ -18,6 +18,7 @@ from ..kernels.trees import descend
 from ..layout import Bools, Ints, Masks
 from ..requests import Request, Sequence, are_greedy
 from ..sampling import draft_scores, processed, with_noise
+from ..transfer import fetched_together
 
 if TYPE_CHECKING:
     from .model import ModelDrafter
@@ -84,7 +85,7 @@ class DraftPass:
         self._depth += 1
         scores = logits if self._is_greedy else draft_scores(logits, self._sequences, self._paths)
         answer = children_of(scores, count)
-        self._tokens, log_probs = answer.tokens.cpu().numpy(), answer.log_probs.cpu().numpy()
+        self._tokens, log_probs = fetched_together(answer.tokens, answer.log_probs)
         if any(map(math.isnan, log_probs[:, :, 0].flat)):  # of a node's children, it comes first
             raise ModelError("the drafter's logits are not numbers; check its weights and its dtype")
         return Children(tokens=self._tokens, log_probs=log_probs)

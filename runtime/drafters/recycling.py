@@ -20,6 +20,7 @@ from ..models.recycling import RecyclingHead, SuccessorCache, Successors, left_o
 from ..noise import gumbel_of
 from ..requests import Request, Sequence
 from ..sampling import on_rows, processed, seen_tokens
+from ..transfer import fetched_together, sent
 from .features import FeatureDrafter
 
 
@@ -51,9 +52,10 @@ class RecyclingDrafter(FeatureDrafter):
     def recall(self, tokens: Ints, lengths: Ints) -> Successors:
         """Return the newest successors of nodes' tokens (batch, width), on the host; lengths are (batch, 1)."""
         assert isinstance(self._cache, SuccessorCache)
-        asked = (torch.from_numpy(ids).to(self._device) for ids in (tokens, lengths))
-        found = self._cache.recall(*asked)
-        return Successors(ids=found.ids.cpu(), log_probs=found.log_probs.cpu())
+        asked, behind = sent(tokens, self._device), sent(lengths, self._device)
+        found = self._cache.recall(asked, behind, int(lengths.max()))
+        ids, log_probs = fetched_together(found.ids, found.log_probs)
+        return Successors(ids=torch.from_numpy(ids), log_probs=torch.from_numpy(log_probs))
 
 
 class RecyclingPass:

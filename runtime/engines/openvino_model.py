@@ -19,6 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from ...errors import ModelError
+from ..models.generic import cache_keyword
 from ..models.loading import first_line, load_config, load_tokenizer
 from .converted import OPENVINO_FILE
 
@@ -81,6 +82,7 @@ class _Stateless(torch.nn.Module):
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.model = model
+        self._cache = cache_keyword(model)
 
     def forward(
         self,
@@ -106,8 +108,8 @@ class _Stateless(torch.nn.Module):
             input_ids=input_ids,
             attention_mask=is_before[None, None] & attention_mask[:, None, None, :].bool(),
             position_ids=position_ids,
-            past_key_values=cache,
             use_cache=True,
+            **{self._cache: cache},
         )
         return (told.logits, *(one for pair in cache.layers for one in pair))
 

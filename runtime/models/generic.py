@@ -6,10 +6,11 @@ layers, and the tokens' keys and values land in our preallocated cache in place.
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
@@ -37,7 +38,7 @@ class GenericModel:
         self.attention = str(config._attn_implementation)
         self.vocabulary = int(config.vocab_size)
         self.longest_context = longest_context_of(config)
-        self._model = model
+        self._model, self._cache = model, cache_keyword(model)
         self._layers = int(config.num_hidden_layers)
         self._kv_heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads) // ranks
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -63,8 +64,8 @@ class GenericModel:
             input_ids=step.tokens,
             position_ids=step.positions.clamp(max=self.longest_context - 1),  # a draft may reach beyond the text
             attention_mask=self._masks(step),
-            past_key_values=_InPlace(cache, step, self._kv_heads, self._size),
             use_cache=True,
+            **{self._cache: _InPlace(cache, step, self._kv_heads, self._size)},
         )
         logits: Tensor = output.logits
         if step.take is None:
@@ -81,6 +82,11 @@ class GenericModel:
             return whole
         narrow = windowed(whole, self._window) if self._window < step.seen else whole
         return {FULL: whole, SLIDING: narrow} if self._has_kinds else narrow
+
+
+def cache_keyword(model: nn.Module) -> str:
+    """Return the argument by which a model's forward is given its cache: transformers renamed it in 5.24."""
+    return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 
 class _InPlace(Cache):

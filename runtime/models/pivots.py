@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ...errors import ModelError
 from ...profiler.records.model import ModelIdentity
+from ..transfer import fetched
 from .config_file import OWN
 from .eagle_shape import read_tensors
 from .forward import CausalModel
@@ -87,7 +88,7 @@ class PivotClassifier:
     @torch.inference_mode()
     def chances(self, features: Tensor) -> list[float]:
         """Return the chance in [0, 1] that each token is a pivot, by features (rows, hidden + 2)."""
-        found: list[float] = self._net(features).sigmoid().tolist()
+        found: list[float] = fetched(self._net(features).sigmoid()).tolist()
         return found
 
 

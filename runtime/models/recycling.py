@@ -63,16 +63,16 @@ class SuccessorCache(KeyValueCache):
         self.ids.flatten(0, 1).index_copy_(0, rows, best.ids)
         self.log_probs.flatten(0, 1).index_copy_(0, rows, best.log_probs)
 
-    def recall(self, tokens: Tensor, lengths: Tensor) -> Successors:
+    def recall(self, tokens: Tensor, lengths: Tensor, longest: int) -> Successors:
         """Return the newest successors of nodes' tokens, (batch, width, successors).
 
         Args:
             tokens: (batch, width) int64, of nodes behind the texts in the first slots.
             lengths: (batch, 1 or width) int64, tokens of the text that each node's tree hangs off.
+            longest: no length is greater; the host knows it, and waits for no device to tell.
         """
-        seen = int(lengths.max())
-        behind = torch.arange(1, seen, device=tokens.device)  # a token's successors lie one place on
-        text = self.tokens[: len(tokens), : seen - 1].unsqueeze(1)
+        text = self.tokens[: len(tokens), : longest - 1].unsqueeze(1)
+        behind = torch.arange(1, text.shape[-1] + 1, device=tokens.device)  # a token's successors lie one place on
         is_known = (text == tokens.unsqueeze(2)) & (behind < lengths.unsqueeze(2))
         newest = torch.cat((torch.where(is_known, behind, 0), torch.zeros_like(tokens).unsqueeze(2)), dim=-1).amax(-1)
         rows, is_none = torch.arange(len(tokens), device=tokens.device).unsqueeze(1), (newest == 0).unsqueeze(2)
@@ -140,7 +140,7 @@ class RecyclingHead(RoundHead):
         tokens, lengths = step.tokens, step.columns + 1
         if step.take is not None:
             tokens, lengths = (each.gather(1, step.take.unsqueeze(1)) for each in (tokens, lengths))
-        known = cache.recall(tokens, lengths)
+        known = cache.recall(tokens, lengths, step.seen)
         ids, log_probs = known.ids.flatten(0, 1), known.log_probs.flatten(0, 1)
         others = max(self.vocabulary - self.successors, 1)
         even = (left_of(log_probs) - math.log(others)).expand(-1, self.vocabulary)

@@ -12,6 +12,7 @@ from ...runtime.drafters.recycling import recycled_children
 from ...runtime.layout import PREFILL_TOKENS, chain_sight, lay_out
 from ...runtime.models.recycling import RecyclingHead, Successors
 from ...runtime.requests import Request
+from ...runtime.transfer import sent
 
 
 class RecyclingTextPass:
@@ -70,8 +71,8 @@ class RecyclingTextPass:
         return self._children_of(tokens, lengths, places)
 
     def _children_of(self, tokens: Ints, lengths: Ints, places: Ints) -> Children:
-        asked = (torch.from_numpy(ids[None]).to(self._model.device) for ids in (tokens, lengths))
-        found = self._cache.recall(*asked)
+        device = self._model.device
+        found = self._cache.recall(sent(tokens[None], device), sent(lengths[None], device), int(lengths.max()))
         known = Successors(ids=found.ids.cpu(), log_probs=found.log_probs.cpu())
         at = torch.from_numpy(places[None])
         return recycled_children(known, self._children, [self._request], at, self._model.vocabulary)

@@ -1,0 +1,106 @@
+"""What torch.cuda offers, of a pretended GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+
+from .capture import Capture
+from .device import PretendedGpu, entered
+
+MS_PER_OPERATION = 0.01
+
+
+class Event:
+    """A place in the work that was given."""
+
+    def __init__(self, **options: Any) -> None:
+        self._work: int | None = None
+
+    def record(self, stream: Any = None) -> None:
+        self._work = entered().traffic.given
+
+    def query(self) -> bool:
+        return self._work is None or self._work <= entered().traffic.done
+
+    def synchronize(self) -> None:
+        if self._work is not None:
+            entered().traffic.wait_for(self._work)
+
+    def elapsed_time(self, later: Event) -> float:
+        """Return the milliseconds between two events, as a GPU once both are over."""
+        if not (self.query() and later.query()):
+            raise RuntimeError("device not ready")
+        assert self._work is not None and later._work is not None
+        return MS_PER_OPERATION * (later._work - self._work)
+
+
+class Stream:
+    """One of many names for the order in which all work is done."""
+
+    def __init__(self, device: Any = None) -> None:
+        """Keep the place in `device` for nobody: there is one device."""
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Do nothing: whatever was given before is done before."""
+
+    def synchronize(self) -> None:
+        entered().traffic.wait_for(entered().traffic.given)
+
+
+class Graph:
+    """Captured work."""
+
+    def __init__(self) -> None:
+        self.capture = Capture()
+
+    def replay(self) -> None:
+        self.capture.replay()
+
+
+@contextmanager
+def _capturing(graph: Graph, **options: Any) -> Iterator[None]:
+    """Do what torch.cuda.graph does: wait for the device, then note what is given."""
+    entered().traffic.wait_for(entered().traffic.given)
+    with entered().capturing(graph.capture):
+        yield
+
+
+def _set_sync_debug_mode(mode: str) -> None:
+    entered().traffic.may_wait = mode != "error"
+
+
+@contextmanager
+def pretended_gpu(processors: int = 132) -> Iterator[PretendedGpu]:
+    """Have a GPU for a while; no Triton compiles for it."""
+    usual = Stream()
+    traits = SimpleNamespace(multi_processor_count=processors, L2_cache_size=50 << 20, total_memory=80 << 30)
+    stand_ins: dict[str, Any] = {
+        "_lazy_init": lambda: None,
+        "CUDAGraph": Graph,
+        "current_stream": lambda device=None: usual,
+        "default_stream": lambda device=None: usual,
+        "device": lambda device: nullcontext(),
+        "Event": Event,
+        "get_device_properties": lambda device: traits,
+        "graph": _capturing,
+        "graph_pool_handle": lambda: None,
+        "is_current_stream_capturing": lambda: entered().traffic.is_capturing,
+        "set_sync_debug_mode": _set_sync_debug_mode,
+        "Stream": Stream,
+        "stream": lambda stream: nullcontext(),
+        "synchronize": lambda device=None: usual.synchronize(),
+    }
+    with ExitStack() as stack:
+        stack.callback(torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors())
+        torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor writes on the host first, and then copies
+        for name, stand_in in stand_ins.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, stand_in))
+        stack.enter_context(mock.patch("spectune.runtime.models.kernels.jitted.has_triton", return_value=False))
+        stack.enter_context(torch.inference_mode())  # gradients ask torch for devices that it was not built for
+        yield stack.enter_context(PretendedGpu())

@@ -1,0 +1,273 @@
+"""Every way of decoding on a GPU that is only pretended: the same texts as on the CPU, and rounds that never wait.
+
+What no CPU shows is shown here without a GPU: that nothing is computed on two devices at once, that the host waits by
+events alone, that it reads nothing before it has arrived and changes nothing that is on its way, and that captured
+work has frozen nothing of the round it was captured in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from spectune.planner.lossy.fly import FlyRule
+from spectune.planner.lossy.pad import PadRule
+from spectune.planner.policies import ChainPolicy, PlainPolicy, ResumedPolicy, StackPolicy, TreePolicy
+from spectune.planner.policies.fly import FlyPolicy
+from spectune.planner.policies.hybrid import HybridPolicy
+from spectune.planner.policies.pad import PadPolicy
+from spectune.planner.policies.text import SuffixPolicy
+from spectune.runtime import draws, transfer
+from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.drafters.head import model_drafter
+from spectune.runtime.drafters.hybrid import HybridDrafter
+from spectune.runtime.drafters.lookup import LookupDrafter
+from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.drafters.stack import StackDrafter
+from spectune.runtime.feed import Feed
+from spectune.runtime.models.block_shape import Kind
+from spectune.runtime.models.eagle_shape import Form
+from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
+from spectune.runtime.models.graphed import GraphedModel
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.models.pivots import PivotClassifier
+from spectune.runtime.models.regime import in_regime
+from spectune.runtime.models.static_input import StaticInput
+from spectune.runtime.models.tapped import tapped_for
+from spectune.runtime.setup import RoundSetup, always
+
+from .ahead_runs import KINDS as RUN_AHEAD
+from .ahead_runs import LEAN_TREES
+from .decoded_runs import CAPACITY, PADDED, POLICIES, random_requests
+from .pairwise import covering
+from .pretended.cuda import pretended_gpu
+from .pretended.device import PLACE
+from .pretended.traffic import DeviceMistakeError
+from .synthetic import model
+from .test_lossless_cover import STACKS
+from .test_lossless_text_drafts import POLICIES as TEXTS
+from .test_pad_decoding import NET, SHAPE
+from .tiny_blocks import KINDS, block_weights, tiny_block
+from .tiny_exits import exit_weights, tiny_exit
+from .tiny_heads import head_weights, tiny_head
+from .tiny_models import perturbed, tiny_llama
+from .tiny_recycling import tiny_recycling
+
+pytestmark = pytest.mark.lossless
+
+CHAIN = ChainPolicy(length=3)
+COPIED = SuffixPolicy(length=5, min_match=2, occurrence="last")
+LOSSY: dict[str, TreePolicy] = {
+    "FLy": FlyPolicy(draft=CHAIN, rule=FlyRule(threshold=0.2, window=1)),
+    "PAD": PadPolicy(draft=CHAIN, rule=PadRule(threshold=0.9, floor=0.0), classifier=model("pivots")),
+}
+FORMS: tuple[Form, ...] = ("eagle", "eagle3")
+HEADS = (*FORMS, *KINDS, "recycling")
+ON_HEADS = ("chain", "eagle2", "cast")
+WAYS: dict[str, TreePolicy] = {
+    "plain": PlainPolicy(),
+    **POLICIES,
+    **LEAN_TREES,
+    **STACKS,
+    **TEXTS,
+    **LOSSY,
+    **{f"{head}: {name}": POLICIES[name] for head in HEADS for name in ON_HEADS},
+    "text, else a chain": HybridPolicy(text=COPIED, model=CHAIN),
+    "eagle3: text, else a chain": HybridPolicy(text=COPIED, model=CHAIN),
+    "exit: resumed": ResumedPolicy(draft=CHAIN),
+    "exit: chain": CHAIN,
+}
+READERS = ("exit", *HEADS)  # of the target's hidden states
+BESIDE = (*READERS, "PAD")  # nobody captures a target whose hidden states are read
+LLAMA = tiny_llama(layers=3, seed=0)
+LIKE = ((0.06, 0), (0.1, 1), (0.2, 1))  # how the drafters' weights differ from the target's, and their seeds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One run."""
+
+    way: str
+    slots: int
+    temperature: float
+    regime: str
+    is_padded: bool
+
+    @property
+    def head(self) -> str:
+        """What drafts from the target's hidden states, or the way itself."""
+        return self.way.partition(":")[0]
+
+
+COVERED = (
+    Case(**row)
+    for row in covering(
+        {
+            "way": tuple(WAYS),
+            "slots": (1, 3),
+            "temperature": (0.0, 0.8),
+            "regime": ("eager", "cuda-graph"),
+            "is_padded": (False, True),
+        }
+    )
+)
+AHEAD = (  # of the host, where it need not know the tokens of a round to launch the next
+    Case(way=way, slots=slots, temperature=0.0, regime="cuda-graph", is_padded=False)
+    for way in RUN_AHEAD
+    for slots in (1, 3)
+)
+CASES = [case for case in dict.fromkeys((*COVERED, *AHEAD)) if case.regime == "eager" or case.head not in BESIDE]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crew:
+    """Who decodes: the target, what drafts, and who judges."""
+
+    target: CausalModel
+    drafter: Drafter
+    judges: dict[str, PivotClassifier] = field(default_factory=dict)
+
+
+def crew(case: Case, device: torch.device) -> Crew:
+    """Return who decodes in a case, on a device; only a GPU has its work captured."""
+    return beside_target(case, device) if case.head in READERS else of_models(case, device)
+
+
+def beside_target(case: Case, device: torch.device) -> Crew:
+    """Return a target with what drafts from its hidden states."""
+    own, moved = LLAMA, on(device, tiny_llama(layers=3, seed=0))
+    target = LeanModel(moved)
+    made: dict[str, Callable[[], CausalModel]] = {
+        "exit": lambda: tiny_exit(target, exit_weights(32), 1),
+        "recycling": lambda: tiny_recycling(moved),
+        **{form: partial(head_of, form, own, moved) for form in FORMS},
+        **{kind: partial(block_of, kind, own, moved) for kind in KINDS},
+    }
+    model = made[case.head]()
+    drafter = model_drafter(model, slots=case.slots, capacity=CAPACITY)
+    return Crew(target=tapped_for(target, [model]), drafter=mixing(case, drafter))
+
+
+def head_of(form: Form, own: LlamaForCausalLM, moved: LlamaForCausalLM) -> CausalModel:
+    return tiny_head(form, moved, head_weights(form, own))
+
+
+def block_of(kind: Kind, own: LlamaForCausalLM, moved: LlamaForCausalLM) -> CausalModel:
+    return tiny_block(kind, moved, block_weights(kind, own))
+
+
+def of_models(case: Case, device: torch.device) -> Crew:
+    """Return a target and what drafts by models of its own, or from the text."""
+    policy = WAYS[case.way]
+    regime = case.regime if device.type == "cuda" else "eager"
+    target: CausalModel = LeanModel(on(device, tiny_llama(layers=3, seed=0)))
+    models = [running(LeanModel(on(device, perturbed(LLAMA, *like))), regime) for like in LIKE]
+    if isinstance(policy, StackPolicy):
+        stack = StackDrafter(models[: len(policy.models)], slots=case.slots, capacity=CAPACITY)
+        return Crew(target=running(target, regime), drafter=stack)
+    if case.way in TEXTS or case.way == "lookup":
+        return Crew(target=running(target, regime), drafter=LookupDrafter())
+    drafter = mixing(case, ModelDrafter(models[0], slots=case.slots, capacity=CAPACITY))
+    if case.way == "PAD":
+        tapped = tapped_for(target, (), also=[SHAPE.reads])
+        return Crew(target=tapped, drafter=drafter, judges={"pivots": PivotClassifier(deepcopy(NET), SHAPE, device)})
+    return Crew(target=running(target, regime), drafter=drafter)
+
+
+def on(device: torch.device, model: LlamaForCausalLM) -> LlamaForCausalLM:
+    to: Any = model.to  # Any: transformers types the self of its mixin as a protocol, in some versions
+    to(device)
+    return model
+
+
+def running(model: CausalModel, regime: str) -> CausalModel:
+    """Return a model in a regime; captured ones are given trees, of which it makes masks where no kernel reads them."""
+    ready = in_regime(model, regime)
+    if isinstance(ready, GraphedModel):
+        ready.attention = TREE_ATTENTION
+    return ready
+
+
+def mixing(case: Case, drafter: ModelDrafter) -> Drafter:
+    """Return a drafter that may copy from the text, too, where its policy does."""
+    return HybridDrafter(drafter) if isinstance(WAYS[case.way], HybridPolicy) else drafter
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a run did; a GPU may draft one layer more than it needs, which changes no tree."""
+
+    texts: list[list[int]]
+    rounds: list[tuple[list[int], int]]  # tokens that each sequence kept, and those that were verified
+
+
+def decoded(case: Case, device: torch.device) -> Done:
+    """Decode; on a GPU only the reading of prompts may wait unasked."""
+    who = crew(case, device)
+    setup = RoundSetup(
+        policy=WAYS[case.way],
+        drafter=None if case.way == "plain" else "it",
+        run_tokens=PADDED if case.is_padded else (),
+    )
+    decoder = Decoder(
+        who.target, {"it": who.drafter}, always(setup), slots=case.slots, capacity=CAPACITY,
+        allow_lossy=True, judges=who.judges,
+    )  # fmt: skip
+    feed, rounds = Feed(decoder, random_requests(5, tokens=12, temperature=case.temperature)), list[Round]()
+    while True:
+        waiting(device, "default")
+        if not feed.refill():
+            return Done([s.emitted for s in feed.sequences], [(one.kept, one.verify_tokens) for one in rounds])
+        waiting(device, "error")
+        rounds.append(decoder.step())
+        assert not rounds[-1].faults, rounds[-1].faults
+
+
+def waiting(device: torch.device, mode: str) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_gpu_emits_the_same_in_the_same_rounds_and_waits_on_purpose_alone(case: Case) -> None:
+    expected = decoded(case, torch.device("cpu"))
+    with pretended_gpu():
+        assert decoded(case, PLACE) == expected
+
+
+# --- controls: each of these would go unseen on a CPU
+
+
+POISONED = (AssertionError, IndexError, OverflowError)  # another text, or none: no such token, no such number
+
+
+def decode_spoilt(way: str, regime: str = "eager") -> None:
+    """Decode, on either device, what a test has spoilt."""
+    case = Case(way=way, slots=1, temperature=0.0, regime=regime, is_padded=False)
+    test_a_gpu_emits_the_same_in_the_same_rounds_and_waits_on_purpose_alone(case)
+
+
+def test_a_wait_in_a_round_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draws, "fetched", lambda tensor: tensor.cpu().numpy())
+    with pytest.raises(DeviceMistakeError, match="the host waits for the device"):
+        decode_spoilt("suffix")
+
+
+def test_reading_before_the_event_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "wait_for", lambda device: None)
+    with pytest.raises(POISONED):
+        decode_spoilt("suffix")
+
+
+def test_memory_of_one_round_that_a_graph_goes_on_reading_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StaticInput, "load", lambda self, step: None)
+    with pytest.raises(POISONED):
+        decode_spoilt("suffix", "cuda-graph")
