@@ -106,8 +106,8 @@ def draft_scores(logits: Tensor, sequences: Many[Sequence], paths: Ints | Tensor
     scores = processed(logits.float(), requests, seen_tokens(sequences, paths, logits.device))
     if any(r.temperature > 0 for r in requests):
         depth = 0 if paths is None else paths.shape[2]
-        places = torch.tensor([[len(s.tokens) + depth] for s in sequences])
-        scores = with_noise(scores, requests, places.to(logits.device, non_blocking=True))
+        places = _told([[len(s.tokens) + depth] for s in sequences], logits.device)
+        scores = with_noise(scores, requests, places)
     return scores.clamp(min=NEVER) if any(r.masks for r in requests) else scores
 
 
@@ -120,8 +120,9 @@ def with_noise(scores: Tensor, requests: Many[Request], places: Tensor) -> Tenso
         places: (batch, n or 1) int64, place in the text of the token that is drawn behind each node.
     """
     rows = [row for row, r in enumerate(requests) if r.temperature > 0]
-    seeds = torch.tensor([[requests[row].seed] for row in rows]).to(scores.device, non_blocking=True)
-    own = places if len(rows) == len(places) else places[rows]
+    seeds, own = _told([[requests[row].seed] for row in rows], scores.device), places
+    if len(rows) < len(places):
+        own = places.index_select(0, _told(rows, scores.device))
     return on_rows(scores, rows, lambda some: some + gumbel(seeds, own, some.shape[-1]))
 
 
@@ -137,7 +138,7 @@ def on_rows(scores: Tensor, rows: Many[int], change: Callable[[Tensor], Tensor])
         return scores
     if len(rows) == len(scores):
         return change(scores)
-    places = torch.tensor(rows).to(scores.device, non_blocking=True)
+    places = _told(rows, scores.device)
     return scores.index_copy(0, places, change(scores[places]))
 
 
@@ -202,6 +203,11 @@ def _ascending(scores: Tensor) -> Tensor:
     if scores.device.type == "cpu":
         return torch.from_numpy(np.sort(scores.numpy(), axis=-1))
     return scores.sort(dim=-1).values
+
+
+def _told(numbers: Many[object], device: torch.device) -> Tensor:
+    """Return integers on a device; the host waits for nothing."""
+    return torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
 
 
 def _column(values: Many[float], like: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import cache
 from io import BytesIO
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import torch
@@ -79,7 +80,7 @@ def serve() -> None:
         try:
             reply = answer(message, "cpu")
         except Exception as error:  # whatever a kernel does wrong is the test's to tell
-            reply = RuntimeError(repr(error))
+            reply = RuntimeError("".join(format_exception(error)))
         pickle.dump(reply, replies)
         replies.flush()
 

@@ -43,8 +43,6 @@ def test_it_computes_what_the_host_computes(gpu: PretendedGpu) -> None:
 
 MIXED: dict[str, Callable[[Tensor], object]] = {
     "sum": lambda x: x + torch.ones(4, dtype=torch.int64),
-    "places of the host": lambda x: x[torch.tensor([0, 1])],
-    "places in a list": lambda x: x[[0, 1]],
     "into it": lambda x: x.add_(torch.ones(4, dtype=torch.int64)),
     "numpy": lambda x: x.numpy(),
 }
@@ -65,6 +63,9 @@ WAITS: dict[str, Callable[[Tensor], object]] = {
     "fresh numbers": lambda x: torch.tensor([1, 2], device="cuda"),
     "places by truth": lambda x: x[x > 1],
     "nonzero": lambda x: x.nonzero(),
+    "places of the host": lambda x: x[torch.tensor([0, 1])],
+    "places in a list": lambda x: x[[0, 1]],
+    "into places in a list": lambda x: x.__setitem__([0, 1], 2),
     "as often as told": lambda x: x.repeat_interleave(x),
 }
 NO_WAITS: dict[str, Callable[[Tensor], object]] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,7 @@ from spectune.runtime.models.pivots import PivotClassifier
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.models.static_input import StaticInput
 from spectune.runtime.models.tapped import tapped_for
+from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 
 from .ahead_runs import KINDS as RUN_AHEAD
@@ -97,7 +98,7 @@ class Case:
 
     way: str
     slots: int
-    temperature: float
+    sampling: str
     regime: str
     is_padded: bool
 
@@ -113,14 +114,14 @@ COVERED = (
         {
             "way": tuple(WAYS),
             "slots": (1, 3),
-            "temperature": (0.0, 0.8),
+            "sampling": ("greedy", "sampled", "mixed"),
             "regime": ("eager", "cuda-graph"),
             "is_padded": (False, True),
         }
     )
 )
 AHEAD = (  # of the host, where it need not know the tokens of a round to launch the next
-    Case(way=way, slots=slots, temperature=0.0, regime="cuda-graph", is_padded=False)
+    Case(way=way, slots=slots, sampling="greedy", regime="cuda-graph", is_padded=False)
     for way in RUN_AHEAD
     for slots in (1, 3)
 )
@@ -221,7 +222,7 @@ def decoded(case: Case, device: torch.device) -> Done:
         who.target, {"it": who.drafter}, always(setup), slots=case.slots, capacity=CAPACITY,
         allow_lossy=True, judges=who.judges,
     )  # fmt: skip
-    feed, rounds = Feed(decoder, random_requests(5, tokens=12, temperature=case.temperature)), list[Round]()
+    feed, rounds = Feed(decoder, requests(case.sampling)), list[Round]()
     while True:
         waiting(device, "default")
         if not feed.refill():
@@ -229,6 +230,20 @@ def decoded(case: Case, device: torch.device) -> Done:
         waiting(device, "error")
         rounds.append(decoder.step())
         assert not rounds[-1].faults, rounds[-1].faults
+
+
+def requests(sampling: str) -> list[Request]:
+    """Return what is asked; of mixed requests each is drawn from in a way of its own."""
+    if sampling != "mixed":
+        return random_requests(5, tokens=8, temperature=0.8 if sampling == "sampled" else 0.0)
+    ways: tuple[dict[str, Any], ...] = (
+        {},
+        {"temperature": 0.8, "top_k": 5},
+        {"repetition_penalty": 1.3},
+        {"temperature": 0.8, "top_p": 0.9},
+        {"temperature": 1.0, "min_p": 0.1},
+    )
+    return [replace(one, **way) for one, way in zip(random_requests(5, tokens=8), ways, strict=True)]
 
 
 def waiting(device: torch.device, mode: str) -> None:
@@ -251,7 +266,7 @@ POISONED = (AssertionError, IndexError, OverflowError)  # another text, or none:
 
 def decode_spoilt(way: str, regime: str = "eager") -> None:
     """Decode, on either device, what a test has spoilt."""
-    case = Case(way=way, slots=1, temperature=0.0, regime=regime, is_padded=False)
+    case = Case(way=way, slots=1, sampling="greedy", regime=regime, is_padded=False)
     test_a_gpu_emits_the_same_in_the_same_rounds_and_waits_on_purpose_alone(case)
 
 

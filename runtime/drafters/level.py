@@ -245,7 +245,7 @@ def _best(
     if any(r.penalises or r.temperature > 0 for r in requests):
         penalised = seen_tokens(sequences, paths(), logits.device) if any(r.penalises for r in requests) else ()
         scores = processed(scores, requests, penalised)
-        scores = with_noise(scores, requests, torch.from_numpy(places).to(logits.device, non_blocking=True))
+        scores = with_noise(scores, requests, sent(places, logits.device))
     if count == 1 and scores.device.type == "cpu":  # numpy's arg-max is several times faster than torch's
         ids = torch.from_numpy(scores.numpy().argmax(-1)).unsqueeze(-1)
         best = scores.gather(-1, ids)
@@ -275,8 +275,8 @@ def _paths(texts: Many[Ahead], starts: Many[int], fed: Many[Many[int]]) -> Ints:
 
 def _drawn_paths(texts: Many[Ahead], drawn: Many[torch.Tensor], device: torch.device) -> torch.Tensor:
     """Return (batch, 1, any): the tokens behind the committed ones up to the newest drawn one."""
-    held = torch.from_numpy(_padded([text.held for text in texts], NOTHING)).unsqueeze(1)
-    return torch.cat([held.to(device), *drawn], dim=2)
+    held = sent(_padded([text.held for text in texts], NOTHING), device).unsqueeze(1)
+    return torch.cat([held, *drawn], dim=2)
 
 
 def _padded(rows: Many[Many[int]], blank: int = 0) -> Ints:

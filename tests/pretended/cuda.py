@@ -12,6 +12,7 @@ import torch
 
 from .capture import Capture
 from .device import PretendedGpu, entered
+from .kernels import interpreted_kernels
 
 MS_PER_OPERATION = 0.01
 
@@ -76,8 +77,13 @@ def _set_sync_debug_mode(mode: str) -> None:
 
 
 @contextmanager
-def pretended_gpu(processors: int = 132) -> Iterator[PretendedGpu]:
-    """Have a GPU for a while; no Triton compiles for it."""
+def pretended_gpu(processors: int = 132, *, has_kernels: bool = False) -> Iterator[PretendedGpu]:
+    """Have a GPU for a while.
+
+    Args:
+        processors: of it.
+        has_kernels: Triton's interpreter runs kernels on it (see kernels.py); else nobody compiles any for it.
+    """
     usual = Stream()
     traits = SimpleNamespace(multi_processor_count=processors, L2_cache_size=50 << 20, total_memory=80 << 30)
     stand_ins: dict[str, Any] = {
@@ -101,6 +107,9 @@ def pretended_gpu(processors: int = 132) -> Iterator[PretendedGpu]:
         torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor writes on the host first, and then copies
         for name, stand_in in stand_ins.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, stand_in))
-        stack.enter_context(mock.patch("spectune.runtime.models.kernels.jitted.has_triton", return_value=False))
+        if has_kernels:
+            stack.enter_context(interpreted_kernels())
+        else:
+            stack.enter_context(mock.patch("spectune.runtime.models.kernels.jitted.has_triton", return_value=False))
         stack.enter_context(torch.inference_mode())  # gradients ask torch for devices that it was not built for
         yield stack.enter_context(PretendedGpu())

@@ -8,7 +8,7 @@ streams that overtake each other, for all work is done in the order it was given
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -170,6 +170,17 @@ class PretendedGpu(TorchDispatchMode):
         finally:
             self._lifted = None
 
+    def launch(self, kernel: Callable[[], object], touched: list[Tensor]) -> None:
+        """Run a kernel, which may write to all that it touches, and note it where work is captured."""
+        self.traffic.given += 1
+        if self._capture is not None:
+            self._capture.note(lambda: self._aside(kernel), writes=touched)
+        self._aside(kernel)
+
+    def _aside(self, kernel: Callable[[], object]) -> None:
+        with torch.utils._python_dispatch._disable_current_modes():
+            kernel()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = tree_map(_placed, (args, dict(kwargs or {})))
         if self._lifted is None:
@@ -204,6 +215,10 @@ class PretendedGpu(TorchDispatchMode):
             return False
         if name is ATEN._fused_sdp_choice:
             return 0  # one operation after the other
+        if name in INDEXING and isinstance(args[0], OnDevice) and any(map(_is_strange, args[1])):
+            self._wait("places of the host, which torch copies to the device")
+            args = (args[0], [OnDevice(one) if _is_strange(one) else one for one in args[1]], *args[2:])
+            given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
         if any(one.dim() > 0 and not isinstance(one, OnDevice) for one in given):
             raise DeviceMistakeError(f"{func} of tensors on {PLACE} and on the host")
         is_as_often_as_told = name is ATEN.repeat_interleave and "Tensor" in func._overloadname
@@ -327,6 +342,10 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
             one = args[place] if place < len(args) else kwargs.get(told.name)
             found.extend(each for each in tree_leaves(one) if isinstance(each, Tensor))
     return found
+
+
+def _is_strange(one: Any) -> bool:
+    return isinstance(one, Tensor) and not isinstance(one, OnDevice)
 
 
 def _is_mask(one: Any) -> bool:

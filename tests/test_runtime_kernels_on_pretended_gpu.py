@@ -1,0 +1,88 @@
+"""Whole texts decoded from captured work with our kernels in it, as on a GPU: Triton's interpreter runs them."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor
+
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, TreePolicy
+from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.feed import Feed
+from spectune.runtime.models import choices
+from spectune.runtime.models.forward import TREE_ATTENTION
+from spectune.runtime.models.kernels.jitted import has_triton
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.models.regime import in_regime
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import RoundSetup, always
+
+from .interpreted import HAS_GPU, launch
+from .pretended.cuda import pretended_gpu
+from .pretended.device import PLACE
+from .tiny_models import perturbed, tiny_llama
+
+pytestmark = [
+    pytest.mark.lossless,
+    pytest.mark.skipif(not has_triton() or HAS_GPU, reason="needs Triton and no GPU, where these kernels really run"),
+]
+WAYS: dict[str, TreePolicy] = {
+    "plain": PlainPolicy(),
+    "chain": ChainPolicy(length=3),
+    "eagle2": Eagle2Policy(verify_tokens=5, depth=2, top_k=2),
+}
+TOKENS = 6
+LLAMA = tiny_llama(layers=2, seed=0, hidden=64)
+SKETCH = perturbed(LLAMA, 0.06)
+
+
+def texts(device: torch.device, way: str, temperature: float) -> Tensor:
+    """Return (3, TOKENS): what is emitted behind three prompts in two slots."""
+    regime = "cuda-graph" if device.type == "cuda" else "eager"
+    target, drafter = (in_regime(LeanModel(moved(model, device)), regime) for model in (LLAMA, SKETCH))
+    assert regime == "eager" or target.attention == TREE_ATTENTION
+    setup = RoundSetup(policy=WAYS[way], drafter=None if way == "plain" else "it")
+    drafters = {"it": ModelDrafter(drafter, slots=2, capacity=32)}
+    decoder = Decoder(target, drafters, always(setup), slots=2, capacity=32)
+    prompts = [(1, 2, 3), (4, 5, 6, 7, 8), (9,)]
+    feed = Feed(
+        decoder,
+        [Request(prompt=prompt, max_new_tokens=TOKENS, temperature=temperature, seed=7) for prompt in prompts],
+    )
+    while feed.refill():
+        done = decoder.step()
+        assert not done.faults, done.faults
+    return torch.tensor([sequence.emitted for sequence in feed.sequences])
+
+
+def moved(model: torch.nn.Module, device: torch.device) -> Any:
+    return deepcopy(model).float().to(device)
+
+
+def texts_by_kernels(way: str, temperature: float) -> Tensor:
+    """Return the same by kernels that are chosen and captured here; where none is, an error."""
+    quickly = mock.patch.object(choices, "REPEATS", 1)
+    with pretended_gpu(processors=2, has_kernels=True), quickly:
+        found = texts(PLACE, way, temperature)
+        assert set(choices.choices_of(PLACE).kept.values()) - {choices.USUAL}, "every product was done the usual way"
+        return found
+
+
+@pytest.mark.parametrize(
+    ("way", "temperature"),
+    [
+        ("plain", 0.8),
+        ("chain", 0.0),
+        ("eagle2", 0.8),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("plain", 0.0), ("chain", 0.8), ("eagle2", 0.0))),
+    ],
+)
+def test_texts_by_captured_kernels_are_those_of_the_host(way: str, temperature: float) -> None:
+    (found,) = launch(texts_by_kernels, way=way, temperature=temperature)
+    expected = texts(torch.device("cpu"), way, temperature)
+    assert found is not None and found.tolist() == expected.tolist()
