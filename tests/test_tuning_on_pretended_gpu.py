@@ -1,0 +1,72 @@
+"""From a profile to a text on a pretended GPU: what a machine with a GPU runs, and no time that means anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spectune.db import open_store
+from spectune.planner.plans.document import plan_to_json
+from spectune.planner.plans.plan import Plan
+from spectune.planner.policies import ChainPolicy
+from spectune.profiler.records.role import CAPTURED
+from spectune.runtime.loader import load
+from spectune.tuning.plan import make_plan
+from spectune.tuning.profile import Profile, profile
+from spectune.tuning.request import PlanRequest
+
+from . import fake_nvml
+from .pretended.cuda import pretended_gpu
+from .tiny_family import quick_request
+
+PROMPTS = ["def f(x)", "return"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("on-gpu")
+
+
+@pytest.fixture(scope="module")
+def made(place: Path) -> tuple[Profile, Plan]:
+    with pytest.MonkeyPatch.context() as patch:
+        fake_nvml.install(patch, fake_nvml.Gpu(letter="A"))
+        with pretended_gpu(), open_store(str(place / "store.db")) as store:
+            request = replace(quick_request(place), device="cuda:0", regime="auto", budget_s=1.0)
+            found = profile(request, store, lock_wait_s=60.0, progress=lambda *_: None)
+            asked = PlanRequest(target=found.identities.target, device=found.device, dtype="float32", trials=2)
+            return found, make_plan(asked, store)
+
+
+def test_forwards_are_timed_as_they_are_captured(made: tuple[Profile, Plan]) -> None:
+    found, plan = made
+    surfaces = [found.verify, *found.drafts.values()]
+    assert {surface.regime for surface in surfaces} == {plan.regime} == {CAPTURED}
+    assert all(one.failure is None and min(one.repeats_ms) > 0 for each in surfaces for one in each.measurements)
+    assert found.device.kind == plan.device.kind == "cuda" and found.readings
+
+
+def test_every_cell_is_priced_with_the_drafter(made: tuple[Profile, Plan]) -> None:
+    kinds = [{each.policy.kind for each in cell.alternatives if each.drafter == "small"} for cell in made[1].cells]
+    assert kinds and all({"chain", "eagle2", "cast", "hybrid"} <= of_cell for of_cell in kinds)
+
+
+@pytest.mark.parametrize("is_bent", [False, True])
+def test_a_session_emits_what_plain_decoding_on_the_cpu_does(
+    place: Path, made: tuple[Profile, Plan], is_bent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the plan as it is, and with each cell bent onto the drafter, as no tiny target is surely faster with one."""
+    plan, chain = made[1], ChainPolicy(length=3)
+    cells = tuple(
+        replace(cell, policy=chain, drafter="small", run_tokens=tuple(range(5)), run_ms=()) for cell in plan.cells
+    )
+    (tmp_path / "plan.json").write_text(plan_to_json(replace(plan, cells=cells) if is_bent else plan))
+    fake_nvml.install(monkeypatch, fake_nvml.Gpu(letter="A"))
+    with pretended_gpu():
+        planned = load(place / "target", plan=str(tmp_path / "plan.json"), device="cuda:0")
+        texts = planned.generate_batch(PROMPTS, max_new_tokens=20)
+        assert planned.choice.plan is not None and not planned.choice.substitutes
+    plain = load(place / "target", plan="none", dtype="float32", device="cpu")
+    assert [text.tokens for text in texts] == [t.tokens for t in plain.generate_batch(PROMPTS, max_new_tokens=20)]
