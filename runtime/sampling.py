@@ -106,8 +106,8 @@ def draft_scores(logits: Tensor, sequences: Many[Sequence], paths: Ints | Tensor
     scores = processed(logits.float(), requests, seen_tokens(sequences, paths, logits.device))
     if any(r.temperature > 0 for r in requests):
         depth = 0 if paths is None else paths.shape[2]
-        places = _told([[len(s.tokens) + depth] for s in sequences], logits.device)
-        scores = with_noise(scores, requests, places)
+        places = np.array([[len(s.tokens) + depth] for s in sequences], dtype=np.int64)
+        scores = with_noise(scores, requests, sent(places, logits.device))
     return scores.clamp(min=NEVER) if any(r.masks for r in requests) else scores
 
 
@@ -120,9 +120,8 @@ def with_noise(scores: Tensor, requests: Many[Request], places: Tensor) -> Tenso
         places: (batch, n or 1) int64, place in the text of the token that is drawn behind each node.
     """
     rows = [row for row, r in enumerate(requests) if r.temperature > 0]
-    seeds, own = _told([[requests[row].seed] for row in rows], scores.device), places
-    if len(rows) < len(places):
-        own = places.index_select(0, _told(rows, scores.device))
+    seeds = sent(np.array([[requests[row].seed] for row in rows], dtype=np.int64), scores.device)
+    own = places if len(rows) == len(places) else places[sent(np.array(rows, dtype=np.int64), scores.device)]
     return on_rows(scores, rows, lambda some: some + gumbel(seeds, own, some.shape[-1]))
 
 
@@ -138,7 +137,7 @@ def on_rows(scores: Tensor, rows: Many[int], change: Callable[[Tensor], Tensor])
         return scores
     if len(rows) == len(scores):
         return change(scores)
-    places = _told(rows, scores.device)
+    places = sent(np.array(rows, dtype=np.int64), scores.device)
     return scores.index_copy(0, places, change(scores[places]))
 
 
@@ -203,11 +202,6 @@ def _ascending(scores: Tensor) -> Tensor:
     if scores.device.type == "cpu":
         return torch.from_numpy(np.sort(scores.numpy(), axis=-1))
     return scores.sort(dim=-1).values
-
-
-def _told(numbers: Many[object], device: torch.device) -> Tensor:
-    """Return integers on a device; the host waits for nothing."""
-    return torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
 
 
 def _column(values: Many[float], like: Tensor) -> Tensor:

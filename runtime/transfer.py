@@ -22,9 +22,6 @@ def fetched(tensor: torch.Tensor) -> NDArray[Any]:
 
     So torch's own check for waits nobody meant, `torch.cuda.set_sync_debug_mode`, can stand at "error" all the time.
     """
-    if tensor.device.type != "cuda":
-        found: NDArray[Any] = tensor.cpu().numpy()
-        return found
     return fetched_together(tensor)[0]
 
 
@@ -32,7 +29,7 @@ def fetched_together(*tensors: torch.Tensor) -> list[NDArray[Any]]:
     """Return several tensors' numbers on the host, of one device; it is waited for once."""
     device = tensors[0].device
     if device.type != "cuda":
-        return [fetched(tensor) for tensor in tensors]
+        return [tensor.cpu().numpy() for tensor in tensors]
     here = [tensor.to("cpu", non_blocking=True) for tensor in tensors]  # pinned by torch
     wait_for(device)
     return [tensor.numpy() for tensor in here]

@@ -175,3 +175,8 @@ def test_every_tree_node_has_the_logits_of_its_path(family: str) -> None:
 def test_wrong_positions_or_a_wrong_mask_show_in_the_logits(family: str, depths: Ints, visible: Bools) -> None:
     wrong = tree_logits(TARGETS[family], depths, visible)
     assert float((wrong - path_logits(ORIGINALS[family])).abs().max()) > 1e-2
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")
+def test_transformers_own_forward_is_called_by_the_names_it_has_now() -> None:
+    assert all(run(TARGETS["neox"], random_requests(2, tokens=3)).outputs)

@@ -12,7 +12,7 @@ from torch import Tensor
 from spectune.runtime.models.graphed import CudaRecorder
 from spectune.runtime.transfer import fetched, fetched_together, sent
 
-from .pretended.cuda import pretended_gpu
+from .pretended.cuda import MS_PER_OPERATION, pretended_gpu
 from .pretended.device import PLACE, PretendedGpu
 from .pretended.traffic import DeviceMistakeError
 
@@ -140,6 +140,16 @@ def test_a_replay_repeats_the_plain_numbers_of_its_capture(gpu: PretendedGpu) ->
     steps.append(2)
     replay()
     assert found.tolist() == [1.0, 1.0]  # what runs the code again would say 2
+
+
+def test_a_replay_takes_as_long_as_what_it_repeats(gpu: PretendedGpu) -> None:
+    start, end, x = torch.cuda.Event(), torch.cuda.Event(), counting(3)
+    replay, _ = recorded(lambda: x * 2 + 1)
+    start.record()
+    replay()
+    end.record()
+    end.synchronize()
+    assert start.elapsed_time(end) == pytest.approx(2 * MS_PER_OPERATION)
 
 
 def test_a_replay_reads_and_writes_the_hosts_pinned_memory(gpu: PretendedGpu) -> None:

@@ -52,10 +52,15 @@ class RecyclingDrafter(FeatureDrafter):
     def recall(self, tokens: Ints, lengths: Ints) -> Successors:
         """Return the newest successors of nodes' tokens (batch, width), on the host; lengths are (batch, 1)."""
         assert isinstance(self._cache, SuccessorCache)
-        asked, behind = sent(tokens, self._device), sent(lengths, self._device)
-        found = self._cache.recall(asked, behind, int(lengths.max()))
-        ids, log_probs = fetched_together(found.ids, found.log_probs)
-        return Successors(ids=torch.from_numpy(ids), log_probs=torch.from_numpy(log_probs))
+        return recalled(self._cache, tokens, lengths)
+
+
+def recalled(cache: SuccessorCache, tokens: Ints, lengths: Ints) -> Successors:
+    """Return `SuccessorCache.recall` of what the host knows, on the host; a device is waited for once."""
+    device = cache.tokens.device
+    found = cache.recall(sent(tokens, device), sent(lengths, device), int(lengths.max()))
+    ids, log_probs = fetched_together(found.ids, found.log_probs)
+    return Successors(ids=torch.from_numpy(ids), log_probs=torch.from_numpy(log_probs))
 
 
 class RecyclingPass:

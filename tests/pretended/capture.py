@@ -34,6 +34,10 @@ class Capture:
         self._before.clear()
         self._made.clear()
 
+    def __len__(self) -> int:
+        """How many operations there are."""
+        return len(self._steps)
+
     def replay(self) -> None:
         """Do it all again."""
         for step in self._steps:

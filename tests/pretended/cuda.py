@@ -61,6 +61,7 @@ class Graph:
         self.capture = Capture()
 
     def replay(self) -> None:
+        entered().traffic.given += len(self.capture)
         self.capture.replay()
 
 

@@ -232,13 +232,10 @@ class PretendedGpu(TorchDispatchMode):
         numbers, options = tree_map(_on_host, (args, kwargs))
         written = _written(func, numbers, options)
         known = {id(_numbers(one)): one for one in tree_leaves((args, kwargs)) if isinstance(one, OnDevice)}
-        if self._capture is None:
-            found = func(*numbers, **options)
-        elif written:
+        if self._capture is not None and written:
             self._capture.note(lambda: func(*numbers, **options), writes=written)
-            found = func(*numbers, **options)
-        else:
-            found = func(*numbers, **options)
+        found = func(*numbers, **options)
+        if self._capture is not None and not written:
             sources = {_memory(one) for one in tree_leaves((numbers, options)) if isinstance(one, Tensor)}
             makes = [one for one in tree_leaves(found) if isinstance(one, Tensor) and _memory(one) not in sources]
             if makes:  # else a view: its memory is the same in every replay
@@ -268,7 +265,6 @@ class PretendedGpu(TorchDispatchMode):
         to, numbers = _numbers(place), _numbers(source)
 
         def step() -> None:
-            self.traffic.given += 1
             if is_from_here and not is_here:
                 self.traffic.land(to, numbers.to(to.dtype).expand_as(to))
                 return
@@ -277,6 +273,7 @@ class PretendedGpu(TorchDispatchMode):
                 self.traffic.depart(numbers)
 
         if self._capture is None:
+            self.traffic.given += 1
             step()
             if is_here != is_from_here and not may_follow:
                 self._wait("a copy from the device" if is_from_here else "a copy to the device")

@@ -8,11 +8,10 @@ import numpy as np
 import torch
 
 from ...planner.growth.draft import Children, Ints
-from ...runtime.drafters.recycling import recycled_children
+from ...runtime.drafters.recycling import recalled, recycled_children
 from ...runtime.layout import PREFILL_TOKENS, chain_sight, lay_out
-from ...runtime.models.recycling import RecyclingHead, Successors
+from ...runtime.models.recycling import RecyclingHead
 from ...runtime.requests import Request
-from ...runtime.transfer import sent
 
 
 class RecyclingTextPass:
@@ -71,8 +70,6 @@ class RecyclingTextPass:
         return self._children_of(tokens, lengths, places)
 
     def _children_of(self, tokens: Ints, lengths: Ints, places: Ints) -> Children:
-        device = self._model.device
-        found = self._cache.recall(sent(tokens[None], device), sent(lengths[None], device), int(lengths.max()))
-        known = Successors(ids=found.ids.cpu(), log_probs=found.log_probs.cpu())
+        known = recalled(self._cache, tokens[None], lengths[None])
         at = torch.from_numpy(places[None])
         return recycled_children(known, self._children, [self._request], at, self._model.vocabulary)
