@@ -30,6 +30,16 @@ def _one_torch_thread() -> None:
 
 def pytest_collection_finish() -> None:
     """Let no later collection of garbage look through modules and tests: there are millions of such objects."""
+    _keep_out_of_collections()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _lasting_objects_kept_out_of_collections() -> None:
+    """Let none look through what earlier files left behind either: caches of theirs live as long as the worker."""
+    _keep_out_of_collections()
+
+
+def _keep_out_of_collections() -> None:
     gc.collect()
     gc.freeze()
 
