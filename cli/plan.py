@@ -68,7 +68,7 @@ FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", 
     "max_memory_bytes",
     metavar="SIZE",
     callback=options.size,
-    help="Most for weights and caches, e.g. 24GiB.",
+    help="Most memory at the peak of decoding, e.g. 24GiB.",
 )
 @click.option(
     "--table",

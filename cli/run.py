@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     help="For a target that sees: .npy, .png or .jpg; repeatable.",
 )
 @options.drafters
-@click.option("--plan", default="auto", show_default=True, metavar="auto|FILE|none", help="Which plan to follow.")
+@click.option("--plan", default="auto", show_default=True, metavar="auto|FILE|URL|none", help="Which plan to follow.")
 @options.device
 @options.planned_dtype
 @click.option("--workload", metavar="NAME", help="Follow only a plan for this workload; else 'default' goes first.")

@@ -94,6 +94,7 @@ class PlanInputs:
         pairwise: how "target" and all drafters agree with each other; None where it was not recorded.
         footprints: memory of the models by ModelIdentity.key; a model that is not in it has an unknown one.
         readings: what reading prompts takes, by ModelIdentity.key; none of a model of which that was not timed.
+        paces: of the device in earlier validations over its pace when it was profiled.
         notes: what a reader of the plan must know of where these came from.
         lossy: runs of lossy ways; read only where a search allows them.
     """
@@ -110,6 +111,7 @@ class PlanInputs:
     pairwise: PairwiseAcceptance | None = None
     footprints: Mapping[str, Footprint] = field(default_factory=dict)
     readings: Mapping[str, LatencySurface] = field(default_factory=dict)
+    paces: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     lossy: tuple[LossyRun, ...] = ()
 

@@ -14,13 +14,13 @@ from spectune.cli import main
 from spectune.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "docs/commands.md", "docs/import.md")
+DOCUMENTS = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
 
 
 def examples(text: str) -> list[list[str]]:
     """Return the words of every `spectune ...` line of a text, less the program's name and what follows a pipe."""
-    lines = re.findall(r"(?:^|&& )[ $]*spectune ([^|>&]+)", text.replace("\\\n", " "), re.MULTILINE)
-    return [shlex.split(rest.splitlines()[0], comments=True) for rest in lines]
+    lines = re.findall(r"(?:^|&& )[ $]*spectune (.+)", text.replace("\\\n", " "), re.MULTILINE)
+    return [shlex.split(re.split(r" (?:[|>]|&&) ", rest)[0], comments=True) for rest in lines]
 
 
 def documented() -> list[list[str]]:

@@ -66,6 +66,15 @@ def one_round(context: int, nodes: int = 2, catch_up: int = 3, widths: tuple[int
     )
 
 
+def test_forwards_cost_their_mean_which_all_calls_of_a_session_tell_together() -> None:
+    calm = surface("verify", VERIFY_MS)
+    cells = [replace(cell, repeats_ms=(cell.median_ms,) * 8 + (cell.median_ms * 3,) * 2) for cell in calm.measurements]
+    stalling = replace(calm, measurements=tuple(cells))
+    fed = [0, 1, 2, 4]
+    found, medians = (cost_table(each, 2, 100, fed).ms for each in (stalling, calm))
+    assert found == pytest.approx(1.4 * medians)
+
+
 def test_verify_runs_the_cheapest_shape_that_holds_the_tree() -> None:
     known = costs(Cell(batch=2, context=150))
     assert known.run_tokens == (0, 1, 4, 4, 4)

@@ -8,7 +8,7 @@ import pytest
 
 from spectune.planner.growth.tree import TokenTree
 from spectune.planner.plans.crossing import crossings
-from spectune.planner.plans.plan import PlanCell, PublishedPrice, StackForecast
+from spectune.planner.plans.plan import ErrorParts, PlanCell, PublishedPrice, StackForecast
 from spectune.planner.policies import (
     ChainPolicy,
     ConfidentChainPolicy,
@@ -44,6 +44,13 @@ def test_a_cell_says_what_each_part_of_a_round_costs() -> None:
     assert "    verify 10.00 ms (80%): 4 tokens of each sequence" in lines
     assert "    draft 2.00 ms (16%): 3 forwards of 1 node" in lines
     assert "    host 0.50 ms (4%)" in lines
+
+
+def test_a_cell_says_what_leaves_its_speed_open() -> None:
+    cell = cell_of([PLAIN, OWN])
+    errors = ErrorParts(acceptance=0.1, surfaces=0.02, drift=0.05, optimism=0.0)
+    lines = explain_cell(replace(cell, prediction=replace(cell.prediction, errors=errors)))
+    assert "    the texts 16%, the timings 3%, the machine's pace 8% to either side" in lines
 
 
 def test_a_padded_verify_says_what_is_fed() -> None:

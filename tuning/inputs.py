@@ -16,6 +16,7 @@ from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.role import CAPTURED, DRAFT_ROLES, READ, RESUME, SELF, run_alike, running_of
 from ..profiler.records.surface import LatencySurface
 from .estimates.architectures import footprints_of
+from .paces import paces_of
 from .request import PlanRequest
 from .timed import Timed, timed_on
 
@@ -83,6 +84,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         temperature=together[-1].temperature,
         pairwise=agreement([drafter.trace for drafter in drafters], request, store),
         footprints=footprints_of(request.target, (drafter.model for drafter in drafters), request.dtype),
+        paces=paces_of(store, request.device.fingerprint, request.target.key),
         readings=readings_of(_readings([request.target, *(drafter.model for drafter in drafters)], verify, timed)),
         notes=(*notes, *others),
     )

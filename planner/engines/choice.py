@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import PlanError
 from ...profiler.records.acceptance import AcceptanceTrace
 from ..memory.peak import LOOKUP
-from ..plans.plan import Alternative, ErrorParts, PlanCell, Prediction
+from ..plans.plan import SDS_OF_90_PERCENT, Alternative, ErrorParts, PlanCell, Prediction
 from ..policies import ChainPolicy, LookupPolicy, PlainPolicy
 from ..replay.acceptance import plain_results, rank_results
 from ..replay.recorded import Text, recording_of, rows_of
@@ -29,7 +29,6 @@ from .flattery import flattery
 from .mapped_ngrams import mapped_walk
 from .walk import Walk, acceptance_error, walk
 
-SDS_OF_90_PERCENT = 1.645
 TIE = 0.005  # relative difference below which two ways are equal
 Way = tuple[PlainPolicy | ChainPolicy | LookupPolicy, str | None]
 
@@ -273,7 +272,7 @@ def _prediction(offer: Offer, plain: Offer, inputs: EngineInputs, optimism: floa
         acceptance=acceptance_error(offer.walk, seed), surfaces=offer.cost.error, drift=inputs.drift, optimism=optimism
     )
     rate = offer.tokens_per_s * (1.0 - optimism)
-    off = SDS_OF_90_PERCENT * float(np.hypot(errors.acceptance, np.hypot(errors.surfaces, errors.drift)))
+    off = errors.margin
     speedup = rate / plain.tokens_per_s
     beside = SDS_OF_90_PERCENT * float(np.hypot(errors.acceptance, np.hypot(errors.surfaces, plain.cost.error)))
     beside = 0.0 if offer is plain else beside

@@ -24,6 +24,7 @@ from .reading import PromptReading
 
 VERSION = 2
 LOSSY_VERSION = 3  # of plans that name a lossy policy
+SDS_OF_90_PERCENT = 1.645  # of a normal distribution, to either side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +33,13 @@ class ErrorParts:
 
     acceptance: float  # the recorded texts are a sample, and so are future ones
     surfaces: float  # of the measured latencies, weighted by their share of the round
-    drift: float  # the device changes between measuring and decoding
+    drift: float  # the device's pace strays between measuring and decoding; older plans know that of one session alone
     optimism: float  # relative; how much choosing on the recorded texts flattered the choice
+
+    @property
+    def margin(self) -> float:
+        """Half of the 90 % interval, relative."""
+        return SDS_OF_90_PERCENT * math.hypot(self.acceptance, self.surfaces, self.drift)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +132,7 @@ class PlanCell:
             decoding.
         run_tokens: index = tokens in the tree, value = tokens fed to the target per sequence; up to
             policy.max_verify_tokens.
-        run_ms: likewise, what the surface says of that forward at the cell's context; empty in older plans.
+        run_ms: likewise, what that forward takes on average at the cell's context; empty in older plans.
         runner_up: the fastest alternative of another kind or drafter.
         lead: over the runner-up; None where there is none.
         alternatives: the fastest of every kind and drafter, fastest first, the plan's own left out.

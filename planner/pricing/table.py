@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import MeasurementError
+from ...profiler.records.excess import mean_over_median
 from ...profiler.records.role import BLOCK, SELF
 from ...profiler.records.surface import LatencySurface
 from ..growth.draft import Ints
@@ -20,7 +21,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CostTable:
-    """Milliseconds of one forward at one batch size.
+    """Mean milliseconds of one forward at one batch size.
 
     Attributes:
         contexts: (knots,), ascending.
@@ -97,7 +98,9 @@ NOTHING_DRAFTED = CostTable(contexts=np.empty(0), ms=np.empty((0, 0)))
 
 
 def cost_table(surface: LatencySurface, batch: int, context: int, fed: Sequence[int]) -> CostTable:
-    """Return the cost of feeding fed[n] tokens, at every measured context that knows any of them.
+    """Return the mean cost of feeding fed[n] tokens, at every measured context that knows any of them.
+
+    A surface tells medians; its forwards are longer on average by one factor, which all its calls tell together.
 
     Where a shape did not run, the contexts on both sides that know it answer for it. Beyond the last of these it grows
     with the context as the next smaller shape does; the smallest stays as it is.
@@ -120,7 +123,7 @@ def cost_table(surface: LatencySurface, batch: int, context: int, fed: Sequence[
     places = np.searchsorted([0, *shapes], fed)
     return CostTable(
         contexts=np.array(knots, dtype=np.float64),
-        ms=np.hstack([free, ms])[:, places],
+        ms=np.hstack([free, ms])[:, places] * mean_over_median(surface),
         is_block=surface.role == BLOCK,
         reads_newest=surface.role == SELF,
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ..memory.peak import LOOKUP
-from ..plans.plan import PlanCell
+from ..plans.plan import SDS_OF_90_PERCENT, ErrorParts, PlanCell
 from ..policies import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, StaticPolicy
 from ..search.objective import LatencyBound
 from .facts import CellFacts, PublishedFacts, cell_facts, replayed_speed
@@ -63,9 +63,16 @@ def _promise(cell: PlanCell) -> Iterator[str]:
     if cell.quality is not None:
         yield f"LOSSY, the output is not the target's own: {cell.quality.label}"
     yield f"{promise.tokens_per_s:,.1f} tokens/s, 90 % between {promise.low:,.1f} and {promise.high:,.1f}"
+    yield f"  {_open(promise.errors)}"
     if cell.drafter is not None:
         interval = f"{promise.speedup_low:.2f} to {promise.speedup_high:.2f}"
         yield f"{promise.speedup_over_plain:.2f} times plain decoding, 90 % {interval}"
+
+
+def _open(errors: ErrorParts) -> str:
+    """Say what leaves a speed open by how much, each alone."""
+    parts = {"the texts": errors.acceptance, "the timings": errors.surfaces, "the machine's pace": errors.drift}
+    return ", ".join(f"{name} {SDS_OF_90_PERCENT * error:.0%}" for name, error in parts.items()) + " to either side"
 
 
 def _requests(cell: PlanCell) -> Iterator[str]:

@@ -14,20 +14,26 @@ from ..policies import ResumedPolicy, StackPolicy, drafting
 from ..pricing.cost import Floats
 from ..pricing.estimate import relative_error
 from .candidate import Candidate
+from .pace import pace_error
 
 FEWEST_JUDGED = 5  # held-out shapes from which a surface's error is taken
 UNKNOWN_ERROR = 0.10  # taken as a surface's relative error where single repeats leave it open
-DRIFT = 0.02  # least relative standard deviation of a device between measuring and decoding
-SDS_OF_90_PERCENT = 1.645
+DRIFT = 0.02  # least relative standard deviation of a device within a session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceErrors:
-    """Relative errors of the measured latencies: of the target, by drafter name, and of all by the device's drift."""
+    """Relative errors of the measured latencies: of the target, by drafter name, and of all by the device's drift.
+
+    Attributes:
+        drift: within a session, which plain decoding that races beside a plan does not share.
+        pace: of the whole device between a profile and the use of its plan, which both share.
+    """
 
     verify: float
     drafts: dict[str, float]
     drift: float = DRIFT
+    pace: float = DRIFT
     resumed: dict[str, float] = field(default_factory=dict)  # of verifications from an exit's states, by its name
 
     def verify_of(self, candidate: Candidate) -> float:
@@ -45,11 +51,13 @@ class SurfaceErrors:
 
 def errors_of(inputs: PlanInputs) -> SurfaceErrors:
     """Return the relative errors of what was measured."""
+    drift = max(DRIFT, math.sqrt(2.0) * inputs.verify.drift())  # the moment of measuring is a sample, too
     return SurfaceErrors(
         verify=_error(inputs.verify),
         drafts={drafter.name: _error(drafter.surface) for drafter in inputs.drafters},
         resumed={name: _error(surface) for name, surface in resumes_of(inputs).items()},
-        drift=max(DRIFT, math.sqrt(2.0) * inputs.verify.drift()),  # the moment of measuring is a sample, too
+        drift=drift,
+        pace=max(drift, pace_error(inputs.device.kind, inputs.paces)),
     )
 
 
@@ -90,11 +98,11 @@ class Promise:
         is_plain = chosen is self.plain
         own, plainly = self.rates[1 if is_plain else 0], self.rates[1]
         usable = (own > 0.0) & (plainly > 0.0)  # with few texts a resample may hold none of a steady round
-        parts = self._parts(chosen, own[usable], flattery)
-        relative = self._parts(chosen, own[usable] / plainly[usable], flattery)
+        parts = self._parts(chosen, own[usable], flattery, self.errors.pace)
+        relative = self._parts(chosen, own[usable] / plainly[usable], flattery, self.errors.drift)
         speed = chosen.tokens_per_s * (1.0 - flattery)
         speedup = speed / self.plain.tokens_per_s
-        margin, speedup_margin = _margin(parts), 0.0 if is_plain else _margin(relative)
+        margin, speedup_margin = parts.margin, 0.0 if is_plain else relative.margin
         return Prediction(
             tokens_per_s=speed,
             low=speed * max(1.0 - margin, 0.0),
@@ -110,16 +118,12 @@ class Promise:
             errors=parts,
         )
 
-    def _parts(self, chosen: Candidate, rates: Floats, flattery: float) -> ErrorParts:
+    def _parts(self, chosen: Candidate, rates: Floats, flattery: float, drift: float) -> ErrorParts:
         verify = self.errors.verify_of(chosen) * chosen.verify_ms / chosen.round_ms
         draft = self.errors.draft_of(chosen) * chosen.draft_ms / chosen.round_ms
         return ErrorParts(
             acceptance=math.sqrt(2.0) * relative_error(rates, self.texts),
             surfaces=math.hypot(verify, draft),
-            drift=self.errors.drift,
+            drift=drift,
             optimism=flattery,
         )
-
-
-def _margin(parts: ErrorParts) -> float:
-    return SDS_OF_90_PERCENT * math.hypot(parts.acceptance, parts.surfaces, parts.drift)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -17,11 +17,13 @@ from ...planner.engines.walk import Walk
 from ...planner.plans.document import plan_to_json
 from ...planner.plans.plan import Plan
 from ...planner.plans.provenance import Provenance, surface_source, trace_source
+from ...planner.search.pace import pace_error
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.device import Device
 from ...profiler.records.measurement import Measurement
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.surface import LatencySurface
+from ..paces import paces_of
 from ..request import Identities
 from ..timed import timed_on
 from .inputs import LOOKUP_ROLE, PLAIN_ROLE, ROLE, inputs_of_surfaces
@@ -45,12 +47,17 @@ class EnginePlanRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRecords:
-    """What the store holds of an engine with a target: surfaces of one regime, traces along the same texts."""
+    """What the store holds of an engine with a target: surfaces of one regime, traces along the same texts.
+
+    Attributes:
+        paces: of the device in earlier validations of the engine's plans over its pace when it was profiled.
+    """
 
     surfaces: tuple[LatencySurface, ...]
     traces: tuple[AcceptanceTrace, ...]
     identities: Identities
-    notes: tuple[str, ...] = field(default=())
+    paces: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def plan_engine(request: EnginePlanRequest, store: Store) -> tuple[int, Plan]:
@@ -80,6 +87,7 @@ def solve_engine(request: EnginePlanRequest, records: EngineRecords) -> Plan:
     """Return the plan of an engine's records."""
     surfaces = _of_concurrencies(request, records.surfaces)
     inputs, walks = _pooled(surfaces, records)
+    inputs = replace(inputs, drift=max(inputs.drift, pace_error(request.device.kind, records.paces)))
     cells = plan_cells(inputs, seed=request.seed, walks=walks)
     return Plan(
         device=request.device,
@@ -143,6 +151,7 @@ def records_of(request: EnginePlanRequest, store: Store) -> EngineRecords:
         surfaces=(*sorted(kept, key=lambda surface: surface.role != PLAIN_ROLE), *(searches if on_workload else [])),
         traces=tuple(traces),
         identities=Identities(target=request.target, drafters=drafters),
+        paces=paces_of(store, f"{ENGINE_PLAN}{request.device.fingerprint}", request.target.key),
         notes=() if on_workload else (_on_other_texts(request),),
     )
 

@@ -11,12 +11,11 @@ import statistics
 from collections.abc import Sequence
 from typing import Protocol
 
+from ...profiler.records.excess import STALL
 from ...runtime.decoder import Decoder
 from ...runtime.feed import Feed
 from ...runtime.requests import Request
 from .decoding import Run, TimedRound, steady_rounds, timed_step
-
-STALL = 5.0  # a round this many times longer than its like is the machine's stall, and cut to that
 
 
 class Entrant(Protocol):
@@ -99,7 +98,7 @@ class DecoderEntrant:
 
 
 def without_stalls(rounds: Sequence[TimedRound]) -> list[float]:
-    """Return the rounds' milliseconds, each cut to `STALL` times the median of the rounds of its shape."""
+    """Return the rounds' milliseconds, each cut to STALL times the median of the rounds of its shape."""
     shapes = [(r.round.verify_tokens, len(r.round.widths), r.round.levels) for r in rounds]
     like: dict[tuple[int, int, tuple[int, ...]], list[float]] = {}
     for r, shape in zip(rounds, shapes, strict=True):

@@ -1,0 +1,102 @@
+"""How far does a machine's pace wander between a profile and the use of its plan?
+
+A profile times forwards for seconds; a plan made of it is used minutes to weeks later. Here two forwards of the demo's
+target, one of a single token and one that verifies 8 tokens of 8 sequences, are timed again and again the way the
+profiler times them, in windows of some seconds. Of every pair of windows the later median is compared with the earlier
+one. The table tells the root mean square of their logarithms by the time between them, beside what a session of one
+window's length tells of itself: `within`. The last line is one JSON object; it makes no claim that could fail.
+
+    python benchmarks/pace.py [--minutes 25] [--every 15]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from spectune.demo.story import family_folder, family_models
+from spectune.profiler.clock import clock_of
+from spectune.profiler.device import detect
+from spectune.profiler.repeats import SETTLED
+from spectune.runtime.shapes import ForwardShapes
+from spectune.tuning.family import load_family
+
+SHAPES = {"1 token": (1, 1), "8 x 8 tokens": (8, 8)}  # (batch, tokens per sequence)
+CONTEXT = 100
+VISITS = 12  # of each shape in a window
+LAGS_S = (15, 60, 120, 300, 600, 1200)
+NEAR = 0.2  # relative: a pair of windows counts for a lag that it is so near to
+
+Floats = NDArray[np.float64]
+
+
+def main() -> None:
+    """Run it and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=25.0)
+    parser.add_argument("--every", type=float, default=15.0, help="seconds from window to window")
+    asked = parser.parse_args()
+    device = detect("cpu")
+    target = load_family(family_models(family_folder()), dtype=device.native_dtype, device="cpu").target
+    calls: dict[str, Callable[[], object]] = {}
+    for name, (batch, tokens) in SHAPES.items():
+        shapes = ForwardShapes(
+            target,
+            identity="pace",
+            dtype=str(target.dtype),
+            role="verify",
+            slots=batch,
+            capacity=CONTEXT + tokens,
+        )
+        calls[name] = shapes.prepare(batch, CONTEXT, tokens)
+    clock = clock_of(device)
+    starts: list[float] = []
+    medians: dict[str, list[float]] = {name: [] for name in SHAPES}
+    within: dict[str, list[float]] = {name: [] for name in SHAPES}
+    known = {name: statistics.median(clock.time_ms(call) for _ in range(20)) for name, call in calls.items()}
+    begun = time.monotonic()
+    while (now := time.monotonic() - begun) < 60.0 * asked.minutes:
+        starts.append(now)
+        visits: dict[str, list[float]] = {name: [] for name in SHAPES}
+        for _ in range(VISITS):
+            for name, call in calls.items():
+                visits[name].append(SETTLED.time_ms(call, clock, known[name]))
+        for name, ms in visits.items():
+            medians[name].append(statistics.median(ms))
+            within[name].append(statistics.stdev(np.log(ms)))
+        time.sleep(max(0.0, begun + len(starts) * asked.every - time.monotonic()))
+    times = np.array(starts)
+    rows = [
+        {
+            "shape": name,
+            "windows": len(starts),
+            "median_ms": statistics.median(medians[name]),
+            "within": statistics.median(within[name]),
+            "between": {lag: wandered(times, np.log(medians[name]), lag) for lag in LAGS_S if lag < times[-1]},
+            "log_pace": (np.log(statistics.median(medians[name])) - np.log(medians[name])).round(4).tolist(),
+        }
+        for name in SHAPES
+    ]
+    for row in rows:
+        print(row["shape"], f"within {row['within']:.1%}", {lag: f"{rms:.1%}" for lag, rms in row["between"].items()})
+    print(json.dumps({"bench": "pace", "device": device.label, "every_s": asked.every, "rows": rows, "holds": True}))
+
+
+def wandered(times: Floats, logs: Floats, lag_s: float) -> float:
+    """Return the root mean square of how much slower or faster windows were that lie about so far apart."""
+    apart = times[None, :] - times[:, None]
+    pairs = np.abs(apart - lag_s) <= NEAR * lag_s
+    changes = (logs[None, :] - logs[:, None])[pairs]
+    return float(np.sqrt(np.mean(changes**2)))
+
+
+if __name__ == "__main__":
+    torch.set_grad_enabled(False)
+    main()

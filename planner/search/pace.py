@@ -1,0 +1,26 @@
+"""How far a device's pace strays between a profile and the use of its plan.
+
+A profile lasts a minute and sees that minute's pace. How fast the device is later, only later tells: every validation
+gauges it. Until there are some, what devices of its kind did stands for a few of them:
+
+    variance = (PRIOR_PACES * prior^2 + sum of log(pace)^2) / (PRIOR_PACES + paces)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+PRIOR = {"cpu": 0.10, "cuda": 0.02}  # by Device.kind; of CPUs as benchmarks/pace.py and decode.py found them
+PRIOR_PACES = 4  # validations that it stands for
+
+
+def pace_error(kind: str, paces: Sequence[float]) -> float:
+    """Return the relative standard deviation of a device's pace when a plan is used.
+
+    Args:
+        kind: Device.kind.
+        paces: of the device in earlier validations over its pace when it was profiled; see `ValidationRow`.
+    """
+    strayed = math.fsum(math.log(pace) ** 2 for pace in paces)
+    return math.sqrt((PRIOR_PACES * PRIOR[kind] ** 2 + strayed) / (PRIOR_PACES + len(paces)))
