@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import DeviceError
-from .clock import Clock, clock_of
+from .clock import Clock, clock_in, clock_of
 from .cpu import allowed_cores, last_level_cache_bytes
 from .records.bandwidth import Bandwidth
 from .records.device import Device
+from .records.role import CAPTURED
 from .remembered import cache_folder, recalled, remember
 from .state import disturbances, read_state
 
@@ -35,7 +36,7 @@ def memory_bandwidth(device: Device, clock: Clock | None = None) -> Bandwidth:
     Raises:
         DeviceError: the arrays do not fit, or torch cannot use the device.
     """
-    timer = clock or clock_of(device)
+    timer = clock or clock_in(clock_of(device), CAPTURED)  # one launch, as a captured forward
     before = read_state(device)
     try:
         a, b, c = _arrays(device)

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from .records.device import Device
+from .records.role import CAPTURED
 
 Call = Callable[[], None]
+BUSY_CYCLES = 200_000  # of a GPU, some 0.1 ms: longer than a launch takes the host
 
 
 class Clock(Protocol):
@@ -38,19 +40,26 @@ class HostClock:
 
 
 class CudaClock(HostClock):
-    """Times calls that queue work on one GPU, between two events on its current stream."""
+    """Times calls that queue work on one GPU, between two events on its current stream.
 
-    def __init__(self, index: int) -> None:
-        self.index = index
+    On an idle GPU what the host takes to launch is part of a call's time: of many launches it is most of it. Behind
+    work that keeps the GPU busy meanwhile, one launch is no part of it.
+    """
+
+    def __init__(self, index: int, *, is_busy: bool = False) -> None:
+        """Time on the GPU of an index; a busy one has other work when a call is launched."""
+        self.index, self.is_busy = index, is_busy
 
     def time_ms(self, call: Call) -> float:
-        """Run a call on an idle GPU and return the milliseconds until its last kernel ended."""
+        """Run a call and return the milliseconds until its last kernel ended."""
         import torch
 
-        event: Any = torch.cuda.Event  # Any: torch leaves its constructor untyped
+        cuda: Any = torch.cuda  # Any: torch leaves these untyped
         with torch.cuda.device(self.index):
-            start, end = event(enable_timing=True), event(enable_timing=True)
+            start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
             torch.cuda.synchronize()
+            if self.is_busy:
+                cuda._sleep(BUSY_CYCLES)
             start.record()
             call()
             end.record()
@@ -61,6 +70,15 @@ class CudaClock(HostClock):
 def clock_of(device: Device) -> Clock:
     """Return the clock that times calls on a device."""
     return clock_for(device.kind, device.index)
+
+
+def clock_in(clock: Clock, regime: str) -> Clock:
+    """Return the clock that times calls in a regime on the device of another clock.
+
+    A captured forward is one launch. Where it runs inside a longer graph, as in a drafted chain, or is launched ahead
+    of the host, nobody waits for that launch; elsewhere it is the host's time, which rounds tell (`RoundOverhead`).
+    """
+    return CudaClock(clock.index, is_busy=True) if isinstance(clock, CudaClock) and regime == CAPTURED else clock
 
 
 def clock_for(kind: str, index: int) -> Clock:

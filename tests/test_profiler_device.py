@@ -6,18 +6,21 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pynvml
 import pytest
 import torch
 
 from spectune.errors import DeviceError
-from spectune.profiler.clock import CudaClock, HostClock, clock_of
+from spectune.profiler.clock import CudaClock, HostClock, clock_in, clock_of
 from spectune.profiler.device import detect, detect_all
 from spectune.profiler.lock import device_lock
 from spectune.profiler.records.device import Device
+from spectune.profiler.records.role import CAPTURED
 
 from .fake_nvml import Gpu, Slice, error, install
 
@@ -218,6 +221,29 @@ def test_each_kind_of_device_has_its_clock() -> None:
     assert isinstance(gpu_clock, CudaClock)
     assert gpu_clock.index == 2
     assert type(clock_of(CPU)) is HostClock
+
+
+def test_captured_forwards_alone_are_timed_behind_other_work_and_on_a_gpu_alone() -> None:
+    idle, host = clock_of(GPU), clock_of(CPU)
+    busy = clock_in(idle, CAPTURED)
+    assert isinstance(busy, CudaClock) and (busy.index, busy.is_busy) == (2, True)
+    assert clock_in(idle, "eager") is idle and clock_in(host, CAPTURED) is host
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_busy_clock_gives_the_gpu_work_right_before_the_first_event(is_busy: bool) -> None:
+    order: list[str] = []
+    event = mock.Mock(**{"elapsed_time.return_value": 2.0})
+    event.record.side_effect = lambda: order.append("event")
+    stand_ins = {
+        "Event": lambda **_: event,
+        "synchronize": lambda: order.append("waited"),
+        "_sleep": lambda cycles: order.append("busy"),
+        "device": lambda index: nullcontext(),
+    }
+    with mock.patch.multiple(torch.cuda, **stand_ins):
+        assert CudaClock(0, is_busy=is_busy).time_ms(lambda: order.append("call")) == 2.0
+    assert order == ["waited", *(["busy"] if is_busy else []), "event", "call", "event"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use")

@@ -7,9 +7,11 @@ import random
 import pytest
 
 from spectune.errors import MeasurementError
+from spectune.profiler.clock import Call
 from spectune.profiler.domain import Domain, Shape
 from spectune.profiler.latency import Interrupted, Progress, Session, measure
 from spectune.profiler.memory import MemoryJournal
+from spectune.profiler.records.role import CAPTURED
 from spectune.profiler.records.surface import LatencySurface
 
 from .fake_machine import DEVICE, Disturbance, FakeMachine, FakeRunner, smooth_ms
@@ -87,6 +89,32 @@ def test_a_budget_too_small_for_the_first_points_is_refused_and_nothing_is_lost(
     with pytest.raises(MeasurementError, match=r"run the same with a budget of \d+ s or more"):
         profile(FakeRunner(FakeMachine()), budget_s=0.3, sink=sink)
     assert sink.visits()
+
+
+class CompiledRunner(FakeRunner):
+    """Forwards each of whose shapes takes 20 seconds once."""
+
+    def prepare(self, batch: int, context_tokens: int, tokens: int) -> Call:
+        shape, is_new = (batch, context_tokens, tokens), [True]
+
+        def run() -> None:
+            self.machine.time_ms_now += 20_000.0 * is_new[0]
+            is_new[0] = False
+            self._run(shape)
+
+        return run
+
+
+def test_what_captured_shapes_take_once_is_no_part_of_the_budget() -> None:
+    compiled = profile(CompiledRunner(FakeMachine(), regime=CAPTURED), budget_s=20.0)
+    quick = profile(FakeRunner(FakeMachine(), regime=CAPTURED), budget_s=20.0)
+    timed = [
+        [(cell.batch, cell.context_tokens, cell.tokens, len(cell.repeats_ms)) for cell in found.measurements]
+        for found in (compiled, quick)
+    ]
+    assert timed[0] == timed[1]
+    with pytest.raises(MeasurementError, match="run the same with a budget"):
+        profile(CompiledRunner(FakeMachine()), budget_s=20.0)
 
 
 def test_a_step_is_found_where_it_is() -> None:

@@ -134,6 +134,17 @@ def test_where_no_other_way_is_left_nothing_is_timed() -> None:
     assert timer.asked == []
 
 
+class Untimed(Told):
+    """A timer that can capture nothing."""
+
+    def times_ms(self, works: Sequence[Work], between: Work) -> list[float]:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+
+def test_where_nothing_can_be_timed_the_usual_way_is_taken() -> None:
+    assert Choices(Untimed([])).way("work", alike) == USUAL
+
+
 def test_other_last_bits_are_the_same_numbers() -> None:
     rounded = (RIGHT * (1 + 2**-9)).bfloat16()
     assert Choices(Told([[5.0, 3.0]])).way("work", lambda: Found([RIGHT.bfloat16(), rounded])) == 1

@@ -7,6 +7,8 @@ import random
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
 
 import pytest
 import torch
@@ -17,12 +19,15 @@ from spectune.runtime.models.kernels.tree_attention import (
     LEAST_LINES,
     MOST_LINES,
     MOST_SPLITS,
+    WARPS,
     WORD,
+    _attend,
     attend_tree,
     columns_of,
     is_supported,
     lines_of,
     splits_of,
+    stages_of,
 )
 
 from .interpreted import HAS_GPU, launch
@@ -210,6 +215,35 @@ def test_there_are_no_more_splits_than_tiles_nor_than_are_combined_at_once() -> 
 def test_tiles_are_what_the_matrix_unit_takes(padded: int, dtype: torch.dtype) -> None:
     tiles = [columns_of(padded, dtype), *(lines_of(rows, padded, dtype) for rows in (1, 16, 17, 100, 1000))]
     assert all(tile == power_of_two(tile) and LEAST_LINES <= tile <= MOST_LINES for tile in tiles)
+
+
+@needs_triton
+@pytest.mark.parametrize(("capability", "shared_kib"), [(86, 99), (90, 227)])
+@pytest.mark.parametrize("size", [128, 256])
+def test_the_kernel_compiles_for_small_and_large_gpus_and_fits_into_them(
+    capability: int, shared_kib: int, size: int
+) -> None:
+    compiler: Any = import_module("triton.compiler")  # untyped
+    target = import_module("triton.backends.compiler").GPUTarget("cuda", capability, 32)
+    lines, columns = lines_of(MOST_LINES, size, torch.bfloat16), columns_of(size, torch.bfloat16)
+    shape = {"lines": lines, "columns": columns, "size": size, "padded": size}
+    fixed = {"groups": 4, "kv_heads": 8, "alone": False, **shape}
+    types = {
+        "query": "*bf16",
+        "states": "*bf16",
+        "starts": "*i64",
+        "bits": "*i64",
+        "parts": "*fp32",
+        "weights": "*fp32",
+    }
+    strides = ("query_batch", "query_node", "query_head", "states_batch", "stride")
+    types |= dict.fromkeys((*strides, "count", "words", "capacity", "splits"), "i32") | {"factor": "fp32"}
+    aligned = {"query", "states", "parts", "weights", *strides}
+    even = {(place,): [["tt.divisibility", 16]] for place, name in enumerate(types) if name in aligned}
+    source = compiler.ASTSource(_attend.made(), {**types, **dict.fromkeys(fixed, "constexpr")}, fixed, even)
+    options = {"num_warps": WARPS, "num_stages": stages_of(lines, torch.bfloat16)}
+    made = compiler.compile(source, target=target, options=options)
+    assert 0 < made.metadata.shared <= shared_kib * 2**10
 
 
 def test_a_cpu_is_not_supported() -> None:

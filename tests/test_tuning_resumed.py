@@ -19,6 +19,7 @@ from spectune.planner.policies import ChainPolicy, ResumedPolicy
 from spectune.profiler.identity import identify
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.document import SurfaceDocument, TraceDocument
+from spectune.profiler.records.excess import STALL
 from spectune.profiler.records.role import RESUME
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import to_json
@@ -41,6 +42,7 @@ from spectune.tuning.measuring.gauge import Gauge
 from spectune.tuning.measuring.overhead import measure_overhead
 from spectune.tuning.request import Models, PlanRequest
 
+from .scripted_clock import ScriptedClock
 from .synthetic import DEVICE, TARGET
 from .test_planner_resumed import CHEAP_MS, WHOLE_MS, measured, solved
 from .tiny_exits import WIDTH, exit_weights, tiny_exit
@@ -147,12 +149,11 @@ def test_a_plan_from_files_knows_it_where_its_surface_is_given(tmp_path: Path) -
 
 def test_the_gauge_of_such_a_cell_times_a_plain_round_and_knows_what_it_took() -> None:
     (cell,) = solved(CHEAP_MS).cells
-    readings_ms = [0, 2, 10, 13, 20, 70, 100, 104]  # starts and ends: 2, 3, 50 and 4 ms
     nodes = cell.policy.max_verify_tokens
-    gauge = Gauge(cell, LEAN, nodes, clock_ns=iter([ms * 10**6 for ms in readings_ms]).__next__)
+    gauge = Gauge(cell, LEAN, nodes, clock=ScriptedClock(2.0, 3.0, 50.0, 4.0))
     gauge.advance(1.0)
     assert nodes > 1 and gauge.name == "gauge of 1 tokens"
-    assert gauge.speed == pytest.approx((WHOLE_MS + 0.1) / 3.5)
+    assert gauge.speed == pytest.approx((WHOLE_MS + 0.1) / ((2 + 3 + STALL * 3.5 + 4) / 4))
 
 
 def stored(folder: Path, *resumes: LatencySurface) -> LatencySurface | None:

@@ -19,6 +19,7 @@ from spectune.planner.search.search import solve
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt
+from spectune.profiler.records.excess import STALL
 from spectune.profiler.records.wire import from_json
 from spectune.runtime.setup import plain_setup, setup_of
 from spectune.tuning.family import load_family
@@ -26,6 +27,7 @@ from spectune.tuning.measuring.gauge import CALLS, Gauge
 from spectune.tuning.request import Models
 from spectune.tuning.validate import ValidateRequest, validate_stored
 
+from .scripted_clock import ScriptedClock
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 from .tiny_family import save_model
 
@@ -142,14 +144,13 @@ def test_a_rows_error_and_speed_up_are_ratios_of_what_it_measured() -> None:
     assert row.speedup == pytest.approx(2.0)
 
 
-def test_a_gauge_sets_the_middle_of_its_calls_against_the_profiled_one(bench: Bench) -> None:
+def test_a_gauge_sets_the_mean_of_its_calls_stalls_cut_against_the_profiled_one(bench: Bench) -> None:
     cell = bench.plan.cell(1, 10)
     family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
-    readings_ms = [0, 2, 10, 13, 20, 70, 100, 104]  # starts and ends: 2, 3, 50 and 4 ms
     nodes = cell.policy.max_verify_tokens
-    gauge = Gauge(cell, family.target, nodes, clock_ns=iter([ms * 10**6 for ms in readings_ms]).__next__)
+    gauge = Gauge(cell, family.target, nodes, clock=ScriptedClock(2.0, 3.0, 50.0, 4.0))
     gauge.advance(1.0)
-    assert gauge.speed == pytest.approx(cell.run_ms[nodes] / 3.5)
+    assert gauge.speed == pytest.approx(cell.run_ms[nodes] / ((2 + 3 + STALL * 3.5 + 4) / 4))
 
 
 @pytest.mark.parametrize(("profiled_ms", "untimed"), [(1.0, 6), (2.9, 2), (30.0, 1)])
@@ -168,7 +169,7 @@ def test_a_gauge_settles_as_the_profiler_does(
 def test_a_cell_of_an_older_plan_is_gauged_by_its_plain_rounds(bench: Bench) -> None:
     cell = replace(bench.plan.cell(1, 10), run_ms=())
     family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
-    gauge = Gauge(cell, family.target, 3, clock_ns=iter([ms * 10**6 for ms in range(8)]).__next__)
+    gauge = Gauge(cell, family.target, 3, clock=ScriptedClock(1.0, 1.0, 1.0, 1.0))
     gauge.advance(1.0)
     assert gauge.speed == pytest.approx(cell.plain.verify_ms / 1.0)
 

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from ..transfer import fetched
+from .capturing import capturing
 from .kernels.jitted import launch_errors
 
-OWN_THREAD = "thread_local"  # whose calls may spoil a capture: other threads use the device as they please
+BUSY_CYCLES = 50_000  # of a GPU: longer than a replay takes the host, so that only the device's part is timed
 USUAL = 0  # the way that is taken where nothing else is known to be faster
 LEAST_GAIN = 0.03  # of the usual way's time, for another to be taken
 REPEATS = 7
@@ -80,7 +81,10 @@ def fastest(rivals: Rivals, timer: Timer) -> int:
     able = [way for way in range(1, len(rivals)) if _finds(expected, rivals, way)]
     if not able:
         return USUAL
-    usual_ms, *times_ms = timer.times_ms([rivals.cycle(way) for way in (USUAL, *able)], rivals.between)
+    try:
+        usual_ms, *times_ms = timer.times_ms([rivals.cycle(way) for way in (USUAL, *able)], rivals.between)
+    except launch_errors():  # no memory for it, or nothing can be captured any more
+        return USUAL
     least_ms, best = min(zip(times_ms, able, strict=True))
     return best if least_ms <= (1.0 - LEAST_GAIN) * usual_ms else USUAL
 
@@ -131,16 +135,17 @@ class GraphTimer:
     def _captured(self, work: Work, stream: Any) -> Any:
         work()  # on this very stream, where libraries may have to set themselves up
         graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode=OWN_THREAD):
+        with capturing(graph, stream):
             work()
         return graph
 
 
 def _timed(graph: Any, between: Work) -> tuple[Any, Any]:
     """Replay a graph behind other work; return the events before and after it."""
-    event: Any = torch.cuda.Event
-    start, end = event(enable_timing=True), event(enable_timing=True)
+    cuda: Any = torch.cuda  # Any: torch leaves these untyped
+    start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     between()
+    cuda._sleep(BUSY_CYCLES)
     start.record()
     graph.replay()
     end.record()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,13 +16,14 @@ from ...profiler.records.role import CAPTURED
 from ..cache import KeyValueCache
 from ..transfer import Landing, host_memory, wait_for
 from .arena import Arena
-from .choices import OWN_THREAD
+from .capturing import capturing
 from .forward import TREE_ATTENTION, CausalModel, ForwardInput
 from .lean import LeanModel
 from .static_input import StaticInput
 
 LOGITS, BEST = range(2)  # what is wanted of a forward
 WARM_UPS = 2  # forwards before a capture: libraries set themselves up in the first
+UNCAPTURED = "work cannot be captured as a CUDA graph and runs slowly, as it comes; profile with --regime eager"
 
 
 class Replayed(Protocol):
@@ -47,13 +49,27 @@ class _Captured:
     result: Tensor  # logits, or what is best on the host
 
 
+class _Uncaptured:
+    """Work that could not be captured, and is done as it comes."""
+
+    def __init__(self, run: Callable[[], Tensor]) -> None:
+        """Do it once, for the memory of its result."""
+        self.run, self.found = run, run()
+
+    def replay(self) -> None:
+        """Do all of it again; a result in other memory is copied, one on its way to the host lies where it did."""
+        found = self.run()
+        if found.data_ptr() != self.found.data_ptr():
+            self.found.copy_(found)
+
+
 class GraphedModel:
     """A model whose forwards are replayed from CUDA graphs.
 
     A shape whose input tells by a tree what its tokens see is captured when it is first met, which takes a few
     forwards; afterwards a forward copies its input into place and launches one graph. Others, prompts above all, run
-    as they come: hardly any two are of one shape. All graphs share one memory pool and one memory for logits, which
-    are valid until the next forward.
+    as they come: hardly any two are of one shape. So does what cannot be captured, which is told once. All graphs share
+    one memory pool and one memory for logits, which are valid until the next forward.
 
     Source: NVIDIA CUDA programming guide, "CUDA graphs"; torch.cuda.graph.
     """
@@ -113,8 +129,22 @@ class GraphedModel:
         return captured.result
 
     def record(self, run: Callable[[], Tensor]) -> tuple[Replayed, Tensor]:
-        """Return the graph of some work of this model's and what it returned, which every replay writes anew."""
-        return self._recorder.record(run)
+        """Return the graph of some work of this model's and what it returned, which every replay writes anew.
+
+        Where it cannot be captured, its replay does the work as it comes.
+
+        Raises:
+            torch.OutOfMemoryError: memory is short; the same may be captured once there is more.
+        """
+        try:
+            return self._recorder.record(run)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            first_line = str(error).strip().partition("\n")[0]
+            warnings.warn(f"{UNCAPTURED} ({first_line})", RuntimeWarning, stacklevel=2)
+            again = _Uncaptured(run)
+            return again, again.found
 
     def _kept(self, logits: Tensor) -> Tensor:
         """Return logits in the memory that all forwards share for them."""
@@ -128,7 +158,7 @@ class GraphedModel:
             placed.arrive()
             return result(self.model.forward(placed.step, cache))
 
-        graph, found = self._recorder.record(run)
+        graph, found = self.record(run)
         return _Captured(input=placed, graph=graph, result=found)
 
 
@@ -158,6 +188,6 @@ class CudaRecorder:
             finally:  # where memory is short, what was launched still writes: the next forward comes behind it
                 current.wait_stream(self._stream)
             graph: Any = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=OWN_THREAD):
+            with capturing(graph, self._stream, self._pool):
                 found = run()
         return graph, found

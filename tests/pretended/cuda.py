@@ -89,6 +89,7 @@ def pretended_gpu(processors: int = 132, *, has_kernels: bool = False) -> Iterat
     traits = SimpleNamespace(multi_processor_count=processors, L2_cache_size=50 << 20, total_memory=80 << 30)
     stand_ins: dict[str, Any] = {
         "_lazy_init": lambda: None,
+        "_sleep": lambda cycles: None,
         "CUDAGraph": Graph,
         "current_stream": lambda device=None: usual,
         "default_stream": lambda device=None: usual,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...planner.policies import ResumedPolicy
-from ...profiler.clock import Call, clock_for
+from ...profiler.clock import Call, Clock, clock_for, clock_in
 from ...profiler.records.role import RESUME
 from ...profiler.repeats import SETTLED, SHORT_RUN
 from ...runtime.decoder import Round
@@ -64,14 +64,17 @@ class Alone:
         call = self._shapes[role].prepare(self._batch, before, tokens)
         call()
         if part not in self._usual_ms:
-            self._usual_ms[part] = self._clock.time_ms(call)
+            self._usual_ms[part] = self._clock_of(role).time_ms(call)
         return call
 
     def _ms(self, part: _Fed, call: Call, target: Call) -> float:
         repeats = SETTLED if part[0] in ("verify", RESUME) else SHORT_RUN
         if repeats is SHORT_RUN:
             target()
-        return repeats.time_ms(call, self._clock, self._usual_ms[part])
+        return repeats.time_ms(call, self._clock_of(part[0]), self._usual_ms[part])
+
+    def _clock_of(self, role: str) -> Clock:
+        return clock_in(self._clock, self._shapes[role].regime)
 
 
 def _fed(done: Round, is_block: bool) -> list[_Fed]:

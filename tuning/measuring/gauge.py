@@ -2,17 +2,18 @@
 
 A plan promises speeds at the pace at which its surfaces were timed. A shared or warm machine has another pace a minute
 later, and not the same for all forwards: who takes a core's arithmetic away slows large forwards more than small ones.
-A gauge therefore times one forward that matters, in its turns of the race, the way the profiler timed it.
+A gauge therefore times one forward that matters, in its turns of the race, the way the profiler timed it. Its mean
+counts, as in the plan: what stalls the machine slows decoding, too.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable
 
 from ...planner.plans.plan import PlanCell
 from ...planner.policies import ResumedPolicy
+from ...profiler.clock import Clock, clock_for, clock_in
+from ...profiler.records.excess import STALL
 from ...profiler.repeats import SETTLED
 from ...runtime.models.forward import CausalModel
 from ...runtime.shapes import ForwardShapes
@@ -23,9 +24,7 @@ CALLS = 4  # a turn
 class Gauge:
     """Someone in a race who decodes nothing: it times the forward that verifies a tree, whatever its share of work."""
 
-    def __init__(
-        self, cell: PlanCell, target: CausalModel, nodes: int, clock_ns: Callable[[], int] = time.perf_counter_ns
-    ) -> None:
+    def __init__(self, cell: PlanCell, target: CausalModel, nodes: int, clock: Clock | None = None) -> None:
         """Prepare the forward.
 
         Args:
@@ -33,7 +32,7 @@ class Gauge:
                 does one that verifies from an exit's states, which this gauge does not: there a plain round is timed.
             target: the model.
             nodes: tokens in the tree, root included; 1 is a plain round.
-            clock_ns: what tells the time.
+            clock: what times the forward; the profiler's for its device and regime where None.
         """
         size = nodes if cell.run_ms and not isinstance(cell.policy, ResumedPolicy) else 1
         fed = cell.run_tokens[size]
@@ -48,7 +47,8 @@ class Gauge:
         self.name = f"gauge of {fed} tokens"
         self._batch, self._profiled_ms = cell.batch, cell.run_ms[size] if cell.run_ms else cell.plain.verify_ms
         self._call, self._wait = shapes.prepare(cell.batch, cell.context, fed), shapes.wait
-        self._clock_ns = clock_ns
+        own = clock_for(target.device.type, target.device.index or 0)
+        self._clock = clock or clock_in(own, target.regime)
         self._ms: list[float] = []
 
     def advance(self, share: float) -> None:
@@ -56,18 +56,20 @@ class Gauge:
         for _ in range(max(SETTLED.untimed(self._profiled_ms), 1)):
             self._call()
         self._wait()
-        for _ in range(CALLS):
-            start = self._clock_ns()
-            self._call()
-            self._wait()
-            self._ms.append((self._clock_ns() - start) / 1e6)
+        self._ms += [self._clock.time_ms(self._call) for _ in range(CALLS)]
 
     @property
     def tokens_per_s(self) -> float:
         """What decoding would reach if a round were this forward alone and kept one token."""
-        return 1e3 * self._batch / statistics.median(self._ms)
+        return 1e3 * self._batch / self._mean_ms
 
     @property
     def speed(self) -> float:
         """The machine's pace in this race over its pace when it was profiled: below 1 it is slower now."""
-        return self._profiled_ms / statistics.median(self._ms)
+        return self._profiled_ms / self._mean_ms
+
+    @property
+    def _mean_ms(self) -> float:
+        """The mean call, stalls cut."""
+        longest = STALL * statistics.median(self._ms)
+        return statistics.fmean(min(ms, longest) for ms in self._ms)

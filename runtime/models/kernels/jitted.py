@@ -6,28 +6,35 @@ imports triton.language as `tl` for the type checker alone, and has it from the 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from subprocess import SubprocessError
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+if TYPE_CHECKING:
+    import triton.language as tl  # from the first launch on it is there
+
 PROCESSORS = 132  # of a device that is no GPU, where Triton's interpreter runs
+NO_COMPILER = "Triton cannot compile here, so slower kernels run; it needs a C compiler and Python's headers"
 
 
 class DeviceFunction:
     """A function in Triton's language and, from the first launch on, what Triton makes of it."""
 
-    def __init__(self, function: Callable[..., Any], plain: tuple[str, ...]) -> None:
+    def __init__(self, function: Callable[..., Any], plain: tuple[str, ...], unaligned: tuple[str, ...]) -> None:
         """Take a function; one that another calls is compiled into it.
 
         Args:
             function: at a module's top level.
             plain: integer arguments that change from launch to launch: no code is compiled for their divisors.
+            unaligned: tensors that begin anywhere: no code is compiled for where.
         """
-        self._function, self._plain = function, plain
+        self._function, self._plain, self._unaligned = function, plain, unaligned
         self._made: Any = None  # Triton's own kind of function
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
@@ -43,13 +50,19 @@ class DeviceFunction:
             for name in self._function.__code__.co_names:
                 if isinstance(names.get(name), DeviceFunction):
                     names[name] = names[name].made()  # Triton must find its own kind of function there
-            self._made = import_module("triton").jit(self._function, do_not_specialize=list(self._plain))
+            self._made = import_module("triton").jit(
+                self._function,
+                do_not_specialize=list(self._plain),
+                do_not_specialize_on_alignment=list(self._unaligned),
+            )
         return self._made
 
 
-def on_device(*plain: str) -> Callable[[Callable[..., Any]], Any]:  # Any: ours is indexed, Triton's is called, too
-    """Return what makes a device function, with the integer arguments that no code is compiled for."""
-    return lambda function: DeviceFunction(function, plain)
+def on_device(
+    *plain: str, unaligned: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Any]:  # Any: ours is indexed, Triton's is called, too
+    """Return what makes a device function, with the arguments that no code is compiled for; see `DeviceFunction`."""
+    return lambda function: DeviceFunction(function, plain, unaligned)
 
 
 @lru_cache
@@ -65,8 +78,29 @@ def launch_errors() -> tuple[type[Exception], ...]:
 
 
 def runs_triton(device: torch.device) -> bool:
-    """Return whether Triton compiles for a device."""
-    return device.type == "cuda" and has_triton()
+    """Return whether Triton compiles for a device; that it is installed and does not is told once."""
+    return device.type == "cuda" and has_triton() and compiles_for(device)
+
+
+@lru_cache
+def compiles_for(device: torch.device) -> bool:
+    """Return whether Triton can compile here: it needs a C compiler and Python's headers, which slim images lack."""
+    place = torch.zeros(1, dtype=torch.int32, device=device)
+    reasons: tuple[type[Exception], ...] = (*launch_errors(), OSError, SubprocessError)
+    try:
+        with torch.cuda.device(device):
+            _write_one[(1,)](place)
+    except reasons as error:
+        first_line = str(error).strip().partition("\n")[0]
+        warnings.warn(f"{NO_COMPILER} ({first_line})", RuntimeWarning, stacklevel=2)
+        return False
+    return True
+
+
+@on_device()
+def _write_one(place: tl.tensor) -> None:
+    """Write a 1: the least work there is."""
+    tl.store(place, 1)
 
 
 @lru_cache

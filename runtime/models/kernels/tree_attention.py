@@ -34,7 +34,7 @@ WARPS = 4
 
 def is_supported(device: torch.device, dtype: torch.dtype, size: int) -> bool:
     """Return whether the kernel runs on a device, for heads of that size."""
-    return runs_triton(device) and dtype in KINDS and 16 <= size <= MOST_SIZE
+    return dtype in KINDS and 16 <= size <= MOST_SIZE and runs_triton(device)
 
 
 def attend_tree(
@@ -188,7 +188,7 @@ def _taken_in(
     return latest, total, mixed
 
 
-@on_device("count", "words", "capacity", "splits")
+@on_device("count", "words", "capacity", "splits", unaligned=("starts", "bits"))  # one behind the other in an input
 def _attend(
     query: tl.tensor, states: tl.tensor, starts: tl.tensor, bits: tl.tensor, parts: tl.tensor, weights: tl.tensor,
     query_batch: tl.tensor, query_node: tl.tensor, query_head: tl.tensor, states_batch: tl.tensor, stride: tl.tensor,
@@ -242,7 +242,7 @@ def _attend(
             tl.store(weights + place * 2 + 1, total, mask=is_line)
 
 
-@on_device("lines", "words", "capacity", "splits")
+@on_device("lines", "words", "capacity", "splits", unaligned=("starts",))
 def _combine(
     parts: tl.tensor, weights: tl.tensor, starts: tl.tensor, out: tl.tensor, lines: tl.tensor, words: tl.tensor,
     capacity: tl.tensor, splits: tl.tensor,
