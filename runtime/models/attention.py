@@ -7,10 +7,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .anatomy import Anatomy, LayerWeights
+from .bits import bits, is_kernels
 from .forward import TreeMask
+from .kernels.few_rows import set_threads
 from .kernels.fused_rows import turn_and_store
+from .kernels.host_rows import attend_rows, shared_attend_rows
 from .kernels.tree_attention import attend_tree
 from .places import Place, View
+
+MOST_COMPILED = 2**20  # products of queries and keys: beyond, torch's attention is faster than the compiled kernel
 
 
 def turned(anatomy: Anatomy, layer: LayerWeights, qkv: Tensor, view: View) -> tuple[Tensor, Tensor]:
@@ -19,12 +24,18 @@ def turned(anatomy: Anatomy, layer: LayerWeights, qkv: Tensor, view: View) -> tu
     Queries and keys are turned where the projection wrote them, so that keys and values lie together already.
     """
     heads, kv_heads, size = anatomy.heads, anatomy.kv_heads, anatomy.size
-    lanes = qkv.view(*view.cosine.shape[:2], -1, size)[:, :, : heads + kv_heads]
-    if layer.head_norm is not None:
-        lanes.copy_(layer.head_norm(lanes))
+    lanes = norm_heads(anatomy, layer, qkv).view(*view.turns.shape[:2], -1, size)[:, :, : heads + kv_heads]
     rolled = lanes.roll(size // 2, dims=-1)
     lanes.mul_(view.cosine).addcmul_(rolled, view.sine)
     return lanes[:, :, :heads], qkv[:, heads * size :]
+
+
+def norm_heads(anatomy: Anatomy, layer: LayerWeights, qkv: Tensor) -> Tensor:
+    """Norm queries and keys (rows, any) where they lie, head by head, in the families that do; return all of it."""
+    if layer.head_norm is not None:
+        lanes = qkv.view(len(qkv), -1, anatomy.size)[:, : anatomy.heads + anatomy.kv_heads]
+        lanes.copy_(layer.head_norm(lanes))
+    return qkv
 
 
 def attend_by_tree(
@@ -32,13 +43,35 @@ def attend_by_tree(
 ) -> Tensor:
     """Do what `turned`, a write and `attend` do, by kernels that read the tree: few launches, and no mask."""
     heads, kv_heads, size = anatomy.heads, anatomy.kv_heads, anatomy.size
-    lanes = qkv.view(*view.cosine.shape[:2], -1, size)
-    if layer.head_norm is not None:
-        normed = lanes[:, :, : heads + kv_heads]
-        normed.copy_(layer.head_norm(normed))
+    lanes = norm_heads(anatomy, layer, qkv).view(*view.turns.shape[:2], -1, size)
     turn_and_store(qkv, view.cosine, view.sine, states, place.rows, heads=heads, kv_heads=kv_heads)
     query, own = lanes[:, :, :heads], states[place.slots]
     return attend_tree(query, own, tree.starts, tree.bits, scale=layer.scale, kv_heads=kv_heads)
+
+
+def is_compiled_attention(anatomy: Anatomy, qkv: Tensor, place: Place, view: View) -> bool:
+    """Return whether attention of new tokens is more a matter of calls than of arithmetic, and `attend_compiled`'s."""
+    products = len(qkv) * anatomy.heads * anatomy.size * (place.seen - view.start)
+    return products <= MOST_COMPILED and anatomy.attention_cap is None and is_kernels(qkv)
+
+
+def attend_compiled(
+    anatomy: Anatomy, layer: LayerWeights, qkv: Tensor, states: Tensor, place: Place, view: View
+) -> Tensor:
+    """Do what `turned`, a write and `attend` do, by one compiled call on a CPU: few rows, and little in sight."""
+    qkv, own = norm_heads(anatomy, layer, qkv), states[place.slots]
+    out = qkv.new_empty((len(qkv), anatomy.heads * anatomy.size))
+    bias = own.new_empty((len(own), 1, 0)) if view.bias is None else view.bias[:, 0]
+    turns = view.turns.view(len(qkv), -1)
+    given = (bits(qkv), bits(turns), bits(own), bits(bias), place.rows.numpy(), bits(out))
+    numbers = (view.start, place.seen, anatomy.heads, layer.scale)
+    threads = torch.get_num_threads()
+    if threads == 1:
+        attend_rows(*given, *numbers)
+    else:
+        set_threads()(threads)
+        shared_attend_rows(*given, *numbers)
+    return out
 
 
 def attend(anatomy: Anatomy, query: Tensor, states: Tensor, bias: Tensor | None, scale: float) -> Tensor:

@@ -19,7 +19,7 @@ from ...errors import ModelError
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
 from .anatomy import Anatomy, LayerWeights, anatomy_of
-from .attention import attend, attend_by_tree, capped, turned
+from .attention import attend, attend_by_tree, attend_compiled, capped, is_compiled_attention, turned
 from .forward import ForwardInput, LeftStates
 from .gallery import Gallery, table_rows
 from .kernels.tree_attention import is_supported
@@ -181,6 +181,8 @@ class LeanModel:
         qkv = products.normed(hidden, layer.input_norm, layer.qkv) if attending is None else layer.qkv(attending)
         if view.tree is not None:
             mixed = attend_by_tree(self.anatomy, layer, qkv, states, place, view, view.tree)
+        elif is_compiled_attention(self.anatomy, qkv, place, view):
+            mixed = attend_compiled(self.anatomy, layer, qkv, states, place, view)
         else:
             query, pair = turned(self.anatomy, layer, qkv, view)
             states.view(-1, self._width).index_copy_(0, place.rows, pair)

@@ -37,8 +37,17 @@ class View:
     start: int  # first cache position in sight
     bias: Tensor | None  # (batch, 1, n * groups, seen - start)
     tree: TreeMask | None  # what tells it instead, and to a kernel that reads it
-    cosine: Tensor  # (batch, n, 1, size)
-    sine: Tensor
+    turns: Tensor  # (batch, n, 1, 2 * size): cosines, then signed sines
+
+    @property
+    def cosine(self) -> Tensor:
+        """(batch, n, 1, size)."""
+        return self.turns[..., : self.turns.shape[-1] // 2]
+
+    @property
+    def sine(self) -> Tensor:
+        """(batch, n, 1, size), signed."""
+        return self.turns[..., self.turns.shape[-1] // 2 :]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +89,7 @@ def _view(sight: Sight, step: ForwardInput, bias: Tensor | None, first: int, *, 
         else:
             bias = windowed(bias, sight.window)
     turns = F.embedding(_within(step, len(sight.turns)), sight.turns).unsqueeze(2)
-    cosine, sine = turns.chunk(2, dim=-1)
-    return View(start=start, bias=bias, tree=tree, cosine=cosine, sine=sine)
+    return View(start=start, bias=bias, tree=tree, turns=turns)
 
 
 def rows_of(step: ForwardInput, cache: LayerStates) -> Tensor:

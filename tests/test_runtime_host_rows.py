@@ -1,0 +1,198 @@
+"""Norms and attention of few rows on a CPU by compiled calls: the numbers that torch finds, rounded once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+from torch import Tensor
+
+from spectune.runtime.models import attention, norm
+from spectune.runtime.models.attention import attend, attend_compiled, is_compiled_attention, turned
+from spectune.runtime.models.bits import bits, is_kernels
+from spectune.runtime.models.kernels.host_rows import bits_of, number_of, power_of_e
+from spectune.runtime.models.norm import Norm
+from spectune.runtime.models.places import Place, View
+
+KINDS = [torch.bfloat16, torch.float32]
+ROUNDING = {torch.bfloat16: 2.0**-8, torch.float32: 2.0**-22}
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@given(some.floats(-87.0, 0.0, width=32))
+def test_powers_of_e_are_right_to_the_last_bits(exponent: float) -> None:
+    assert power_of_e(np.float32(exponent)) == pytest.approx(math.exp(exponent), rel=3e-7)
+
+
+def test_e_to_very_little_is_next_to_nothing() -> None:
+    assert 0.0 <= power_of_e(np.float32(-1e30)) < 1e-37
+
+
+@given(some.floats(-(2.0**100), 2.0**100, width=32))
+def test_a_number_is_rounded_to_bfloat16_as_torch_does(number: float) -> None:
+    rounded = torch.tensor([number], dtype=torch.float32).bfloat16()
+    assert bits_of(np.float32(number), np.uint32(16)) == bits(rounded)[0]
+    assert bits_of(np.float32(number), np.uint32(0)) == bits(torch.tensor([number], dtype=torch.float32))[0]
+    assert number_of(bits(rounded)[0], np.uint32(16)) == float(rounded)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("weight_dtype", KINDS)
+@pytest.mark.parametrize(("shape", "lines"), [((1, 64), 1), ((2, 3, 96), 1), ((5, 4, 32), 4)])
+def test_a_norm_is_that_of_exact_numbers_rounded_once(
+    dtype: torch.dtype, weight_dtype: torch.dtype, shape: tuple[int, ...], lines: int
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(shape).to(dtype)
+    weight = torch.randn((lines, shape[-1]) if lines > 1 else shape[-1]).to(weight_dtype)
+    exact = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + 1e-5) * weight.double()
+    found = Norm(weight=weight, eps=1e-5)(x)
+    assert found.dtype == dtype and found.shape == x.shape
+    assert ((found.double() - exact).abs() <= ROUNDING[dtype] * exact.abs()).all()
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_large_norms_strided_ones_and_other_kinds_are_torch_s(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, own = torch.randn(4, 64).to(dtype), Norm(weight=torch.rand(64).to(dtype), eps=1e-6)
+    small = own(x)
+    monkeypatch.setattr(norm, "norm_rows", None)  # nobody may ask it
+    monkeypatch.setattr(norm, "MOST_COMPILED", 255)
+    assert torch.allclose(own(x).float(), small.float(), rtol=4 * ROUNDING[dtype])
+    monkeypatch.setattr(norm, "MOST_COMPILED", 2**18)
+    strided = torch.randn(4, 128).to(dtype)[:, :64]
+    assert own(strided).shape == (4, 64)
+    assert Norm(weight=torch.rand(64).double(), eps=1e-6)(x.double()).dtype == torch.float64
+
+
+def test_what_gradients_are_wanted_of_is_no_kernel_s() -> None:
+    with torch.inference_mode(False), torch.enable_grad():
+        x = torch.randn(2, 64, requires_grad=True)
+        assert not is_kernels(x) and is_kernels(x.detach())
+        Norm(weight=torch.ones(64), eps=1e-6)(x).sum().backward()  # type: ignore[no-untyped-call]
+        assert x.grad is not None
+
+
+@dataclass(frozen=True)
+class Case:
+    """New tokens of some rows over a cache that holds no numbers where nobody looks."""
+
+    dtype: torch.dtype
+    batch: int = 1
+    count: int = 1
+    kv_heads: int = 2
+    groups: int = 3
+    size: int = 16
+    context: int = 9
+    start: int = 0
+    first_slot: int = 0
+    has_bias: bool = True
+
+    def parts(self) -> tuple[Any, Any, Tensor, Tensor, Place, View]:
+        """Return what `attend_compiled` takes."""
+        random = torch.Generator().manual_seed(7)
+        heads, width = self.kv_heads * self.groups, self.kv_heads * self.size
+        capacity, seen = self.context + self.count + 5, self.context + self.count
+        rows = self.batch * self.count
+        qkv = torch.randn(rows, (heads + 2 * self.kv_heads) * self.size, generator=random).to(self.dtype)
+        states = torch.full((self.first_slot + self.batch + 1, capacity, 2 * width), torch.nan, dtype=self.dtype)
+        own = slice(self.first_slot, self.first_slot + self.batch)
+        lengths = [max(self.context - 2 * row, self.start) for row in range(self.batch)]
+        sees = torch.zeros(self.batch, self.count, seen, dtype=torch.bool)
+        places = torch.zeros(self.batch, self.count, dtype=torch.int64)
+        for row, length in enumerate(lengths):
+            states[self.first_slot + row, :length] = torch.randn(length, 2 * width, generator=random).to(self.dtype)
+            for node in range(self.count):  # a tree: every other node hangs on the root
+                places[row, node] = length + node
+                sees[row, node, :length] = True
+                sees[row, node, [length, length + node]] = True
+        bias = torch.zeros(sees.shape, dtype=self.dtype).masked_fill_(~sees, -torch.inf)[..., self.start :]
+        bias = bias.unsqueeze(2).expand(-1, -1, self.groups, -1).reshape(self.batch, 1, -1, seen - self.start)
+        angles = torch.rand(self.batch, self.count, 1, self.size // 2, generator=random)
+        cosine, sine = angles.cos(), angles.sin()
+        turns = torch.cat([cosine, cosine, -sine, sine], dim=-1).to(self.dtype)
+        first = torch.arange(own.start, own.stop).unsqueeze(1) * capacity
+        view = View(start=self.start, bias=bias if self.has_bias else None, tree=None, turns=turns)
+        place = Place(slots=own, rows=(first + places).view(-1), seen=seen, views=[view])
+        anatomy = SimpleNamespace(heads=heads, kv_heads=self.kv_heads, size=self.size, attention_cap=None)
+        layer = SimpleNamespace(scale=self.size**-0.5, head_norm=None)
+        return anatomy, layer, qkv, states, place, view
+
+
+def by_torch(case: Case) -> tuple[Tensor, Tensor]:
+    """Return the mix in float64, by torch's attention, and the cache behind it."""
+    anatomy, layer, qkv, states, place, view = case.parts()
+    wide = View(
+        start=view.start,
+        bias=None if view.bias is None else view.bias.double(),
+        tree=None,
+        turns=view.turns.double(),
+    )
+    query, pair = turned(anatomy, layer, qkv.double(), wide)
+    states = states.double().nan_to_num(0.0)
+    states.view(-1, states.shape[-1]).index_copy_(0, place.rows, pair)
+    seen = states[place.slots, view.start : place.seen]
+    return attend(anatomy, query, seen, wide.bias, layer.scale), states
+
+
+CASES = [
+    Case(dtype=dtype, batch=batch, count=count, **more)
+    for dtype in KINDS
+    for batch, count in ((1, 1), (1, 7), (3, 1), (2, 5))
+    for more in ({}, {"first_slot": 2}, {"groups": 1, "kv_heads": 3}, {"start": 4, "size": 64, "context": 40})
+]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_attention_is_torch_s_and_what_nobody_sees_may_be_no_number(case: Case, count: int) -> None:
+    expected, cached = by_torch(case)
+    anatomy, layer, qkv, states, place, view = case.parts()
+    with threads(count):
+        found = attend_compiled(anatomy, layer, qkv, states, place, view)
+    rounding = 4 * ROUNDING[case.dtype]
+    assert found.dtype == case.dtype
+    assert torch.allclose(found.double(), expected, rtol=rounding, atol=rounding)
+    written = states.double().nan_to_num(0.0)
+    assert torch.allclose(written, cached, rtol=rounding, atol=rounding)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_tokens_that_see_everything_need_no_mask(dtype: torch.dtype) -> None:
+    with_mask, without = (Case(dtype=dtype, has_bias=has_bias) for has_bias in (True, False))
+    found = [attend_compiled(*case.parts()) for case in (with_mask, without)]
+    assert torch.equal(*found)
+
+
+def test_much_arithmetic_caps_and_other_kinds_are_torch_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    anatomy, _, qkv, _, place, view = Case(dtype=torch.float32).parts()
+    assert is_compiled_attention(anatomy, qkv, place, view)
+    assert not is_compiled_attention(anatomy, qkv.double(), place, view)
+    assert not is_compiled_attention(SimpleNamespace(**{**vars(anatomy), "attention_cap": 50.0}), qkv, place, view)
+    monkeypatch.setattr(attention, "MOST_COMPILED", 6 * 16 * 10 - 1)
+    assert not is_compiled_attention(anatomy, qkv, place, view)
