@@ -15,14 +15,13 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from spectune.demo.story import family_folder, family_models
-from spectune.profiler.clock import clock_of
+from spectune.profiler.clock import Call, clock_of
 from spectune.profiler.device import detect
 from spectune.profiler.repeats import SETTLED
 from spectune.runtime.shapes import ForwardShapes
@@ -45,7 +44,7 @@ def main() -> None:
     asked = parser.parse_args()
     device = detect("cpu")
     target = load_family(family_models(family_folder()), dtype=device.native_dtype, device="cpu").target
-    calls: dict[str, Callable[[], object]] = {}
+    calls: dict[str, Call] = {}
     for name, (batch, tokens) in SHAPES.items():
         shapes = ForwardShapes(
             target,

@@ -9,6 +9,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pynvml
@@ -235,7 +236,7 @@ def test_a_busy_clock_gives_the_gpu_work_right_before_the_first_event(is_busy: b
     order: list[str] = []
     event = mock.Mock(**{"elapsed_time.return_value": 2.0})
     event.record.side_effect = lambda: order.append("event")
-    stand_ins = {
+    stand_ins: dict[str, Any] = {
         "Event": lambda **_: event,
         "synchronize": lambda: order.append("waited"),
         "_sleep": lambda cycles: order.append("busy"),

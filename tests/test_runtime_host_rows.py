@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,7 +94,7 @@ def test_what_gradients_are_wanted_of_is_no_kernel_s() -> None:
     with torch.inference_mode(False), torch.enable_grad():
         x = torch.randn(2, 64, requires_grad=True)
         assert not is_kernels(x) and is_kernels(x.detach())
-        Norm(weight=torch.ones(64), eps=1e-6)(x).sum().backward()  # type: ignore[no-untyped-call]
+        Norm(weight=torch.ones(64), eps=1e-6)(x).sum().backward()
         assert x.grad is not None
 
 
@@ -160,11 +160,17 @@ def by_torch(case: Case) -> tuple[Tensor, Tensor]:
     return attend(anatomy, query, seen, wide.bias, layer.scale), states
 
 
+SHAPES = (
+    Case(dtype=torch.float32),
+    Case(dtype=torch.float32, first_slot=2),
+    Case(dtype=torch.float32, groups=1, kv_heads=3),
+    Case(dtype=torch.float32, start=4, size=64, context=40),
+)
 CASES = [
-    Case(dtype=dtype, batch=batch, count=count, **more)
+    replace(shape, dtype=dtype, batch=batch, count=count)
     for dtype in KINDS
     for batch, count in ((1, 1), (1, 7), (3, 1), (2, 5))
-    for more in ({}, {"first_slot": 2}, {"groups": 1, "kv_heads": 3}, {"start": 4, "size": 64, "context": 40})
+    for shape in SHAPES
 ]
 
 
@@ -193,6 +199,7 @@ def test_much_arithmetic_caps_and_other_kinds_are_torch_s(monkeypatch: pytest.Mo
     anatomy, _, qkv, _, place, view = Case(dtype=torch.float32).parts()
     assert is_compiled_attention(anatomy, qkv, place, view)
     assert not is_compiled_attention(anatomy, qkv.double(), place, view)
-    assert not is_compiled_attention(SimpleNamespace(**{**vars(anatomy), "attention_cap": 50.0}), qkv, place, view)
+    capped: Any = SimpleNamespace(**{**vars(anatomy), "attention_cap": 50.0})
+    assert not is_compiled_attention(capped, qkv, place, view)
     monkeypatch.setattr(attention, "MOST_COMPILED", 6 * 16 * 10 - 1)
     assert not is_compiled_attention(anatomy, qkv, place, view)

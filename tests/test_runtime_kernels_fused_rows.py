@@ -28,8 +28,9 @@ def assert_close(out: Tensor | None, expected: Tensor, dtype: torch.dtype, toler
 
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(6, 2, 64), (32, 8, 16), (4, 4, 80), (8, 1, 128)])
 @pytest.mark.parametrize(("dtype", "tolerance"), KINDS)
-def test_queries_and_keys_are_turned_and_keys_and_values_are_stored(
-    heads: int, kv_heads: int, size: int, dtype: torch.dtype, tolerance: float
+@pytest.mark.parametrize("is_normed", [False, True])
+def test_queries_and_keys_are_normed_and_turned_and_keys_and_values_are_stored(
+    heads: int, kv_heads: int, size: int, dtype: torch.dtype, tolerance: float, is_normed: bool
 ) -> None:
     batch, count, capacity, width = 2, 3, 7, 2 * kv_heads * size
     qkv = drawn(batch * count, (heads + 2 * kv_heads) * size, dtype=dtype)
@@ -38,11 +39,14 @@ def test_queries_and_keys_are_turned_and_keys_and_values_are_stored(
     states, rows = drawn(batch, capacity, width, dtype=dtype, seed=2), torch.tensor([3, 4, 2, 7, 13, 9])
     expected = qkv.double().view(batch, count, -1, size)
     turned = expected[:, :, : heads + kv_heads]
+    weight = 1 + drawn(heads + kv_heads, size, seed=3) if is_normed else None  # in a wider format, as Gemma's
+    if weight is not None:
+        turned.copy_(F.rms_norm(turned, (size,), None, 1e-3) * weight.double())
     turned.copy_(turned * cosine.double() + turned.roll(size // 2, dims=-1) * sine.double())
     expected = expected.view(batch * count, -1)
     stored = states.double().view(-1, width).index_copy(0, rows, expected[:, heads * size :])
-    result, latest, _, _, after, _ = launch(
-        turn_and_store, qkv, cosine, sine, states, rows, heads=heads, kv_heads=kv_heads
+    result, latest, _, _, after, *_ = launch(
+        turn_and_store, qkv, cosine, sine, states, rows, weight, heads=heads, kv_heads=kv_heads, eps=1e-3
     )
     assert result is None
     assert_close(latest, expected, dtype, 4 * tolerance)  # of two products, which may cancel

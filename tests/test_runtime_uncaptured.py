@@ -39,7 +39,7 @@ class Refusing:
         raise self.error
 
 
-def texts(target: GraphedModel | LeanModel, drafter: GraphedModel | LeanModel) -> list[list[int]]:
+def texts(target: GraphedModel | LeanModel, drafter: GraphedModel | LeanModel) -> list[tuple[int, ...]]:
     model = ModelDrafter(drafter, slots=2, capacity=CAPACITY, on_device=True)
     schedule = always(RoundSetup(policy=ChainPolicy(length=3), drafter="it"))
     return run(target, random_requests(4, tokens=12), schedule, {"it": model}, slots=2).outputs

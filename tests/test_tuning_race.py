@@ -6,12 +6,13 @@ import pytest
 
 from spectune.errors import RequestError
 from spectune.planner.policies import ChainPolicy
+from spectune.profiler.records.excess import STALL
 from spectune.runtime.decoder import Round
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup
 from spectune.tuning.measuring.decoding import Family, TimedRound
-from spectune.tuning.measuring.race import STALL, DecoderEntrant, race, without_stalls
+from spectune.tuning.measuring.race import DecoderEntrant, race, without_stalls
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.validate import entrant
 

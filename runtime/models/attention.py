@@ -43,8 +43,9 @@ def attend_by_tree(
 ) -> Tensor:
     """Do what `turned`, a write and `attend` do, by kernels that read the tree: few launches, and no mask."""
     heads, kv_heads, size = anatomy.heads, anatomy.kv_heads, anatomy.size
-    lanes = norm_heads(anatomy, layer, qkv).view(*view.turns.shape[:2], -1, size)
-    turn_and_store(qkv, view.cosine, view.sine, states, place.rows, heads=heads, kv_heads=kv_heads)
+    lanes, norm = qkv.view(*view.turns.shape[:2], -1, size), layer.head_norm
+    weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+    turn_and_store(qkv, view.cosine, view.sine, states, place.rows, weight, heads=heads, kv_heads=kv_heads, eps=eps)
     query, own = lanes[:, :, :heads], states[place.slots]
     return attend_tree(query, own, tree.starts, tree.bits, scale=layer.scale, kv_heads=kv_heads)
 

@@ -19,11 +19,20 @@ MOST_WARPS = 16
 
 
 def turn_and_store(
-    qkv: Tensor, cosine: Tensor, sine: Tensor, states: Tensor, rows: Tensor, *, heads: int, kv_heads: int
+    qkv: Tensor,
+    cosine: Tensor,
+    sine: Tensor,
+    states: Tensor,
+    rows: Tensor,
+    weight: Tensor | None = None,
+    *,
+    heads: int,
+    kv_heads: int,
+    eps: float = 0.0,
 ) -> None:
     """Turn queries and keys by their positions in place, and store keys and values; the sums are float32.
 
-    Turned is x * cosine + roll(x, size / 2) * sine.
+    Turned is x * cosine + roll(x, size / 2) * sine, and before that x / rms(x) * weight where there is a weight.
 
     Args:
         qkv: (n, (heads + 2 * kv_heads) * size), contiguous.
@@ -31,18 +40,22 @@ def turn_and_store(
         sine: likewise, with the signs that the roll wants.
         states: (..., 2 * kv_heads * size), contiguous, of the kind of `qkv`.
         rows: (n,) int64, each line's own of the states' rows.
+        weight: (heads + kv_heads, size) of any float format, contiguous: a norm's, head by head.
         heads: of queries.
         kv_heads: of keys, and of values.
+        eps: added to the mean square of what is normed.
     """
     count, lanes = len(qkv), heads + 2 * kv_heads
     size = qkv.shape[1] // lanes
     cosine, sine, flat = cosine.view(count, size), sine.view(count, size), states.view(-1, 2 * kv_heads * size)
     assert qkv.is_contiguous() and qkv.dtype == flat.dtype and rows.shape == (count,), "lines that lie together"
     assert size % 2 == 0 and cosine.stride(1) == sine.stride(1) == 1, "two halves, and a line of turns for each row"
+    is_normed = weight is not None
+    assert weight is None or (weight.shape == (heads + kv_heads, size) and weight.is_contiguous()), "a line per head"
     _turn_and_store[count, -(-lanes // HEADS_AT_ONCE)](
-        qkv, cosine, sine, flat, rows, cosine.stride(0), sine.stride(0),
+        qkv, cosine, sine, flat, rows, qkv if weight is None else weight, eps, cosine.stride(0), sine.stride(0),
         heads=heads, kv_heads=kv_heads, half=size // 2, padded=power_of_two(size // 2), at_once=HEADS_AT_ONCE,
-        num_warps=1,
+        is_normed=is_normed, num_warps=1,
     )  # fmt: skip
 
 
@@ -76,11 +89,12 @@ def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 @on_device()
 def _turn_and_store(
-    qkv: tl.tensor, cosine: tl.tensor, sine: tl.tensor, states: tl.tensor, rows: tl.tensor, cosine_stride: tl.tensor,
-    sine_stride: tl.tensor,
+    qkv: tl.tensor, cosine: tl.tensor, sine: tl.tensor, states: tl.tensor, rows: tl.tensor, weight: tl.tensor,
+    eps: tl.tensor, cosine_stride: tl.tensor, sine_stride: tl.tensor,
     heads: tl.constexpr, kv_heads: tl.constexpr, half: tl.constexpr, padded: tl.constexpr, at_once: tl.constexpr,
+    is_normed: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Turn some heads of one row, both halves in the same threads, and store those that are keys or values."""
+    """Norm and turn some heads of one row, both halves in the same threads, and store those that are keys or values."""
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(rows + row)
     lane, part = tl.program_id(1) * at_once + tl.arange(0, at_once), tl.arange(0, padded)
@@ -96,6 +110,11 @@ def _turn_and_store(
     left_sine = tl.load(sine_at, mask=is_there, other=0.0).to(tl.float32)
     right_sine = tl.load(sine_at + half, mask=is_there, other=0.0).to(tl.float32)
     wide_left, wide_right = left.to(tl.float32), right.to(tl.float32)
+    if is_normed:
+        factor = tl.rsqrt(tl.sum(wide_left * wide_left + wide_right * wide_right, 1) / (2 * half) + eps)[:, None]
+        weight_at = weight + lane[:, None] * (2 * half) + part[None, :]
+        wide_left *= factor * tl.load(weight_at, mask=is_turned, other=0.0).to(tl.float32)
+        wide_right *= factor * tl.load(weight_at + half, mask=is_turned, other=0.0).to(tl.float32)
     turned_left = (wide_left * left_cosine + wide_right * left_sine).to(left.dtype)
     turned_right = (wide_right * right_cosine + wide_left * right_sine).to(left.dtype)
     left, right = tl.where(is_turned, turned_left, left), tl.where(is_turned, turned_right, right)
