@@ -9,9 +9,9 @@ from torch import Tensor
 from .anatomy import Anatomy, LayerWeights
 from .bits import bits, is_kernels
 from .forward import TreeMask
-from .kernels.few_rows import set_threads
 from .kernels.fused_rows import turn_and_store
 from .kernels.host_rows import attend_rows, shared_attend_rows
+from .kernels.threads import shared_by
 from .kernels.tree_attention import attend_tree
 from .places import Place, View
 
@@ -64,14 +64,11 @@ def attend_compiled(
     out = qkv.new_empty((len(qkv), anatomy.heads * anatomy.size))
     bias = own.new_empty((len(own), 1, 0)) if view.bias is None else view.bias[:, 0]
     turns = view.turns.view(len(qkv), -1)
-    given = (bits(qkv), bits(turns), bits(own), bits(bias), place.rows.numpy(), bits(out))
-    numbers = (view.start, place.seen, anatomy.heads, layer.scale)
-    threads = torch.get_num_threads()
-    if threads == 1:
-        attend_rows(*given, *numbers)
-    else:
-        set_threads()(threads)
-        shared_attend_rows(*given, *numbers)
+    mix = shared_attend_rows if shared_by(torch.get_num_threads()) else attend_rows
+    mix(
+        bits(qkv), bits(turns), bits(own), bits(bias), place.rows.numpy(), bits(out),
+        view.start, place.seen, anatomy.heads, layer.scale,
+    )  # fmt: skip
     return out
 
 

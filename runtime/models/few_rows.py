@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .kernels.few_rows import product, set_threads, shared_product
+from .kernels.few_rows import product, shared_product
+from .kernels.threads import shared_by
 
 MOST_ROWS = 64  # of the kernel; a library's product is faster at more
 LEAST_ELEMENTS = 2**16  # of a weight: below, a call costs more than its product
@@ -33,12 +34,8 @@ class FewRows:
         if len(x) > MOST_ROWS or torch.compiler.is_compiling():
             return self._of_many(x)
         out = torch.empty((len(x), len(self._weight)), dtype=torch.float32)
-        threads, given = torch.get_num_threads(), (x.contiguous().numpy(), self._halves, out.numpy())
-        if threads == 1:
-            product(*given)
-        else:
-            set_threads()(threads)
-            shared_product(*given)
+        multiply = shared_product if shared_by(torch.get_num_threads()) else product
+        multiply(x.contiguous().numpy(), self._halves, out.numpy())
         return out
 
     def _of_many(self, x: Tensor) -> Tensor:

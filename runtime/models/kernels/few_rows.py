@@ -7,10 +7,6 @@ share the numbers of x.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,16 +19,6 @@ SUMS_MAY_BE_REORDERED = {"reassoc", "contract", "nsz"}  # infinities and NaN sta
 COLUMNS = 16  # of a tile, even
 PAIRED_ROWS = 12  # from here on arithmetic is the bound
 prange = range  # compiled, it is numba's, which splits a loop among threads
-
-
-@lru_cache
-def set_threads() -> Callable[[int], None]:
-    """Return what tells numba how many threads this one may use; no more than it has."""
-    from numba import config, set_num_threads  # heavy: loads LLVM
-
-    settings: Any = config  # has no types
-    most = int(settings.NUMBA_NUM_THREADS)
-    return lambda threads: set_num_threads(min(threads, most))
 
 
 @compiled(inline="always")

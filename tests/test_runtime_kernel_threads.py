@@ -1,0 +1,60 @@
+"""Compiled loops are shared among threads only by a layer that two threads may use at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Thread
+from unittest import mock
+
+import pytest
+import torch
+
+from spectune.runtime.models.kernels import threads
+from spectune.runtime.models.kernels.threads import shared_by
+from spectune.runtime.models.lean import LeanModel
+
+from .decoded_runs import random_requests, run
+from .tiny_models import tiny_llama
+
+
+@pytest.fixture(autouse=True)
+def _asked_anew() -> Iterator[None]:
+    threads._teller.cache_clear()
+    yield
+    threads._teller.cache_clear()
+
+
+def test_one_thread_shares_nothing_and_asks_nobody() -> None:
+    with mock.patch.object(threads, "_teller", side_effect=AssertionError):
+        assert not shared_by(1)
+
+
+def test_without_a_safe_layer_every_kernel_runs_by_itself() -> None:
+    with mock.patch.object(threads, "import_module", side_effect=ImportError("libtbb.so.12")):
+        assert not shared_by(4)
+
+
+def test_numba_is_told_of_no_more_threads_than_it_has() -> None:
+    with mock.patch("numba.set_num_threads") as told, mock.patch.object(threads, "import_module"):
+        assert shared_by(10_000)
+    told.assert_called_once()
+    assert 1 <= told.call_args.args[0] < 10_000
+
+
+def test_two_threads_decode_at_once_what_each_decodes_alone() -> None:
+    requests, before = random_requests(6, tokens=24), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        model = LeanModel(tiny_llama(layers=2, seed=0))
+        alone, together = run(model, requests).outputs, dict[int, object]()
+        decoding = [
+            Thread(target=lambda place: together.update({place: run(model, requests).outputs}), args=(place,))
+            for place in range(2)
+        ]
+        for thread in decoding:
+            thread.start()
+        for thread in decoding:
+            thread.join()
+    finally:
+        torch.set_num_threads(before)
+    assert together == {0: alone, 1: alone}
