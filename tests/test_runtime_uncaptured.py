@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import math
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, nullcontext
 from unittest import mock
 
 import pytest
@@ -13,29 +15,36 @@ from torch import Tensor
 
 from spectune.planner.policies import ChainPolicy
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.models.capturing import capturing
-from spectune.runtime.models.graphed import UNCAPTURED, GraphedModel, Replayed
+from spectune.runtime.models.capturing import _Uncollected, capturing
+from spectune.runtime.models.graphed import UNCAPTURED, CudaRecorder, GraphedModel
 from spectune.runtime.models.kernels import jitted
 from spectune.runtime.models.kernels.jitted import NO_COMPILER, compiles_for, has_triton, runs_triton
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import CAPACITY, random_requests, run
+from .pretended.cuda import pretended_gpu
+from .pretended.device import PLACE
+from .pretended.traffic import DeviceMistakeError
+from .repeated import Repeating, Repetition
 from .tiny_models import perturbed, tiny_llama
 
 LLAMA = tiny_llama(layers=2, seed=0)
 GPU = torch.device("cuda", 0)
 
 
-class Refusing:
-    """A recorder of a device that captures nothing."""
+class Refusing(Repeating):
+    """A recorder of a device that captures nothing at first, or ever."""
 
-    def __init__(self, error: RuntimeError) -> None:
-        self.error, self.asked = error, 0
+    def __init__(self, error: RuntimeError, times: float = math.inf) -> None:
+        super().__init__()
+        self.error, self.times, self.asked = error, times, 0
 
-    def record(self, run: Callable[[], Tensor]) -> tuple[Replayed, Tensor]:
-        run()  # warm-ups are launched before a capture fails
+    def record(self, run: Callable[[], Tensor]) -> tuple[Repetition, Tensor]:
         self.asked += 1
+        if self.asked > self.times:
+            return super().record(run)
+        run()  # warm-ups are launched before a capture fails
         raise self.error
 
 
@@ -60,34 +69,72 @@ def test_that_nothing_can_be_captured_is_told_with_the_reason() -> None:
         texts(GraphedModel(LeanModel(LLAMA), refusing), LeanModel(LLAMA))
 
 
-def test_a_capture_that_finds_no_memory_is_tried_again() -> None:
+@pytest.mark.parametrize("words", ["CUDA out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED"])
+def test_a_shape_whose_capture_finds_no_memory_is_captured_once_there_is_more(words: str) -> None:
     """Memory that is short is no reason to run slowly ever after: the decoder verifies less, and asks anew."""
-    short = Refusing(torch.OutOfMemoryError("CUDA out of memory"))
-    requests = random_requests(2, tokens=6)
-    with pytest.raises(Exception, match="memory"):
-        run(GraphedModel(LeanModel(LLAMA), short), requests)
-    assert short.asked > 0
+    own, requests = LeanModel(LLAMA), random_requests(2, tokens=6)
+    short = Refusing(RuntimeError(words), times=1)
+    target = GraphedModel(own, short)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of work that runs as it comes
+        first, again = run(target, requests, may_fail=True), run(target, requests)
+    assert words in first.rounds[0].faults[0].reason and short.recorded
+    assert first.outputs == again.outputs == run(own, requests).outputs
 
 
-@contextmanager
-def fake_capture(*args: object, **options: object) -> Iterator[None]:
-    yield
+def spoilt(x: Tensor) -> Tensor:
+    return x + int(x[0])  # whose number the host waits for
 
 
-@pytest.mark.parametrize("collects", [True, False])
-def test_no_garbage_is_collected_in_a_capture_and_it_is_again_behind_one_that_fails(collects: bool) -> None:
+def test_behind_a_capture_that_failed_others_succeed_on_the_stream_there_was() -> None:
+    with pretended_gpu():
+        x, recorder, before = torch.ones(2, device="cuda"), CudaRecorder(PLACE), torch.cuda.current_stream()
+        for _ in range(2):
+            with pytest.raises(DeviceMistakeError, match="a capture makes memory on the host"):  # not that torch was spoilt
+                recorder.record(lambda: spoilt(x))
+            assert torch.cuda.current_stream() is before
+        graph, found = recorder.record(lambda: x + 1)
+        graph.replay()
+        assert found.tolist() == [2.0, 2.0]
+
+
+def test_a_pool_of_memory_is_let_go_of_by_a_capture_that_failed() -> None:
+    with pretended_gpu():
+        x, stream, pool = torch.ones(2, device="cuda"), torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        with pytest.raises(DeviceMistakeError), capturing(torch.cuda.CUDAGraph(), stream, pool):
+            spoilt(x)
+        with capturing(torch.cuda.CUDAGraph(), stream, pool):
+            x.add_(1)
+
+
+@pytest.fixture(params=[True, False])
+def collects(request: pytest.FixtureRequest) -> Iterator[bool]:
     was = gc.isenabled()
-    (gc.enable if collects else gc.disable)()
-    try:
-        with mock.patch.object(torch.cuda, "graph", fake_capture):
-            with capturing(None, None):
-                assert not gc.isenabled()
-            assert gc.isenabled() == collects
-            with pytest.raises(ValueError, match="spoilt"), capturing(None, None):
-                raise ValueError("spoilt")
-            assert gc.isenabled() == collects
-    finally:
-        (gc.enable if was else gc.disable)()
+    (gc.enable if request.param else gc.disable)()
+    yield request.param
+    (gc.enable if was else gc.disable)()
+
+
+def test_no_garbage_is_collected_in_a_capture_and_it_is_again_behind_one_that_fails(collects: bool) -> None:
+    with pretended_gpu():
+        stream, pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        with capturing(torch.cuda.CUDAGraph(), stream, pool):
+            assert not gc.isenabled()
+        assert gc.isenabled() == collects
+        with pytest.raises(ValueError, match="spoilt"), capturing(torch.cuda.CUDAGraph(), stream, pool):
+            raise ValueError("spoilt")
+        assert gc.isenabled() == collects
+
+
+def test_none_is_while_another_thread_still_captures(collects: bool) -> None:
+    """Two captures on two threads overlap: the first to end leaves the other alone."""
+    uncollected, first, second = _Uncollected(), ExitStack(), ExitStack()
+    first.enter_context(uncollected)
+    second.enter_context(uncollected)
+    first.close()
+    assert not gc.isenabled()
+    second.close()
+    assert gc.isenabled() == collects
 
 
 @pytest.mark.skipif(not has_triton(), reason="needs triton")
@@ -96,6 +143,7 @@ def test_no_garbage_is_collected_in_a_capture_and_it_is_again_behind_one_that_fa
     [
         RuntimeError("Failed to find C compiler. Please specify via CC environment variable.\nmore"),
         FileNotFoundError("gcc"),
+        AssertionError("libcuda.so cannot found!\nmore"),
     ],
 )
 def test_where_triton_cannot_compile_its_kernels_are_not_taken_and_that_is_told(error: Exception) -> None:
@@ -106,7 +154,7 @@ def test_where_triton_cannot_compile_its_kernels_are_not_taken_and_that_is_told(
     with (
         mock.patch.object(jitted, "_write_one", {(1,): refuse}),
         mock.patch.object(torch, "zeros", return_value=torch.zeros(1)),
-        mock.patch.object(torch.cuda, "device", fake_capture),
+        mock.patch.object(torch.cuda, "device", nullcontext),
         pytest.warns(RuntimeWarning, match=NO_COMPILER),
     ):
         assert not runs_triton(GPU)

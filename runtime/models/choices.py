@@ -124,18 +124,21 @@ class GraphTimer:
             is_default = current == torch.cuda.default_stream(self._device)  # which cannot be captured
             stream = cuda.Stream(self._device) if is_default else current
             stream.wait_stream(current)
-            with torch.cuda.stream(stream):
-                graphs = [self._captured(work, stream) for work in works]
-                rounds = [[_timed(graph, between) for graph in graphs] for _ in range(1 + REPEATS)]
-                rounds[-1][-1][1].synchronize()
-            current.wait_stream(stream)
+            try:
+                with torch.cuda.stream(stream):
+                    graphs = [self._captured(work, stream) for work in works]
+                    rounds = [[_timed(graph, between) for graph in graphs] for _ in range(1 + REPEATS)]
+                    rounds[-1][-1][1].synchronize()
+            finally:  # where one cannot be captured, too: others may have their memory next
+                current.wait_stream(stream)
         times = [[start.elapsed_time(end) for start, end in taken] for taken in rounds[1:]]  # the first warms up
         return [statistics.median(own) for own in zip(*times, strict=True)]
 
     def _captured(self, work: Work, stream: Any) -> Any:
         work()  # on this very stream, where libraries may have to set themselves up
-        graph: Any = torch.cuda.CUDAGraph()
-        with capturing(graph, stream):
+        cuda: Any = torch.cuda  # Any: torch leaves these untyped
+        graph = cuda.CUDAGraph()
+        with capturing(graph, stream, cuda.graph_pool_handle()):
             work()
         return graph
 

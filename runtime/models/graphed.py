@@ -14,6 +14,7 @@ from torch import Tensor
 from ...errors import DeviceError
 from ...profiler.records.role import CAPTURED
 from ..cache import KeyValueCache
+from ..faults import is_out_of_memory
 from ..transfer import Landing, host_memory, wait_for
 from .arena import Arena
 from .capturing import capturing
@@ -134,13 +135,13 @@ class GraphedModel:
         Where it cannot be captured, its replay does the work as it comes.
 
         Raises:
-            torch.OutOfMemoryError: memory is short; the same may be captured once there is more.
+            RuntimeError: memory is short (`is_out_of_memory`); the same may be captured once there is more.
         """
         try:
             return self._recorder.record(run)
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
             first_line = str(error).strip().partition("\n")[0]
             warnings.warn(f"{UNCAPTURED} ({first_line})", RuntimeWarning, stacklevel=2)
             again = _Uncaptured(run)
@@ -173,8 +174,8 @@ class CudaRecorder:
 
     def __init__(self, device: torch.device) -> None:
         """Hold nothing yet."""
-        cuda: Any = torch.cuda  # Any: torch leaves these untyped
-        self._device, self._stream, self._pool = device, cuda.Stream(device), cuda.graph_pool_handle()
+        self._device = device
+        self._renew()
 
     def record(self, run: Callable[[], Tensor]) -> tuple[Replayed, Tensor]:
         """Warm up and capture on a stream of our own; return the graph and what the run returned while captured."""
@@ -188,6 +189,15 @@ class CudaRecorder:
             finally:  # where memory is short, what was launched still writes: the next forward comes behind it
                 current.wait_stream(self._stream)
             graph: Any = torch.cuda.CUDAGraph()
-            with capturing(graph, self._stream, self._pool):
-                found = run()
+            try:
+                with capturing(graph, self._stream, self._pool):
+                    found = run()
+            except RuntimeError:
+                self._renew()
+                raise
         return graph, found
+
+    def _renew(self) -> None:
+        """Take another stream and pool: those of a capture that failed may be in no state to be used again."""
+        cuda: Any = torch.cuda  # Any: torch leaves these untyped
+        self._stream, self._pool = cuda.Stream(self._device), cuda.graph_pool_handle()

@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 
 from .capture import Capture
-from .device import PretendedGpu, entered
+from .device import PLACE, PretendedGpu, entered
 from .kernels import interpreted_kernels
 
 MS_PER_OPERATION = 0.01
@@ -45,7 +45,8 @@ class Stream:
     """One of many names for the order in which all work is done."""
 
     def __init__(self, device: Any = None) -> None:
-        """Keep the place in `device` for nobody: there is one device."""
+        """Be of the one device there is, whatever `device` says."""
+        self.device = PLACE
 
     def wait_stream(self, stream: Stream) -> None:
         """Do nothing: whatever was given before is done before."""
@@ -65,12 +66,44 @@ class Graph:
         self.capture.replay()
 
 
-@contextmanager
-def _capturing(graph: Graph, **options: Any) -> Iterator[None]:
-    """Do what torch.cuda.graph does: wait for the device, then note what is given."""
-    entered().traffic.wait_for(entered().traffic.given)
-    with entered().capturing(graph.capture):
-        yield
+class Streams:
+    """The streams and memory pools of one thread, as torch before 2.12 keeps them."""
+
+    def __init__(self) -> None:
+        self.usual = self.current = Stream()
+        self._spoilt: set[object] = set()  # pools of captures that failed
+
+    @contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def take(self, stream: Stream) -> None:
+        self.current = stream
+
+    @contextmanager
+    def capturing(self, graph: Graph, *, pool: object, stream: Stream, **options: Any) -> Iterator[None]:
+        """Do what torch.cuda.graph does: wait for the device, then note what is given.
+
+        A capture that fails cannot be ended: its stream stays the current one, and its pool cannot be captured into.
+        """
+        entered().traffic.wait_for(entered().traffic.given)
+        if pool in self._spoilt:
+            raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+        before, self.current = self.current, stream
+        try:
+            with entered().capturing(graph.capture):
+                yield
+        except Exception as error:
+            self._spoilt.add(pool)
+            raise RuntimeError("operation failed due to a previous error during capture") from error
+        self.current = before
+
+    def end_pool(self, device: int, pool: object) -> None:
+        self._spoilt.remove(pool)
 
 
 def _set_sync_debug_mode(mode: str) -> None:
@@ -85,30 +118,32 @@ def pretended_gpu(processors: int = 132, *, has_kernels: bool = False) -> Iterat
         processors: of it.
         has_kernels: Triton's interpreter runs kernels on it (see kernels.py); else nobody compiles any for it.
     """
-    usual = Stream()
+    streams = Streams()
     traits = SimpleNamespace(multi_processor_count=processors, L2_cache_size=50 << 20, total_memory=80 << 30)
     stand_ins: dict[str, Any] = {
         "_lazy_init": lambda: None,
         "_sleep": lambda cycles: None,
         "CUDAGraph": Graph,
-        "current_stream": lambda device=None: usual,
-        "default_stream": lambda device=None: usual,
+        "current_stream": lambda device=None: streams.current,
+        "default_stream": lambda device=None: streams.usual,
         "device": lambda device: nullcontext(),
         "Event": Event,
         "get_device_properties": lambda device: traits,
-        "graph": _capturing,
-        "graph_pool_handle": lambda: None,
+        "graph": streams.capturing,
+        "graph_pool_handle": object,
         "is_current_stream_capturing": lambda: entered().traffic.is_capturing,
         "set_sync_debug_mode": _set_sync_debug_mode,
+        "set_stream": streams.take,
         "Stream": Stream,
-        "stream": lambda stream: nullcontext(),
-        "synchronize": lambda device=None: usual.synchronize(),
+        "stream": streams.on,
+        "synchronize": lambda device=None: streams.usual.synchronize(),
     }
     with ExitStack() as stack:
         stack.callback(torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors())
         torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor writes on the host first, and then copies
         for name, stand_in in stand_ins.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, stand_in))
+        stack.enter_context(mock.patch.object(torch._C, "_cuda_endAllocateToPool", streams.end_pool, create=True))
         if has_kernels:
             stack.enter_context(interpreted_kernels())
         else:

@@ -86,7 +86,7 @@ def runs_triton(device: torch.device) -> bool:
 def compiles_for(device: torch.device) -> bool:
     """Return whether Triton can compile here: it needs a C compiler and Python's headers, which slim images lack."""
     place = torch.zeros(1, dtype=torch.int32, device=device)
-    reasons: tuple[type[Exception], ...] = (*launch_errors(), OSError, SubprocessError)
+    reasons = (*launch_errors(), OSError, SubprocessError, AssertionError, ImportError)  # of Triton's driver, too
     try:
         with torch.cuda.device(device):
             _write_one[(1,)](place)
