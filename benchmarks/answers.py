@@ -38,6 +38,7 @@ from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
 from spectune.planner.search.search import solve
+from spectune.profiler.records.excess import mean_over_median
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, plain_setup, setup_of
 from spectune.tuning.family import load_family
@@ -134,8 +135,9 @@ def row_of(
     """Race a way and plain decoding over whole requests; return what was predicted and what was measured."""
     races = [raced(contender, cell, some, family, seed) for seed in range(repeats)]
     drafter = inputs.drafter(contender.own.drafter or "")
+    excess = mean_over_median(inputs.verify)
     target_ms, drafter_ms = (
-        sum(reading_ms(inputs.readings[key], len(one.prompt)) for one in some)
+        sum(reading_ms(inputs.readings[key], len(one.prompt), excess) for one in some)
         for key in (inputs.target.key, drafter.model.key)
     )
     tokens = races[0][0].emitted

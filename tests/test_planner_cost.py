@@ -66,13 +66,25 @@ def one_round(context: int, nodes: int = 2, catch_up: int = 3, widths: tuple[int
     )
 
 
-def test_forwards_cost_their_mean_which_all_calls_of_a_session_tell_together() -> None:
-    calm = surface("verify", VERIFY_MS)
+def stalling(calm: LatencySurface) -> LatencySurface:
+    """Return a surface two in ten of whose repeats took three times as long."""
     cells = [replace(cell, repeats_ms=(cell.median_ms,) * 8 + (cell.median_ms * 3,) * 2) for cell in calm.measurements]
-    stalling = replace(calm, measurements=tuple(cells))
-    fed = [0, 1, 2, 4]
-    found, medians = (cost_table(each, 2, 100, fed).ms for each in (stalling, calm))
+    return replace(calm, measurements=tuple(cells))
+
+
+def test_forwards_cost_their_mean_which_all_calls_of_a_session_tell_together() -> None:
+    calm, fed = surface("verify", VERIFY_MS), [0, 1, 2, 4]
+    found, medians = (cost_table(each, 2, 100, fed).ms for each in (stalling(calm), calm))
     assert found == pytest.approx(1.4 * medians)
+
+
+def test_a_drafter_that_was_timed_too_seldom_stalls_as_often_as_its_target() -> None:
+    calm, drafts = surface("verify", VERIFY_MS), {"small": surface("draft", DRAFT_MS)}
+    found, usual = (
+        cell_costs(Cell(batch=2, context=150), verify, drafts, overhead()).drafts["small"].ms
+        for verify in (stalling(calm), calm)
+    )
+    assert found == pytest.approx(1.4 * usual)
 
 
 def test_verify_runs_the_cheapest_shape_that_holds_the_tree() -> None:

@@ -90,7 +90,7 @@ def test_behind_a_capture_that_failed_others_succeed_on_the_stream_there_was() -
     with pretended_gpu():
         x, recorder, before = torch.ones(2, device="cuda"), CudaRecorder(PLACE), torch.cuda.current_stream()
         for _ in range(2):
-            with pytest.raises(DeviceMistakeError, match="a capture makes memory on the host"):  # not that torch was spoilt
+            with pytest.raises(DeviceMistakeError, match="a capture makes memory on the host"):  # not torch's
                 recorder.record(lambda: spoilt(x))
             assert torch.cuda.current_stream() is before
         graph, found = recorder.record(lambda: x + 1)

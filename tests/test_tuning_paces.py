@@ -22,9 +22,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def validated(store: Store, *paces: float | None, device: str = "", target: str = "") -> int:
-    """Keep a plan that was validated once, with a row per pace."""
-    plan = store.add_plan(
+def planned(store: Store, device: str = "", target: str = "") -> int:
+    """Keep a plan and return its id."""
+    return store.add_plan(
         "{}",
         device=device or REQUEST.device.fingerprint,
         device_kind="kind",
@@ -32,6 +32,10 @@ def validated(store: Store, *paces: float | None, device: str = "", target: str 
         workload="made up",
         temperature=0.0,
     )
+
+
+def gauged(plan: int, *paces: float | None) -> str:
+    """Return a validation of a plan, with a row per pace."""
     rows = tuple(
         ValidationRow(
             batch=batch, context=10, policy="plain", drafter=None, predicted_tokens_per_s=9.0, interval=(8.0, 10.0),
@@ -39,7 +43,13 @@ def validated(store: Store, *paces: float | None, device: str = "", target: str 
         )
         for batch, pace in enumerate(paces, start=1)
     )  # fmt: skip
-    store.add_validation(plan, to_json(Validation(plan_id=plan, rows=rows)))
+    return to_json(Validation(plan_id=plan, rows=rows))
+
+
+def validated(store: Store, *paces: float | None, device: str = "", target: str = "") -> int:
+    """Keep a plan that was validated once, with a row per pace."""
+    plan = planned(store, device, target)
+    store.add_validation(plan, gauged(plan, *paces))
     return plan
 
 
@@ -54,7 +64,7 @@ def test_a_store_without_validations_tells_none(store: Store) -> None:
 def test_each_validation_tells_the_middle_of_its_cells(store: Store) -> None:
     validated(store, 0.8, 0.9, 1.4)
     validated(store, 1.1, None)
-    assert list(paces(store)) == pytest.approx([0.9, 1.1])
+    assert list(paces(store)) == pytest.approx([1.1, 0.9])
 
 
 def test_a_validation_without_a_gauge_tells_nothing(store: Store) -> None:
@@ -68,10 +78,19 @@ def test_other_devices_and_other_targets_tell_nothing_of_this_one(store: Store) 
     assert paces(store) == ()
 
 
-def test_the_newest_plans_count(store: Store) -> None:
+def test_the_newest_validations_count_however_many_plans_were_made_since(store: Store) -> None:
     for place in range(NEWEST + 2):
         validated(store, 1.0 + place)
-    assert paces(store) == tuple(1.0 + place for place in range(2, NEWEST + 2))
+    for _ in range(NEWEST):
+        planned(store)
+    assert paces(store) == tuple(1.0 + place for place in reversed(range(2, NEWEST + 2)))
+
+
+def test_the_newest_validations_of_one_plan_count(store: Store) -> None:
+    plan = validated(store, 1.0)
+    for place in range(NEWEST + 1):
+        store.add_validation(plan, gauged(plan, 2.0 + place))
+    assert paces(store) == tuple(2.0 + place for place in reversed(range(1, NEWEST + 1)))
 
 
 def test_a_validation_that_cannot_be_read_hides_no_other(store: Store) -> None:

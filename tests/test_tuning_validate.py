@@ -11,7 +11,7 @@ import pytest
 from spectune.db import Store, open_store
 from spectune.errors import ModelError, NoPlanError, PlanError, RequestError
 from spectune.planner.plans.document import plan_to_json
-from spectune.planner.plans.plan import Plan
+from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.plans.validation import Validation, ValidationRow
 from spectune.planner.policies import ChainPolicy, PlainPolicy
 from spectune.planner.pricing.cost import cells_of
@@ -144,26 +144,35 @@ def test_a_rows_error_and_speed_up_are_ratios_of_what_it_measured() -> None:
     assert row.speedup == pytest.approx(2.0)
 
 
-def test_a_gauge_sets_the_mean_of_its_calls_stalls_cut_against_the_profiled_one(bench: Bench) -> None:
+def profiled(bench: Bench, ms: float) -> PlanCell:
+    """Return a cell whose forwards took so long when they were profiled, whatever their size."""
     cell = bench.plan.cell(1, 10)
+    return replace(cell, run_ms=(ms,) * len(cell.run_tokens))
+
+
+@pytest.mark.parametrize(
+    ("profiled_ms", "mean_ms"),
+    [
+        (3.0, (2 + 3 + STALL * 3.5 + 4) / 4),  # each a visit, stalls cut
+        (1.0, 3.5),  # all one visit, whose median a surface keeps
+    ],
+)
+def test_a_gauge_sets_its_mean_visit_against_the_profiled_one(bench: Bench, profiled_ms: float, mean_ms: float) -> None:
     family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
-    nodes = cell.policy.max_verify_tokens
-    gauge = Gauge(cell, family.target, nodes, clock=ScriptedClock(2.0, 3.0, 50.0, 4.0))
+    gauge = Gauge(profiled(bench, profiled_ms), family.target, 1, clock=ScriptedClock(2.0, 3.0, 50.0, 4.0))
     gauge.advance(1.0)
-    assert gauge.speed == pytest.approx(cell.run_ms[nodes] / ((2 + 3 + STALL * 3.5 + 4) / 4))
+    assert gauge.speed == pytest.approx(profiled_ms / mean_ms)
 
 
-@pytest.mark.parametrize(("profiled_ms", "untimed"), [(1.0, 6), (2.9, 2), (30.0, 1)])
-def test_a_gauge_settles_as_the_profiler_does(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, profiled_ms: float, untimed: int
+@pytest.mark.parametrize(("profiled_ms", "visits", "untimed"), [(1.0, 1, 6), (2.9, 4, 2), (30.0, 4, 0)])
+def test_a_gauge_visits_as_the_profiler_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, profiled_ms: float, visits: int, untimed: int
 ) -> None:
-    cell = bench.plan.cell(1, 10)
-    cell = replace(cell, run_ms=(profiled_ms,) * len(cell.run_tokens))
     family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
-    gauge, calls = Gauge(cell, family.target, 1), [0]
+    gauge, calls = Gauge(profiled(bench, profiled_ms), family.target, 1), [0]
     monkeypatch.setattr(gauge, "_call", lambda: calls.append(calls.pop() + 1))
     gauge.advance(1.0)
-    assert calls == [untimed + CALLS]
+    assert calls == [1 + visits * untimed + CALLS]
 
 
 def test_a_cell_of_an_older_plan_is_gauged_by_its_plain_rounds(bench: Bench) -> None:

@@ -132,7 +132,8 @@ class PlanCell:
             decoding.
         run_tokens: index = tokens in the tree, value = tokens fed to the target per sequence; up to
             policy.max_verify_tokens.
-        run_ms: likewise, what that forward takes on average at the cell's context; empty in older plans.
+        run_ms: likewise, what that forward takes on average at the cell's context; its median in older plans, and
+            empty in the oldest.
         runner_up: the fastest alternative of another kind or drafter.
         lead: over the runner-up; None where there is none.
         alternatives: the fastest of every kind and drafter, fastest first, the plan's own left out.

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import MeasurementError, PlanError
+from ...profiler.records.excess import mean_over_median
 from ...profiler.records.overhead import RoundOverhead
 from ...profiler.records.role import CAPTURED
 from ...profiler.records.surface import LatencySurface
@@ -242,36 +243,40 @@ def cell_costs(
         host = {RESUMED: host[CHAIN], **host}
     context = nearest_context(verify, cell.batch, cell.context)
     run_tokens = verified_tokens(verify, cell.batch, context)
-    drafted, undrafted = _drafted(drafts, cell)
+    excess = mean_over_median(verify)  # of drafters, too, that were timed too seldom to tell theirs
+    drafted, undrafted = _drafted(drafts, cell, excess)
     return CellCosts(
         cell=cell,
-        verify=cost_table(verify, cell.batch, context, run_tokens),
+        verify=cost_table(verify, cell.batch, context, run_tokens, excess),
         run_tokens=tuple(run_tokens),
         drafts=drafted,
         host=host,
         resumed={
             name: found
             for name, surface in (resumes or {}).items()
-            if verify.regime != CAPTURED and (found := _resumed(surface, cell, run_tokens)) is not None
+            if verify.regime != CAPTURED and (found := _resumed(surface, cell, run_tokens, excess)) is not None
         },
         device_kind=device_kind,
         undrafted=undrafted,
     )
 
 
-def _drafted(drafts: Mapping[str, LatencySurface], cell: Cell) -> tuple[dict[str, CostTable], dict[str, str]]:
+def _drafted(
+    drafts: Mapping[str, LatencySurface], cell: Cell, excess: float
+) -> tuple[dict[str, CostTable], dict[str, str]]:
     """Return the tables of the drafters that run in a cell, and why the others do not."""
     tables, reasons = dict[str, CostTable](), dict[str, str]()
     for name, surface in drafts.items():
         try:
             context = reached_context(surface, cell.batch, cell.context)
-            tables[name] = cost_table(surface, cell.batch, context, drafted_tokens(surface, cell.batch, context))
+            fed = drafted_tokens(surface, cell.batch, context)
+            tables[name] = cost_table(surface, cell.batch, context, fed, mean_over_median(surface, excess))
         except MeasurementError as error:
             reasons[name] = str(error)
     return tables, reasons
 
 
-def _resumed(surface: LatencySurface, cell: Cell, run_tokens: Sequence[int]) -> Verification | None:
+def _resumed(surface: LatencySurface, cell: Cell, run_tokens: Sequence[int], excess: float) -> Verification | None:
     """Return what verifying from an exit's states costs; None where nothing of it runs in the cell.
 
     A root alone is always verified whole, padded as there.
@@ -281,7 +286,7 @@ def _resumed(surface: LatencySurface, cell: Cell, run_tokens: Sequence[int]) -> 
         padded = padded_tokens(surface, cell.batch, context)
     except MeasurementError:
         return None
-    table = cost_table(surface, cell.batch, context, padded)
+    table = cost_table(surface, cell.batch, context, padded, mean_over_median(surface, excess))
     return Verification(table=table, run_tokens=(*run_tokens[:2], *padded[2:]))
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...profiler.records.excess import mean_over_median
 from ...profiler.records.surface import LatencySurface
 from ..inputs import LOOKUP, PlanInputs
 from ..plans.reading import decoded
@@ -63,27 +64,30 @@ def reading_costs(inputs: PlanInputs, cell: Cell, new_tokens: int | None) -> Rea
         new_tokens: of an answer, None where that is open: then prompts are as long as the context.
     """
     prompt = max(cell.context - (new_tokens or 0) // 2, 1)
-    own, readings = inputs.readings.get(inputs.target.key), inputs.readings
+    own, readings, excess = inputs.readings.get(inputs.target.key), inputs.readings, mean_over_median(inputs.verify)
     return ReadingCosts(
         prompt_tokens=prompt,
         new_tokens=new_tokens,
-        target_ms=None if own is None else reading_ms(own, prompt),
+        target_ms=None if own is None else reading_ms(own, prompt, excess),
         drafts_ms={
-            drafter.name: reading_ms(readings[drafter.model.key], prompt)
+            drafter.name: reading_ms(readings[drafter.model.key], prompt, excess)
             for drafter in inputs.drafters
             if drafter.model.key in readings
         },
     )
 
 
-def reading_ms(surface: LatencySurface, tokens: int) -> float:
+def reading_ms(surface: LatencySurface, tokens: int, excess: float = 1.0) -> float:
     """Return what reading a prompt takes: straight between timed lengths and from nothing at 0, in proportion beyond.
 
     Args:
         surface: of a model that reads, some of whose cells ran.
         tokens: of the prompt.
+        excess: how many times as long as a median reading a mean one is on this machine, where too few were timed to
+            tell; see `mean_over_median`.
     """
     cells = sorted((cell.tokens, cell.median_ms) for cell in surface.measurements if cell.failure is None)
     lengths, times = np.array([(0, 0.0), *cells]).T
     longest = lengths[-1]
-    return float(np.interp(tokens, lengths, times) * max(tokens / longest, 1.0))
+    median_ms = float(np.interp(tokens, lengths, times) * max(tokens / longest, 1.0))
+    return median_ms * mean_over_median(surface, excess)

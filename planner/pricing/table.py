@@ -97,10 +97,12 @@ class Verification:
 NOTHING_DRAFTED = CostTable(contexts=np.empty(0), ms=np.empty((0, 0)))
 
 
-def cost_table(surface: LatencySurface, batch: int, context: int, fed: Sequence[int]) -> CostTable:
+def cost_table(
+    surface: LatencySurface, batch: int, context: int, fed: Sequence[int], excess: float | None = None
+) -> CostTable:
     """Return the mean cost of feeding fed[n] tokens, at every measured context that knows any of them.
 
-    A surface tells medians; its forwards are longer on average by one factor, which all its calls tell together.
+    A surface tells medians; its forwards are longer on average by one factor.
 
     Where a shape did not run, the contexts on both sides that know it answer for it. Beyond the last of these it grows
     with the context as the next smaller shape does; the smallest stays as it is.
@@ -110,6 +112,7 @@ def cost_table(surface: LatencySurface, batch: int, context: int, fed: Sequence[
         batch: sequences.
         context: that must know every shape.
         fed: tokens per sequence, by n; 0 costs nothing.
+        excess: that factor; what all repeats of the surface tell together where None.
 
     Raises:
         MeasurementError: the batch was not measured, or the context does not know a shape.
@@ -123,7 +126,7 @@ def cost_table(surface: LatencySurface, batch: int, context: int, fed: Sequence[
     places = np.searchsorted([0, *shapes], fed)
     return CostTable(
         contexts=np.array(knots, dtype=np.float64),
-        ms=np.hstack([free, ms])[:, places] * mean_over_median(surface),
+        ms=np.hstack([free, ms])[:, places] * (excess or mean_over_median(surface)),
         is_block=surface.role == BLOCK,
         reads_newest=surface.role == SELF,
     )

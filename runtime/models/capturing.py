@@ -38,7 +38,7 @@ def capturing(graph: Any, stream: Any, pool: Any) -> Iterator[None]:
     except Exception:
         torch.cuda.set_stream(before)
         with suppress(RuntimeError):  # where torch has let go of it
-            torch._C._cuda_endAllocateToPool(stream.device.index, pool)  # type: ignore[attr-defined]
+            torch._C._cuda_endAllocateToPool(stream.device.index, pool)
         if raised is not None:
             raise raised from None
         raise

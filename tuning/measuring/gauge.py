@@ -2,7 +2,7 @@
 
 A plan promises speeds at the pace at which its surfaces were timed. A shared or warm machine has another pace a minute
 later, and not the same for all forwards: who takes a core's arithmetic away slows large forwards more than small ones.
-A gauge therefore times one forward that matters, in its turns of the race, the way the profiler timed it. Its mean
+A gauge therefore times one forward that matters, in its turns of the race, in visits as the profiler does. Their mean
 counts, as in the plan: what stalls the machine slows decoding, too.
 """
 
@@ -18,7 +18,7 @@ from ...profiler.repeats import SETTLED
 from ...runtime.models.forward import CausalModel
 from ...runtime.shapes import ForwardShapes
 
-CALLS = 4  # a turn
+CALLS = 4  # timed in a turn, as one visit or as several
 
 
 class Gauge:
@@ -52,11 +52,11 @@ class Gauge:
         self._ms: list[float] = []
 
     def advance(self, share: float) -> None:
-        """Time a few calls behind untimed ones: right behind another's turn the first are slower."""
-        for _ in range(max(SETTLED.untimed(self._profiled_ms), 1)):
-            self._call()
+        """Visit the forward a few times, behind one untimed call: right behind another's turn it is slower."""
+        self._call()
         self._wait()
-        self._ms += [self._clock.time_ms(self._call) for _ in range(CALLS)]
+        visits = max(CALLS // SETTLED.timed(self._profiled_ms), 1)
+        self._ms += [SETTLED.time_ms(self._call, self._clock, self._profiled_ms) for _ in range(visits)]
 
     @property
     def tokens_per_s(self) -> float:
@@ -70,6 +70,6 @@ class Gauge:
 
     @property
     def _mean_ms(self) -> float:
-        """The mean call, stalls cut."""
+        """The mean visit, stalls cut."""
         longest = STALL * statistics.median(self._ms)
         return statistics.fmean(min(ms, longest) for ms in self._ms)

@@ -86,11 +86,11 @@ def runs_triton(device: torch.device) -> bool:
 def compiles_for(device: torch.device) -> bool:
     """Return whether Triton can compile here: it needs a C compiler and Python's headers, which slim images lack."""
     place = torch.zeros(1, dtype=torch.int32, device=device)
-    reasons = (*launch_errors(), OSError, SubprocessError, AssertionError, ImportError)  # of Triton's driver, too
+    of_a_driver: tuple[type[Exception], ...] = (OSError, SubprocessError, AssertionError, ImportError)
     try:
         with torch.cuda.device(device):
             _write_one[(1,)](place)
-    except reasons as error:
+    except (*launch_errors(), *of_a_driver) as error:
         first_line = str(error).strip().partition("\n")[0]
         warnings.warn(f"{NO_COMPILER} ({first_line})", RuntimeWarning, stacklevel=2)
         return False
