@@ -15,15 +15,19 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from spectune.demo.story import family_folder, family_models
-from spectune.profiler.clock import Call, clock_of
+from spectune.profiler.clock import Call, HostClock
 from spectune.profiler.device import detect
 from spectune.profiler.repeats import SETTLED
+from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.shapes import ForwardShapes
 from spectune.tuning.family import load_family
 
@@ -36,6 +40,14 @@ NEAR = 0.2  # relative: a pair of windows counts for a lag that it is so near to
 Floats = NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What forwards took in some seconds, by name."""
+
+    start_s: float
+    visits_ms: dict[str, list[float]]
+
+
 def main() -> None:
     """Run it and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -44,56 +56,57 @@ def main() -> None:
     asked = parser.parse_args()
     device = detect("cpu")
     target = load_family(family_models(family_folder()), dtype=device.native_dtype, device="cpu").target
-    calls: dict[str, Call] = {}
-    for name, (batch, tokens) in SHAPES.items():
-        shapes = ForwardShapes(
-            target,
-            identity="pace",
-            dtype=str(target.dtype),
-            role="verify",
-            slots=batch,
-            capacity=CONTEXT + tokens,
-        )
-        calls[name] = shapes.prepare(batch, CONTEXT, tokens)
-    clock = clock_of(device)
-    starts: list[float] = []
-    medians: dict[str, list[float]] = {name: [] for name in SHAPES}
-    within: dict[str, list[float]] = {name: [] for name in SHAPES}
-    known = {name: statistics.median(clock.time_ms(call) for _ in range(20)) for name, call in calls.items()}
-    begun = time.monotonic()
-    while (now := time.monotonic() - begun) < 60.0 * asked.minutes:
-        starts.append(now)
-        visits: dict[str, list[float]] = {name: [] for name in SHAPES}
-        for _ in range(VISITS):
-            for name, call in calls.items():
-                visits[name].append(SETTLED.time_ms(call, clock, known[name]))
-        for name, ms in visits.items():
-            medians[name].append(statistics.median(ms))
-            within[name].append(statistics.stdev(np.log(ms)))
-        time.sleep(max(0.0, begun + len(starts) * asked.every - time.monotonic()))
-    times = np.array(starts)
-    rows = [
-        {
-            "shape": name,
-            "windows": len(starts),
-            "median_ms": statistics.median(medians[name]),
-            "within": statistics.median(within[name]),
-            "between": {lag: wandered(times, np.log(medians[name]), lag) for lag in LAGS_S if lag < times[-1]},
-            "log_pace": (np.log(statistics.median(medians[name])) - np.log(medians[name])).round(4).tolist(),
-        }
-        for name in SHAPES
-    ]
+    windows = watched({name: prepared(target, *shape) for name, shape in SHAPES.items()}, asked.minutes, asked.every)
+    rows = [row_of(name, windows) for name in SHAPES]
     for row in rows:
         print(row["shape"], f"within {row['within']:.1%}", {lag: f"{rms:.1%}" for lag, rms in row["between"].items()})
     print(json.dumps({"bench": "pace", "device": device.label, "every_s": asked.every, "rows": rows, "holds": True}))
 
 
-def wandered(times: Floats, logs: Floats, lag_s: float) -> float:
-    """Return the root mean square of how much slower or faster windows were that lie about so far apart."""
+def prepared(target: CausalModel, batch: int, tokens: int) -> Call:
+    """Return a forward of the target."""
+    shapes = ForwardShapes(
+        target, identity="pace", dtype=str(target.dtype), role="verify", slots=batch, capacity=CONTEXT + tokens
+    )
+    return shapes.prepare(batch, CONTEXT, tokens)
+
+
+def watched(calls: Mapping[str, Call], minutes: float, every_s: float) -> list[Window]:
+    """Time all forwards in windows that begin so many seconds apart."""
+    clock, begun = HostClock(), time.monotonic()
+    known = {name: statistics.median(clock.time_ms(call) for _ in range(20)) for name, call in calls.items()}
+    windows: list[Window] = []
+    while (now := time.monotonic() - begun) < 60.0 * minutes:
+        visits: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(VISITS):
+            for name, call in calls.items():
+                visits[name].append(SETTLED.time_ms(call, clock, known[name]))
+        windows.append(Window(start_s=now, visits_ms=visits))
+        time.sleep(max(0.0, begun + len(windows) * every_s - time.monotonic()))
+    return windows
+
+
+def row_of(name: str, windows: Sequence[Window]) -> dict[str, Any]:
+    """Return what the windows tell of one forward."""
+    starts = np.array([window.start_s for window in windows])
+    logs = np.log([statistics.median(window.visits_ms[name]) for window in windows])
+    between = {lag: wandered(starts, logs, lag) for lag in LAGS_S}
+    return {
+        "shape": name,
+        "windows": len(windows),
+        "median_ms": float(np.exp(np.median(logs))),
+        "within": statistics.median(statistics.stdev(np.log(window.visits_ms[name])) for window in windows),
+        "between": {lag: rms for lag, rms in between.items() if rms is not None},
+        "log_pace": (np.median(logs) - logs).round(4).tolist(),
+    }
+
+
+def wandered(times: Floats, logs: Floats, lag_s: float) -> float | None:
+    """Return the root mean square of how much slower or faster windows so far apart were; None without any."""
     apart = times[None, :] - times[:, None]
     pairs = np.abs(apart - lag_s) <= NEAR * lag_s
     changes = (logs[None, :] - logs[:, None])[pairs]
-    return float(np.sqrt(np.mean(changes**2)))
+    return float(np.sqrt(np.mean(changes**2))) if len(changes) else None
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def remember_bandwidth(device: Device, measured: Bandwidth, folder: Path | None 
 
 
 def _file(device: Device, folder: Path | None) -> Path:
-    return (folder or cache_folder()) / f"bandwidth-{device.fingerprint}.json"
+    return (folder or cache_folder()) / f"bandwidth-2-{device.fingerprint}.json"  # 1 was too low of GPUs
 
 
 def _arrays(device: Device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -76,6 +76,33 @@ def test_a_norm_is_that_of_exact_numbers_rounded_once(
 
 
 @pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("most", [0, 2**18])
+def test_heads_are_normed_where_they_lie_and_values_behind_them_left_alone(
+    dtype: torch.dtype, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(norm, "MOST_COMPILED", most)
+    qkv, weight = torch.randn(5, 4 * 32).to(dtype), torch.randn(3, 32).to(dtype)
+    lanes = qkv[:, : 3 * 32].double().view(5, 3, 32)
+    exact = lanes * torch.rsqrt(lanes.square().mean(-1, keepdim=True) + 1e-5) * weight.double()
+    found = qkv.clone()
+    Norm(weight=weight, eps=1e-5).norm_front(found)
+    assert torch.equal(found[:, 3 * 32 :], qkv[:, 3 * 32 :])
+    error = (found[:, : 3 * 32].double().view(5, 3, 32) - exact).abs()
+    roundings = 1 if most else 2  # torch rounds before it multiplies, too
+    assert (error <= roundings * ROUNDING[dtype] * exact.abs()).all()
+
+
+def test_a_traced_norm_asks_for_nothing_but_whether_it_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else it read would be guarded at every call of every norm, by a detour through torch."""
+    own, x = Norm(weight=torch.rand(64), eps=1e-6), torch.randn(2, 64)
+    expected = own(x)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.delattr(Norm, "_bits")
+    assert torch.allclose(own(x), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
 def test_large_norms_strided_ones_and_other_kinds_are_torch_s(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +219,40 @@ def test_attention_is_torch_s_and_what_nobody_sees_may_be_no_number(case: Case, 
 def test_tokens_that_see_everything_need_no_mask(dtype: torch.dtype) -> None:
     with_mask, without = (Case(dtype=dtype, has_bias=has_bias) for has_bias in (True, False))
     found = [attend_compiled(*case.parts()) for case in (with_mask, without)]
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("spoilt", [torch.nan, torch.inf])
+@pytest.mark.parametrize("dtype", KINDS)
+def test_what_is_seen_and_is_no_number_leaves_no_number(dtype: torch.dtype, spoilt: float) -> None:
+    """As with torch: plausible text from a model that overflows would be worse."""
+    anatomy, layer, qkv, states, place, view = Case(dtype=dtype, batch=2, count=3).parts()
+    states[1, 4] = spoilt  # a column that all nodes of the second sequence see
+    found = attend_compiled(anatomy, layer, qkv, states, place, view)
+    assert found[:3].isfinite().all() and found[3:].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_heads_that_are_normed_attend_as_torch_s(dtype: torch.dtype) -> None:
+    case = Case(dtype=dtype, batch=2, count=3)
+    anatomy, layer, qkv, states, place, view = case.parts()
+    weight = torch.rand(anatomy.heads + anatomy.kv_heads, anatomy.size).to(dtype)
+    layer.head_norm = Norm(weight=weight, eps=1e-6)
+    before, rounding = states.clone(), 16 * ROUNDING[dtype]
+    found = attend_compiled(anatomy, layer, qkv.clone(), states, place, view)
+    query, pair = turned(anatomy, layer, qkv, view)
+    before.view(-1, before.shape[-1]).index_copy_(0, place.rows, pair)
+    seen = before[place.slots, view.start : place.seen].nan_to_num(0.0)
+    expected = attend(anatomy, query, seen, view.bias, layer.scale)
+    assert torch.allclose(found.float(), expected.float(), rtol=rounding, atol=rounding)
+
+
+def test_a_mask_that_rows_share_is_read_as_any_other() -> None:
+    anatomy, layer, qkv, states, place, view = Case(dtype=torch.float32, batch=2, groups=1).parts()
+    assert view.bias is not None
+    shared = replace(view, bias=view.bias[1:].expand_as(view.bias))
+    own = replace(view, bias=view.bias[1:].repeat(2, 1, 1, 1))
+    found = [attend_compiled(anatomy, layer, qkv.clone(), states.clone(), place, each) for each in (shared, own)]
     assert torch.equal(*found)
 
 

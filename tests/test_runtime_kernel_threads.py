@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from threading import Thread
 from unittest import mock
@@ -29,13 +32,31 @@ def test_one_thread_shares_nothing_and_asks_nobody() -> None:
         assert not shared_by(1)
 
 
-def test_without_a_safe_layer_every_kernel_runs_by_itself() -> None:
-    with mock.patch.object(threads, "import_module", side_effect=ImportError("libtbb.so.12")):
-        assert not shared_by(4)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"NUMBA_THREADING_LAYER": "workqueue"},
+        {"NUMBA_THREADING_LAYER_PRIORITY": "workqueue omp tbb"},
+        {"NUMBA_THREADING_LAYER": "safe", "hides": "numba.np.ufunc.tbbpool"},
+    ],
+    ids=str,
+)
+def test_without_a_safe_layer_every_kernel_runs_by_itself(settings: dict[str, str]) -> None:
+    """As numba's own settings choose it, which it reads once in a process."""
+    code = (
+        "import sys; sys.modules[sys.argv[1]] = None; "
+        "from spectune.runtime.models.kernels.threads import shared_by; print(shared_by(4))"
+    )
+    numbas = {name: value for name, value in settings.items() if name != "hides"}
+    hidden = settings.get("hides", "nothing.at.all")
+    done = subprocess.run(
+        [sys.executable, "-c", code, hidden], env=os.environ | numbas, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
 
 
 def test_numba_is_told_of_no_more_threads_than_it_has() -> None:
-    with mock.patch("numba.set_num_threads") as told, mock.patch.object(threads, "import_module"):
+    with mock.patch("numba.set_num_threads") as told, mock.patch("numba.threading_layer", return_value="omp"):
         assert shared_by(10_000)
     told.assert_called_once()
     assert 1 <= told.call_args.args[0] < 10_000

@@ -24,17 +24,16 @@ def turned(anatomy: Anatomy, layer: LayerWeights, qkv: Tensor, view: View) -> tu
     Queries and keys are turned where the projection wrote them, so that keys and values lie together already.
     """
     heads, kv_heads, size = anatomy.heads, anatomy.kv_heads, anatomy.size
-    lanes = norm_heads(anatomy, layer, qkv).view(*view.turns.shape[:2], -1, size)[:, :, : heads + kv_heads]
+    lanes = norm_heads(layer, qkv).view(*view.turns.shape[:2], -1, size)[:, :, : heads + kv_heads]
     rolled = lanes.roll(size // 2, dims=-1)
     lanes.mul_(view.cosine).addcmul_(rolled, view.sine)
     return lanes[:, :, :heads], qkv[:, heads * size :]
 
 
-def norm_heads(anatomy: Anatomy, layer: LayerWeights, qkv: Tensor) -> Tensor:
+def norm_heads(layer: LayerWeights, qkv: Tensor) -> Tensor:
     """Norm queries and keys (rows, any) where they lie, head by head, in the families that do; return all of it."""
     if layer.head_norm is not None:
-        lanes = qkv.view(len(qkv), -1, anatomy.size)[:, : anatomy.heads + anatomy.kv_heads]
-        lanes.copy_(layer.head_norm(lanes))
+        layer.head_norm.norm_front(qkv)
     return qkv
 
 
@@ -60,9 +59,9 @@ def attend_compiled(
     anatomy: Anatomy, layer: LayerWeights, qkv: Tensor, states: Tensor, place: Place, view: View
 ) -> Tensor:
     """Do what `turned`, a write and `attend` do, by one compiled call on a CPU: few rows, and little in sight."""
-    qkv, own = norm_heads(anatomy, layer, qkv), states[place.slots]
+    qkv, own = norm_heads(layer, qkv), states[place.slots]
     out = qkv.new_empty((len(qkv), anatomy.heads * anatomy.size))
-    bias = own.new_empty((len(own), 1, 0)) if view.bias is None else view.bias[:, 0]
+    bias = own.new_empty((len(own), 1, 0)) if view.bias is None else view.bias[:, 0].contiguous()
     turns = view.turns.view(len(qkv), -1)
     mix = shared_attend_rows if shared_by(torch.get_num_threads()) else attend_rows
     mix(

@@ -26,7 +26,7 @@ class Norm:
     Source: Zhang, Sennrich 2019, arXiv:1910.07467, Eq. 4.
     """
 
-    weight: Tensor  # (size,), or (heads, size): one line for every head
+    weight: Tensor  # (size,), or (lines, size): x has a line for each, one behind the other
     eps: float
     _bits: NDArray[Any] | None = field(init=False, repr=False, compare=False)  # of the weight, where kernels take it
 
@@ -36,8 +36,30 @@ class Norm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return (..., size) for (..., size)."""
-        if self._bits is not None and x.numel() <= MOST_COMPILED and x.is_contiguous() and is_kernels(x):
-            return self._compiled(x, self._bits)
+        weight = self._bits_for(x)
+        if weight is None:
+            return self._by_torch(x)
+        out, width = torch.empty_like(x), weight.size
+        norm_rows(bits(x).reshape(-1, width), weight, self.eps, bits(out).reshape(-1, width))
+        return out
+
+    def norm_front(self, x: Tensor) -> None:
+        """Norm what lies in front of every row of x, (rows, at least lines * size), where it lies."""
+        weight = self._bits_for(x)
+        if weight is None:
+            front = x[:, : self.weight.numel()].view(len(x), *self.weight.shape)
+            front.copy_(self._by_torch(front))
+        else:
+            norm_rows(bits(x), weight, self.eps, bits(x))
+
+    def _bits_for(self, x: Tensor) -> NDArray[Any] | None:
+        """Return the weight for a compiled call, which rounds once; None where torch norms x.
+
+        Where x is traced, nothing else is asked: what else is read here would be guarded at every call.
+        """
+        return self._bits if is_kernels(x) and x.numel() <= MOST_COMPILED and x.is_contiguous() else None
+
+    def _by_torch(self, x: Tensor) -> Tensor:
         if x.dtype == self.weight.dtype:
             return self._normed(x)
         return self._normed(x.to(self.weight.dtype)).to(x.dtype)
@@ -46,9 +68,3 @@ class Norm:
         if self.weight.dim() == 1:
             return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
         return F.rms_norm(x, (x.shape[-1],), None, self.eps) * self.weight
-
-    def _compiled(self, x: Tensor, weight: NDArray[Any]) -> Tensor:
-        """Return the same by one compiled call; it rounds once."""
-        out, size = torch.empty_like(x), x.shape[-1]
-        norm_rows(bits(x).reshape(-1, size), weight, self.eps, bits(out).reshape(-1, size))
-        return out

@@ -48,7 +48,7 @@ def power_of_e(exponent: np.float32) -> np.float32:
 
     Source: the polynomial of Cephes' expf, Moshier 1992, Methods and Programs for Mathematical Functions.
     """
-    bounded = max(exponent, np.float32(LEAST_EXPONENT))
+    bounded = np.float32(LEAST_EXPONENT) if exponent < np.float32(LEAST_EXPONENT) else exponent  # NaN stays NaN
     doublings = np.floor(bounded * np.float32(1.44269504) + np.float32(0.5))
     left = bounded - doublings * np.float32(0.693359375) + doublings * np.float32(2.12194440e-4)
     series = np.float32(1.9875691e-4) * left + np.float32(1.3981999e-3)
@@ -61,27 +61,28 @@ def power_of_e(exponent: np.float32) -> np.float32:
     return power
 
 
-@compiled(fastmath=SUMS_MAY_BE_REORDERED)
+@compiled(fastmath=SUMS_MAY_BE_REORDERED, error_model="numpy")
 def norm_rows(x: Bits, weight: Bits, eps: float, out: Bits) -> None:
-    """Write x / rms(x) * weight.
+    """Write x / rms(x) * weight, line by line of the weight; what lies behind its lines in a row is left alone.
 
     Args:
-        x: (rows, size).
-        weight: (lines, size), of which row r takes line r % lines.
+        x: (rows, at least lines * size).
+        weight: (lines, size).
         eps: added to the mean square.
-        out: (rows, size).
+        out: as x, or x itself.
     """
-    rows, size = x.shape
+    lines, size = weight.shape
     unused, unused_of_weight = unused_bits(x), unused_bits(weight)
-    for row in range(rows):
-        line, total = row % len(weight), np.float32(0)
+    for part in range(len(x) * lines):
+        row, line = part // lines, part % lines
+        first, total = line * size, np.float32(0)
         for place in range(size):
-            number = number_of(x[row, place], unused)
+            number = number_of(x[row, first + place], unused)
             total += number * number
         scale = np.float32(1) / np.sqrt(total / np.float32(size) + np.float32(eps))
         for place in range(size):
-            number = number_of(x[row, place], unused) * scale
-            out[row, place] = bits_of(number * number_of(weight[line, place], unused_of_weight), unused)
+            number = number_of(x[row, first + place], unused) * scale
+            out[row, first + place] = bits_of(number * number_of(weight[line, place], unused_of_weight), unused)
 
 
 @compiled(fastmath=SUMS_MAY_BE_REORDERED)
@@ -138,15 +139,15 @@ def score(query: Numbers, own: Numbers, scores: Numbers, column: int, first: int
         line += 1
 
 
-@compiled(fastmath=SUMS_MAY_BE_REORDERED)
+@compiled(fastmath=SUMS_MAY_BE_REORDERED, error_model="numpy")
 def weigh(scores: Numbers) -> None:
-    """Make weights that sum up to 1 of one line's scores (columns,), in place."""
+    """Make weights that sum up to 1 of one line's scores (columns,), in place; all are NaN where a score is."""
     greatest, total = np.float32(-np.inf), np.float32(0)
     for column in range(len(scores)):
         greatest = max(greatest, scores[column])
     for column in range(len(scores)):
         below = scores[column] - greatest
-        scores[column] = power_of_e(below) if below > np.float32(-np.inf) else np.float32(0)
+        scores[column] = np.float32(0) if below == np.float32(-np.inf) else power_of_e(below)
     for column in range(len(scores)):
         total += scores[column]
     for column in range(len(scores)):
@@ -175,8 +176,9 @@ def attend_row(
             score(query, own, scores, column, line, line + lines)
     for line in range(every):
         if bias.shape[2]:
-            for column in range(span):
-                scores[line, column] += number_of(bias[row, line % lines, column], unused)
+            for column in range(span):  # the score of what nobody sees may be no number
+                added = number_of(bias[row, line % lines, column], unused)
+                scores[line, column] = added if added == np.float32(-np.inf) else scores[line, column] + added
         weigh(scores[line])
     for column in range(span):
         for head in range(first_head, last_head):
@@ -184,7 +186,7 @@ def attend_row(
                 own[place] = number_of(states[row, first + column, width + head * size + place], unused)
             for line in range((head - first_head) * lines, (head - first_head + 1) * lines):
                 weight = scores[line, column]
-                if weight != np.float32(0):  # what nobody sees may be no number
+                if weight != np.float32(0):  # nor may its values
                     for place in range(size):
                         mixed[line, place] += weight * own[place]
     for line in range(every):

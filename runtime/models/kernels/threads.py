@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from importlib import import_module
+from typing import Any
 
-SAFE_LAYERS = ("omppool", "tbbpool")  # of numba's; the third ends the process where two threads use it at once
+UNSAFE_LAYER = "workqueue"  # of numba's: it ends the process where two threads use it at once
 
 
 def shared_by(threads: int) -> bool:
@@ -22,17 +22,12 @@ def shared_by(threads: int) -> bool:
 @lru_cache
 def _teller() -> Callable[[int], None] | None:
     """Return what tells numba how many threads this one may use, no more than it has; None where none are safe."""
-    if not any(_is_there(layer) for layer in SAFE_LAYERS):
-        return None
-    from numba import config, set_num_threads  # heavy: loads LLVM
+    import numba  # heavy: loads LLVM
 
-    most = int(config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]  # has no types
-    return lambda threads: set_num_threads(min(threads, most))
-
-
-def _is_there(layer: str) -> bool:
+    layers: Any = numba  # does not tell all that it exports
     try:
-        import_module(f"numba.np.ufunc.{layer}")
-    except ImportError:
-        return False
-    return True
+        most = layers.get_num_threads()  # loads the layer that numba's settings and the libraries here leave
+    except ValueError:  # there is none
+        return None
+    is_safe = layers.threading_layer() != UNSAFE_LAYER
+    return (lambda threads: layers.set_num_threads(min(threads, most))) if is_safe else None
