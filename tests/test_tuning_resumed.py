@@ -117,7 +117,7 @@ def test_the_host_s_part_of_its_rounds_is_measured_where_an_exit_drafts() -> Non
     requests = [Request(prompt=(1, 2, 1, 2, place), max_new_tokens=40) for place in range(3)]
     samples = measure_overhead(Family(target=LEAN, drafters={"it": EXIT}), requests, batch=2, drafter="it")
     own = [(sample.draft_forwards, sample.nodes) for sample in samples if sample.kind == "resumed"]
-    assert sorted(own) == [(1, 2), (4, 5)] and "stack" not in {sample.kind for sample in samples}
+    assert own == [(4, 5)] and "stack" not in {sample.kind for sample in samples}
 
 
 def documents(found: PlanInputs) -> dict[str, SurfaceDocument | TraceDocument]:
