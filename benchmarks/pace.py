@@ -4,7 +4,8 @@ A profile times forwards for seconds; a plan made of it is used minutes to weeks
 target, one of a single token and one that verifies 8 tokens of 8 sequences, are timed again and again the way the
 profiler times them, in windows of some seconds. Of every pair of windows the later median is compared with the earlier
 one. The table tells the root mean square of their logarithms by the time between them, beside what a session of one
-window's length tells of itself: `within`. The last line is one JSON object; it makes no claim that could fail.
+window's length tells of itself: `within`. The same of the two forwards' ratio tells how far they stray from each other.
+The last line is one JSON object; it makes no claim that could fail.
 
     python benchmarks/pace.py [--minutes 25] [--every 15]
 """
@@ -58,9 +59,19 @@ def main() -> None:
     target = load_family(family_models(family_folder()), dtype=device.native_dtype, device="cpu").target
     windows = watched({name: prepared(target, *shape) for name, shape in SHAPES.items()}, asked.minutes, asked.every)
     rows = [row_of(name, windows) for name in SHAPES]
+    apart = strayed_apart(windows)
     for row in rows:
         print(row["shape"], f"within {row['within']:.1%}", {lag: f"{rms:.1%}" for lag, rms in row["between"].items()})
-    print(json.dumps({"bench": "pace", "device": device.label, "every_s": asked.every, "rows": rows, "holds": True}))
+    print("their ratio", {lag: f"{rms:.1%}" for lag, rms in apart.items()})
+    told = {
+        "bench": "pace",
+        "device": device.label,
+        "every_s": asked.every,
+        "rows": rows,
+        "apart": apart,
+        "holds": True,
+    }
+    print(json.dumps(told))
 
 
 def prepared(target: CausalModel, batch: int, tokens: int) -> Call:
@@ -88,17 +99,33 @@ def watched(calls: Mapping[str, Call], minutes: float, every_s: float) -> list[W
 
 def row_of(name: str, windows: Sequence[Window]) -> dict[str, Any]:
     """Return what the windows tell of one forward."""
-    starts = np.array([window.start_s for window in windows])
-    logs = np.log([statistics.median(window.visits_ms[name]) for window in windows])
-    between = {lag: wandered(starts, logs, lag) for lag in LAGS_S}
+    logs = logs_of(name, windows)
     return {
         "shape": name,
         "windows": len(windows),
         "median_ms": float(np.exp(np.median(logs))),
         "within": statistics.median(statistics.stdev(np.log(window.visits_ms[name])) for window in windows),
-        "between": {lag: rms for lag, rms in between.items() if rms is not None},
+        "between": wandered_by_lag(windows, logs),
         "log_pace": (np.median(logs) - logs).round(4).tolist(),
     }
+
+
+def strayed_apart(windows: Sequence[Window]) -> dict[int, float]:
+    """Return, by lag, how much the ratio of the two forwards wandered."""
+    small, large = (logs_of(name, windows) for name in SHAPES)
+    return wandered_by_lag(windows, large - small)
+
+
+def logs_of(name: str, windows: Sequence[Window]) -> Floats:
+    """Return the logarithm of each window's median milliseconds of a forward."""
+    return np.log([statistics.median(window.visits_ms[name]) for window in windows])
+
+
+def wandered_by_lag(windows: Sequence[Window], logs: Floats) -> dict[int, float]:
+    """Return `wandered` by lag, of those lags that windows lie apart."""
+    starts = np.array([window.start_s for window in windows])
+    found = {lag: wandered(starts, logs, lag) for lag in LAGS_S}
+    return {lag: rms for lag, rms in found.items() if rms is not None}
 
 
 def wandered(times: Floats, logs: Floats, lag_s: float) -> float | None:

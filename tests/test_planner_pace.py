@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.plans.plan import PlanCell
+from spectune.planner.plans.plan import PlanCell, Prediction
 from spectune.planner.pricing.cost import cells_of
 from spectune.planner.search.pace import PRIOR, PRIOR_PACES, pace_error
+from spectune.planner.search.promise import DRIFT, errors_of
 from spectune.planner.search.search import solve
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
@@ -51,7 +52,22 @@ def test_a_device_that_kept_its_pace_promises_more_closely_and_one_that_strayed_
     assert stray.prediction.errors.drift > 0.4 > 0.1 > steady.prediction.errors.drift
 
 
-def test_a_speed_up_is_told_as_closely_on_a_device_that_strays_since_plain_decoding_strays_with_it() -> None:
+def test_of_a_device_s_straying_a_speed_up_has_a_share_since_plain_decoding_strays_with_it() -> None:
     steady, stray = planned(*(1.0,) * 60).prediction, planned(*(0.6, 1.6) * 30).prediction
-    assert (stray.speedup_low, stray.speedup_high) == (steady.speedup_low, steady.speedup_high)
-    assert stray.speedup_low < stray.speedup_over_plain < stray.speedup_high
+    speedups, speeds = (
+        [margin(each, middle) for each in (steady, stray)] for middle in ("speedup_over_plain", "tokens_per_s")
+    )
+    own, errors = errors_of(replace(told(), paces=())), errors_of(replace(told(), paces=(0.6, 1.6) * 30))
+    assert DRIFT < own.apart < errors.apart < errors.pace
+    assert speedups[0] < speedups[1] < speeds[1] and speeds[0] < speeds[1]
+
+
+def margin(prediction: Prediction, middle: str) -> float:
+    """Return how far the upper end of an interval is from its middle, relatively."""
+    high = prediction.high if middle == "tokens_per_s" else prediction.speedup_high
+    return high / float(getattr(prediction, middle)) - 1.0
+
+
+def test_devices_that_hardly_stray_err_by_their_sessions_drift_at_least() -> None:
+    steady = errors_of(replace(told(), paces=(1.0,) * 10_000))
+    assert steady.apart == steady.pace == DRIFT

@@ -9,6 +9,7 @@ then the shorter draft. What choosing on these texts flatters is taken off the p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from ..plans.plan import SDS_OF_90_PERCENT, Alternative, ErrorParts, PlanCell, P
 from ..policies import ChainPolicy, LookupPolicy, PlainPolicy
 from ..replay.acceptance import plain_results, rank_results
 from ..replay.recorded import Text, recording_of, rows_of
+from ..search.pace import APART
 from ..text.candidates import LOOKUP_LENGTHS
 from ..text.results import lookup_results
 from ..text.whole_ngrams import whole_ngram_results
@@ -274,8 +276,8 @@ def _prediction(offer: Offer, plain: Offer, inputs: EngineInputs, optimism: floa
     rate = offer.tokens_per_s * (1.0 - optimism)
     off = errors.margin
     speedup = rate / plain.tokens_per_s
-    beside = SDS_OF_90_PERCENT * float(np.hypot(errors.acceptance, np.hypot(errors.surfaces, plain.cost.error)))
-    beside = 0.0 if offer is plain else beside
+    parts = (errors.acceptance, errors.surfaces, plain.cost.error, APART * inputs.drift)
+    beside = 0.0 if offer is plain else SDS_OF_90_PERCENT * math.hypot(*parts)
     return Prediction(
         tokens_per_s=rate,
         low=rate * max(0.0, 1.0 - off),

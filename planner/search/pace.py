@@ -4,6 +4,9 @@ A profile lasts a minute and sees that minute's pace. How fast the device is lat
 gauges it. Until there are some, what devices of its kind did stands for a few of them:
 
     variance = (PRIOR_PACES * prior^2 + sum of log(pace)^2) / (PRIOR_PACES + paces)
+
+Not all forwards stray alike: who takes a core's arithmetic away slows large ones more, who takes its caches small ones.
+So a speed-up, which is of rounds of one size over rounds of another, strays too, by a share of the pace.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Sequence
 
 PRIOR = {"cpu": 0.10, "cuda": 0.02}  # by Device.kind; of CPUs as benchmarks/pace.py and decode.py found them
 PRIOR_PACES = 4  # validations that it stands for
+APART = 0.65  # of it: how far two forwards of different sizes stray from each other, as benchmarks/pace.py found
 
 
 def pace_error(kind: str, paces: Sequence[float]) -> float:

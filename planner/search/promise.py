@@ -14,7 +14,7 @@ from ..policies import ResumedPolicy, StackPolicy, drafting
 from ..pricing.cost import Floats
 from ..pricing.estimate import relative_error
 from .candidate import Candidate
-from .pace import pace_error
+from .pace import APART, pace_error
 
 FEWEST_JUDGED = 5  # held-out shapes from which a surface's error is taken
 UNKNOWN_ERROR = 0.10  # taken as a surface's relative error where single repeats leave it open
@@ -23,16 +23,16 @@ DRIFT = 0.02  # least relative standard deviation of a device within a session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceErrors:
-    """Relative errors of the measured latencies: of the target, by drafter name, and of all by the device's drift.
+    """Relative errors of the measured latencies: of the target, by drafter name, and of all by the device's pace.
 
     Attributes:
-        drift: within a session, which plain decoding that races beside a plan does not share.
-        pace: of the whole device between a profile and the use of its plan, which both share.
+        apart: of a plan's rounds against plain ones, between a profile and the use of its plan.
+        pace: of the whole device meanwhile, which both share.
     """
 
     verify: float
     drafts: dict[str, float]
-    drift: float = DRIFT
+    apart: float = DRIFT
     pace: float = DRIFT
     resumed: dict[str, float] = field(default_factory=dict)  # of verifications from an exit's states, by its name
 
@@ -52,12 +52,13 @@ class SurfaceErrors:
 def errors_of(inputs: PlanInputs) -> SurfaceErrors:
     """Return the relative errors of what was measured."""
     drift = max(DRIFT, math.sqrt(2.0) * inputs.verify.drift())  # the moment of measuring is a sample, too
+    pace = pace_error(inputs.device.kind, inputs.paces)
     return SurfaceErrors(
         verify=_error(inputs.verify),
         drafts={drafter.name: _error(drafter.surface) for drafter in inputs.drafters},
         resumed={name: _error(surface) for name, surface in resumes_of(inputs).items()},
-        drift=drift,
-        pace=max(drift, pace_error(inputs.device.kind, inputs.paces)),
+        apart=max(drift, APART * pace),
+        pace=max(drift, pace),
     )
 
 
@@ -99,7 +100,7 @@ class Promise:
         own, plainly = self.rates[1 if is_plain else 0], self.rates[1]
         usable = (own > 0.0) & (plainly > 0.0)  # with few texts a resample may hold none of a steady round
         parts = self._parts(chosen, own[usable], flattery, self.errors.pace)
-        relative = self._parts(chosen, own[usable] / plainly[usable], flattery, self.errors.drift)
+        relative = self._parts(chosen, own[usable] / plainly[usable], flattery, self.errors.apart)
         speed = chosen.tokens_per_s * (1.0 - flattery)
         speedup = speed / self.plain.tokens_per_s
         margin, speedup_margin = parts.margin, 0.0 if is_plain else relative.margin
