@@ -41,7 +41,7 @@ class NoPlanError(StoreError):
     """The store holds no plan for this setup."""
 
     def __init__(self, setup: str, store: str) -> None:
-        super().__init__(f"no plan for {setup} in {store}; run: spectune plan --store {store}")
+        super().__init__(f"no plan for {setup} in {store}; run: spectune plan --target PATH, after spectune profile")
         self.setup = setup
         self.store = store
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+NOTHING = "so it remembers nothing; run: spectune profile"
+
 
 def as_it_is(store: str | None) -> str | None:
     """Return where to look into the store: in memory, where there is none yet."""
@@ -11,11 +13,11 @@ def as_it_is(store: str | None) -> str | None:
     return store if file is None or file.exists() else ":memory:"
 
 
-def require_there(store: str | None) -> None:
-    """Raise StoreError where there is no store yet, which a look into memory would hide."""
+def require_there(store: str | None, advice: str) -> None:
+    """Raise StoreError with some advice where there is no store yet, which a look into memory would hide."""
     from ..db.url import resolve_url, shown
     from ..errors import StoreError
 
     if as_it_is(store) != store:
         place = shown(resolve_url(store))
-        raise StoreError(f"there is no store at {place}, so no plan either; run: spectune plan, or give --plan FILE")
+        raise StoreError(f"there is no store at {place}, {advice}")

@@ -71,7 +71,7 @@ def export(
             found = exported_plan(planned, request, _from_files(surfaces, traces))
         else:
             found = export_from_store(planned, request, opened)
-    found = replace(found, notes=(*notes, *found.notes))
+    found = replace(found, notes=(*notes, *_of_another(target, planned), *found.notes))
     written = [] if folder is None else _write(found, folder)
     if as_json:
         print_json({**facts_of(found), "written": [str(path) for path in written]})
@@ -79,6 +79,15 @@ def export(
         print_exported(found, are_files_shown=not written)
     for path in written:
         tell(settings, f"written to {path}")
+
+
+def _of_another(target: Path | None, plan: Plan) -> tuple[str, ...]:
+    """Return what a reader must know of a target that lies here and is not the plan's."""
+    from ..profiler.identity import identify
+
+    if target is None or not (target / "config.json").is_file() or identify(target).key == plan.target.key:
+        return ()
+    return (f"the model at {target} is not the plan's target, {plan.target.name}: these settings were chosen for that",)
 
 
 def _plan(text: str | None, engine: str, store: Store, place: str | None) -> tuple[Plan, tuple[str, ...]]:
@@ -94,7 +103,7 @@ def _plan(text: str | None, engine: str, store: Store, place: str | None) -> tup
         return plan_from_json(_text(Path(text))), ()
     if text is not None and not text.isdecimal():
         raise RequestError(f"there is no plan file {text}, and a plan of the store has a number; see spectune list")
-    require_there(place)
+    require_there(place, "so no plan either; run: spectune plan, or give --plan FILE")
     number = newest_plan_for(engine, store) if text is None else int(text)
     return plan_from_json(store.plan(number)), notes_on(number, store)
 
@@ -162,4 +171,4 @@ def _verdict(found: Exported) -> str:
         return f"{found.engine} {found.version} carries all of the plan"
     if found.kept is None:
         return "what this keeps of the plan's speed is not known in every cell"
-    return f"keeps {found.kept:.1%} of the plan's speed, the mean over its cells ({found.basis})"
+    return f"keeps {found.kept:.1%} of the plan's speed, the geometric mean over its cells ({found.basis})"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import options
+from .existing import NOTHING, require_there
 from .report import Table, facts_of, print_json, print_table
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def list(store: str | None, as_json: bool) -> None:
     """
     from ..db.store import open_store
 
+    require_there(store, NOTHING)
     with open_store(store) as opened:
         facts, url = _contents(opened), opened.url
     if as_json:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from . import options
+from .existing import NOTHING, require_there
 from .report import tell
 from .settings import Settings
 
@@ -31,6 +32,7 @@ def report(settings: Settings, /, output: Path, number: int | None, store: str |
     from ..report.site.whole import whole_report
 
     require_writable(output)
+    require_there(store, NOTHING)
     with open_store(store) as opened:
         text = whole_report(opened, number)
     write_whole(output, text)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from . import options, output
+from .existing import NOTHING, require_there
 from .report import print_json, print_table, tell
 from .settings import Settings
 
@@ -49,6 +50,7 @@ def show(
     require_writable(output)
     if plot is not None:
         require_picture(plot)
+    require_there(store, NOTHING)
     with open_store(store) as opened:
         found = KINDS[kind](opened, number)
     if output is not None:

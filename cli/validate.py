@@ -87,6 +87,13 @@ def validate(
         print_json({"plan": done.plan_id, "rows": rows, "store": url})
     else:
         print_table(validation_table(done))
+    if prompts is None:
+        tell(settings, "measured on the demo's evaluation prompts; --prompts gives those of your own traffic")
+    for row in done.rows:
+        low, high = row.interval
+        if not low <= row.measured_tokens_per_s <= high:
+            place = f"batch {row.batch}, context {row.context}"
+            tell(settings, f"{place}: outside its 90 % interval; are prompts and lengths those of the profile?")
     tell(settings, f"kept in {url} beside plan {done.plan_id}")
     _require_kept(done, fail_above)
 

@@ -128,6 +128,7 @@ class _Run:
     seed: int
     tally: Tally = field(default_factory=Tally)
     first: list[Cell] = field(default_factory=list)  # without which a surface has holes
+    begun: set[int] = field(default_factory=set)  # surfaces of which something has run
     ordinal: int = 0
     round: int = 0
     before_s: float = 0.0  # spent by an earlier, stopped run
@@ -236,15 +237,16 @@ class _Run:
         return repeats.time_ms(call, clock, known_ms)
 
     def _ready(self, cell: Cell) -> Call:
-        """Return the call of a cell; one that is captured in its first run has run.
+        """Return the call of a cell; the first of a surface has run, and so has one that is captured in its first run.
 
         Kernels are compiled and chosen then, once per process or even per machine: that is no part of the budget.
         """
         is_captured = cell not in self.calls and self.runners[cell.surface].regime == CAPTURED
         begun_s, call = self.clock.now_s(), self.calls.use(cell)
-        if is_captured:
+        if is_captured or cell.surface not in self.begun:
             self.clock.time_ms(call)
             self.start_s += self.clock.now_s() - begun_s
+            self.begun.add(cell.surface)
         return call
 
     def _clock(self, surface: int) -> Clock:

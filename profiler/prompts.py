@@ -56,8 +56,7 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
         raise RequestError(f"cannot read prompts from {path} ({error}); give a UTF-8 text or .jsonl file") from error
     prompts = _from_lines(path, text) if path.suffix == ".jsonl" else _from_blocks(text)
     if not prompts:
-        lines = len(text.splitlines())
-        raise RequestError(f"{path} ends at line {lines} without a prompt; write one per block or JSON line")
+        raise RequestError(f"{path} holds no prompt; write one per block or JSON line")
     return prompts
 
 

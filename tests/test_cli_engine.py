@@ -82,7 +82,7 @@ def test_a_plan_says_which_line_serves_all_concurrencies_and_what_each_loses(pla
     assert planned.exit_code == 0, planned.output
     assert "llama-server --model target.gguf --spec-type draft-simple" in planned.stdout
     assert "what llama.cpp b11549 cannot carry" in planned.stdout
-    assert "of the plan's speed, the mean over its cells (re-solved)" in planned.stdout
+    assert "of the plan's speed, the geometric mean over its cells (re-solved)" in planned.stdout
     assert "note: speeds are of the regime 'engine:llama.cpp-b11549'" in planned.stdout
 
 

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
+from spectune.db import open_store
 
 from .tiny_family import save_model
 
@@ -118,6 +119,12 @@ def test_a_lock_that_cannot_be_written_is_refused(target: str, prompts: str, tmp
 
 @pytest.mark.parametrize("kind", ["plan", "surface", "trace"])
 def test_an_empty_store_has_nothing_to_show(kind: str, tmp_path: Path) -> None:
+    """Where there is none yet, looking makes none."""
+    assert_refused(typed(tmp_path, "show", kind), "there is no store at", "run: spectune profile")
+    assert_refused(typed(tmp_path, "list"), "there is no store at", "run: spectune profile")
+    assert not list(tmp_path.glob("*.db"))
+    with open_store(str(tmp_path / "store.db")):
+        pass
     assert_refused(typed(tmp_path, "show", kind), kind, "run: spectune")
 
 

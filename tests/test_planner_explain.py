@@ -172,7 +172,9 @@ def test_memory_and_the_bound_are_told_where_they_are_known() -> None:
     cell = replace(cell_of([PLAIN, OWN]), memory_bytes=3 * 2**30, keeps_bound=False)
     bound = LatencyBound(metric="itl", most_ms=4.0)
     found = "\n".join(explain_cell(cell, bound=bound, memory_bytes=8 * 2**30))
-    assert "at its peak decoding takes 3.0 of 8.0 GiB of memory" in found
+    assert "at its peak decoding takes 3.0 GiB of 8.0 GiB of memory" in found
+    small = explain_cell(replace(cell, memory_bytes=33 * 2**20), bound=None, memory_bytes=0)
+    assert "  at its peak decoding takes 33 MiB of memory" in small
     assert "does not keep, and no policy does, itl<=4ms; a sequence waits 5.0 ms per token on average" in found
 
 
@@ -180,6 +182,28 @@ def test_a_lookup_searches_the_text_and_is_by_nobody() -> None:
     found = text(own=priced(LookupPolicy(length=2), 1.8, draft=0.0, by="lookup"))
     assert "lookup of 2 after 3..1-grams" in found and "by lookup" not in found
     assert "no forward, the text itself is searched" in found
+
+
+def test_what_choosing_flattered_is_told_and_taken_off_nobody_else() -> None:
+    """Rivals and published defaults are set against the plan's speed as it was replayed, like their own."""
+    cell = cell_of([PLAIN, OWN])
+    replayed, errors = cell.prediction.tokens_per_s, cell.prediction.errors
+    told, untold = (
+        replace(
+            cell,
+            prediction=replace(
+                cell.prediction,
+                tokens_per_s=(1.0 - taken) * replayed,
+                low=0.0,
+                errors=replace(errors, optimism=taken),
+            ),
+            published=(PublishedPrice(name="a default", drafter=None, tokens_per_s=replayed),),
+        )
+        for taken in (0.2, 0.0)
+    )
+    assert [cell_facts(each).published[0].ratio for each in (told, untold)] == pytest.approx([1.0, 1.0])
+    assert f"the recorded texts replay at {replayed:,.1f}: 20.0% is taken off" in "\n".join(explain_cell(told))
+    assert "is taken off" not in "\n".join(explain_cell(untold))
 
 
 # --- the plan as a whole

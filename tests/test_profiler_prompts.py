@@ -86,7 +86,7 @@ def test_a_malformed_line_is_named_by_its_number(tmp_path: Path, line: str) -> N
 
 @pytest.mark.parametrize("name", ["p.txt", "p.jsonl"])
 def test_a_file_without_a_prompt_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RequestError, match="ends at line 2 without a prompt"):
+    with pytest.raises(RequestError, match="holds no prompt; write one per block"):
         read_prompts(write(tmp_path / name, "\n \n"))
 
 

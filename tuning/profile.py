@@ -32,7 +32,7 @@ from .measuring.overhead import measure_overhead
 from .measuring.reading import measure_reading
 from .measuring.timing import by_name, domains_of, resumes_by_name, time_surfaces
 from .parts import finished_surfaces, kept_or_made
-from .prompts import shown_to
+from .prompts import require_room, shown_to
 from .recording.recipe import Recipe, recipe_of
 from .recording.traces import Workload, record_workloads, workloads_of
 from .request import Identities, ProfileRequest
@@ -100,6 +100,7 @@ def profile(
         journal = store.open_profile(request_key(request, device, identities, workloads, domains, kept), fresh)
         exact = load_family(request.models, dtype=EXACT_DTYPE, device=torch_device(device))
         seen = [replace(each, requests=tuple(shown_to(exact.target, each.requests))) for each in workloads]
+        require_room(exact.target, [asked for each in seen for asked in each.requests])
         recorded = record_workloads(seen, identities, exact, kept, journal, progress)
         del exact
         family = load_family(request.models, dtype=request.dtype, device=torch_device(device), regime=regime)

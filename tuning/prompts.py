@@ -35,6 +35,16 @@ def encode_prompt(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> tuple[i
     return tuple(ids)
 
 
+def require_room(target: CausalModel, requests: Sequence[Request]) -> None:
+    """Raise RequestError unless every prompt and its answer fit into the target's positions."""
+    longest = max(len(asked.prompt) + asked.max_new_tokens for asked in requests)
+    if longest > target.longest_context:
+        raise RequestError(
+            f"prompt and new tokens need {longest} positions and the model has {target.longest_context}; "
+            "lower --max-new-tokens or --max-prompt-tokens"
+        )
+
+
 def _in_template(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the conversation as the model reads it, up to where its own turn begins."""
     turns = [{"role": message.role, "content": message.content} for message in messages]

@@ -26,7 +26,7 @@ from .family import load_family, torch_device
 from .measuring.decoding import Family, decode_timed, names_of, room_for
 from .measuring.gauge import Gauge
 from .measuring.race import DecoderEntrant, race
-from .prompts import requests_of, shown_to
+from .prompts import requests_of, require_room, shown_to
 from .request import Models, ProfileRequest
 from .steps import Progress
 
@@ -84,6 +84,7 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
     regime = "eager" if judging else decoding_regime(plan.regime, device.kind)
     family = load_family(models, dtype=dtype, device=torch_device(device), classifiers=judging, regime=regime)
     requests = shown_to(family.target, requests)
+    require_room(family.target, requests)
     rows = []
     for done, batch in enumerate(batches):
         progress(f"measuring batch {batch}", done / len(batches))

@@ -70,9 +70,11 @@ def _read(text: str) -> Json:
     try:
         document = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:  # ValueError: no JSON, or an integer of thousands of digits
-        raise PlanError(f"a plan must be JSON ({error}); write it with plan_to_json") from error
+        raise PlanError(f"a plan must be JSON ({error}); write one with spectune plan -o FILE") from error
     if not isinstance(document, dict):
-        raise PlanError(f"a plan must be a JSON object, got {type(document).__name__}; write it with plan_to_json")
+        raise PlanError(
+            f"a plan must be a JSON object, got {type(document).__name__}; write one with spectune plan -o FILE"
+        )
     missing = [key for key in KEYS if key not in document]
     if missing:
         raise PlanError(f"the plan lacks {', '.join(missing)}; make the plan anew")

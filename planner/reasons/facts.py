@@ -21,7 +21,7 @@ class PublishedFacts:
     """A published default beside the plan; None where it has no price.
 
     Attributes:
-        ratio: its speed over the plan's.
+        ratio: its speed over the plan's, both as the recorded texts replay.
         speedup: its speed over that of plain decoding, so below 1 it would be better not to speculate.
         reason: why it has no price.
     """
@@ -120,8 +120,13 @@ def cell_facts(cell: PlanCell) -> CellFacts:
 
 def replayed_speed(cell: PlanCell) -> float:
     """Return the planned policy's tokens per second before optimism was taken off, as alternatives have them."""
-    speed = cell.prediction.tokens_per_s / (1.0 - cell.prediction.errors.optimism)
+    speed = decoded_speed(cell)
     return speed if cell.reading is None else cell.reading.compared(speed)
+
+
+def decoded_speed(cell: PlanCell) -> float:
+    """Return the same of decoding alone, without the reading of prompts."""
+    return cell.prediction.tokens_per_s / (1.0 - cell.prediction.errors.optimism)
 
 
 def heading(plan: Plan) -> str:
@@ -171,11 +176,12 @@ def _shares(name: str, own: list[PublishedFacts]) -> PublishedShares:
 
 
 def _published(cell: PlanCell) -> tuple[PublishedFacts, ...]:
+    own = decoded_speed(cell)
     return tuple(
         PublishedFacts(
             name=each.name,
             drafter=each.drafter,
-            ratio=None if each.tokens_per_s is None else each.tokens_per_s / cell.prediction.tokens_per_s,
+            ratio=None if each.tokens_per_s is None else each.tokens_per_s / own,
             speedup=None if each.tokens_per_s is None else each.tokens_per_s / cell.plain.tokens_per_s,
             reason=each.reason,
         )

@@ -9,11 +9,12 @@ from ..memory.peak import LOOKUP
 from ..plans.plan import SDS_OF_90_PERCENT, ErrorParts, PlanCell
 from ..policies import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, StaticPolicy
 from ..search.objective import LatencyBound
-from .facts import CellFacts, PublishedFacts, cell_facts, replayed_speed
+from .facts import CellFacts, PublishedFacts, cell_facts, decoded_speed, replayed_speed
 from .outlook import Neighbour, Outlook, Scenario, Step
 
 TOLD = 0.01  # a relative difference below this is no reason for anything
-GIB = 2.0**30
+OPTIMISM_TOLD = 0.001
+MIB, GIB = 2.0**20, 2.0**30
 PARTS = {"verify": "verification", "draft": "drafting", "host": "the host's share", "acceptance": "accepted drafts"}
 STEPS: dict[Step, str] = {"drafter": "another drafter", "kind": "another kind"}  # the others are called as they are
 
@@ -64,6 +65,9 @@ def _promise(cell: PlanCell) -> Iterator[str]:
         yield f"LOSSY, the output is not the target's own: {cell.quality.label}"
     yield f"{promise.tokens_per_s:,.1f} tokens/s, 90 % between {promise.low:,.1f} and {promise.high:,.1f}"
     yield f"  {_open(promise.errors)}"
+    if promise.errors.optimism >= OPTIMISM_TOLD:
+        off = f"{promise.errors.optimism:.1%} is taken off, since they chose it; nothing off what it is compared with"
+        yield f"  the recorded texts replay at {decoded_speed(cell):,.1f}: {off}"
     if cell.drafter is not None:
         interval = f"{promise.speedup_low:.2f} to {promise.speedup_high:.2f}"
         yield f"{promise.speedup_over_plain:.2f} times plain decoding, 90 % {interval}"
@@ -241,8 +245,12 @@ def _stack(cell: PlanCell) -> Iterator[str]:
 
 def _memory(cell: PlanCell, memory_bytes: int) -> Iterator[str]:
     if cell.memory_bytes is not None:
-        most = f" of {memory_bytes / GIB:,.1f}" if memory_bytes else ""
-        yield f"at its peak decoding takes {cell.memory_bytes / GIB:,.1f}{most} GiB of memory"
+        most = f" of {memory_bytes / GIB:,.1f} GiB" if memory_bytes else ""
+        yield f"at its peak decoding takes {_memory_of(cell.memory_bytes)}{most} of memory"
+
+
+def _memory_of(count: int) -> str:
+    return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / MIB:,.0f} MiB"
 
 
 def _kept(cell: PlanCell, facts: CellFacts, bound: LatencyBound | None) -> Iterator[str]:
