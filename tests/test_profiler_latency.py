@@ -117,6 +117,22 @@ def test_what_captured_shapes_take_once_is_no_part_of_the_budget() -> None:
         profile(CompiledRunner(FakeMachine()), budget_s=20.0)
 
 
+class CompiledOnce(FakeRunner):
+    """Forwards of which the first ever takes 20 seconds."""
+
+    is_compiled = False
+
+    def _run(self, shape: Shape) -> None:
+        self.machine.time_ms_now += 0.0 if self.is_compiled else 20_000.0
+        self.is_compiled = True
+        super()._run(shape)
+
+
+def test_what_a_model_s_first_forward_compiles_is_no_part_of_the_budget() -> None:
+    compiled, quick = (profile(kind(FakeMachine()), budget_s=20.0) for kind in (CompiledOnce, FakeRunner))
+    assert compiled.measurements == quick.measurements
+
+
 def test_a_step_is_found_where_it_is() -> None:
     surface = profile(
         FakeRunner(FakeMachine(), cost=edged_ms), domain=Domain(batches=(1,), contexts=(0,), most_tokens=64)

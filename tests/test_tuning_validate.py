@@ -183,6 +183,12 @@ def test_a_cell_of_an_older_plan_is_gauged_by_its_plain_rounds(bench: Bench) -> 
     assert gauge.speed == pytest.approx(cell.plain.verify_ms / 1.0)
 
 
+def test_answers_behind_the_target_s_last_position_are_refused(bench: Bench) -> None:
+    with pytest.raises(RequestError, match=r"need \d+ positions and the model has \d+; lower --max-new-tokens"):
+        bench.validated(max_new_tokens=100_000)
+    assert not bench.store.validations(1)
+
+
 def test_an_error_at_the_machines_pace_leaves_the_machine_out() -> None:
     row = ValidationRow(
         batch=1, context=10, policy="plain", drafter=None, predicted_tokens_per_s=100.0, interval=(90.0, 110.0),
