@@ -73,6 +73,7 @@ def validate(
     if engine is not None:
         asked = {**measured, "store": store, "as_json": as_json}
         told = engines.validate_command(settings, engine, target, _prompts(prompts), asked)
+        _tell_more(settings, told.validation, is_demo=prompts is None)
         _require_kept(told.validation, fail_above)
         return
     request = ValidateRequest(target=target, prompts=_prompts(prompts), **measured)
@@ -87,13 +88,7 @@ def validate(
         print_json({"plan": done.plan_id, "rows": rows, "store": url})
     else:
         print_table(validation_table(done))
-    if prompts is None:
-        tell(settings, "measured on the demo's evaluation prompts; --prompts gives those of your own traffic")
-    for row in done.rows:
-        low, high = row.interval
-        if not low <= row.measured_tokens_per_s <= high:
-            place = f"batch {row.batch}, context {row.context}"
-            tell(settings, f"{place}: outside its 90 % interval; are prompts and lengths those of the profile?")
+    _tell_more(settings, done, is_demo=prompts is None)
     tell(settings, f"kept in {url} beside plan {done.plan_id}")
     _require_kept(done, fail_above)
 
@@ -106,6 +101,17 @@ def _prompts(path: Path | None) -> Sequence[Prompt]:
     from ..profiler.prompts import read_prompts
 
     return read_prompts(path)
+
+
+def _tell_more(settings: Settings, done: Validation, *, is_demo: bool) -> None:
+    """Say whose prompts were measured where nobody named them, and what lies outside its interval."""
+    if is_demo:
+        tell(settings, "measured on the demo's evaluation prompts; --prompts gives those of your own traffic")
+    for row in done.rows:
+        low, high = row.interval
+        if not low <= row.measured_tokens_per_s <= high:
+            place = f"batch {row.batch}, context {row.context}"
+            tell(settings, f"{place}: outside its 90 % interval; are prompts and lengths those of the profile?")
 
 
 def _require_kept(done: Validation, percent: float | None) -> None:

@@ -21,6 +21,7 @@ from spectune.runtime.engines.table import ENGINES
 
 from .engine_policies import POLICIES, cell_with, measured
 from .priced_cells import plan_with
+from .tiny_family import save_model
 
 
 @pytest.fixture
@@ -158,3 +159,11 @@ def test_a_store_that_is_not_there_is_named_and_none_is_made(tmp_path: Path, num
     found = typed(tmp_path, "--engine", "vllm", *number)
     assert found.exit_code == 1 and not (tmp_path / "store.db").exists()
     assert f"there is no store at sqlite:///{tmp_path}/store.db" in found.output and "--plan FILE" in found.output
+
+
+def test_a_target_that_lies_here_and_is_another_is_told(folder: Path) -> None:
+    save_model(folder / "another", layers=1, seed=1)
+    there, nowhere = (typed(folder, "--engine", "vllm", "--target", str(folder / name)) for name in ("another", "none"))
+    assert there.exit_code == nowhere.exit_code == 0
+    assert f"note: the model at {folder / 'another'} is not the plan's target" in there.stdout
+    assert "is not the plan's target" not in nowhere.stdout
