@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import PlanCell, Prediction
 from spectune.planner.pricing.cost import cells_of
-from spectune.planner.search.pace import PRIOR, PRIOR_PACES, pace_error
+from spectune.planner.pricing.pace import PRIOR, PRIOR_PACES, pace_error
 from spectune.planner.search.promise import DRIFT, errors_of
 from spectune.planner.search.search import solve
 

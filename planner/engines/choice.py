@@ -20,9 +20,9 @@ from ...profiler.records.acceptance import AcceptanceTrace
 from ..memory.peak import LOOKUP
 from ..plans.plan import SDS_OF_90_PERCENT, Alternative, ErrorParts, PlanCell, Prediction
 from ..policies import ChainPolicy, LookupPolicy, PlainPolicy
+from ..pricing.pace import APART
 from ..replay.acceptance import plain_results, rank_results
 from ..replay.recorded import Text, recording_of, rows_of
-from ..search.pace import APART
 from ..text.candidates import LOOKUP_LENGTHS
 from ..text.results import lookup_results
 from ..text.whole_ngrams import whole_ngram_results

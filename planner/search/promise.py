@@ -13,8 +13,8 @@ from ..plans.plan import ErrorParts, Prediction
 from ..policies import ResumedPolicy, StackPolicy, drafting
 from ..pricing.cost import Floats
 from ..pricing.estimate import relative_error
+from ..pricing.pace import APART, pace_error
 from .candidate import Candidate
-from .pace import APART, pace_error
 
 FEWEST_JUDGED = 5  # held-out shapes from which a surface's error is taken
 UNKNOWN_ERROR = 0.10  # taken as a surface's relative error where single repeats leave it open

@@ -17,7 +17,7 @@ from ...planner.engines.walk import Walk
 from ...planner.plans.document import plan_to_json
 from ...planner.plans.plan import Plan
 from ...planner.plans.provenance import Provenance, surface_source, trace_source
-from ...planner.search.pace import pace_error
+from ...planner.pricing.pace import pace_error
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.device import Device
 from ...profiler.records.measurement import Measurement
