@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
+from itertools import cycle, repeat
 from types import SimpleNamespace
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 
 from spectune.planner.policies import DraftedPolicy, HybridPolicy, TalonPolicy, TextPolicy
 from spectune.profiler import clock as profiler_clock
 from spectune.profiler.records.overhead import HYBRID, OverheadSample
+from spectune.runtime import stopwatch
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.models.forward import ForwardInput
@@ -20,7 +24,16 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup
 from spectune.tuning.measuring import overhead
 from spectune.tuning.measuring.decoding import Family
-from spectune.tuning.measuring.overhead import IN_A_ROW, TEXT_TURNS, TURNS, measure_overhead, probes
+from spectune.tuning.measuring.overhead import (
+    BLIND_TEXT_TURNS,
+    BLIND_TURNS,
+    IN_A_ROW,
+    TEXT_TURNS,
+    TURNS,
+    lost_ms,
+    measure_overhead,
+    probes,
+)
 
 from .repeated import graphed
 from .tiny_models import tiny_lean, tiny_llama
@@ -38,18 +51,20 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_ns = 0
+        self.rounds = 0  # that run right now
 
     def read(self) -> int:
         return self.now_ns
 
 
 class SlowModel(LeanModel):
-    """A model whose forwards take a second each."""
+    """A model whose forwards take a second each, and in a round perhaps longer."""
 
     clock: Clock
+    in_round: Iterator[int] | None = None  # ns that every forward in a round takes besides
 
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> torch.Tensor:
-        self.clock.now_ns += 10**9
+        self.clock.now_ns += 10**9 + (next(self.in_round) if self.in_round is not None and self.clock.rounds else 0)
         return super().forward(step, cache)
 
 
@@ -91,7 +106,7 @@ def test_few_rounds_that_ran_a_hybrid_s_drafter_are_a_sample_of_their_own(drafte
         is_drafted = number < drafted
         probe.keep(round_of(setup, nodes=5 if is_drafted else 9, widths=(1,) * 4 * is_drafted), 3.0 - 2.0 * is_drafted)
     expected = {(0, 9): (3.0,) * (7 - drafted), (4, 5): (1.0,) * drafted}
-    found = {(sample.draft_forwards, sample.nodes): sample.host_ms for sample in probe.samples()}
+    found = {(sample.draft_forwards, sample.nodes): sample.host_ms for sample in probe.samples(0.0)}
     assert found == {shape: host_ms for shape, host_ms in expected.items() if host_ms}
 
 
@@ -137,21 +152,70 @@ def test_every_round_meets_a_full_batch_however_short_the_texts_are() -> None:
     assert all(len(sample.host_ms) == rounds_of(sample) for sample in found if sample.kind != HYBRID)
 
 
-def test_what_forwards_take_alone_is_no_host_time_and_the_rest_of_a_round_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Family:
+    """A family by a clock of its own, every round of which takes 7 ms beyond its forwards."""
     clock = SlowModel.clock = Clock()
-    for module in (overhead, profiler_clock):
+    for module in (overhead, profiler_clock, stopwatch):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter_ns=clock.read))
     step = Decoder.step
 
     def slow_step(decoder: Decoder) -> Round:
         clock.now_ns += 7_000_000
-        return step(decoder)
+        clock.rounds += 1
+        done = step(decoder)
+        clock.rounds -= 1
+        return done
 
     monkeypatch.setattr(Decoder, "step", slow_step)
     target, drafter = SlowModel(tiny_llama(layers=1, seed=1)), SlowModel(tiny_llama(layers=1, seed=2))
-    slow = Family(target=target, drafters={"small": drafter})
+    return Family(target=target, drafters={"small": drafter})
+
+
+@pytest.fixture
+def blind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds that do not tell what their target's forward took."""
+    monkeypatch.setattr(overhead, "tells_verification", lambda _: False)
+
+
+def test_what_forwards_take_alone_is_no_host_time_and_the_rest_of_a_round_is(slow: Family) -> None:
     for sample in measure_overhead(slow, REQUESTS, batch=2, drafter="small"):
         assert sample.host_ms == pytest.approx([7.0] * len(sample.host_ms))
+
+
+def test_what_a_target_s_forward_loses_in_a_round_is_host_time(slow: Family) -> None:
+    assert isinstance(slow.target, SlowModel)
+    slow.target.in_round = repeat(3_000_000)
+    for sample in measure_overhead(slow, REQUESTS, batch=2, drafter="small"):
+        assert sample.host_ms == pytest.approx([10.0] * len(sample.host_ms))
+
+
+def test_moods_of_the_target_s_forward_reach_no_sample(slow: Family) -> None:
+    assert isinstance(slow.target, SlowModel)
+    slow.target.in_round = cycle((0, 300_000_000, -300_000_000))
+    found = [ms for sample in measure_overhead(slow, REQUESTS, batch=2, drafter="small") for ms in sample.host_ms]
+    assert max(found) - min(found) < 1e-6 and found[0] == pytest.approx(7.0, abs=10.0)
+
+
+@pytest.mark.usefixtures("blind")
+def test_where_a_round_does_not_tell_its_forward_moods_reach_the_samples_and_more_rounds_are_timed(
+    slow: Family,
+) -> None:
+    assert isinstance(slow.target, SlowModel)
+    slow.target.in_round = cycle((0, 300_000_000, -300_000_000))
+    found = measure_overhead(slow, REQUESTS, batch=2, drafter="small")
+    assert {round(ms) for sample in found for ms in sample.host_ms} == {-293, 7, 307}
+    turns = {"plain": BLIND_TEXT_TURNS, "lookup": BLIND_TEXT_TURNS, "chain": BLIND_TURNS}
+    own = [sample for sample in found if sample.kind in turns]
+    assert all(len(sample.host_ms) == IN_A_ROW * turns[sample.kind] for sample in own)
+
+
+def test_a_loss_is_found_among_forwards_that_scatter_by_a_share_of_what_they_take() -> None:
+    draws = np.random.default_rng(0)
+    alone = np.repeat([1.2, 3.0, 12.0], 60)
+    inside = (alone + 0.1) * draws.normal(1.0, 0.04, len(alone))
+    inside[7] = 30.0  # a stall
+    assert lost_ms(list(zip(inside, alone, strict=True))) == pytest.approx(0.1, abs=0.02)
 
 
 def test_texts_that_end_at_once_are_sampled_all_the_same() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ...planner.policies import ResumedPolicy
 from ...profiler.clock import Call, Clock, clock_for, clock_in
@@ -16,6 +17,14 @@ from ...runtime.shapes import ForwardShapes, ResumedShapes
 from .decoding import Family
 
 _Fed = tuple[str, int]  # a forward's role, and tokens per sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forwards:
+    """What the forwards of a round take alone, in milliseconds."""
+
+    verify_ms: float
+    draft_ms: float  # all of the drafter's together
 
 
 class Alone:
@@ -44,8 +53,8 @@ class Alone:
                 )
         self._usual_ms: dict[_Fed, float] = {}
 
-    def forwards_ms(self, rounds: Sequence[Round]) -> list[float]:
-        """Return what the forwards of each round take in milliseconds; each shape of theirs is timed once.
+    def forwards(self, rounds: Sequence[Round]) -> list[Forwards]:
+        """Return what the forwards of each round take; each shape of theirs is timed once.
 
         All have run before any is timed. Each of a drafter's is then timed behind the target's forward of its round:
         behind another of the drafter's it would find the weights in the caches, as no visit of the profiler does.
@@ -55,7 +64,9 @@ class Alone:
         calls = {part: self._call(part, at) for part, at in context.items()}
         targets = {part: calls[parts[0]] for parts in fed for part in parts}
         took = {part: self._ms(part, call, targets[part]) for part, call in calls.items()}
-        return [sum(took[part] for part in parts) for parts in fed]
+        return [
+            Forwards(verify_ms=took[verify], draft_ms=sum(took[part] for part in drafted)) for verify, *drafted in fed
+        ]
 
     def _call(self, part: _Fed, context: int) -> Call:
         """Return a call that has run once: what a regime does once per shape is done."""

@@ -2,6 +2,11 @@
 
 It is the host's own work, and what a forward loses by running between others: the target pushes the
 drafter's weights out of the caches, and the other way round.
+
+On a CPU a forward has ended when its call comes back, so a round tells what its target's took. What is left is the
+difference of two small numbers, not of two large ones that the machine's moods keep apart. What the target's forward
+loses in a round is known from all rounds of a batch together: it comes to about as much whatever was drafted, and
+hardly grows with the tokens (`lost_ms`).
 """
 
 from __future__ import annotations
@@ -12,6 +17,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle
+
+import numpy as np
 
 from ...planner.growth.tree import TokenTree
 from ...planner.policies import (
@@ -34,7 +41,7 @@ from ...planner.policies import (
     TreePolicy,
 )
 from ...planner.policies.stack import JOINT, stack_name
-from ...profiler.records.overhead import OverheadSample
+from ...profiler.records.overhead import OUTERMOST, OverheadSample
 from ...profiler.repeats import SETTLED
 from ...runtime.decoder import Decoder, Round
 from ...runtime.models.exit import ExitModel
@@ -45,8 +52,9 @@ from .alone import Alone
 from .decoding import LOOKUP, Family, require_faultless, room_for
 
 IN_A_ROW = 3  # rounds of a kind that are timed in each of its turns
-TURNS = 3  # per policy that runs a drafter
-TEXT_TURNS = 7  # of the others: their drafts cost little, and they differ by less than forwards do from call to call
+TURNS = 2  # per policy that runs a drafter
+TEXT_TURNS = 3  # of the others: their drafts cost little, and they differ by less
+BLIND_TURNS, BLIND_TEXT_TURNS = 3, 7  # where the whole round is told alone: forwards differ from call to call
 SETTLING = 2  # rounds of a kind before timed ones, at least: behind them a round may have run ahead of the host
 MOST_BEHIND = 16  # tokens; a drafter that is further behind catches up in an untimed round first
 ALWAYS = -1.0  # a least gain that every layer reaches
@@ -113,16 +121,39 @@ def measure_overhead(
     room = room_for(unending, setups, batch)
     alone, running = Alone(family, drafter, batch, room), _Running(family, unending, drafter, batch, room)
     found = [_Probe(setup, batch) for setup in setups]
-    order = random.Random(seed)
+    order, is_told = random.Random(seed), tells_verification(family)
+    verified: list[tuple[float, float]] = []
     for probe in found:
         running.step(probe.setup)
-    for turn in range(TEXT_TURNS):
-        for group in _groups([probe for probe in found if turn < probe.turns], order):
+    for turn in range(TEXT_TURNS if is_told else BLIND_TEXT_TURNS):
+        for group in _groups([probe for probe in found if turn < probe.turns(is_told)], order):
             timed = [(probe, taken) for probe in group for taken in running.settled_steps(probe.setup)]
-            alone_ms = alone.forwards_ms([done for _, (done, _) in timed])
-            for (probe, (done, round_ms)), forwards_ms in zip(timed, alone_ms, strict=True):
-                probe.keep(done, round_ms - forwards_ms)
-    return [sample for probe in found for sample in probe.samples()]
+            forwards = alone.forwards([done for _, (done, _) in timed])
+            for (probe, (done, round_ms)), own in zip(timed, forwards, strict=True):
+                verified.append((done.verify_ms, own.verify_ms))
+                probe.keep(done, round_ms - own.draft_ms - (done.verify_ms if is_told else own.verify_ms))
+    added_ms = lost_ms(verified) if is_told else 0.0
+    return [sample for probe in found for sample in probe.samples(added_ms)]
+
+
+def tells_verification(family: Family) -> bool:
+    """Whether a round tells what its target's forward took, and nothing else: it has ended when its call comes back."""
+    return family.target.device.type == "cpu"
+
+
+def lost_ms(verified: Sequence[tuple[float, float]]) -> float:
+    """Return by how many milliseconds a target's forward takes longer in a round than alone.
+
+    It is what all rounds together tell of one number that is the same for all: forwards scatter by a share of what
+    they take, so short ones tell more of it. The outermost of the shares are pulled in.
+
+    Args:
+        verified: of each round, milliseconds of its target's forward in it and alone.
+    """
+    inside, alone = np.array(verified).T
+    shares = inside / alone - 1.0
+    shares = np.clip(shares, *np.quantile(shares, [OUTERMOST, 1.0 - OUTERMOST]))
+    return float((shares / alone).sum() / (alone**-2.0).sum())
 
 
 def _is_run(policy: TreePolicy, family: Family, drafter: str | None) -> bool:
@@ -212,10 +243,11 @@ class _Probe:
         self._host_ms: list[float] = []
         self._rounds: list[Round] = []
 
-    @property
-    def turns(self) -> int:
-        """How often its rounds are timed."""
-        return TEXT_TURNS if isinstance(self.setup.policy, PlainPolicy | TextPolicy) else TURNS
+    def turns(self, is_told: bool) -> int:
+        """Return how often its rounds are timed, where they tell what the target's forward took or do not."""
+        if isinstance(self.setup.policy, PlainPolicy | TextPolicy):
+            return TEXT_TURNS if is_told else BLIND_TEXT_TURNS
+        return TURNS if is_told else BLIND_TURNS
 
     @property
     def tokens(self) -> int:
@@ -223,29 +255,29 @@ class _Probe:
         return self.setup.policy.max_verify_tokens
 
     def keep(self, done: Round, host_ms: float) -> None:
-        """Note one round."""
+        """Note one round and what it took beyond its forwards."""
         self._rounds.append(done)
         self._host_ms.append(host_ms)
 
-    def samples(self) -> list[OverheadSample]:
-        """Return the host time of the rounds, and their mean shape.
+    def samples(self, added_ms: float) -> list[OverheadSample]:
+        """Return the host time of the rounds, to each of which as much is added, and their mean shape.
 
         A hybrid's rounds in which its drafter ran are one sample, those in which the text drafted alone another: where
         few ran it, their mean shape would have no drafter, and nothing would tell what it costs.
         """
         if not isinstance(self.setup.policy, HybridPolicy):
-            return [self._sample(range(len(self._rounds)))]
+            return [self._sample(range(len(self._rounds)), added_ms)]
         asked = [i for i, done in enumerate(self._rounds) if done.widths]
         copied = [i for i, done in enumerate(self._rounds) if not done.widths]
-        return [self._sample(which) for which in (copied, asked) if which]
+        return [self._sample(which, added_ms) for which in (copied, asked) if which]
 
-    def _sample(self, which: Sequence[int]) -> OverheadSample:
+    def _sample(self, which: Sequence[int], added_ms: float) -> OverheadSample:
         return OverheadSample(
             kind=self.setup.policy.kind,
             batch=self._batch,
             draft_forwards=round(statistics.mean(len(self._rounds[i].widths) for i in which)),
             nodes=round(statistics.mean(self._rounds[i].verify_tokens for i in which)),
-            host_ms=tuple(self._host_ms[i] for i in which),
+            host_ms=tuple(self._host_ms[i] + added_ms for i in which),
         )
 
 
