@@ -25,7 +25,7 @@ from ..profiler.records.wire import from_json, to_json
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.tapped import is_beside_target
 from ..runtime.requests import Request
-from .family import EXACT_DTYPE, identify_all, load_family, require_regime, settled_regime, torch_device
+from .family import family_in, identify_all, load_family, require_regime, settled_regime, torch_device
 from .measuring.decoding import Family
 from .measuring.holding import held
 from .measuring.overhead import measure_overhead
@@ -98,12 +98,11 @@ def profile(
     kept = recipe or recipe_of(request.record)
     with held(device, identities, store, wait_s=lock_wait_s) as disturbed:
         journal = store.open_profile(request_key(request, device, identities, workloads, domains, kept), fresh)
-        exact = load_family(request.models, dtype=EXACT_DTYPE, device=torch_device(device))
-        seen = [replace(each, requests=tuple(shown_to(exact.target, each.requests))) for each in workloads]
-        require_room(exact.target, [asked for each in seen for asked in each.requests])
-        recorded = record_workloads(seen, identities, exact, kept, journal, progress)
-        del exact
-        family = load_family(request.models, dtype=request.dtype, device=torch_device(device), regime=regime)
+        family = load_family(request.models, dtype=request.dtype, device=torch_device(device))
+        seen = [replace(each, requests=tuple(shown_to(family.target, each.requests))) for each in workloads]
+        require_room(family.target, [asked for each in seen for asked in each.requests])
+        recorded = record_workloads(seen, identities, family, kept, journal, progress)
+        family = family_in(family, regime)
         surfaces = finished_surfaces(journal) or time_surfaces(
             request,
             family,

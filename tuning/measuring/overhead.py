@@ -55,7 +55,7 @@ IN_A_ROW = 3  # rounds of a kind that are timed in each of its turns
 TURNS = 2  # per policy that runs a drafter
 TEXT_TURNS = 3  # of the others: their drafts cost little, and they differ by less
 BLIND_TURNS, BLIND_TEXT_TURNS = 3, 7  # where the whole round is told alone: forwards differ from call to call
-SETTLING = 2  # rounds of a kind before timed ones, at least: behind them a round may have run ahead of the host
+SETTLING = 2  # rounds of a kind before timed ones, at least, where one behind them may have run ahead of the host
 MOST_BEHIND = 16  # tokens; a drafter that is further behind catches up in an untimed round first
 ALWAYS = -1.0  # a least gain that every layer reaches
 
@@ -122,12 +122,12 @@ def measure_overhead(
     alone, running = Alone(family, drafter, batch, room), _Running(family, unending, drafter, batch, room)
     found = [_Probe(setup, batch) for setup in setups]
     order, is_told = random.Random(seed), tells_verification(family)
-    verified: list[tuple[float, float]] = []
+    least, verified = 1 if is_told else SETTLING, list[tuple[float, float]]()
     for probe in found:
         running.step(probe.setup)
     for turn in range(TEXT_TURNS if is_told else BLIND_TEXT_TURNS):
         for group in _groups([probe for probe in found if turn < probe.turns(is_told)], order):
-            timed = [(probe, taken) for probe in group for taken in running.settled_steps(probe.setup)]
+            timed = [(probe, taken) for probe in group for taken in running.settled_steps(probe.setup, least)]
             forwards = alone.forwards([done for _, (done, _) in timed])
             for (probe, (done, round_ms)), own in zip(timed, forwards, strict=True):
                 verified.append((done.verify_ms, own.verify_ms))
@@ -188,14 +188,14 @@ class _Running:
         self._models = [name for name in names if name != LOOKUP]
         self._decoder: Decoder = family.decoder(lambda *_: self._setup, names=names, batch=batch, capacity=room)
 
-    def settled_steps(self, setup: RoundSetup) -> list[tuple[Round, float]]:
+    def settled_steps(self, setup: RoundSetup, least: int) -> list[tuple[Round, float]]:
         """Run rounds like any but the first of their kind: right after others by the same setup, as a decoder's are.
 
         What the caches hold behind another kind of round, or a GPU behind another graph, is no cost of it; short
-        rounds take as many to settle as the profiler's forwards do.
+        rounds take as many to settle as the profiler's forwards do, and all at least so many.
         """
         spent_ms, rounds = 0.0, 0
-        while spent_ms < SETTLED.untimed_ms or rounds < SETTLING:
+        while spent_ms < SETTLED.untimed_ms or rounds < least:
             spent_ms += self.step(setup)[1]
             rounds += 1
         return [self.step(setup) for _ in range(IN_A_ROW)]

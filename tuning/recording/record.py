@@ -29,7 +29,7 @@ from .recycling_pass import RecyclingTextPass
 from .text_pass import SLOTS, TextPass
 from .union import Layer, grow_union
 
-ROWS = 64  # positions recorded at once
+ROWS = 48  # positions recorded at once
 AnyPass = TextPass | BlockTextPass | RecyclingTextPass
 
 

@@ -20,7 +20,7 @@ from ...runtime.requests import Request
 from .fed_nodes import FedNodes, NewNodes
 
 PIECE_TOKENS = 512  # of the text, read at once
-SLOTS = 4  # the trees are spread over
+SLOTS = 8  # the trees are spread over
 NODE_ROOM = 512  # cache positions behind the text at first; more are made when they are needed
 
 
