@@ -1,0 +1,186 @@
+"""What a device and a server say to each other: one JSON object a line.
+
+Everything is told by places in the text. A draft names the length of the text that it stands behind; an answer names
+where its tokens begin. So a message that comes twice, late or not at all does no harm: a draft behind a place that the
+server has passed is answered by what stands there, and an answer that the device has already is no news. The server
+alone adds to a text, so both ends agree on all of it that both know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...errors import RequestError, SpectuneError
+from ...planner.edge.setting import DeviceDrafting
+from ...profiler.records.wire import from_json, to_json
+from ..requests import Request
+
+MOST_BYTES = 1 << 20  # of a line
+MOST_NAME = 64
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """A device introduces itself."""
+
+    drafter: str  # ModelIdentity.key
+    draft_ms: float  # a drafted token takes
+    rtt_ms: float | None = None  # to the server and back; None where it is not known yet: then nothing is answered
+    token: str = ""  # a secret that the server may ask for
+    version: int = VERSION
+    kind: Literal["hello"] = "hello"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """The server says how it wants the device to draft, and why."""
+
+    drafting: DeviceDrafting
+    most_drafted: int  # tokens of one draft that it verifies
+    reason: str
+    kind: Literal["welcome"] = "welcome"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """A device asks how far away the server is."""
+
+    number: int
+    kind: Literal["ping"] = "ping"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pong:
+    """The server says that it is there."""
+
+    number: int
+    kind: Literal["pong"] = "pong"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """A device asks for a text; again where it does not know whether the server has heard.
+
+    A text that has begun elsewhere goes on as one whose prompt is all of it so far: draws hang on the place alone.
+    """
+
+    session: str
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    stop: tuple[int, ...] = ()
+    kind: Literal["open"] = "open"
+
+    @property
+    def request(self) -> Request:
+        """What the target is asked.
+
+        Raises:
+            RequestError: it cannot be.
+        """
+        names = ("prompt", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+        return Request(**{name: getattr(self, name) for name in names}, stop=frozenset(self.stop))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A device asks to verify what it drafted behind the first `base` tokens of a text."""
+
+    session: str
+    base: int
+    tokens: tuple[int, ...]
+    kind: Literal["draft"] = "draft"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The server says what stands behind the first `base` tokens of a text."""
+
+    session: str
+    base: int
+    tokens: tuple[int, ...]
+    is_finished: bool
+    kind: Literal["answer"] = "answer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The server cannot do what was asked; where it does not know the session, it may be opened again."""
+
+    session: str
+    reason: str
+    is_unknown: bool = False
+    kind: Literal["refused"] = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    """A device has no more use for a text."""
+
+    session: str
+    kind: Literal["close"] = "close"
+
+
+FromDevice = Hello | Ping | Open | Draft | Close
+FromServer = Welcome | Pong | Answer | Refused
+
+
+def to_line(message: FromDevice | FromServer) -> bytes:
+    """Return a message as it travels."""
+    return to_json(message).encode() + b"\n"
+
+
+def open_of(session: str, request: Request) -> Open:
+    """Return what asks for a text."""
+    return Open(
+        session=session,
+        prompt=request.prompt,
+        max_new_tokens=request.max_new_tokens,
+        temperature=request.temperature,
+        top_k=request.top_k,
+        top_p=request.top_p,
+        min_p=request.min_p,
+        repetition_penalty=request.repetition_penalty,
+        seed=request.seed,
+        stop=tuple(sorted(request.stop)),
+    )
+
+
+def from_device(line: bytes) -> FromDevice:
+    """Return what a device says.
+
+    Raises:
+        RequestError: it is no message of a device.
+    """
+    message: FromDevice = _read(FromDevice, line)
+    return message
+
+
+def from_server(line: bytes) -> FromServer:
+    """Return what a server says.
+
+    Raises:
+        RequestError: it is no message of a server.
+    """
+    message: FromServer = _read(FromServer, line)
+    return message
+
+
+def _read(kind: Any, line: bytes) -> Any:  # Any: a union of records has no type of its own
+    try:
+        message = from_json(kind, line)
+    except SpectuneError as error:
+        raise RequestError(f"a message cannot be read ({error}); both ends must run one version of spectune") from error
+    session = getattr(message, "session", "")
+    if len(session) > MOST_NAME:
+        raise RequestError(
+            f"a session's name has at most {MOST_NAME} characters, got {len(session)}; take a shorter one"
+        )
+    return message
