@@ -170,9 +170,9 @@ def test_the_best_way_is_no_slower_than_the_usual_or_any_single_change(skill: fl
     best = plan.best.forecast.slowest_tokens_per_s
     assert best >= plan.usual.forecast.slowest_tokens_per_s
     for length in (1, 4, 8):
-        own = edge_rounds(ConfidentChainPolicy(length=length, confidence=0.0), search._recording)
+        own = edge_rounds(ConfidentChainPolicy(length=length, confidence=0.0), search.recording)
         ways = [drafting(length, plan.best.draftings[0].ahead)] * devices
-        found = forecast([DEVICE] * devices, ways, [own] * devices, plan.best.rule, search._costs)
+        found = forecast([DEVICE] * devices, ways, [own] * devices, plan.best.rule, search.costs)
         assert best >= 0.999 * found.slowest_tokens_per_s
 
 
@@ -205,8 +205,8 @@ def test_costs_between_measured_batches_are_a_line_and_the_host_is_in_them() -> 
 
 def test_chains_longer_than_was_priced_do_not_compete() -> None:
     search = searched(0.95)
-    short = ServerCosts(ms=search._costs.ms[:, :4])
-    plan = EdgeSearch(search._recording, short).plan([DEVICE])
+    short = ServerCosts(ms=search.costs.ms[:, :4])
+    plan = EdgeSearch(search.recording, short).plan([DEVICE])
     assert plan.best.draftings[0].chain.length <= 2 and plan.usual.draftings[0].chain.length == 2
 
 

@@ -92,11 +92,19 @@ class EdgePlanner:
         Raises:
             PlanError: forwards of so many sequences were not measured; or the drafter reads what the target computes.
         """
+        return self.search(drafter, devices).plan([device] * devices)
+
+    def search(self, drafter: DrafterInputs, devices: int) -> EdgeSearch:
+        """Return what foretells so many devices with a drafter.
+
+        Raises:
+            PlanError: as `plan` does.
+        """
         place = (drafter.name, devices)
         if place not in self._searches:
             costs = server_costs(self._inputs, most_rows=devices, context=self._context)
             self._searches[place] = EdgeSearch(recording_of(drafter.trace), costs)
-        return self._searches[place].plan([device] * devices)
+        return self._searches[place]
 
 
 def edge_planner(request: EdgeRequest, store: Store) -> EdgePlanner:

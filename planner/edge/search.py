@@ -55,7 +55,7 @@ class EdgeSearch:
 
     def __init__(self, recording: Recording, costs: ServerCosts) -> None:
         """Take what the drafter said along the target's texts, and what the server's rounds cost."""
-        self._recording, self._costs = recording, costs
+        self.recording, self.costs = recording, costs
         self._rounds: dict[ConfidentChainPolicy, EdgeRounds] = {}
 
     def plan(self, devices: Sequence[EdgeDevice]) -> EdgePlan:
@@ -77,7 +77,7 @@ class EdgeSearch:
             now = self._best(devices, now, ((now.draftings, rule) for rule in rules), _total)
             if (now.draftings, now.rule) == (before.draftings, before.rule):
                 break
-        plain_ms = float(self._costs.ms[len(devices), 1])
+        plain_ms = float(self.costs.ms[len(devices), 1])
         spent = now.forecast.busy / now.forecast.total_tokens_per_s
         return EdgePlan(
             best=now,
@@ -89,7 +89,7 @@ class EdgeSearch:
     def _ways(
         self, devices: Sequence[EdgeDevice], now: EdgeChoice, kind: EdgeDevice
     ) -> Iterable[tuple[tuple[DeviceDrafting, ...], BatchRule]]:
-        for length in (each for each in LENGTHS if each < self._costs.most_tokens):
+        for length in (each for each in LENGTHS if each < self.costs.most_tokens):
             for confidence in CONFIDENCES if length > 1 else CONFIDENCES[:1]:
                 for ahead in AHEADS:
                     chain = ConfidentChainPolicy(length=length, confidence=confidence)
@@ -100,7 +100,7 @@ class EdgeSearch:
     def _rules(self, devices: int) -> Iterable[BatchRule]:
         """Yield rules that differ, the one that waits for nobody first."""
         yield BatchRule()
-        one_ms = float(self._costs.ms[1, 1])
+        one_ms = float(self.costs.ms[1, 1])
         sizes = [size for size in (2, 4, 8, 16, 32, 64) if size < devices] + ([devices] if devices > 1 else [])
         for size in sizes:
             for share in WAITS[1:]:
@@ -119,16 +119,16 @@ class EdgeSearch:
         self, devices: Sequence[EdgeDevice], draftings: tuple[DeviceDrafting, ...], rule: BatchRule
     ) -> EdgeChoice:
         rounds = [self._rounds_of(drafting.chain) for drafting in draftings]
-        found = forecast(devices, draftings, rounds, rule, self._costs)
+        found = forecast(devices, draftings, rounds, rule, self.costs)
         return EdgeChoice(draftings=draftings, rule=rule, forecast=found)
 
     def _rounds_of(self, chain: ConfidentChainPolicy) -> EdgeRounds:
         if chain not in self._rounds:
-            self._rounds[chain] = edge_rounds(chain, self._recording)
+            self._rounds[chain] = edge_rounds(chain, self.recording)
         return self._rounds[chain]
 
     def _shortened(self, drafting: DeviceDrafting) -> DeviceDrafting:
-        most = min(drafting.chain.length, self._costs.most_tokens - 1)
+        most = min(drafting.chain.length, self.costs.most_tokens - 1)
         return replace(drafting, chain=replace(drafting.chain, length=most))
 
 
