@@ -2,10 +2,10 @@
 
 The demo's target runs on one core and is profiled there. Devices are processes on the other core: each runs the demo's
 small drafter, slowed down to the pace of a device, behind a way to the server of a given length; server, protocol and
-drafts are real. For every pace, distance and number of devices three ways race in turns: the planned one, the one that is
-usual (chains of 4 while surer than 0.6, 8 tokens ahead), and chains of 8 without drafting ahead. Measured are tokens
-per second of a device, the reading of prompts not counted; the middle of `--repeats` turns counts. Texts are those of
-the profile. Beside them is told what the server alone would stream to each, decoding plainly for all. The last line is
+drafts are real. For every pace, distance and number of devices three ways race in turns: the planned one, the usual one
+(chains of 4 while surer than 0.6, 8 tokens ahead), and chains of 8 without drafting ahead. Measured are tokens per
+second of a device, the reading of prompts not counted; the middle of `--repeats` turns counts. Texts are those of the
+profile. Beside them is told what the server alone would stream to each, decoding plainly for all. The last line is
 one JSON object.
 
     python benchmarks/edge.py [--repeats 3] [--seconds 4]
