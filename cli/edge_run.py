@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -14,15 +15,15 @@ from .edge_serve import PORT, TOKEN
 from .report import facts_of, print_json, tell
 from .settings import Settings
 
+INTRODUCTION_S = 60.0  # the first device of its kind waits for a plan
+
 
 def _address(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, int]:
     """Return host and port of `host:port` or `host`."""
-    host, found, port = text.rpartition(":")
-    if not found:
-        return text, PORT
-    if not port.isdecimal() or not 0 < int(port) < 65536 or not host:
-        raise click.BadParameter(f"{text!r} is no HOST:PORT; write for example 192.168.1.5:{PORT}")
-    return host.strip("[]"), int(port)
+    read = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::(\d{1,5}))?", text)
+    if read is None or not 0 < int(read[3] or PORT) < 65536:
+        raise click.BadParameter(f"{text!r} is no HOST:PORT; write for example 192.168.1.5:{PORT} or [::1]:{PORT}")
+    return read[1] or read[2], int(read[3] or PORT)
 
 
 @click.command()
@@ -67,7 +68,7 @@ def run(
     """Decode a prompt with a drafter here and the target on a server.
 
     The text is the target's own. The server says how to draft, and stderr why. What goes missing on the way is asked
-    for again. With --fallback the drafter goes on alone where the server is silent for eight timeouts: those tokens
+    for again. With --fallback the drafter goes on alone where the server was asked in vain eight times: those tokens
     are not the target's, and it is said which.
 
     \b
@@ -79,10 +80,10 @@ def run(
         raise RequestError("the prompt is empty; write some text")
     from ..profiler.device import detect
     from ..profiler.identity import identify
-    from ..runtime.edge.device import EdgeRun, Patience, RemoteTarget, draft_ms_of, introduce
+    from ..runtime.edge.device import EdgeRun, Patience, RemoteTarget
+    from ..runtime.edge.introduction import draft_ms_of, introduce
     from ..runtime.edge.link import TcpLink
     from ..runtime.edge.messages import Hello
-    from ..runtime.ends import end_tokens
     from ..runtime.models.loading import load_model, load_tokenizer
     from ..runtime.requests import Request
     from ..runtime.transcript import Transcript
@@ -91,17 +92,23 @@ def run(
     here = detect(device)
     model = load_model(str(drafter), dtype=here.dtype_for(dtype), device=torch_device(here))
     tokenizer = load_tokenizer(str(drafter))
-    hello = Hello(drafter=identify(drafter).key, draft_ms=draft_ms_of(model), token=os.environ.get(TOKEN, ""))
-    link = TcpLink(*server, greeting=lambda: hello)
+    identity = identify(drafter)
+    hello = Hello(
+        drafter=identity.key,
+        draft_ms=draft_ms_of(model),
+        tokenizer=identity.tokenizer_hash,
+        token=os.environ.get(TOKEN, ""),
+    )
+    link = TcpLink(*server, greeting=lambda: hello, connect_s=timeout_s)
     try:
-        known = introduce(link, hello)
+        known = introduce(link, hello, timeout_s=max(timeout_s, INTRODUCTION_S))
         tell(settings, known.welcome.reason)
         request = Request(
             prompt=tuple(tokenizer(text)["input_ids"]),
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             seed=seed,
-            stop=end_tokens(drafter, tokenizer),
+            stop=frozenset(known.welcome.stop),
         )
         remote = RemoteTarget(
             model,

@@ -105,19 +105,21 @@ def choose_plan(
         dtype: of the weights; plans made for it go first on each rung, any does where None.
 
     Raises:
-        RequestError: there is no such plan file.
+        RequestError: there is no such plan file, or no plan of that number in the store.
     """
     if plan == "none":
         return plainly("plain decoding was asked for")
     wanted = Wanted(target=target, device=device, workload=workload, temperature=temperature, dtype=dtype)
-    looked_into = plan if "://" in plan else store
-    is_named = plan != "auto" and looked_into is store  # one plan, whatever else there is
-    if is_named and not plan.isdecimal() and not Path(plan).is_file():
+    is_url, is_number = "://" in plan, plan.isdecimal()
+    is_named = not (plan == "auto" or is_url)  # one plan, whatever else there is
+    if is_named and not is_number and not Path(plan).is_file():
         raise RequestError(f"cannot read the plan {plan}, there is no such file; write one with: spectune plan -o FILE")
     try:
         if not is_named:
-            return _from_store(wanted, looked_into)
-        return _numbered(int(plan), wanted, store) if plan.isdecimal() else _from_file(Path(plan), wanted)
+            return _from_store(wanted, plan if is_url else store)
+        return _numbered(int(plan), wanted, store) if is_number else _from_file(Path(plan), wanted)
+    except RequestError:
+        raise
     except NoPlanError as error:
         return plainly(f"plain decoding: {told(error)}")
     except Exception as error:  # a plan only makes things faster: without one the target goes on
@@ -158,6 +160,8 @@ def _caution(match: DeviceMatch) -> str:
 
 def _numbered(number: int, wanted: Wanted, store: str | None) -> Choice:
     with open_store(store) as opened:
+        if all(row.id != number for row in opened.plans()):
+            raise RequestError(f"{opened.url} has no plan {number}; spectune list shows those it has")
         found = _fitting(opened.plan(number), wanted, f"{number} of {opened.url}")
     return replace(found, source="number" if found.source == "file" else found.source, plan_id=number)
 

@@ -48,13 +48,14 @@ def desk_of(
     rule: BatchRule = ALONE,
     clock: Clock | None = None,
     token: str = "",
+    tokenizer: str = "",
 ) -> Desk:
     verifier = EdgeVerifier(target, slots=slots, capacity=capacity, most_drafted=most_drafted)
 
     def welcome(hello: Hello) -> Welcome:
         return Welcome(drafting=DeviceDrafting(), most_drafted=most_drafted, reason=f"for {hello.draft_ms:g} ms")
 
-    return Desk(verifier, rule, welcome, clock=clock or Clock(), token=token)
+    return Desk(verifier, rule, welcome, clock=clock or Clock(), token=token, tokenizer=tokenizer)
 
 
 class LocalLink:
@@ -81,6 +82,9 @@ class LocalLink:
 
     def take(self, message: FromServer) -> None:
         self._came.append(from_server(to_line(message)))
+
+    def renew(self) -> None:
+        """There is but one way."""
 
     def receive(self, timeout_s: float) -> FromServer | None:
         if not self._came and timeout_s > 0.0:

@@ -138,12 +138,12 @@ def test_without_a_profile_devices_draft_as_is_usual_and_must_know_the_secret(tm
         stranger = typed(tmp_path, *asked, "--server", address)
         places = {"SPECTUNE_STORE": str(tmp_path / "store.db"), "SPECTUNE_EDGE_TOKEN": "secret"}
         known = CliRunner(env=places).invoke(main, (*asked, "--server", address, "--json"))
-    assert stranger.exit_code == 1 and "asks for its token" in stranger.output
+    assert stranger.exit_code == 1 and "asks for a token" in stranger.output
     assert known.exit_code == 0, known.output
     assert json.loads(known.stdout)["reason"].startswith("not planned, as is usual: ")
 
 
-@pytest.mark.parametrize("address", ["host:", "host:0", ":8322", "host:99999"])
+@pytest.mark.parametrize("address", ["host:", "host:0", ":8322", "host:99999", "::1"])
 def test_an_address_that_is_none_is_refused(address: str, tmp_path: Path) -> None:
     result = typed(tmp_path, "edge", "run", "--server", address, "--drafter", SMALL, "--prompt", PROMPT)
     assert result.exit_code == 2 and "is no HOST:PORT" in result.output

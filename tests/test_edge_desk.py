@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from spectune.errors import RequestError
 from spectune.planner.edge.setting import BatchRule
-from spectune.runtime.edge.desk import MOST_REMEMBERED, Desk
+from spectune.runtime.edge import desk as edge_desk
+from spectune.runtime.edge.desk import MOST_OPENING, Desk
 from spectune.runtime.edge.messages import (
     MOST_NAME,
     Answer,
@@ -22,9 +24,8 @@ from spectune.runtime.edge.messages import (
     Welcome,
     from_device,
     open_of,
-    to_line,
 )
-from spectune.runtime.edge.verifier import EdgeVerifier
+from spectune.runtime.edge.verifier import Asked, EdgeVerifier
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 
@@ -121,11 +122,14 @@ def test_a_text_that_has_ended_is_remembered_and_gives_its_place_away() -> None:
     assert opened(desk, "b").base == 3
 
 
-def test_no_more_ended_texts_are_remembered_than_there_may_be() -> None:
+def test_no_more_ended_texts_are_remembered_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge_desk, "MOST_REMEMBERED", 2)
     desk = desk_of(TARGET, slots=1)
-    for number in range(3):
-        opened(desk, str(number), replace(REQUEST, max_new_tokens=1))
-    assert len(desk._ended) == 3 < MOST_REMEMBERED
+    for name in "abc":
+        opened(desk, name, replace(REQUEST, max_new_tokens=1))
+    draft = Draft(session="a", base=3, tokens=())
+    assert refusal(told(desk, draft)).is_unknown
+    assert isinstance(told(desk, replace(draft, session="b"))[0], Answer)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +180,7 @@ def test_where_all_places_are_taken_a_prompt_is_refused_until_somebody_was_silen
     opened(desk, "b")
     answers = told(desk, open_of("c", REQUEST))
     desk.work()
-    assert "all 2 places are taken" in refusal(answers).reason
+    assert "all 2 places are taken" in refusal(answers).reason and refusal(answers).is_passing
     clock.now_s = 61.0
     opened(desk, "c")
     assert refusal(told(desk, Draft(session="a", base=4, tokens=()))).is_unknown
@@ -280,10 +284,58 @@ def test_a_verification_that_fails_is_refused_and_loses_nothing(monkeypatch: pyt
         answers = told(desk, draft)
         desk.work()
     found = refusal(answers)
-    assert "no memory" in found.reason and not found.is_unknown
+    assert "no memory" in found.reason and found.is_passing and not found.is_unknown
     answers = told(desk, draft)
     desk.work()
     assert answers == [Answer(session="a", base=4, tokens=text[4:7], is_finished=False)]
+
+
+def test_of_a_batch_that_fails_only_the_draft_that_is_the_cause_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, text = desk_of(TARGET), own_text(REQUEST)
+    for name in "abc":
+        opened(desk, name)
+    verify = EdgeVerifier.verify
+
+    def fails(verifier: EdgeVerifier, asked: Many[Asked]) -> None:
+        if any(len(drafted) == 3 for _, drafted in asked):
+            raise RuntimeError("it is cursed")
+        verify(verifier, asked)
+
+    monkeypatch.setattr(EdgeVerifier, "verify", fails)
+    sound = [told(desk, Draft(session=name, base=4, tokens=text[4:6])) for name in "ac"]
+    cursed = told(desk, Draft(session="b", base=4, tokens=text[4:7]))
+    desk.work()
+    assert [len(answers) for answers in sound] == [1, 1] and all(isinstance(each[0], Answer) for each in sound)
+    assert "it is cursed" in refusal(cursed).reason and desk.counters.failed == 1
+
+
+def test_drafts_that_are_due_are_verified_between_two_prompts() -> None:
+    desk = desk_of(TARGET, slots=8)
+    opened(desk, "a")
+    for name in "bcd":
+        told(desk, open_of(name, REQUEST))
+    answers = told(desk, Draft(session="a", base=4, tokens=()))
+    desk.work()
+    desk.work()
+    assert len(answers) == 1 and desk.counters.sessions in (1, 2)
+
+
+def test_no_more_prompts_wait_than_there_may() -> None:
+    desk = desk_of(TARGET)
+    for number in range(MOST_OPENING):
+        assert not told(desk, open_of(str(number), REQUEST))
+    found = refusal(told(desk, open_of("one more", REQUEST)))
+    assert found.is_passing and "wait to be read" in found.reason
+
+
+def test_a_device_that_was_silent_for_long_is_not_waited_for() -> None:
+    clock = Clock()
+    desk = desk_of(TARGET, rule=GATHER, clock=clock)
+    opened(desk, "dead")
+    clock.now_s = 10.0
+    opened(desk, "a")
+    told(desk, Draft(session="a", base=4, tokens=()))
+    assert desk.due_in_s() == 0.0
 
 
 def test_a_device_of_another_version_is_refused_and_others_are_told_how_to_draft() -> None:
@@ -294,5 +346,21 @@ def test_a_device_of_another_version_is_refused_and_others_are_told_how_to_draft
 
 
 def test_a_name_that_is_too_long_is_no_message() -> None:
-    with pytest.raises(Exception, match=f"at most {MOST_NAME} characters"):
-        from_device(to_line(Close(session="a" * (MOST_NAME + 1))))
+    with pytest.raises(RequestError, match=f"1 to {MOST_NAME} characters"):
+        Close(session="a" * (MOST_NAME + 1))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"kind": "draft", "session": "a", "base": -1, "tokens": []}', "behind one token or more"),
+        (b'{"kind": "draft", "session": "a", "tokens": []}', "base: "),
+        (b'{"kind": "close", "session": ""}', "1 to 64 characters"),
+        (b'{"kind": "pong", "number": 1}', "its kind is none of hello, ping, open, draft, close"),
+        (b"[" * 100_000, "cannot be read"),
+        (b"{", "cannot be read"),
+    ],
+)
+def test_what_is_wrong_with_a_message_is_told(line: bytes, reason: str) -> None:
+    with pytest.raises(RequestError, match=reason):
+        from_device(line)

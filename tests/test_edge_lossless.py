@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -13,8 +14,11 @@ from spectune.planner.edge.setting import DeviceDrafting
 from spectune.planner.policies import ConfidentChainPolicy
 from spectune.planner.replay.recorded import recording_of
 from spectune.profiler.records.acceptance import AcceptanceTrace
+from spectune.runtime.edge import device as edge_device
 from spectune.runtime.edge.device import EdgeRun, Patience, RemoteTarget
 from spectune.runtime.edge.link import Link
+from spectune.runtime.edge.messages import Close
+from spectune.runtime.edge.verifier import Asked, EdgeVerifier
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.tuning.recording.growth_rules import Beam
@@ -104,6 +108,44 @@ def test_a_fallback_is_told_apart_and_the_target_takes_up_the_text_behind_it(is_
     prompt = (*asked.prompt, *found.tokens[:behind])
     (rest,) = run(TARGET, [replace(asked, prompt=prompt, max_new_tokens=asked.max_new_tokens - behind)]).outputs
     assert tuple(found.tokens[behind:]) == rest
+
+
+def test_a_fallback_leaves_no_place_of_the_server_taken() -> None:
+    """With one place alone, what was left behind has to go before the text is opened anew."""
+    asked = requests(0.0)[0]
+    link = SilentLink(desk_of(TARGET, slots=1), range(3, 12))
+    found = device(link, patience=replace(PATIENT, fallback=4)).generate(asked)
+    assert len(found.own) == 4 and len(found.tokens) == asked.max_new_tokens
+    assert sum(isinstance(message, Close) for message in link.sent) >= 2
+
+
+@pytest.mark.parametrize("failures", [1, 5])
+def test_a_verification_that_fails_for_a_while_is_asked_for_again(
+    failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify, left = EdgeVerifier.verify, [failures]
+
+    def fails(verifier: EdgeVerifier, asked: Sequence[Asked]) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise MemoryError("no memory right now")
+        verify(verifier, asked)
+
+    monkeypatch.setattr(EdgeVerifier, "verify", fails)
+    monkeypatch.setattr(edge_device, "PAUSE_S", 0.0)
+    found = device(LocalLink(desk_of(TARGET))).generate(requests(0.0)[0])
+    assert tuple(found.tokens) == plain(0.0)[0] and found.asked_again == failures
+
+
+def test_a_server_that_cannot_go_on_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge_device, "PAUSE_S", 0.0)
+    desk = desk_of(TARGET, slots=1)
+    other = device(LocalLink(desk)).stream(requests(0.0)[1])
+    next(other)  # takes the only place
+    with pytest.raises(RequestError, match=r"cannot go on since .* all 1 places are taken"):
+        device(LocalLink(desk)).generate(requests(0.0)[0])
+    other.close()
+    assert tuple(device(LocalLink(desk)).generate(requests(0.0)[0]).tokens) == plain(0.0)[0]
 
 
 def test_a_fallback_that_says_a_stop_token_ends_the_text() -> None:

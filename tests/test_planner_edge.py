@@ -11,7 +11,7 @@ import pytest
 from spectune.errors import PlanError
 from spectune.planner.edge.costs import ServerCosts, server_costs
 from spectune.planner.edge.forecast import EdgeForecast, forecast
-from spectune.planner.edge.rounds import EdgeRounds, edge_rounds, plain_rounds
+from spectune.planner.edge.rounds import EdgeRounds, edge_rounds
 from spectune.planner.edge.search import DEFAULT, EdgeSearch
 from spectune.planner.edge.setting import BatchRule, DeviceDrafting, EdgeDevice
 from spectune.planner.policies import ConfidentChainPolicy
@@ -31,7 +31,6 @@ def rounds(drafted: int, kept: int, *, goes_on: bool = False, count: int = 50) -
         drafted=np.full(count, drafted),
         kept=np.full(count, kept),
         goes_on=np.full(count, goes_on),
-        contexts=np.arange(count),
         starts=np.zeros(1, dtype=np.int64),
     )
 
@@ -51,7 +50,7 @@ def foretold(
 ) -> EdgeForecast:
     way = drafting(max(int(own.drafted[0]), 1), ahead)
     count = [device] * devices, [way] * devices, [own] * devices
-    return forecast(*count, rule or BatchRule(), costs, rounds_each=200)
+    return forecast(*count, rule or BatchRule(), costs, rounds_in_all=200 * devices)
 
 
 def test_a_device_alone_drafts_sends_waits_and_begins_again() -> None:
@@ -114,7 +113,7 @@ def test_a_draft_waits_no_longer_than_the_rule_says() -> None:
     """One device is far away: the near one waits for it 3 ms each time, in vain."""
     devices = [DEVICE, EdgeDevice(draft_ms=DRAFT_MS, rtt_ms=1000.0)]
     ways, own = [drafting(4)] * 2, [rounds(4, 3)] * 2
-    found = forecast(devices, ways, own, BatchRule(size=2, wait_ms=3.0), FLAT, rounds_each=40)
+    found = forecast(devices, ways, own, BatchRule(size=2, wait_ms=3.0), FLAT, rounds_in_all=120)
     assert found.tokens_per_s[0] == pytest.approx(3000.0 / (4 * DRAFT_MS + RTT_MS + VERIFY_MS + 3.0), rel=0.05)
 
 
@@ -150,11 +149,6 @@ def test_a_drafter_that_is_the_target_always_goes_on() -> None:
     own = edge_rounds(ConfidentChainPolicy(length=4, confidence=0.0), recording_of(trace(1.0)))
     ends = np.append(own.starts[1:], len(own.kept)) - 1
     assert np.delete(own.goes_on, ends).all() and (np.delete(own.kept, ends) == 5).all()
-
-
-def test_plain_rounds_add_one_token_each() -> None:
-    own = plain_rounds(recording_of(trace(0.5)))
-    assert set(own.kept.tolist()) == {1} and set(own.drafted.tolist()) == {0} and not own.goes_on.any()
 
 
 def test_a_drafter_that_reads_the_target_drafts_at_no_edge() -> None:
@@ -203,6 +197,30 @@ def test_costs_between_measured_batches_are_a_line_and_the_host_is_in_them() -> 
         server_costs(made, most_rows=4, context=20)
 
 
+def test_chains_that_go_on_behind_what_was_recorded_do_not_compete() -> None:
+    """A doubting chain of 16 would look as if it stopped where the recording ends."""
+    short = record(SkilledDrafter(LANGUAGE, 0.6), TEXTS, [(0,) * depth for depth in range(3)])
+    own = edge_rounds(ConfidentChainPolicy(length=8, confidence=0.01), recording_of(short))
+    assert own.censored > 0.1
+    plan = EdgeSearch(recording_of(short), searched(0.6).costs).plan([EdgeDevice(draft_ms=0.01, rtt_ms=50.0)])
+    assert plan.best.draftings[0].chain.length <= 4
+
+
+def test_a_server_whose_rule_and_longest_draft_are_settled_is_planned_for_as_it_is() -> None:
+    base, rule = searched(0.95), BatchRule(size=2, wait_ms=7.0)
+    plan = EdgeSearch(base.recording, base.costs, rule=rule, most_drafted=3).plan([DEVICE] * 3)
+    assert (plan.best.rule, plan.usual.rule) == (rule, rule)
+    assert max(way.chain.length for way in (*plan.best.draftings, *plan.usual.draftings)) <= 3
+
+
+@pytest.mark.parametrize("ms", [0.002, 0.3, 17.0, 99_999.0])
+def test_devices_that_differ_by_little_are_planned_as_one(ms: float) -> None:
+    about = EdgeDevice(draft_ms=ms, rtt_ms=ms).about
+    assert about.draft_ms == about.rtt_ms == pytest.approx(ms, rel=0.05)
+    assert about.about == about
+    assert EdgeDevice(draft_ms=1.0, rtt_ms=0.0).about.rtt_ms == 0.0
+
+
 def test_chains_longer_than_was_priced_do_not_compete() -> None:
     search = searched(0.95)
     short = ServerCosts(ms=search.costs.ms[:, :4])
@@ -213,8 +231,8 @@ def test_chains_longer_than_was_priced_do_not_compete() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: EdgeDevice(draft_ms=0.0, rtt_ms=1.0), "more than 0 ms"),
-        (lambda: EdgeDevice(draft_ms=1.0, rtt_ms=-1.0), "0 ms or more"),
+        (lambda: EdgeDevice(draft_ms=0.0, rtt_ms=1.0), "in 0.001 to 100000 ms"),
+        (lambda: EdgeDevice(draft_ms=1.0, rtt_ms=-1.0), "in 0 to 100000 ms, got 1.0 and -1.0"),
         (lambda: BatchRule(size=0), "at least 1"),
         (lambda: BatchRule(wait_ms=float("nan")), "at least 0"),
         (lambda: replace(DEFAULT, ahead=-1), "0..64"),

@@ -359,10 +359,18 @@ def test_a_numbered_plan_of_a_near_device_is_a_guess_still(store: Store) -> None
 
 
 @pytest.mark.parametrize("number", ["2", "0", "9" * 30])
-def test_a_number_that_the_store_has_not_means_plain_decoding(number: str, store: Store) -> None:
+def test_a_number_that_the_store_has_not_is_a_mistake_of_the_caller(number: str, store: Store) -> None:
     keep(store, plan_of(HERE))
-    choice = chosen(store, number)
-    assert choice.plan is None and f"the plan {number} is of no use" in choice.reason
+    with pytest.raises(RequestError, match=f"has no plan {number}; spectune list"):
+        chosen(store, number)
+
+
+def test_a_store_that_is_named_twice_is_looked_into(store: Store) -> None:
+    keep(store, plan_of(HERE))
+    choice = choose_plan(
+        store.url, target=model("large"), device=HERE, store=store.url, workload=MADE_UP, temperature=0.0
+    )
+    assert choice.plan == plan_of(HERE)
 
 
 def test_a_numbered_plan_for_another_target_means_plain_decoding(store: Store) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.policies import DraftedPolicy, HybridPolicy, TalonPolicy, TextPolicy
+from spectune.planner.policies import DraftedPolicy, HybridPolicy, PlainPolicy, TalonPolicy, TextPolicy
 from spectune.profiler import clock as profiler_clock
 from spectune.profiler.records.overhead import HYBRID, OverheadSample
 from spectune.runtime import stopwatch
@@ -28,6 +28,7 @@ from spectune.tuning.measuring.overhead import (
     BLIND_TEXT_TURNS,
     BLIND_TURNS,
     IN_A_ROW,
+    PLAIN_TURNS,
     TEXT_TURNS,
     TURNS,
     lost_ms,
@@ -52,6 +53,7 @@ class Clock:
     def __init__(self) -> None:
         self.now_ns = 0
         self.rounds = 0  # that run right now
+        self.is_plain = False  # whether nothing is drafted in that
 
     def read(self) -> int:
         return self.now_ns
@@ -63,9 +65,16 @@ class SlowModel(LeanModel):
     clock: Clock
     in_round: Iterator[int] | None = None  # ns that every forward in a round takes besides
 
+    def is_spared(self, step: ForwardInput) -> bool:
+        """Whether this forward takes no longer in this round."""
+        return False
+
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> torch.Tensor:
-        self.clock.now_ns += 10**9 + (next(self.in_round) if self.in_round is not None and self.clock.rounds else 0)
+        self.clock.now_ns += 10**9 + (self._besides(step) if self.clock.rounds else 0)
         return super().forward(step, cache)
+
+    def _besides(self, step: ForwardInput) -> int:
+        return 0 if self.in_round is None or self.is_spared(step) else next(self.in_round)
 
 
 @cache
@@ -78,7 +87,7 @@ def samples(but: str | None = None) -> list[OverheadSample]:
 
 
 def rounds_of(sample: OverheadSample) -> int:
-    return IN_A_ROW * (TEXT_TURNS if sample.kind in {"plain", *TEXTUAL} else TURNS)
+    return IN_A_ROW * (PLAIN_TURNS if sample.kind == "plain" else TEXT_TURNS if sample.kind in TEXTUAL else TURNS)
 
 
 def shapes(kind: str) -> list[tuple[int, int]]:
@@ -163,6 +172,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Family:
     def slow_step(decoder: Decoder) -> Round:
         clock.now_ns += 7_000_000
         clock.rounds += 1
+        clock.is_plain = isinstance(decoder._schedule(1, 1).policy, PlainPolicy)
         done = step(decoder)
         clock.rounds -= 1
         return done
@@ -193,8 +203,18 @@ def test_what_a_target_s_forward_loses_in_a_round_is_host_time(slow: Family) -> 
 def test_moods_of_the_target_s_forward_reach_no_sample(slow: Family) -> None:
     assert isinstance(slow.target, SlowModel)
     slow.target.in_round = cycle((0, 300_000_000, -300_000_000))
-    found = [ms for sample in measure_overhead(slow, REQUESTS, batch=2, drafter="small") for ms in sample.host_ms]
-    assert max(found) - min(found) < 1e-6 and found[0] == pytest.approx(7.0, abs=10.0)
+    found = measure_overhead(slow, REQUESTS, batch=2, drafter="small")
+    for own in ([s for s in found if s.kind == "plain"], [s for s in found if s.kind != "plain"]):
+        told = [ms for sample in own for ms in sample.host_ms]
+        assert max(told) - min(told) < 1e-6 and told[0] == pytest.approx(7.0, abs=60.0)
+
+
+def test_what_others_lose_is_no_host_time_of_plain_rounds(slow: Family) -> None:
+    assert isinstance(slow.target, SlowModel)
+    slow.target.in_round = repeat(3_000_000)
+    slow.target.is_spared = lambda step: step.tokens.shape[1] == 1 and SlowModel.clock.is_plain
+    for sample in measure_overhead(slow, REQUESTS, batch=2, drafter="small"):
+        assert sample.host_ms == pytest.approx([7.0 if sample.kind == "plain" else 10.0] * len(sample.host_ms))
 
 
 @pytest.mark.usefixtures("blind")

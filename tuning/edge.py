@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import statistics
 import threading
-from dataclasses import dataclass
+from collections import OrderedDict
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..db.store import Store
-from ..errors import PlanError, RequestError, StoreError
+from ..errors import PlanError, StoreError
 from ..planner.edge.costs import server_costs
 from ..planner.edge.search import DEFAULT, EdgePlan, EdgeSearch
-from ..planner.edge.setting import DeviceDrafting, EdgeDevice
+from ..planner.edge.setting import BatchRule, EdgeDevice
 from ..planner.inputs import DrafterInputs, PlanInputs
 from ..planner.replay.recorded import recording_of
 from ..profiler.device import detect
@@ -20,7 +21,7 @@ from ..runtime.edge.messages import Hello, Welcome
 from .inputs import inputs_from_store
 from .request import PlanRequest
 
-DIGITS = 2  # of a device's times: those that agree in so many draft alike
+MOST_KNOWN = 256  # kinds of devices whose plan is remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +46,23 @@ class EdgeRequest:
 class EdgePlanner:
     """Plans for devices of any speed at any distance, from what was profiled on the server."""
 
-    def __init__(self, inputs: PlanInputs, *, context: int = 0) -> None:
+    def __init__(
+        self,
+        inputs: PlanInputs,
+        *,
+        context: int = 0,
+        rule: BatchRule | None = None,
+        most_drafted: int | None = None,
+    ) -> None:
         """Take the server's measurements.
 
         Args:
             inputs: as a plan's.
             context: tokens before a draft; the middle of the recorded texts where 0.
+            rule: when the server verifies, where that is settled; else it is searched for.
+            most_drafted: tokens of a draft that the server takes; as many as were measured where None.
         """
-        self._inputs = inputs
+        self._inputs, self._rule, self._most_drafted = inputs, rule, most_drafted
         middles = (len(text.prompt) + len(text.continuation) // 2 for text in inputs.texts)
         self._context = context or int(statistics.median(middles))
         self._searches: dict[tuple[str, int], EdgeSearch] = {}
@@ -103,30 +113,34 @@ class EdgePlanner:
         place = (drafter.name, devices)
         if place not in self._searches:
             costs = server_costs(self._inputs, most_rows=devices, context=self._context)
-            self._searches[place] = EdgeSearch(recording_of(drafter.trace), costs)
+            self._searches[place] = EdgeSearch(
+                recording_of(drafter.trace), costs, rule=self._rule, most_drafted=self._most_drafted
+            )
         return self._searches[place]
 
 
-def edge_planner(request: EdgeRequest, store: Store) -> EdgePlanner:
-    """Return what plans edge drafting from the newest profile of a target.
+def edge_planner(
+    request: EdgeRequest, store: Store, *, rule: BatchRule | None = None, most_drafted: int | None = None
+) -> EdgePlanner:
+    """Return what plans edge drafting from the newest profile of a target; the arguments are `EdgePlanner`'s.
 
     Raises:
         StoreError: it was not profiled here.
         PlanError: what was profiled does not fit together.
     """
-    device = detect(request.device)
     wanted = PlanRequest(
         target=identify(request.target),
-        device=device,
+        device=detect(request.device),
         dtype=request.dtype,
         workload=request.workload,
         temperature=request.temperature,
     )
-    return EdgePlanner(inputs_from_store(wanted, store), context=request.context)
+    inputs = inputs_from_store(wanted, store)
+    return EdgePlanner(inputs, context=request.context, rule=rule, most_drafted=most_drafted)
 
 
 class Adviser:
-    """Tells every device that comes how to draft; what was searched once is remembered."""
+    """Tells every device that comes how to draft; devices that are nearly alike are told the same."""
 
     def __init__(self, planner: EdgePlanner | None, *, devices: int, most_drafted: int, why_not: str = "") -> None:
         """Advise.
@@ -137,52 +151,58 @@ class Adviser:
             most_drafted: tokens of one draft.
             why_not: there is no planner.
         """
-        self._planner, self._devices, self._most, self._why_not = planner, devices, most_drafted, why_not
+        self.why_not = why_not
+        self._planner, self._devices, self._most = planner, devices, most_drafted
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, float, float], EdgePlan] = {}
+        self._known: OrderedDict[tuple[str, EdgeDevice], EdgePlan] = OrderedDict()
 
     def __call__(self, hello: Hello) -> Welcome:
         """Return how a device is to draft, and why.
 
         Raises:
-            RequestError: it says no time that a draft takes.
+            PlanError: its times make no sense.
         """
-        if not 0.0 < hello.draft_ms < float("inf"):
-            raise RequestError(f"a drafted token takes more than 0 ms, got {hello.draft_ms}; measure it")
+        device = EdgeDevice(draft_ms=hello.draft_ms, rtt_ms=hello.rtt_ms or 0.0).about
         if self._planner is None:
-            return self._usual(self._why_not)
+            return self._usual(self.why_not)
         try:
             with self._lock:
-                plan = self._planned(self._planner, hello)
+                plan = self._planned(self._planner, hello.drafter, device)
         except PlanError as error:
             return self._usual(str(error))
         found = plan.best.forecast
         said = (
-            f"planned for {self._devices} devices that draft a token in {hello.draft_ms:.3g} ms and are "
-            f"{hello.rtt_ms or 0.0:.3g} ms away: {found.slowest_tokens_per_s:.4g} tokens/s each, and "
-            f"{plan.saves:.3g} times the tokens of plain decoding for the server's time"
+            f"planned for {self._devices} devices that draft a token in {device.draft_ms:.3g} ms and are "
+            f"{device.rtt_ms:.3g} ms away: {found.slowest_tokens_per_s:.4g} tokens/s each, and {plan.saves:.3g} times "
+            "the tokens of plain decoding for the server's time"
         )
         if not plan.drafts_at_the_edge:
             said += f"; the server alone would stream {plan.server_tokens_per_s:.4g} tokens/s to each"
         return Welcome(drafting=plan.best.draftings[0], most_drafted=self._most, reason=said)
 
-    def _planned(self, planner: EdgePlanner, hello: Hello) -> EdgePlan:
-        draft_ms, rtt_ms = (float(f"{ms:.{DIGITS}g}") for ms in (hello.draft_ms, hello.rtt_ms or 0.0))
-        place = (hello.drafter, draft_ms, rtt_ms)
+    def _planned(self, planner: EdgePlanner, drafter: str, device: EdgeDevice) -> EdgePlan:
+        place = (drafter, device)
         if place not in self._known:
-            device = EdgeDevice(draft_ms=draft_ms, rtt_ms=rtt_ms)
-            self._known[place] = planner.plan(planner.drafter(hello.drafter), device, self._devices)
+            self._known[place] = planner.plan(planner.drafter(drafter), device, self._devices)
+            if len(self._known) > MOST_KNOWN:
+                self._known.popitem(last=False)
         return self._known[place]
 
     def _usual(self, why: str) -> Welcome:
-        drafting = DEFAULT if DEFAULT.chain.length <= self._most else DeviceDrafting(ahead=0)
-        return Welcome(drafting=drafting, most_drafted=self._most, reason=f"not planned, as is usual: {why}")
+        chain = replace(DEFAULT.chain, length=min(DEFAULT.chain.length, self._most))
+        reason = f"not planned, as is usual: {' '.join(why.split())}"
+        return Welcome(drafting=replace(DEFAULT, chain=chain), most_drafted=self._most, reason=reason)
 
 
-def adviser_from_store(request: EdgeRequest, store: Store, *, devices: int, most_drafted: int) -> Adviser:
-    """Return what advises devices from the store's profile of the target, or says why it cannot."""
+def adviser_from_store(
+    request: EdgeRequest, store: Store, *, devices: int, rule: BatchRule, most_drafted: int
+) -> Adviser:
+    """Return what advises devices of a server from the store's profile of the target, or says why it cannot."""
     try:
-        planner = edge_planner(request, store)
+        planner = edge_planner(request, store, rule=rule, most_drafted=most_drafted)
     except (StoreError, PlanError) as error:
         return Adviser(None, devices=devices, most_drafted=most_drafted, why_not=" ".join(str(error).split()))
+    if devices > planner.most_devices:
+        why = f"forwards of {devices} sequences were not measured, at most {planner.most_devices}"
+        return Adviser(None, devices=devices, most_drafted=most_drafted, why_not=f"{why}; profile larger batches")
     return Adviser(planner, devices=devices, most_drafted=most_drafted)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError
-from ...profiler.records.overhead import PLAIN, TEXT
+from ...profiler.records.overhead import PLAIN
 from ..inputs import PlanInputs
 from ..pricing.cost import Cell, cell_costs
 
@@ -44,8 +44,8 @@ def server_costs(inputs: PlanInputs, *, most_rows: int, context: int) -> ServerC
     can run with rows that nobody asked for.
 
     Args:
-        inputs: of the server: its surface of the target, and its host times. A round of the server is that of a decoder
-            whose drafts come from a text: it runs no drafter.
+        inputs: of the server: its surface of the target, and its host times. It drafts nothing: its rounds have what
+            plain rounds take, and what each token of a draft does.
         most_rows: drafts.
         context: tokens before them.
 
@@ -79,9 +79,7 @@ def _row(inputs: PlanInputs, batch: int, context: int) -> Floats:
     """Return (tokens + 1,) milliseconds of rounds of one measured batch."""
     costs = cell_costs(Cell(batch=batch, context=context), inputs.verify, {}, inputs.overhead)
     verify = costs.verify.row(float(context))
-    tokens = np.arange(len(verify))
-    plain, drafted = (np.array(costs.host_of(kind)) for kind in (PLAIN, TEXT))
-    host = np.where(tokens <= 1, plain[0] + plain[2] * tokens, drafted[0] + drafted[2] * tokens)
-    whole: Floats = verify + host
+    round_ms, _, node_ms = costs.host_of(PLAIN)
+    whole: Floats = verify + round_ms + node_ms * np.arange(len(verify))
     whole[0] = 0.0
     return whole

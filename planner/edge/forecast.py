@@ -27,6 +27,7 @@ from .rounds import EdgeRounds
 from .setting import BatchRule, DeviceDrafting, EdgeDevice
 
 NOBODY = -1
+ROUNDS, LEAST_EACH = 800, 60
 WARM_SHARE = 0.1  # of the rounds, before counting begins: devices start all at once, as they never are later
 
 
@@ -66,7 +67,7 @@ def forecast(
     rule: BatchRule,
     costs: ServerCosts,
     *,
-    rounds_each: int = 200,
+    rounds_in_all: int = ROUNDS,
 ) -> EdgeForecast:
     """Play devices and their server through and return what came of it.
 
@@ -76,7 +77,7 @@ def forecast(
         rounds: what each does along the texts; the same for devices that draft alike. Each begins with another text.
         rule: the server's.
         costs: of the server's forwards.
-        rounds_each: of every device, at least.
+        rounds_in_all: of all devices together, about; at least LEAST_EACH of every device.
 
     Raises:
         PlanError: drafts are longer, or more at once, than was priced.
@@ -91,7 +92,7 @@ def forecast(
         _Player(device=device, drafting=drafting, rounds=own, at=int(own.starts[place % len(own.starts)]))
         for place, (device, drafting, own) in enumerate(zip(devices, draftings, rounds, strict=True))
     ]
-    return _Play(players, rule, costs).run(rounds_each)
+    return _Play(players, rule, costs).run(max(rounds_in_all // len(players), LEAST_EACH))
 
 
 @dataclass(slots=True)

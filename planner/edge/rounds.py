@@ -9,7 +9,7 @@ import numpy as np
 from ...errors import PlanError
 from ..growth.draft import Bools, Ints
 from ..policies import ConfidentChainPolicy
-from ..replay.acceptance import PositionResults, results_of
+from ..replay.acceptance import results_of
 from ..replay.recorded import Recording
 
 
@@ -22,20 +22,15 @@ class EdgeRounds:
         kept: (rounds,), tokens that the text grows by: those accepted and one of the target's own.
         goes_on: (rounds,), whether all of the chain is accepted and the drafter's next guess is the token behind it, so
             that what was drafted ahead is the beginning of the next chain.
-        contexts: (rounds,), tokens in the target's cache before.
         starts: (texts,), the first round of each.
+        censored: share of the rounds whose chain goes on behind what was recorded.
     """
 
     drafted: Ints
     kept: Ints
     goes_on: Bools
-    contexts: Ints
     starts: Ints
-
-    @property
-    def tokens_per_round(self) -> float:
-        """Tokens that a round is worth."""
-        return float(self.kept.mean())
+    censored: float = 0.0
 
 
 def edge_rounds(chain: ConfidentChainPolicy, recording: Recording) -> EdgeRounds:
@@ -46,35 +41,21 @@ def edge_rounds(chain: ConfidentChainPolicy, recording: Recording) -> EdgeRounds
     """
     if not recording.is_prefix_exact:
         raise PlanError("the drafter reads what the target computes, which a device has not; take a drafter model")
-    return _walked(results_of(chain, recording), recording)
-
-
-def plain_rounds(recording: Recording) -> EdgeRounds:
-    """Return the rounds of a device that drafts nothing: the target adds one token in each."""
-    nothing = np.zeros(len(recording.roots), dtype=np.int64)
-    return _along(nothing, nothing, recording)
-
-
-def _walked(results: PositionResults, recording: Recording) -> EdgeRounds:
-    return _along(results.accepted, results.sizes - 1, recording)
-
-
-def _along(accepted: Ints, drafted: Ints, recording: Recording) -> EdgeRounds:
-    rows, found, starts = recording.rows, list[int](), list[int]()
-    for start in rows.starts.tolist():
+    results, rows = results_of(chain, recording), recording.rows
+    found, starts = list[int](), list[int]()
+    for row in rows.starts.tolist():
         starts.append(len(found))
-        row = start
         while rows.left[row]:
             found.append(row)
-            row += min(int(accepted[row]) + 1, int(rows.left[row]))
+            row += min(int(results.accepted[row]) + 1, int(rows.left[row]))
     at = np.array(found, dtype=np.int64)
-    sent = np.minimum(drafted[at], rows.left[at] - 1)  # the target adds the last token of a text by itself
-    kept = np.minimum(accepted[at] + 1, rows.left[at])
+    sent = np.minimum(results.sizes[at], rows.left[at]) - 1  # the target adds the last token of a text by itself
+    kept = np.minimum(results.accepted[at] + 1, rows.left[at])
     is_whole = (sent > 0) & (kept == sent + 1)
     return EdgeRounds(
         drafted=sent,
         kept=kept,
         goes_on=is_whole & (recording.next_rank[at + sent] == 0),
-        contexts=rows.contexts[at],
         starts=np.array(starts, dtype=np.int64),
+        censored=float(results.censored[at].mean()),
     )

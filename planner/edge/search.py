@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..policies import ConfidentChainPolicy
 from ..replay.recorded import Recording
+from ..search.contest import MOST_CENSORED
 from .costs import ServerCosts
 from .forecast import EdgeForecast, forecast
 from .rounds import EdgeRounds, edge_rounds
@@ -53,9 +54,24 @@ class EdgePlan:
 class EdgeSearch:
     """Forecasts of one recording and one server; rounds that were walked once are kept."""
 
-    def __init__(self, recording: Recording, costs: ServerCosts) -> None:
-        """Take what the drafter said along the target's texts, and what the server's rounds cost."""
-        self.recording, self.costs = recording, costs
+    def __init__(
+        self,
+        recording: Recording,
+        costs: ServerCosts,
+        *,
+        rule: BatchRule | None = None,
+        most_drafted: int | None = None,
+    ) -> None:
+        """Take what is fixed.
+
+        Args:
+            recording: what the drafter said along the target's texts.
+            costs: of the server's rounds.
+            rule: when the server verifies, where that is settled; else it is searched for.
+            most_drafted: tokens of a draft that it takes; as many as were priced where None.
+        """
+        self.recording, self.costs, self._rule = recording, costs, rule
+        self._most = min(most_drafted or costs.most_tokens, costs.most_tokens - 1)
         self._rounds: dict[ConfidentChainPolicy, EdgeRounds] = {}
 
     def plan(self, devices: Sequence[EdgeDevice]) -> EdgePlan:
@@ -74,7 +90,8 @@ class EdgeSearch:
             before = now
             for kind in dict.fromkeys(devices):  # alike devices draft alike
                 now = self._best(devices, now, self._ways(devices, now, kind), _slowest_of(devices, kind))
-            now = self._best(devices, now, ((now.draftings, rule) for rule in rules), _total)
+            if len(rules) > 1:
+                now = self._best(devices, now, ((now.draftings, rule) for rule in rules), _total)
             if (now.draftings, now.rule) == (before.draftings, before.rule):
                 break
         plain_ms = float(self.costs.ms[len(devices), 1])
@@ -89,17 +106,21 @@ class EdgeSearch:
     def _ways(
         self, devices: Sequence[EdgeDevice], now: EdgeChoice, kind: EdgeDevice
     ) -> Iterable[tuple[tuple[DeviceDrafting, ...], BatchRule]]:
-        for length in (each for each in LENGTHS if each < self.costs.most_tokens):
+        for length in (each for each in LENGTHS if each <= self._most):
             for confidence in CONFIDENCES if length > 1 else CONFIDENCES[:1]:
+                chain = ConfidentChainPolicy(length=length, confidence=confidence)
+                if self._rounds_of(chain).censored > MOST_CENSORED:
+                    continue
                 for ahead in AHEADS:
-                    chain = ConfidentChainPolicy(length=length, confidence=confidence)
                     way = DeviceDrafting(chain=chain, ahead=ahead)
                     own = zip(devices, now.draftings, strict=True)
                     yield tuple(way if device == kind else old for device, old in own), now.rule
 
     def _rules(self, devices: int) -> Iterable[BatchRule]:
-        """Yield rules that differ, the one that waits for nobody first."""
-        yield BatchRule()
+        """Yield the rule there is; else rules that differ, the one that waits for nobody first."""
+        yield self._rule or BatchRule()
+        if self._rule is not None:
+            return
         one_ms = float(self.costs.ms[1, 1])
         sizes = [size for size in (2, 4, 8, 16, 32, 64) if size < devices] + ([devices] if devices > 1 else [])
         for size in sizes:
@@ -128,7 +149,7 @@ class EdgeSearch:
         return self._rounds[chain]
 
     def _shortened(self, drafting: DeviceDrafting) -> DeviceDrafting:
-        most = min(drafting.chain.length, self.costs.most_tokens - 1)
+        most = min(drafting.chain.length, self._most)
         return replace(drafting, chain=replace(drafting.chain, length=most))
 
 

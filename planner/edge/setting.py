@@ -9,6 +9,8 @@ from ...errors import PlanError
 from ..policies import ConfidentChainPolicy
 from ..policies.chain import require_at_least
 
+LEAST_MS, MOST_MS = 0.001, 100_000.0  # of a device's times
+STEPS = 12  # times that differ by less than e^(1/24) share one
 ROUNDING_MS = 1e-6  # of the difference of two times
 MOST_AHEAD = 64  # tokens: whoever waits longer drafts for nothing
 
@@ -83,8 +85,20 @@ class EdgeDevice:
     rtt_ms: float
 
     def __post_init__(self) -> None:
-        if not (0.0 < self.draft_ms < math.inf and 0.0 <= self.rtt_ms < math.inf):
+        if not (LEAST_MS <= self.draft_ms <= MOST_MS and 0.0 <= self.rtt_ms <= MOST_MS):
             raise PlanError(
-                f"a device drafts a token in more than 0 ms and reaches the server in 0 ms or more, got "
-                f"{self.draft_ms} and {self.rtt_ms}; measure them"
+                f"a device drafts a token in {LEAST_MS:g} to {MOST_MS:g} ms and reaches the server in 0 to {MOST_MS:g} "
+                f"ms, got {self.draft_ms} and {self.rtt_ms}; measure them"
             )
+
+    @property
+    def about(self) -> EdgeDevice:
+        """A device with nearly these times: those that agree within some percent share one."""
+        return EdgeDevice(draft_ms=_about(self.draft_ms), rtt_ms=_about(self.rtt_ms))
+
+
+def _about(ms: float) -> float:
+    """Return a time on a grid that grows by a twelfth."""
+    if ms < LEAST_MS:
+        return 0.0
+    return float(f"{min(math.exp(round(math.log(ms) * STEPS) / STEPS), MOST_MS):.4g}")

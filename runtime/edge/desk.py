@@ -1,8 +1,9 @@
 """The server's side of the conversation, without a network: who asked for what, and what is answered when.
 
-A desk hears messages one by one and answers at once what needs no forward: a draft behind a place that its text
-has passed, a session that it does not know. What needs one waits: prompts to be read, one each, before any draft; and
-drafts, the newest of each session, until the batch rule says that they are due. `work` does the next thing.
+A desk hears messages one by one and answers at once what needs no forward: a draft behind a place that its text has
+passed, a session that it does not know. What needs one waits: prompts to be read, and drafts, the newest of each
+session, until the batch rule says that they are due. `work` does the next thing; between two prompts are all drafts
+that are due.
 
 Source: Li et al. 2025, arXiv:2506.09397 (SLED): request queue, batch planner, verification executor.
 """
@@ -12,18 +13,21 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...errors import RequestError, SpectuneError
 from ...planner.edge.setting import BatchRule
 from ..faults import reason_of
 from ..requests import Sequence
+from .counters import Counters
 from .messages import VERSION, Answer, Close, Draft, FromServer, Hello, Open, Refused, Welcome
 from .verifier import EdgeVerifier
 
 Reply = Callable[[FromServer], None]
 Clock = Callable[[], float]  # seconds
-MOST_REMEMBERED = 1024  # finished texts whose last answer may have been lost
+MOST_REMEMBERED = 256  # finished texts whose last answer may have been lost
+MOST_OPENING = 64  # prompts that wait to be read
+ACTIVE_S = 5.0  # whose device was heard so lately is waited for
 
 
 @dataclass(slots=True)
@@ -40,26 +44,6 @@ class _Waiting:
     since_s: float
 
 
-@dataclass(slots=True, kw_only=True)
-class Counters:
-    """What a server has done since it began."""
-
-    sessions: int = 0
-    rounds: int = 0
-    drafts: int = 0  # verified
-    drafted: int = 0  # tokens of them
-    accepted: int = 0  # of these
-    emitted: int = 0  # tokens
-    waited_s: float = 0.0  # drafts, before they were verified
-    verify_s: float = 0.0
-    read_s: float = 0.0  # prompts
-
-    @property
-    def rows(self) -> float:
-        """Drafts verified together, on average."""
-        return self.drafts / self.rounds if self.rounds else 0.0
-
-
 class Desk:
     """Sessions of devices over one target; used by one thread at a time."""
 
@@ -71,6 +55,8 @@ class Desk:
         *,
         idle_s: float = 60.0,
         token: str = "",
+        tokenizer: str = "",
+        stop: tuple[int, ...] = (),
         clock: Clock = time.monotonic,
     ) -> None:
         """Serve nobody yet.
@@ -81,29 +67,36 @@ class Desk:
             welcome: says how a device is to draft.
             idle_s: seconds of silence after which a session may have to make room for another.
             token: a secret that devices must know; "" for none.
+            tokenizer: the target's, as `ModelIdentity.tokenizer_hash` names it; "" where it is not known.
+            stop: tokens that end the target's texts.
             clock: of the waiting.
         """
         self.counters = Counters()
         self._verifier, self._rule, self._welcome = verifier, rule, welcome
         self._idle_s, self._token, self._clock = idle_s, token, clock
+        self._tokenizer, self._stop = tokenizer, stop
+        self._has_read = False  # a prompt, since drafts were verified
         self._sessions: dict[str, _Session] = {}
         self._ended: dict[str, _Session] = {}
         self._opening: dict[str, tuple[Open, Reply]] = {}
         self._waiting: dict[str, _Waiting] = {}  # by session, the longest waiting first
 
     def is_welcome(self, hello: Hello) -> bool:
-        """Whether a device knows the secret."""
-        return hmac.compare_digest(hello.token.encode(), self._token.encode())
+        """Whether a device knows the secret, if there is one."""
+        return not self._token or hmac.compare_digest(hello.token.encode(), self._token.encode())
 
     def greeted(self, hello: Hello) -> FromServer:
         """Return what is said to a device that introduces itself; unlike all else, from any thread."""
         if hello.version != VERSION:
             reason = f"the device speaks version {hello.version} and the server {VERSION}; run one version of spectune"
             return Refused(session="", reason=reason)
+        if self._tokenizer and hello.tokenizer and hello.tokenizer != self._tokenizer:
+            reason = "the drafter has another tokenizer than the target; take a drafter that was made for this target"
+            return Refused(session="", reason=reason)
         try:
-            return self._welcome(hello)
-        except SpectuneError as error:
-            return Refused(session="", reason=" ".join(str(error).split()))
+            return replace(self._welcome(hello), stop=self._stop)
+        except Exception as error:  # the device has to know, whatever it is
+            return Refused(session="", reason=_said(error))
 
     def hear(self, message: Open | Draft | Close, reply: Reply) -> None:
         """Take a message; whatever is answered, now or later, is given to `reply`."""
@@ -121,6 +114,9 @@ class Desk:
             return 0.0
         if not self._waiting:
             return None
+        return self._drafts_due_in_s()
+
+    def _drafts_due_in_s(self) -> float:
         oldest_s = self._clock() - min(waiting.since_s for waiting in self._waiting.values())
         if self._rule.is_due(len(self._waiting), 1000.0 * oldest_s) or self._is_everybody_waiting():
             return 0.0
@@ -128,14 +124,18 @@ class Desk:
 
     def work(self) -> None:
         """Read one prompt, or verify all drafts that wait; nothing where nothing waits."""
-        if self._opening:
+        is_their_turn = self._has_read and self._waiting and self._drafts_due_in_s() == 0.0
+        if self._opening and not is_their_turn:
+            self._has_read = True
             self._read_next()
         elif self._waiting:
+            self._has_read = False
             self._verify_waiting()
 
     def _is_everybody_waiting(self) -> bool:
-        """Whether no other draft can come: all open texts have one here."""
-        return len(self._waiting) >= len(self._sessions)
+        """Whether no other draft is to be expected: all texts whose device was heard lately have one here."""
+        since_s = self._clock() - ACTIVE_S
+        return all(name in self._waiting or session.heard_s < since_s for name, session in self._sessions.items())
 
     def _hear_open(self, message: Open, reply: Reply) -> None:
         known = self._sessions.get(message.session) or self._ended.get(message.session)
@@ -144,8 +144,11 @@ class Desk:
         elif known is not None:
             known.heard_s = self._clock()
             reply(_answer(message.session, known.text, len(message.prompt)))
-        else:
+        elif message.session in self._opening or len(self._opening) < MOST_OPENING:
             self._opening[message.session] = (message, reply)
+        else:
+            reason = f"{MOST_OPENING} prompts wait to be read; try again later"
+            reply(Refused(session=message.session, reason=reason, is_passing=True))
 
     def _hear_draft(self, message: Draft, reply: Reply) -> None:
         known = self._sessions.get(message.session) or self._ended.get(message.session)
@@ -180,9 +183,7 @@ class Desk:
         try:
             text = self._read(opened)
         except Exception as error:  # a prompt that cannot be read is the device's to know; the others go on
-            reply(
-                Refused(session=name, reason=reason_of(error) if not isinstance(error, SpectuneError) else str(error))
-            )
+            reply(Refused(session=name, reason=_said(error), is_passing=isinstance(error, _FullError)))
             return
         self.counters.read_s += self._clock() - start_s
         self.counters.sessions += 1
@@ -208,32 +209,41 @@ class Desk:
         name, session = min(self._sessions.items(), key=lambda item: item[1].heard_s)
         silent_s = self._clock() - session.heard_s
         if silent_s < self._idle_s or name in self._waiting:
-            raise RequestError(
-                f"all {len(self._sessions)} places are taken; try again later, or serve with more --slots"
-            )
+            raise _FullError(f"all {len(self._sessions)} places are taken; try again later, or serve with more --slots")
         self._forget(name)
 
     def _verify_waiting(self) -> None:
         taken, self._waiting = self._waiting, {}
+        try:
+            self._verify(taken)
+        except Exception as error:
+            if len(taken) > 1:  # one of them may be the cause: the others must not suffer from it
+                for name, waiting in taken.items():
+                    self._waiting = {name: waiting}
+                    self._verify_waiting()
+                return
+            ((name, waiting),) = taken.items()  # nothing was committed: the device asks again
+            self.counters.failed += 1
+            reason = f"the verification failed: {_said(error)}"
+            waiting.reply(Refused(session=name, reason=reason, is_passing=True))
+
+    def _verify(self, taken: dict[str, _Waiting]) -> None:
         start_s = self._clock()
         texts = {name: self._sessions[name].text for name in taken}
         before = {name: len(text.tokens) for name, text in texts.items()}
-        try:
-            self._verifier.verify([(texts[name], waiting.draft.tokens) for name, waiting in taken.items()])
-        except Exception as error:  # nothing was committed; devices ask again
-            for name, waiting in taken.items():
-                waiting.reply(Refused(session=name, reason=f"the verification failed: {reason_of(error)}; try again"))
-            return
-        spent_s = self._clock() - start_s
-        self.counters.rounds += 1
-        self.counters.verify_s += spent_s
+        self._verifier.verify([(texts[name], waiting.draft.tokens) for name, waiting in taken.items()])
+        counters = self.counters
+        counters.rounds += 1
+        counters.verify_s += self._clock() - start_s
+        counters.failed += len(self._verifier.faults)
+        self._verifier.faults.clear()
         for name, waiting in taken.items():
-            text, grown = texts[name], len(texts[name].tokens) - before[name]
-            self.counters.drafts += 1
-            self.counters.drafted += len(waiting.draft.tokens)
-            self.counters.accepted += min(_common(waiting.draft.tokens, text.tokens[before[name] :]), grown)
-            self.counters.emitted += grown
-            self.counters.waited_s += start_s - waiting.since_s
+            text, grown = texts[name], texts[name].tokens[before[name] :]
+            counters.drafts += 1
+            counters.drafted += len(waiting.draft.tokens)
+            counters.accepted += _common(waiting.draft.tokens, grown)
+            counters.emitted += len(grown)
+            counters.waited_s += start_s - waiting.since_s
             self._keep(name, self._sessions[name])
             waiting.reply(_answer(name, text, waiting.draft.base))
 
@@ -254,6 +264,15 @@ class Desk:
         session = self._sessions.pop(name, None)
         if session is not None:
             self._verifier.close(session.text)
+
+
+class _FullError(RequestError):
+    """There is no place for another text right now."""
+
+
+def _said(error: Exception) -> str:
+    """Return an error as one line."""
+    return " ".join(str(error).split()) if isinstance(error, SpectuneError) else reason_of(error)
 
 
 def _answer(session: str, text: Sequence, base: int) -> Answer:

@@ -9,23 +9,21 @@ Source: Li et al. 2025, arXiv:2506.09397 (SLED): speculation controller, asynchr
 from __future__ import annotations
 
 import secrets
-import statistics
 import time
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ...errors import RequestError, ServerAwayError
-from ...planner.edge.setting import DeviceDrafting, EdgeDevice
+from ...planner.edge.setting import DeviceDrafting
 from ..models.forward import CausalModel
 from ..requests import Request
 from .guessing import Guesser
 from .link import Link
-from .messages import Answer, Close, Draft, FromDevice, FromServer, Hello, Ping, Pong, Refused, Welcome, open_of
+from .messages import Answer, Close, Draft, FromDevice, FromServer, Refused, open_of
 
-MOST_SILENT = 8  # timeouts in a row, before a device gives up or goes on alone
-PINGS = 5
-PROBED = 16  # tokens drafted to learn what one takes
+MOST_SILENT = 8  # times that a device asks in vain, before it gives up or goes on alone
+PAUSE_S = 0.2  # before a server is asked again that has said that it cannot right now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,60 +58,6 @@ class EdgeRun:
     accepted: int = 0
     forwards: int = 0
     asked_again: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Introduced:
-    """What a device and a server know of each other."""
-
-    welcome: Welcome
-    device: EdgeDevice
-
-
-def draft_ms_of(drafter: CausalModel) -> float:
-    """Return the milliseconds that a drafted token takes here: the median of some."""
-    guesser = Guesser(drafter, Request(prompt=(0,) * PROBED, max_new_tokens=PROBED), most_ahead=PROBED)
-    times = []
-    for _ in range(PROBED):
-        start = time.perf_counter()
-        guesser.guess()
-        times.append(1000.0 * (time.perf_counter() - start))
-    return statistics.median(times)
-
-
-def introduce(link: Link, hello: Hello, *, timeout_s: float = 10.0) -> Introduced:
-    """Tell a server of a device, and be told how to draft.
-
-    Args:
-        link: to the server.
-        hello: of the device; its way to the server is measured here.
-        timeout_s: for each answer; the first device of its kind waits for a search.
-
-    Raises:
-        RequestError: the server refuses the device.
-        ServerAwayError: it does not answer.
-    """
-    rtt_ms = min(_ping_ms(link, number, timeout_s) for number in range(PINGS))
-    link.send(replace(hello, rtt_ms=rtt_ms))
-    until = time.monotonic() + timeout_s
-    while (message := link.receive(max(until - time.monotonic(), 0.0))) is not None:
-        if isinstance(message, Refused) and not message.session:
-            raise RequestError(f"the server refuses: {message.reason}")
-        if isinstance(message, Welcome):
-            return Introduced(welcome=message, device=EdgeDevice(draft_ms=hello.draft_ms, rtt_ms=rtt_ms))
-    raise ServerAwayError(f"the server has not answered for {timeout_s:.3g} s; is it one of spectune's?")
-
-
-def _ping_ms(link: Link, number: int, timeout_s: float) -> float:
-    start = time.perf_counter()
-    link.send(Ping(number=number))
-    until = start + timeout_s
-    while (message := link.receive(max(until - time.perf_counter(), 0.0))) is not None:
-        if isinstance(message, Refused):
-            raise RequestError(f"the server refuses: {message.reason}")
-        if message == Pong(number=number):
-            return 1000.0 * (time.perf_counter() - start)
-    raise ServerAwayError(f"the server has not answered for {timeout_s:.3g} s; is it one of spectune's?")
 
 
 class RemoteTarget:
@@ -219,8 +163,10 @@ class _Text:
         self._link, self._request, self._patience = link, request, patience
         self._session = secrets.token_hex(8)
         self._tokens = list(request.prompt)
-        self._asked_s = 0.0
+        self._left_behind: list[str] = []  # sessions of this text that nobody needs any more
+        self._asked_s = self._answered_s = time.monotonic()
         self._is_ended = False
+        self._reason = ""  # why the server could not do what it was asked last
 
     @property
     def left(self) -> int:
@@ -234,8 +180,11 @@ class _Text:
 
     def begin(self, guesser: Guesser, run: EdgeRun) -> list[int]:
         """Open the session; return the first token."""
+        asked = replace(self._request, prompt=tuple(self._tokens), max_new_tokens=self.left)
         for _ in range(MOST_SILENT):
-            self._say(open_of(self._session, self._so_far()))
+            for session in self._left_behind:
+                self._say(Close(session=session))
+            self._say(open_of(self._session, asked))
             answer = self.heard(self._patience.timeout_s)
             if answer is not None:
                 return self.take(answer, None, guesser, run)
@@ -249,18 +198,31 @@ class _Text:
         self._asked_s = time.monotonic()
 
     def heard(self, timeout_s: float) -> FromServer | None:
-        """Return what the server says of this text, if it is news."""
+        """Return what the server says of this text, if it is news; None where it is silent, or asks for patience.
+
+        Raises:
+            RequestError: the server refuses the device.
+        """
         until = time.monotonic() + timeout_s
         while (message := self._link.receive(max(until - time.monotonic(), 0.0))) is not None:
-            if isinstance(message, Answer | Refused) and message.session == self._session and self._is_news(message):
+            if isinstance(message, Refused) and not message.session:
+                raise RequestError(f"the server refuses: {message.reason}")
+            if not isinstance(message, Answer | Refused) or message.session != self._session:
+                continue
+            if isinstance(message, Refused) and message.is_passing:
+                self._reason = message.reason
+                time.sleep(min(PAUSE_S, timeout_s))
+                return None
+            if isinstance(message, Refused) or self._is_news(message):
+                self._answered_s, self._reason = time.monotonic(), ""
                 return message
+        if timeout_s > 0.0:
+            self._link.renew()  # a connection may be dead without anybody's knowing
         return None
 
-    def _is_news(self, message: Answer | Refused) -> bool:
-        if isinstance(message, Refused):
-            return True
-        known = message.base + len(message.tokens)
-        return known > len(self._tokens) or (message.is_finished and known == len(self._tokens))
+    def _is_news(self, answer: Answer) -> bool:
+        known = answer.base + len(answer.tokens)
+        return known > len(self._tokens) or (answer.is_finished and known == len(self._tokens))
 
     def take(self, message: FromServer, chain: tuple[int, ...] | None, guesser: Guesser, run: EdgeRun) -> list[int]:
         """Take an answer, to a chain or to what opened the session; return what is new.
@@ -271,7 +233,7 @@ class _Text:
         if isinstance(message, Refused):
             if not message.is_unknown:
                 raise RequestError(f"the server refuses: {message.reason}")
-            self._session = secrets.token_hex(8)  # it has lost the text: it goes on as a new one
+            self._rename()  # it has lost the text, which goes on as a new one
             return self.begin(guesser, run)
         assert isinstance(message, Answer)
         new = guesser.learn(message.base, message.tokens)
@@ -287,11 +249,14 @@ class _Text:
         """Say some tokens without the target, and let it take up the text behind them.
 
         Raises:
-            ServerAwayError: that is not allowed.
+            RequestError: that is not allowed, and the server says that it cannot go on.
+            ServerAwayError: that is not allowed, and the server is silent.
         """
         count = min(self._patience.fallback, self.left)
         if count == 0:
-            silent_s = MOST_SILENT * self._patience.timeout_s
+            silent_s = time.monotonic() - self._answered_s
+            if self._reason:
+                raise RequestError(f"the server cannot go on since {silent_s:.3g} s: {self._reason}")
             raise ServerAwayError(f"the server was silent for {silent_s:.3g} s; try again later, or allow a fallback")
         while len(guesser.guesses) < count:
             guesser.guess()
@@ -301,15 +266,17 @@ class _Text:
         guesser.learn(len(self._tokens), own)
         run.own.extend(range(len(run.tokens), len(run.tokens) + len(own)))
         self._tokens += own
-        self._session = secrets.token_hex(8)  # the server must not go on with the text it has: it is asked anew
+        self._rename()  # the server must not go on with the text it has: it is asked anew
         return own
-
-    def _so_far(self) -> Request:
-        return replace(self._request, prompt=tuple(self._tokens), max_new_tokens=self.left)
 
     def close(self) -> None:
         """Tell the server that the text is not needed any more, if it can be told."""
-        self._say(Close(session=self._session))
+        for session in (*self._left_behind, self._session):
+            self._say(Close(session=session))
+
+    def _rename(self) -> None:
+        self._left_behind.append(self._session)
+        self._session = secrets.token_hex(8)
 
     def _say(self, message: FromDevice) -> None:
         """Send a message; one that cannot be sent is lost, like any that does not arrive."""

@@ -8,16 +8,17 @@ alone adds to a text, so both ends agree on all of it that both know.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ...errors import RequestError, SpectuneError
 from ...planner.edge.setting import DeviceDrafting
 from ...profiler.records.wire import from_json, to_json
 from ..requests import Request
 
-MOST_BYTES = 1 << 20  # of a line
-MOST_NAME = 64
+MOST_BYTES = 1 << 23  # of a line: a prompt of a million tokens
+MOST_NAME, MOST_STOPS = 64, 1024
 VERSION = 1
 
 
@@ -27,6 +28,7 @@ class Hello:
 
     drafter: str  # ModelIdentity.key
     draft_ms: float  # a drafted token takes
+    tokenizer: str = ""  # ModelIdentity.tokenizer_hash; "" where it is not known
     rtt_ms: float | None = None  # to the server and back; None where it is not known yet: then nothing is answered
     token: str = ""  # a secret that the server may ask for
     version: int = VERSION
@@ -40,6 +42,7 @@ class Welcome:
     drafting: DeviceDrafting
     most_drafted: int  # tokens of one draft that it verifies
     reason: str
+    stop: tuple[int, ...] = ()  # tokens that end the target's texts
     kind: Literal["welcome"] = "welcome"
 
 
@@ -78,6 +81,11 @@ class Open:
     stop: tuple[int, ...] = ()
     kind: Literal["open"] = "open"
 
+    def __post_init__(self) -> None:
+        _require_name(self.session)
+        if len(self.stop) > MOST_STOPS:
+            raise RequestError(f"a text ends at no more than {MOST_STOPS} tokens, got {len(self.stop)}; name fewer")
+
     @property
     def request(self) -> Request:
         """What the target is asked.
@@ -98,6 +106,11 @@ class Draft:
     tokens: tuple[int, ...]
     kind: Literal["draft"] = "draft"
 
+    def __post_init__(self) -> None:
+        _require_name(self.session)
+        if self.base < 1:
+            raise RequestError(f"a draft stands behind one token or more, got {self.base}; open the session first")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -112,11 +125,17 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The server cannot do what was asked; where it does not know the session, it may be opened again."""
+    """The server cannot do what was asked.
+
+    Attributes:
+        is_unknown: it does not know the session, which may be opened again.
+        is_passing: it may be able to when it is asked again.
+    """
 
     session: str
     reason: str
     is_unknown: bool = False
+    is_passing: bool = False
     kind: Literal["refused"] = "refused"
 
 
@@ -127,14 +146,24 @@ class Close:
     session: str
     kind: Literal["close"] = "close"
 
+    def __post_init__(self) -> None:
+        _require_name(self.session)
+
 
 FromDevice = Hello | Ping | Open | Draft | Close
 FromServer = Welcome | Pong | Answer | Refused
 
 
 def to_line(message: FromDevice | FromServer) -> bytes:
-    """Return a message as it travels."""
-    return to_json(message).encode() + b"\n"
+    """Return a message as it travels.
+
+    Raises:
+        RequestError: it is longer than a line may be.
+    """
+    line = to_json(message).encode() + b"\n"
+    if len(line) > MOST_BYTES:
+        raise RequestError(f"a message has at most {MOST_BYTES} bytes, this one {len(line)}; shorten the prompt")
+    return line
 
 
 def open_of(session: str, request: Request) -> Open:
@@ -173,14 +202,19 @@ def from_server(line: bytes) -> FromServer:
     return message
 
 
-def _read(kind: Any, line: bytes) -> Any:  # Any: a union of records has no type of its own
+def _read(kinds: Any, line: bytes) -> Any:  # Any: a union of records has no type of its own
     try:
-        message = from_json(kind, line)
-    except SpectuneError as error:
-        raise RequestError(f"a message cannot be read ({error}); both ends must run one version of spectune") from error
-    session = getattr(message, "session", "")
-    if len(session) > MOST_NAME:
-        raise RequestError(
-            f"a session's name has at most {MOST_NAME} characters, got {len(session)}; take a shorter one"
-        )
-    return message
+        named = {kind.__dataclass_fields__["kind"].default: kind for kind in get_args(kinds)}
+        told = json.loads(line)
+        kind = named.get(told.get("kind")) if isinstance(told, dict) else None
+        if kind is None:
+            raise RequestError(f"its kind is none of {', '.join(named)}")
+        return from_json(kind, line)
+    except (SpectuneError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise RequestError(f"a message cannot be read ({reason}); both ends must run one version") from error
+
+
+def _require_name(session: str) -> None:
+    if not 0 < len(session) <= MOST_NAME:
+        raise RequestError(f"a session's name has 1 to {MOST_NAME} characters, got {len(session)}; take another one")

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...errors import SpectuneError
 from .desk import Desk
@@ -17,6 +17,9 @@ from .messages import MOST_BYTES, FromServer, Hello, Ping, Pong, Refused, from_d
 
 Value = TypeVar("Value")
 QUEUE = 256  # messages on their way to one device; one that does not read them is cut off
+MOST_CONNECTIONS = 1024
+MOST_GREETINGS = 4  # of one connection, that are answered at once
+GREETING_S = 10.0  # in which a connection must say who it is
 
 
 @dataclass(slots=True)
@@ -26,6 +29,7 @@ class _Connection:
     writer: asyncio.StreamWriter
     out: asyncio.Queue[FromServer] = field(default_factory=lambda: asyncio.Queue(QUEUE))
     is_greeted: bool = False
+    greetings: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class EdgeServer:
@@ -49,7 +53,7 @@ class EdgeServer:
         self._listening = listening or (lambda _: None)
         self._hands = ThreadPoolExecutor(1, thread_name_prefix="target")
         self._heard = asyncio.Event()
-        self._greeting: set[asyncio.Task[None]] = set()
+        self._conversations: set[asyncio.Task[None]] = set()
         self._stopped: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.is_listening = threading.Event()
@@ -64,21 +68,22 @@ class EdgeServer:
 
         Raises:
             OSError: the port is taken.
+            Exception: whatever has ended the work by mistake.
         """
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._converse, self._host, self._port, limit=MOST_BYTES)
+        server = await asyncio.start_server(self._meet, self._host, self._port, limit=MOST_BYTES)
         self._port = server.sockets[0].getsockname()[1]
-        worker = asyncio.create_task(self._work())
+        worker, stopped = asyncio.create_task(self._work()), asyncio.create_task(self._stopped.wait())
         self.is_listening.set()
         self._listening(self._port)
         try:
-            await self._stopped.wait()
+            await asyncio.wait({worker, stopped}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             server.close()
-            worker.cancel()
-            with suppress(asyncio.CancelledError):
-                await worker
+            await _end({worker, stopped, *self._conversations})
             self._hands.shutdown(wait=True)
+        if not worker.cancelled():
+            worker.result()  # it ends by itself only where something is wrong
 
     def stop(self) -> None:
         """Let `serve` return; may be called from any thread."""
@@ -96,37 +101,56 @@ class EdgeServer:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._heard.wait(), due_s)
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = _Connection(writer)
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Let a conversation run as a task of its own, which ends with the server."""
+        if len(self._conversations) >= MOST_CONNECTIONS:
+            writer.transport.abort()
+            return
+        conversation = asyncio.create_task(self._converse(reader, _Connection(writer)))
+        self._conversations.add(conversation)
+        conversation.add_done_callback(self._conversations.discard)
+
+    async def _converse(self, reader: asyncio.StreamReader, connection: _Connection) -> None:
         sending = asyncio.create_task(self._send(connection))
         try:
-            while line := await reader.readline():
+            while line := await self._heard_from(reader, connection):
                 if not await self._take(line, connection):
                     break
-        except (ConnectionError, ValueError):  # broken, or a line without an end
+            await self._flush(connection)
+        except OSError:  # broken
             pass
         finally:
-            sending.cancel()
-            writer.close()
+            await _end({sending, *connection.greetings})
+            connection.writer.transport.abort()  # whatever is on its way to somebody who does not read
+
+    async def _heard_from(self, reader: asyncio.StreamReader, connection: _Connection) -> bytes:
+        """Return the next line, nothing where the connection is to end."""
+        try:
+            return await asyncio.wait_for(reader.readline(), None if connection.is_greeted else GREETING_S)
+        except ValueError:
+            self._refuse(connection, f"a line has at most {MOST_BYTES} bytes; send less at once")
+        except TimeoutError:
+            self._refuse(connection, f"nothing was said for {GREETING_S:g} s; say hello first")
+        return b""
 
     async def _take(self, line: bytes, connection: _Connection) -> bool:
         """Hear a message; return whether the connection is worth keeping."""
         try:
             message = from_device(line)
         except SpectuneError as error:
-            await self._refuse(connection, " ".join(str(error).split()))
-            return False
+            return self._refuse(connection, " ".join(str(error).split()))
         if isinstance(message, Hello):
             connection.is_greeted = self._desk.is_welcome(message)
+            if not connection.is_greeted:
+                return self._refuse(connection, "the server asks for a token; set SPECTUNE_EDGE_TOKEN to it")
         if not connection.is_greeted:
-            await self._refuse(connection, "the server asks for its token; give it with --token")
-            return False
+            return self._refuse(connection, "say hello first")
         if isinstance(message, Ping):
             self._put(connection, Pong(number=message.number))
         elif isinstance(message, Hello):
-            if message.rtt_ms is not None:
-                self._greeting.add(greeting := asyncio.create_task(self._greet(message, connection)))
-                greeting.add_done_callback(self._greeting.discard)
+            if message.rtt_ms is not None and len(connection.greetings) < MOST_GREETINGS:
+                connection.greetings.add(greeting := asyncio.create_task(self._greet(message, connection)))
+                greeting.add_done_callback(connection.greetings.discard)
         else:
             await self._in_hands(partial(self._desk.hear, message, partial(self._reply, connection)))
             self._heard.set()
@@ -141,27 +165,43 @@ class EdgeServer:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._put, connection, answer)
 
-    async def _refuse(self, connection: _Connection, reason: str) -> None:
-        connection.writer.write(to_line(Refused(session="", reason=reason)))
-        with suppress(ConnectionError):
-            await connection.writer.drain()
+    def _refuse(self, connection: _Connection, reason: str) -> bool:
+        """Say why a connection ends."""
+        self._put(connection, Refused(session="", reason=reason))
+        return False
 
     def _put(self, connection: _Connection, answer: FromServer) -> None:
         try:
             connection.out.put_nowait(answer)
         except asyncio.QueueFull:
-            connection.writer.close()
+            connection.writer.transport.abort()
 
     async def _send(self, connection: _Connection) -> None:
-        with suppress(ConnectionError):
+        with suppress(OSError):
             while True:
                 connection.writer.write(to_line(await connection.out.get()))
+                connection.out.task_done()
                 await connection.writer.drain()
+
+    async def _flush(self, connection: _Connection) -> None:
+        """Let what was said last arrive, if it can."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(connection.out.join(), 1.0)
+            await asyncio.wait_for(connection.writer.drain(), 1.0)
+            connection.writer.close()
+            await asyncio.wait_for(connection.writer.wait_closed(), 1.0)
 
     async def _in_hands(self, work: Callable[[], Value]) -> Value:
         """Let the one thread do something."""
         assert self._loop is not None
         return await self._loop.run_in_executor(self._hands, work)
+
+
+async def _end(tasks: set[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def serve_in_thread(server: EdgeServer) -> threading.Thread:

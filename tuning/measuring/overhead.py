@@ -6,7 +6,8 @@ drafter's weights out of the caches, and the other way round.
 On a CPU a forward has ended when its call comes back, so a round tells what its target's took. What is left is the
 difference of two small numbers, not of two large ones that the machine's moods keep apart. What the target's forward
 loses in a round is known from all rounds of a batch together: it comes to about as much whatever was drafted, and
-hardly grows with the tokens (`lost_ms`).
+hardly grows with the tokens (`lost_ms`). Plain rounds, whose forwards follow their like, lose less, and have a number
+of their own.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ from .decoding import LOOKUP, Family, require_faultless, room_for
 
 IN_A_ROW = 3  # rounds of a kind that are timed in each of its turns
 TURNS = 2  # per policy that runs a drafter
-TEXT_TURNS = 3  # of the others: their drafts cost little, and they differ by less
-BLIND_TURNS, BLIND_TEXT_TURNS = 3, 7  # where the whole round is told alone: forwards differ from call to call
+TEXT_TURNS = 3  # per one that drafts from the text: its drafts cost little, and it differs from others by less
+PLAIN_TURNS = 7  # of plain decoding, which all speed-ups are over
+BLIND_TURNS, BLIND_TEXT_TURNS = 3, 7  # where only whole rounds are told: forwards differ from call to call
 SETTLING = 2  # rounds of a kind before timed ones, at least, where one behind them may have run ahead of the host
 MOST_BEHIND = 16  # tokens; a drafter that is further behind catches up in an untimed round first
 ALWAYS = -1.0  # a least gain that every layer reaches
@@ -122,18 +124,19 @@ def measure_overhead(
     alone, running = Alone(family, drafter, batch, room), _Running(family, unending, drafter, batch, room)
     found = [_Probe(setup, batch) for setup in setups]
     order, is_told = random.Random(seed), tells_verification(family)
-    least, verified = 1 if is_told else SETTLING, list[tuple[float, float]]()
+    least = 1 if is_told else SETTLING
+    verified: dict[bool, list[tuple[float, float]]] = {True: [], False: []}  # of plain rounds, and of all others
     for probe in found:
         running.step(probe.setup)
-    for turn in range(TEXT_TURNS if is_told else BLIND_TEXT_TURNS):
+    for turn in range(PLAIN_TURNS):
         for group in _groups([probe for probe in found if turn < probe.turns(is_told)], order):
             timed = [(probe, taken) for probe in group for taken in running.settled_steps(probe.setup, least)]
             forwards = alone.forwards([done for _, (done, _) in timed])
             for (probe, (done, round_ms)), own in zip(timed, forwards, strict=True):
-                verified.append((done.verify_ms, own.verify_ms))
+                verified[probe.is_plain].append((done.verify_ms, own.verify_ms))
                 probe.keep(done, round_ms - own.draft_ms - (done.verify_ms if is_told else own.verify_ms))
-    added_ms = lost_ms(verified) if is_told else 0.0
-    return [sample for probe in found for sample in probe.samples(added_ms)]
+    lost = {is_plain: lost_ms(times) if is_told else 0.0 for is_plain, times in verified.items()}
+    return [sample for probe in found for sample in probe.samples(lost[probe.is_plain])]
 
 
 def tells_verification(family: Family) -> bool:
@@ -145,15 +148,17 @@ def lost_ms(verified: Sequence[tuple[float, float]]) -> float:
     """Return by how many milliseconds a target's forward takes longer in a round than alone.
 
     It is what all rounds together tell of one number that is the same for all: forwards scatter by a share of what
-    they take, so short ones tell more of it. The outermost of the shares are pulled in.
+    they take, so short ones tell more of it. What is left of a round beside a first guess is pulled in where it is
+    among the outermost.
 
     Args:
         verified: of each round, milliseconds of its target's forward in it and alone.
     """
     inside, alone = np.array(verified).T
-    shares = inside / alone - 1.0
+    guess_ms = float(np.median(inside - alone))
+    shares = (inside - guess_ms) / alone - 1.0
     shares = np.clip(shares, *np.quantile(shares, [OUTERMOST, 1.0 - OUTERMOST]))
-    return float((shares / alone).sum() / (alone**-2.0).sum())
+    return guess_ms + float((shares / alone).sum() / (alone**-2.0).sum())
 
 
 def _is_run(policy: TreePolicy, family: Family, drafter: str | None) -> bool:
@@ -243,9 +248,16 @@ class _Probe:
         self._host_ms: list[float] = []
         self._rounds: list[Round] = []
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is drafted."""
+        return isinstance(self.setup.policy, PlainPolicy)
+
     def turns(self, is_told: bool) -> int:
         """Return how often its rounds are timed, where they tell what the target's forward took or do not."""
-        if isinstance(self.setup.policy, PlainPolicy | TextPolicy):
+        if self.is_plain:
+            return PLAIN_TURNS
+        if isinstance(self.setup.policy, TextPolicy):
             return TEXT_TURNS if is_told else BLIND_TEXT_TURNS
         return TURNS if is_told else BLIND_TURNS
 
