@@ -4,9 +4,10 @@ The demo's target runs on one core and is profiled there. Devices are processes 
 small drafter, slowed down to the pace of a device, behind a way to the server of a given length; server, protocol and
 drafts are real. For every pace, distance and number of devices three ways race in turns: the planned one, the usual one
 (chains of 4 while surer than 0.6, 8 tokens ahead), and chains of 8 without drafting ahead. Measured are tokens per
-second of a device, the reading of prompts not counted; the middle of `--repeats` turns counts. Texts are those of the
-profile. Beside them is told what the server alone would stream to each, decoding plainly for all. The last line is
-one JSON object.
+second of a device, the reading of prompts not counted; the middle of `--repeats` turns counts. Texts are some of the
+profile's, so a speed is judged as it would be on all of them: times the tokens that a round keeps there over those that
+it kept. Beside them is told what the server alone would stream to each, decoding plainly for all. The last line is one
+JSON object.
 
     python benchmarks/edge.py [--repeats 3] [--seconds 4]
 """
@@ -47,7 +48,7 @@ SERVER_CORE, DEVICE_CORE = 0, 1
 BATCHES = (1, 2, 4)
 SCENES = ((2.0, 4.0, 1), (2.0, 40.0, 1), (8.0, 4.0, 1), (8.0, 4.0, 4), (8.0, 40.0, 4))  # draft ms, rtt ms, devices
 MOST_DRAFTED = 16
-WARM_S = 0.5  # of every turn, not counted
+WARM_S = 2.0  # of every turn, not counted: devices begin with reading prompts
 MOST_OFF = 0.10
 LEAST_RATIO = 0.97  # planned over the best of the others
 
@@ -85,11 +86,14 @@ def one_scene(
         forecast=forecast([device] * devices, (eights,) * devices, rounds, BatchRule(), search.costs),
     )
     ways = {"planned": plan.best, "usual": plan.usual, "chains of 8": by_hand}
-    measured: dict[str, list[float]] = {name: [] for name in ways}
+    kept = {
+        name: float(edge_rounds(way.draftings[0].chain, search.recording).kept.mean()) for name, way in ways.items()
+    }
+    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for turn in range(repeats):
         names = list(ways)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            measured[name].append(tokens_per_s(ways[name], device, devices, seconds))
+            measured[name].append(rounds_per_s(ways[name], device, devices, seconds))
     row = {
         "draft_ms": draft_ms,
         "rtt_ms": rtt_ms,
@@ -99,8 +103,9 @@ def one_scene(
         "ways": {
             name: {
                 "predicted": statistics.fmean(way.forecast.tokens_per_s),
-                "measured": statistics.median(measured[name]),
-                "turns": measured[name],
+                "measured": kept[name] * statistics.median(rounds for rounds, _ in measured[name]),
+                "rounds_per_s": [rounds for rounds, _ in measured[name]],
+                "tokens_per_round": {"recorded": kept[name], "raced": [tokens for _, tokens in measured[name]]},
             }
             for name, way in ways.items()
         },
@@ -113,8 +118,8 @@ def one_scene(
     return row
 
 
-def tokens_per_s(way: EdgeChoice, device: EdgeDevice, devices: int, seconds: float) -> float:
-    """Return tokens/s of a device, on average, where so many draft in a way."""
+def rounds_per_s(way: EdgeChoice, device: EdgeDevice, devices: int, seconds: float) -> tuple[float, float]:
+    """Return rounds/s of a device, on average, where so many draft in a way, and the tokens that a round has kept."""
     models = family_models(family_folder())
     target = load_model(str(models.target), dtype=DTYPE, device="cpu")
     verifier = EdgeVerifier(target, slots=devices, capacity=512, most_drafted=MOST_DRAFTED)
@@ -143,12 +148,9 @@ def tokens_per_s(way: EdgeChoice, device: EdgeDevice, devices: int, seconds: flo
         server.stop()
         thread.join()
     assert not any(one["asked_again"] for one in seen), "a device has waited for a minute"
-    return statistics.fmean(_speed(one["seen"], begin, end) for one in seen)
-
-
-def _speed(seen: Sequence[tuple[float, int, float]], begin: float, end: float) -> float:
-    counted = [(tokens, took) for at, tokens, took in seen if begin <= at <= end]
-    return sum(tokens for tokens, _ in counted) / sum(took for _, took in counted)
+    counted = [[(tokens, took) for at, tokens, took in one["seen"] if begin <= at <= end] for one in seen]
+    rates = [len(own) / sum(took for _, took in own) for own in counted]
+    return statistics.fmean(rates), statistics.fmean(tokens for own in counted for tokens, _ in own)
 
 
 def _told(drafting: DeviceDrafting, device: EdgeDevice, port: int, place: int) -> dict[str, Any]:
