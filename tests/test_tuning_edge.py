@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.edge.setting import BatchRule
+from spectune.planner.edge.search import EdgePlan
+from spectune.planner.edge.setting import BatchRule, EdgeDevice
+from spectune.planner.inputs import DrafterInputs
 from spectune.runtime.edge.messages import Hello
 from spectune.tuning.edge import Adviser, EdgePlanner
 
@@ -30,14 +32,18 @@ def test_a_device_is_told_the_plan_for_its_like_under_the_server_s_own_rule() ->
     plan = planner.plan(drafter, planner.here(drafter, 5.0).about, 3)
     assert told.drafting == plan.best.draftings[0] and told.most_drafted == 6
     assert plan.best.rule == RULE and told.drafting.chain.length <= 6
-    assert told.reason.startswith("planned for 3 devices that draft a token in 1 ms and are 4.92 ms away: ")
+    assert told.reason.startswith("planned for 3 devices that draft a token in about 1 ms and are about 4.87 ms away: ")
 
 
 def test_devices_that_are_nearly_alike_are_searched_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     advise, planner = adviser()
-    searches = []
-    plan = planner.plan
-    monkeypatch.setattr(planner, "plan", lambda *asked: searches.append(asked) or plan(*asked))
+    searches, plan = list[EdgeDevice](), planner.plan
+
+    def planned(drafter: DrafterInputs, device: EdgeDevice, devices: int) -> EdgePlan:
+        searches.append(device)
+        return plan(drafter, device, devices)
+
+    monkeypatch.setattr(planner, "plan", planned)
     told = [advise(Hello(drafter=HELLO.drafter, draft_ms=ms, rtt_ms=5.0)) for ms in (1.0, 1.01, 0.99, 2.0)]
     assert len(searches) == 2 and told[0] == told[1] == told[2] != told[3]
 

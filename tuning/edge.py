@@ -172,7 +172,7 @@ class Adviser:
             return self._usual(str(error))
         found = plan.best.forecast
         said = (
-            f"planned for {self._devices} devices that draft a token in {device.draft_ms:.3g} ms and are "
+            f"planned for {self._devices} devices that draft a token in about {device.draft_ms:.3g} ms and are about "
             f"{device.rtt_ms:.3g} ms away: {found.slowest_tokens_per_s:.4g} tokens/s each, and {plan.saves:.3g} times "
             "the tokens of plain decoding for the server's time"
         )
