@@ -94,7 +94,7 @@ def one_scene(
         names = list(ways)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             measured[name].append(rounds_per_s(ways[name], device, devices, seconds))
-    row = {
+    row: dict[str, Any] = {
         "draft_ms": draft_ms,
         "rtt_ms": rtt_ms,
         "devices": devices,

@@ -72,6 +72,9 @@ class Far:
         if not self._reader.is_alive():
             self._reader.start()
 
+    def renew(self) -> None:
+        """There is but one way."""
+
     def receive(self, timeout_s: float) -> FromServer | None:
         """Return the next message that has come all the way."""
         until = time.perf_counter() + timeout_s
