@@ -9,6 +9,7 @@ SpectuneError
 │   └── StoreAwayError the database does not answer; trying again later may help
 ├── ModelError         a model or tokenizer cannot be loaded or does not fit its family
 ├── RequestError       what a user asked for cannot be done (prompts, options, files)
+│   └── ServerAwayError the server that verifies a device's drafts does not answer; trying again later may help
 └── TrainingError      a training run is asked for something impossible
 
 Each message says what is wrong, the value seen, and what to do.
@@ -56,6 +57,10 @@ class ModelError(SpectuneError):
 
 class RequestError(SpectuneError):
     """What a user asked for cannot be done: prompts, options, files."""
+
+
+class ServerAwayError(RequestError):
+    """The server that verifies a device's drafts does not answer."""
 
 
 class TrainingError(SpectuneError):

@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "list": LazyCommand(target=".list:list", help="List what the store remembers."),
     "train": LazyCommand(target=".train:train", help="Train a drafter on a target of yours."),
     "report": LazyCommand(target=".report_:report", help="Write what the store knows as one page."),
+    "edge": LazyCommand(target=".edge:edge", help="Draft on devices for a target on a server."),
     "serve": LazyCommand(target=".serve:serve", help="Serve the store to other machines."),
     "token": LazyCommand(target=".token:token", help="Make, list and revoke a service's tokens."),
     "export": LazyCommand(target=".export:export", help="Write a plan as an engine's settings."),

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     help="For a target that sees: .npy, .png or .jpg; repeatable.",
 )
 @options.drafters
-@click.option("--plan", default="auto", show_default=True, metavar="auto|FILE|URL|none", help="Which plan to follow.")
+@click.option(
+    "--plan", default="auto", show_default=True, metavar="auto|ID|FILE|URL|none", help="Which plan to follow."
+)
 @options.device
 @options.planned_dtype
 @click.option("--workload", metavar="NAME", help="Follow only a plan for this workload; else 'default' goes first.")
@@ -91,6 +93,7 @@ def run(
     \b
         spectune run --target path/to/target --prompt "def main():" --max-new-tokens 64
         spectune run --target path/to/target --prompt "def main():" --plan none
+        spectune run --target path/to/target --prompt "def main():" --plan 3
         spectune run --target path/to/target --prompt "def main():" --temperature 0.8 --top-p 0.9 --stop "def "
     """
     text = sys.stdin.read() if prompt == "-" else prompt

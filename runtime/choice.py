@@ -20,7 +20,7 @@ from .ladder import Found, Wanted, found_in, in_short, told
 from .nearness import catalogued_as, is_near
 from .setup import PLAIN, RoundSetup, plain_setup, setup_of
 
-Source = Literal["this device", "same kind of device", "nearest device", "estimate", "file", "none"]
+Source = Literal["this device", "same kind of device", "nearest device", "estimate", "number", "file", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +96,8 @@ def choose_plan(
     another version, names a policy that is not known here, or is for another target or device.
 
     Args:
-        plan: "auto" looks into the store, and climbs down the ladder of `ladder.py`; "none" is plain decoding; a URL
-            is another store to look into; anything else is a plan file.
+        plan: "auto" looks into the store, and climbs down the ladder of `ladder.py`; "none" is plain decoding; a whole
+            number is that plan of the store; a URL is another store to look into; anything else is a plan file.
         target, device: what it must be for.
         store: as `open_store` takes it.
         workload: whose; where None, that of "default" if there is one, else the newest.
@@ -105,20 +105,25 @@ def choose_plan(
         dtype: of the weights; plans made for it go first on each rung, any does where None.
 
     Raises:
-        RequestError: there is no such plan file.
+        RequestError: there is no such plan file, or no plan of that number in the store.
     """
     if plan == "none":
         return plainly("plain decoding was asked for")
     wanted = Wanted(target=target, device=device, workload=workload, temperature=temperature, dtype=dtype)
-    is_stored = plan == "auto" or "://" in plan
-    if not is_stored and not Path(plan).is_file():
+    is_url, is_number = "://" in plan, plan.isdecimal()
+    is_named = not (plan == "auto" or is_url)  # one plan, whatever else there is
+    if is_named and not is_number and not Path(plan).is_file():
         raise RequestError(f"cannot read the plan {plan}, there is no such file; write one with: spectune plan -o FILE")
     try:
-        return _from_store(wanted, store if plan == "auto" else plan) if is_stored else _from_file(Path(plan), wanted)
+        if not is_named:
+            return _from_store(wanted, plan if is_url else store)
+        return _numbered(int(plan), wanted, store) if is_number else _from_file(Path(plan), wanted)
+    except RequestError:
+        raise
     except NoPlanError as error:
         return plainly(f"plain decoding: {told(error)}")
     except Exception as error:  # a plan only makes things faster: without one the target goes on
-        which = "the stored plan" if is_stored else f"the plan {plan}"
+        which = f"the plan {plan}" if is_named else "the stored plan"
         return plainly(f"plain decoding, {which} is of no use: {told(error)}")
 
 
@@ -153,8 +158,25 @@ def _caution(match: DeviceMatch) -> str:
     return "" if match.grade == "same" else f" with {match}; its prediction may be off"
 
 
+def _numbered(number: int, wanted: Wanted, store: str | None) -> Choice:
+    with open_store(store) as opened:
+        if all(row.id != number for row in opened.plans()):
+            raise RequestError(f"{opened.url} has no plan {number}; spectune list shows those it has")
+        found = _fitting(opened.plan(number), wanted, f"{number} of {opened.url}")
+    return replace(found, source="number" if found.source == "file" else found.source, plan_id=number)
+
+
 def _from_file(path: Path, wanted: Wanted) -> Choice:
-    plan = plan_from_json(path.read_text(encoding="utf-8"))
+    return _fitting(path.read_text(encoding="utf-8"), wanted, f"from {path}")
+
+
+def _fitting(text: str, wanted: Wanted, place: str) -> Choice:
+    """Return the choice of a plan that somebody named.
+
+    Raises:
+        PlanError: it cannot be read, or is for another target or device.
+    """
+    plan = plan_from_json(text)
     plan.cell(1, 0)  # compares all cells, so that no decoder meets one that cannot be compared
     if plan.target.key != wanted.target.key:
         raise PlanError(f"it is for the model {plan.target.name}, not for {wanted.target.name}; plan this model")
@@ -162,14 +184,14 @@ def _from_file(path: Path, wanted: Wanted) -> Choice:
         raise PlanError("it is for another engine, whose rounds priced it; plan without --engine")
     match = match_devices(wanted=wanted.device, have=plan.device)
     cooler = "" if plan.temperature == wanted.temperature else f", made for temperature {plan.temperature:g}"
-    made = Choice(plan=plan, source="file", reason=f"plan from {path}{_caution(match)}{cooler}", match=match)
+    made = Choice(plan=plan, source="file", reason=f"plan {place}{_caution(match)}{cooler}", match=match)
     if match.grade != "other":
         return made
     twin = catalogued_as(wanted.device)
     if twin is not None and twin.device.kind_key == plan.device.kind_key:
-        return replace(made, source="estimate", reason=f"{_origin('estimate', plan, match)}, from {path}")
+        return replace(made, source="estimate", reason=f"{_origin('estimate', plan, match)}, {place}")
     if is_near(wanted.device, plan.device, plan.dtype):
-        return replace(made, source="nearest device", reason=f"{_origin('nearest device', plan, match)}, from {path}")
+        return replace(made, source="nearest device", reason=f"{_origin('nearest device', plan, match)}, {place}")
     raise PlanError(
         f"it is for another device ({plan.device.label}), this is {wanted.device.label}: {match}; "
         "profile and plan on this one"

@@ -52,7 +52,7 @@ def load(
         target: model folder in Hugging Face layout, safetensors.
         device: "auto", "cpu" or "cuda:N".
         store: where plans are kept, as `open_store` takes it; observations of a stored plan are written back to it.
-        plan: "auto", "none", a plan file, or the URL of another store.
+        plan: "auto", "none", the number of a plan in the store, a plan file, or the URL of another store.
         drafters: folders by name, where they differ from the recorded ones; those of pivot classifiers too.
         workload: whose plan to take; where None, that of "default" if there is one, else the newest.
         temperature: of the requests the plan was made for.
@@ -85,7 +85,7 @@ def load(
         choice,
         watch,
         subject=_subject(choice, here, number_format),
-        writer=_writer(choice, store if plan == "auto" else plan),
+        writer=_writer(choice, plan if "://" in plan else store),
     )
     tokenizer = load_tokenizer(str(target))
     return Generator(

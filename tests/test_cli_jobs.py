@@ -99,6 +99,17 @@ def test_a_dry_run_lists_what_the_profile_measures_and_writes_nothing(workshop: 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_context_behind_the_model_s_last_position_is_refused_before_anything_is_recorded(
+    dry: tuple[str, ...], workshop: Workshop, tmp_path: Path
+) -> None:
+    family = ("--drafter", f"small={workshop.folder / 'small'}", "--prompts", str(workshop.folder / "prompts.txt"))
+    asked = ("profile", *family, *TINY, "--max-prompt-tokens", "8", "--context", "16,9999", *dry)
+    result = workshop.typed(*asked, "--store", str(tmp_path / "new.db"))
+    assert result.exit_code == 1 and "no token fits behind a context of 9999" in result.output
+    assert "decoding" not in result.output
+
+
 def test_ctrl_c_keeps_what_was_timed_and_exits_130(workshop: Workshop, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
     places = {"SPECTUNE_STORE": str(tmp_path / "store.db"), "SPECTUNE_CACHE": str(tmp_path / "run")}

@@ -344,6 +344,41 @@ def test_a_plan_file_that_is_not_there_is_a_mistake_of_the_caller(store: Store, 
         chosen(store, str(tmp_path / "absent.json"))
 
 
+def test_a_plan_of_the_store_is_followed_by_its_number_whatever_is_newer_or_promoted(store: Store) -> None:
+    for created in ("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"):
+        keep(store, plan_of(HERE, created))
+    choice = chosen(store, "1")
+    assert choice.plan == plan_of(HERE) and (choice.plan_id, choice.source) == (1, "number")
+    assert choice.reason.startswith(f"plan 1 of {store.url}")
+
+
+def test_a_numbered_plan_of_a_near_device_is_a_guess_still(store: Store) -> None:
+    keep(store, plan_of(catalogued("H200").device))
+    choice = chosen(store, "1", device=gpu("NVIDIA H200"))
+    assert (choice.source, choice.plan_id, choice.is_guess) == ("estimate", 1, True)
+
+
+@pytest.mark.parametrize("number", ["2", "0", "9" * 30])
+def test_a_number_that_the_store_has_not_is_a_mistake_of_the_caller(number: str, store: Store) -> None:
+    keep(store, plan_of(HERE))
+    with pytest.raises(RequestError, match=f"has no plan {number}; spectune list"):
+        chosen(store, number)
+
+
+def test_a_store_that_is_named_twice_is_looked_into(store: Store) -> None:
+    keep(store, plan_of(HERE))
+    choice = choose_plan(
+        store.url, target=model("large"), device=HERE, store=store.url, workload=MADE_UP, temperature=0.0
+    )
+    assert choice.plan == plan_of(HERE)
+
+
+def test_a_numbered_plan_for_another_target_means_plain_decoding(store: Store) -> None:
+    keep(store, plan_of(HERE))
+    choice = chosen(store, "1", target="other")
+    assert choice.plan is None and "it is for the model large, not for other" in choice.reason
+
+
 def test_a_policy_that_is_not_known_here_means_plain_decoding(store: Store, tmp_path: Path) -> None:
     document = json.loads(plan_to_json(plan_of(HERE)))
     document["cells"][0]["policy"]["kind"] = "clairvoyant"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.policies import DraftedPolicy, HybridPolicy, TalonPolicy, TextPolicy
+from spectune.planner.policies import DraftedPolicy, HybridPolicy, PlainPolicy, TalonPolicy, TextPolicy
 from spectune.profiler import clock as profiler_clock
 from spectune.profiler.records.overhead import HYBRID, OverheadSample
 from spectune.runtime import stopwatch
@@ -28,9 +28,11 @@ from spectune.tuning.measuring.overhead import (
     BLIND_TEXT_TURNS,
     BLIND_TURNS,
     IN_A_ROW,
+    NOTHING_LOST,
+    PLAIN_TURNS,
     TEXT_TURNS,
     TURNS,
-    lost_ms,
+    loss_of,
     measure_overhead,
     probes,
 )
@@ -52,6 +54,7 @@ class Clock:
     def __init__(self) -> None:
         self.now_ns = 0
         self.rounds = 0  # that run right now
+        self.is_plain = False  # whether nothing is drafted in that
 
     def read(self) -> int:
         return self.now_ns
@@ -62,10 +65,16 @@ class SlowModel(LeanModel):
 
     clock: Clock
     in_round: Iterator[int] | None = None  # ns that every forward in a round takes besides
+    spares_plain = False  # whether forwards of plain rounds take no longer
 
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> torch.Tensor:
-        self.clock.now_ns += 10**9 + (next(self.in_round) if self.in_round is not None and self.clock.rounds else 0)
+        self.clock.now_ns += 10**9 + (self._besides() if self.clock.rounds else 0)
         return super().forward(step, cache)
+
+    def _besides(self) -> int:
+        if self.in_round is None or (self.spares_plain and self.clock.is_plain):
+            return 0
+        return next(self.in_round)
 
 
 @cache
@@ -78,7 +87,7 @@ def samples(but: str | None = None) -> list[OverheadSample]:
 
 
 def rounds_of(sample: OverheadSample) -> int:
-    return IN_A_ROW * (TEXT_TURNS if sample.kind in {"plain", *TEXTUAL} else TURNS)
+    return IN_A_ROW * (PLAIN_TURNS if sample.kind == "plain" else TEXT_TURNS if sample.kind in TEXTUAL else TURNS)
 
 
 def shapes(kind: str) -> list[tuple[int, int]]:
@@ -104,9 +113,11 @@ def test_few_rounds_that_ran_a_hybrid_s_drafter_are_a_sample_of_their_own(drafte
     probe = overhead._Probe(setup, 2)
     for number in range(7):
         is_drafted = number < drafted
-        probe.keep(round_of(setup, nodes=5 if is_drafted else 9, widths=(1,) * 4 * is_drafted), 3.0 - 2.0 * is_drafted)
+        probe.keep(
+            round_of(setup, nodes=5 if is_drafted else 9, widths=(1,) * 4 * is_drafted), 3.0 - 2.0 * is_drafted, 1.0
+        )
     expected = {(0, 9): (3.0,) * (7 - drafted), (4, 5): (1.0,) * drafted}
-    found = {(sample.draft_forwards, sample.nodes): sample.host_ms for sample in probe.samples(0.0)}
+    found = {(sample.draft_forwards, sample.nodes): sample.host_ms for sample in probe.samples(NOTHING_LOST)}
     assert found == {shape: host_ms for shape, host_ms in expected.items() if host_ms}
 
 
@@ -163,6 +174,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Family:
     def slow_step(decoder: Decoder) -> Round:
         clock.now_ns += 7_000_000
         clock.rounds += 1
+        clock.is_plain = isinstance(decoder._schedule(1, 1).policy, PlainPolicy)
         done = step(decoder)
         clock.rounds -= 1
         return done
@@ -193,8 +205,18 @@ def test_what_a_target_s_forward_loses_in_a_round_is_host_time(slow: Family) -> 
 def test_moods_of_the_target_s_forward_reach_no_sample(slow: Family) -> None:
     assert isinstance(slow.target, SlowModel)
     slow.target.in_round = cycle((0, 300_000_000, -300_000_000))
-    found = [ms for sample in measure_overhead(slow, REQUESTS, batch=2, drafter="small") for ms in sample.host_ms]
-    assert max(found) - min(found) < 1e-6 and found[0] == pytest.approx(7.0, abs=10.0)
+    found = measure_overhead(slow, REQUESTS, batch=2, drafter="small")
+    alike = [{"plain"}, TEXTUAL, {s.kind for s in found} - {"plain"} - TEXTUAL]
+    for told in ([ms for s in found if s.kind in kinds for ms in s.host_ms] for kinds in alike):
+        assert max(told) - min(told) < 1e-6 and told[0] == pytest.approx(7.0, abs=60.0)
+
+
+def test_what_others_lose_is_no_host_time_of_plain_rounds(slow: Family) -> None:
+    assert isinstance(slow.target, SlowModel)
+    slow.target.in_round = repeat(3_000_000)
+    slow.target.spares_plain = True
+    for sample in measure_overhead(slow, REQUESTS, batch=2, drafter="small"):
+        assert sample.host_ms == pytest.approx([7.0 if sample.kind == "plain" else 10.0] * len(sample.host_ms))
 
 
 @pytest.mark.usefixtures("blind")
@@ -210,12 +232,18 @@ def test_where_a_round_does_not_tell_its_forward_moods_reach_the_samples_and_mor
     assert all(len(sample.host_ms) == IN_A_ROW * turns[sample.kind] for sample in own)
 
 
-def test_a_loss_is_found_among_forwards_that_scatter_by_a_share_of_what_they_take() -> None:
+@pytest.mark.parametrize(("base_ms", "share"), [(0.1, 0.0), (0.0, 0.08), (0.08, 0.05)])
+def test_a_loss_is_found_among_forwards_that_scatter_by_a_share_of_what_they_take(base_ms: float, share: float) -> None:
     draws = np.random.default_rng(0)
-    alone = np.repeat([1.2, 3.0, 12.0], 60)
-    inside = (alone + 0.1) * draws.normal(1.0, 0.04, len(alone))
-    inside[7] = 30.0  # a stall
-    assert lost_ms(list(zip(inside, alone, strict=True))) == pytest.approx(0.1, abs=0.02)
+    alone = np.repeat([1.2, 3.0, 12.0], 200)
+    inside = (alone + base_ms + share * alone) * draws.normal(1.0, 0.04, len(alone))
+    inside[7:12] = 30.0  # stalls
+    verified = list(zip(inside.tolist(), alone.tolist(), strict=True))
+    found = loss_of(verified, grows=True)
+    for alone_ms in (1.2, 3.0, 12.0):
+        assert found.of(alone_ms) == pytest.approx(base_ms + share * alone_ms, abs=0.012 * alone_ms)
+    if not share:
+        assert loss_of(verified, grows=False).of(12.0) == pytest.approx(base_ms, abs=0.012)
 
 
 def test_texts_that_end_at_once_are_sampled_all_the_same() -> None:

@@ -19,7 +19,7 @@ from .measuring.decoding import Family
 from .request import Identities, Models
 
 AUTO_REGIME = "auto"  # "cuda-graph" on a GPU where it can be, else "eager"
-EXACT_DTYPE = "float32"  # traces are recorded in it, so that ties are as rare as they can be
+EXACT_DTYPE = "float32"  # what is judged token by token is decoded in it, so that ties are as rare as they can be
 
 
 def identify_all(models: Models) -> Identities:

@@ -32,7 +32,7 @@ from .measuring.overhead import measure_overhead
 from .measuring.reading import measure_reading
 from .measuring.timing import by_name, domains_of, resumes_by_name, time_surfaces
 from .parts import finished_surfaces, kept_or_made
-from .prompts import require_room, shown_to
+from .prompts import require_contexts, require_room, shown_to
 from .recording.recipe import Recipe, recipe_of
 from .recording.traces import Workload, record_workloads, workloads_of
 from .request import Identities, ProfileRequest
@@ -101,6 +101,7 @@ def profile(
         family = load_family(request.models, dtype=request.dtype, device=torch_device(device))
         seen = [replace(each, requests=tuple(shown_to(family.target, each.requests))) for each in workloads]
         require_room(family.target, [asked for each in seen for asked in each.requests])
+        require_contexts(request.contexts, family.target.longest_context)
         recorded = record_workloads(seen, identities, family, kept, journal, progress)
         family = family_in(family, regime)
         surfaces = finished_surfaces(journal) or time_surfaces(

@@ -45,6 +45,15 @@ def require_room(target: CausalModel, requests: Sequence[Request]) -> None:
         )
 
 
+def require_contexts(contexts: Sequence[int], longest: int) -> None:
+    """Raise RequestError unless a token fits behind every context, in a model of so many positions; 0: not known."""
+    if longest and contexts and max(contexts) >= longest:
+        raise RequestError(
+            f"no token fits behind a context of {max(contexts)}, the model has {longest} positions; "
+            f"name contexts below {longest} with --context"
+        )
+
+
 def _in_template(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the conversation as the model reads it, up to where its own turn begins."""
     turns = [{"role": message.role, "content": message.content} for message in messages]

@@ -5,8 +5,8 @@ drafter's weights out of the caches, and the other way round.
 
 On a CPU a forward has ended when its call comes back, so a round tells what its target's took. What is left is the
 difference of two small numbers, not of two large ones that the machine's moods keep apart. What the target's forward
-loses in a round is known from all rounds of a batch together: it comes to about as much whatever was drafted, and
-hardly grows with the tokens (`lost_ms`).
+loses in a round is known from all rounds of a batch that are alike (`Loss`): plain ones, whose forwards follow their
+like and lose least; those that copy text, whose sizes change from round to round; and those behind a drafter.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import cycle
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...planner.growth.tree import TokenTree
 from ...planner.policies import (
@@ -51,10 +53,14 @@ from ...runtime.setup import PLAIN, RoundSetup
 from .alone import Alone
 from .decoding import LOOKUP, Family, require_faultless, room_for
 
+Floats = NDArray[np.float64]
+Like = Literal["plain", "text", "drafted"]
+REFINEMENTS = 3
 IN_A_ROW = 3  # rounds of a kind that are timed in each of its turns
 TURNS = 2  # per policy that runs a drafter
-TEXT_TURNS = 3  # of the others: their drafts cost little, and they differ by less
-BLIND_TURNS, BLIND_TEXT_TURNS = 3, 7  # where the whole round is told alone: forwards differ from call to call
+TEXT_TURNS = 3  # per one that drafts from the text: its drafts cost little, and it differs from others by less
+PLAIN_TURNS = 7  # of plain decoding, which all speed-ups are over
+BLIND_TURNS, BLIND_TEXT_TURNS = 3, 7  # where only whole rounds are told: forwards differ from call to call
 SETTLING = 2  # rounds of a kind before timed ones, at least, where one behind them may have run ahead of the host
 MOST_BEHIND = 16  # tokens; a drafter that is further behind catches up in an untimed round first
 ALWAYS = -1.0  # a least gain that every layer reaches
@@ -73,7 +79,7 @@ def probes(drafter: str | None) -> list[RoundSetup]:
         (LookupPolicy(length=2, max_ngram=2), LOOKUP),
         (LookupPolicy(length=8, max_ngram=2), LOOKUP),
         (SuffixPolicy(length=2, factor=8), LOOKUP),
-        (SuffixPolicy(length=8, factor=8), LOOKUP),
+        (SuffixPolicy(length=32, factor=8), LOOKUP),
         (SuffixTreePolicy(nodes=6, factor=8, least_chance=0.0), LOOKUP),
         (SuffixTreePolicy(nodes=24, factor=24, least_chance=0.0), LOOKUP),
         (CachebackPolicy(nodes=6), LOOKUP),
@@ -122,18 +128,21 @@ def measure_overhead(
     alone, running = Alone(family, drafter, batch, room), _Running(family, unending, drafter, batch, room)
     found = [_Probe(setup, batch) for setup in setups]
     order, is_told = random.Random(seed), tells_verification(family)
-    least, verified = 1 if is_told else SETTLING, list[tuple[float, float]]()
+    least = 1 if is_told else SETTLING
+    verified: dict[Like, list[tuple[float, float]]] = {"plain": [], "text": [], "drafted": []}
     for probe in found:
         running.step(probe.setup)
-    for turn in range(TEXT_TURNS if is_told else BLIND_TEXT_TURNS):
+    for turn in range(PLAIN_TURNS):
         for group in _groups([probe for probe in found if turn < probe.turns(is_told)], order):
             timed = [(probe, taken) for probe in group for taken in running.settled_steps(probe.setup, least)]
             forwards = alone.forwards([done for _, (done, _) in timed])
             for (probe, (done, round_ms)), own in zip(timed, forwards, strict=True):
-                verified.append((done.verify_ms, own.verify_ms))
-                probe.keep(done, round_ms - own.draft_ms - (done.verify_ms if is_told else own.verify_ms))
-    added_ms = lost_ms(verified) if is_told else 0.0
-    return [sample for probe in found for sample in probe.samples(added_ms)]
+                verified[probe.like].append((done.verify_ms, own.verify_ms))
+                taken_off_ms = own.draft_ms + (done.verify_ms if is_told else own.verify_ms)
+                probe.keep(done, round_ms - taken_off_ms, own.verify_ms)
+    told = {like: times for like, times in verified.items() if is_told and times}
+    lost = {like: loss_of(times, grows=like == "text") for like, times in told.items()}
+    return [sample for probe in found for sample in probe.samples(lost.get(probe.like, NOTHING_LOST))]
 
 
 def tells_verification(family: Family) -> bool:
@@ -141,19 +150,53 @@ def tells_verification(family: Family) -> bool:
     return family.target.device.type == "cpu"
 
 
-def lost_ms(verified: Sequence[tuple[float, float]]) -> float:
-    """Return by how many milliseconds a target's forward takes longer in a round than alone.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """By how much a target's forward takes longer in a round than alone.
 
-    It is what all rounds together tell of one number that is the same for all: forwards scatter by a share of what
-    they take, so short ones tell more of it. The outermost of the shares are pulled in.
+    Attributes:
+        base_ms: milliseconds, whatever it takes.
+        share: of what it takes.
+    """
+
+    base_ms: float
+    share: float = 0.0
+
+    def of(self, alone_ms: float) -> float:
+        """Return the milliseconds that a forward loses which takes so many alone."""
+        return self.base_ms + self.share * alone_ms
+
+
+NOTHING_LOST = Loss(base_ms=0.0)
+
+
+def loss_of(verified: Sequence[tuple[float, float]], *, grows: bool) -> Loss:
+    """Return what all rounds of some kinds together tell of their loss.
+
+    Forwards scatter by a share of what they take, so short ones tell more. What is left of a round beside a first
+    answer is pulled in where it is among the outermost, and the answer given again.
 
     Args:
         verified: of each round, milliseconds of its target's forward in it and alone.
+        grows: whether part of the loss is a share of the forward.
     """
     inside, alone = np.array(verified).T
+    columns = np.stack([1.0 / alone, np.ones(len(alone))], axis=1)[:, : 2 if grows else 1]
     shares = inside / alone - 1.0
-    shares = np.clip(shares, *np.quantile(shares, [OUTERMOST, 1.0 - OUTERMOST]))
-    return float((shares / alone).sum() / (alone**-2.0).sum())
+    found = np.zeros(columns.shape[1])
+    found[0] = float(np.median(inside - alone))
+    for _ in range(REFINEMENTS):
+        left = shares - columns @ found
+        pulled_in = columns @ found + np.clip(left, *np.quantile(left, [OUTERMOST, 1.0 - OUTERMOST]))
+        found = _non_negative(columns, pulled_in) if grows else np.linalg.lstsq(columns, pulled_in, rcond=None)[0]
+    return Loss(base_ms=float(found[0]), share=float(found[1]) if grows else 0.0)
+
+
+def _non_negative(columns: Floats, values: Floats) -> Floats:
+    from scipy.optimize import nnls
+
+    found: Floats = nnls(columns, values)[0]
+    return found
 
 
 def _is_run(policy: TreePolicy, family: Family, drafter: str | None) -> bool:
@@ -241,11 +284,21 @@ class _Probe:
         self.setup = setup
         self._batch = batch
         self._host_ms: list[float] = []
+        self._alone_ms: list[float] = []  # of the target's forwards
         self._rounds: list[Round] = []
+
+    @property
+    def like(self) -> Like:
+        """Which rounds its forwards of the target are like."""
+        if isinstance(self.setup.policy, PlainPolicy):
+            return "plain"
+        return "text" if isinstance(self.setup.policy, TextPolicy) else "drafted"
 
     def turns(self, is_told: bool) -> int:
         """Return how often its rounds are timed, where they tell what the target's forward took or do not."""
-        if isinstance(self.setup.policy, PlainPolicy | TextPolicy):
+        if self.like == "plain":
+            return PLAIN_TURNS
+        if self.like == "text":
             return TEXT_TURNS if is_told else BLIND_TEXT_TURNS
         return TURNS if is_told else BLIND_TURNS
 
@@ -254,30 +307,31 @@ class _Probe:
         """Most tokens per sequence one verify feeds."""
         return self.setup.policy.max_verify_tokens
 
-    def keep(self, done: Round, host_ms: float) -> None:
-        """Note one round and what it took beyond its forwards."""
+    def keep(self, done: Round, host_ms: float, alone_ms: float) -> None:
+        """Note one round, what it took beyond its forwards, and what the target's takes alone."""
         self._rounds.append(done)
         self._host_ms.append(host_ms)
+        self._alone_ms.append(alone_ms)
 
-    def samples(self, added_ms: float) -> list[OverheadSample]:
-        """Return the host time of the rounds, to each of which as much is added, and their mean shape.
+    def samples(self, loss: Loss) -> list[OverheadSample]:
+        """Return the host time of the rounds, with what each one's verification has lost, and their mean shape.
 
         A hybrid's rounds in which its drafter ran are one sample, those in which the text drafted alone another: where
         few ran it, their mean shape would have no drafter, and nothing would tell what it costs.
         """
         if not isinstance(self.setup.policy, HybridPolicy):
-            return [self._sample(range(len(self._rounds)), added_ms)]
+            return [self._sample(range(len(self._rounds)), loss)]
         asked = [i for i, done in enumerate(self._rounds) if done.widths]
         copied = [i for i, done in enumerate(self._rounds) if not done.widths]
-        return [self._sample(which, added_ms) for which in (copied, asked) if which]
+        return [self._sample(which, loss) for which in (copied, asked) if which]
 
-    def _sample(self, which: Sequence[int], added_ms: float) -> OverheadSample:
+    def _sample(self, which: Sequence[int], loss: Loss) -> OverheadSample:
         return OverheadSample(
             kind=self.setup.policy.kind,
             batch=self._batch,
             draft_forwards=round(statistics.mean(len(self._rounds[i].widths) for i in which)),
             nodes=round(statistics.mean(self._rounds[i].verify_tokens for i in which)),
-            host_ms=tuple(self._host_ms[i] + added_ms for i in which),
+            host_ms=tuple(self._host_ms[i] + loss.of(self._alone_ms[i]) for i in which),
         )
 
 

@@ -46,7 +46,7 @@ def record_prompts(
     """Return a drafter's recording along the target's texts.
 
     Args:
-        drafter: in float32 for a trace that replays exactly.
+        drafter: in the number format it will draft in; traces in float32 and float64 replay exactly.
         texts: requests and the target's own continuations of them, at least 2 tokens each.
         recipe: what is recorded.
         positions: per text, where trees are recorded; at the other positions only the root's children. All where None.

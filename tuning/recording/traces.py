@@ -75,7 +75,7 @@ def record_workloads(
     Args:
         workloads: from `workloads_of`.
         identities: of the models.
-        family: the models, in the number format traces are exact in.
+        family: the models, in the number format they will decode in.
         recipe: which trees are recorded.
         parts: receives what is finished, and gives back what a stopped run finished.
         progress: told each step.

@@ -1,0 +1,137 @@
+"""One emulated device of `edge.py`: a real drafter slowed down to a device's pace, behind a way of a given length.
+
+Reads one JSON line, decodes prompts over and over until another line comes, and writes what it did.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections import deque
+
+import torch
+from torch import Tensor
+
+from spectune.demo.prompts import calibration_prompts
+from spectune.demo.story import family_folder, family_models
+from spectune.planner.edge.setting import DeviceDrafting
+from spectune.profiler.records.wire import from_json
+from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.edge.device import EdgeRun, Patience, RemoteTarget
+from spectune.runtime.edge.link import TcpLink
+from spectune.runtime.edge.messages import FromDevice, FromServer, Hello
+from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.models.loading import load_model
+
+from sweep import PROFILE_PROMPTS, requests  # isort: skip
+
+SLACK_MS = 0.4  # a sleep may end late: the last of a forward's time is waited for awake
+
+
+class Paced:
+    """A drafter whose forwards take a device's time."""
+
+    def __init__(self, model: CausalModel, draft_ms: float) -> None:
+        """Slow a model down."""
+        self.dtype, self.device, self.attention, self.regime = model.dtype, model.device, model.attention, model.regime
+        self.gallery = model.gallery
+        self.vocabulary, self.longest_context = model.vocabulary, model.longest_context
+        self._model, self._draft_s = model, draft_ms / 1000.0
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        """Return the model's own cache."""
+        return self._model.new_cache(slots, capacity)
+
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Forward, and come back when a device would; prompts are read at once."""
+        until = time.perf_counter() + self._draft_s
+        logits = self._model.forward(step, cache)
+        if step.tokens.shape[1] <= 2:
+            time.sleep(max(until - time.perf_counter() - SLACK_MS / 1000.0, 0.0))
+            while time.perf_counter() < until:
+                pass
+        return logits
+
+
+class Far:
+    """A link whose answers come later: all of the way lies on the way back, which a device cannot tell."""
+
+    def __init__(self, link: TcpLink, rtt_ms: float) -> None:
+        """Lengthen the way of a link."""
+        self._link, self._rtt_s = link, rtt_ms / 1000.0
+        self._coming: deque[tuple[float, FromServer]] = deque()
+        self._came = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+
+    def send(self, message: FromDevice) -> None:
+        """Send."""
+        self._link.send(message)
+        if not self._reader.is_alive():
+            self._reader.start()
+
+    def renew(self) -> None:
+        """There is but one way."""
+
+    def receive(self, timeout_s: float) -> FromServer | None:
+        """Return the next message that has come all the way."""
+        until = time.perf_counter() + timeout_s
+        with self._came:
+            while True:
+                now = time.perf_counter()
+                due = self._coming[0][0] if self._coming else float("inf")
+                if due <= now:
+                    return self._coming.popleft()[1]
+                if now >= until:
+                    return None
+                self._came.wait(min(due, until) - now)
+
+    def _read(self) -> None:
+        while True:
+            message = self._link.receive(1.0)
+            if message is not None:
+                with self._came:
+                    self._coming.append((time.perf_counter() + self._rtt_s, message))
+                    self._came.notify()
+
+
+def main() -> None:
+    """Decode until told to stop."""
+    told = json.loads(sys.stdin.readline())
+    os.sched_setaffinity(0, {told["core"]})
+    torch.set_num_threads(1)
+    models = family_models(family_folder())
+    drafter = Paced(load_model(str(models.drafters["small"]), dtype=told["dtype"], device="cpu"), told["draft_ms"])
+    hello = Hello(drafter="small", draft_ms=told["draft_ms"])
+    link = Far(TcpLink("127.0.0.1", told["port"], greeting=lambda: hello), told["rtt_ms"])
+    drafting = from_json(DeviceDrafting, json.dumps(told["drafting"]))
+    remote = RemoteTarget(drafter, link, drafting, most_drafted=told["most_drafted"], patience=Patience(timeout_s=60.0))
+    is_over = threading.Event()
+
+    def listen() -> None:
+        sys.stdin.readline()
+        is_over.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    asked = requests(calibration_prompts()[:PROFILE_PROMPTS], 0.0, seed=0)
+    print("ready", flush=True)
+    seen: list[tuple[float, int, float]] = []  # when, tokens, seconds of the round that brought them
+    place, asked_again = told["first"], 0
+    while not is_over.is_set():
+        run, last = EdgeRun(), None
+        for new in remote.stream(asked[place % len(asked)], run):
+            now = time.perf_counter()
+            if last is not None:  # the first token is the prompt's
+                seen.append((now, len(new), now - last))
+            last = now
+            if is_over.is_set():
+                break
+        asked_again += run.asked_again
+        place += 1
+    print(json.dumps({"seen": seen, "asked_again": asked_again}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

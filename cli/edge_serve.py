@@ -1,0 +1,124 @@
+"""`spectune edge serve`: a target that verifies what devices draft."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import RequestError
+from . import options
+from .report import facts_of, print_json, tell
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from ..runtime.edge.verifier import EdgeVerifier
+    from ..runtime.models.forward import CausalModel
+
+PORT = 8322
+TOKEN = "SPECTUNE_EDGE_TOKEN"
+
+
+@click.command()
+@options.target
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0 is any that is free.")
+@click.option("--slots", default=8, show_default=True, type=click.IntRange(1), help="Texts at once.")
+@click.option("--capacity", default=1024, show_default=True, type=click.IntRange(2), help="Tokens of a text.")
+@click.option("--most-drafted", default=16, show_default=True, type=click.IntRange(1, 256), help="Tokens of a draft.")
+@click.option("--gather", default=1, show_default=True, type=click.IntRange(1), help="Drafts to wait for.")
+@click.option("--wait-ms", default=0.0, show_default=True, type=click.FloatRange(0.0), help="At most so long.")
+@click.option("--devices", type=click.IntRange(1), help="Expected at once; as many as slots unless given.")
+@options.device
+@options.dtype
+@options.workload
+@click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0.0), help="Of the profile.")
+@options.store
+@click.pass_obj
+def serve(
+    settings: Settings,
+    /,
+    target: Path,
+    host: str,
+    port: int,
+    slots: int,
+    capacity: int,
+    most_drafted: int,
+    gather: int,
+    wait_ms: float,
+    devices: int | None,
+    device: str,
+    dtype: str,
+    workload: str,
+    temperature: float,
+    store: str | None,
+) -> None:
+    """Verify what devices draft.
+
+    Every device is told how to draft, by how fast it is and how far away: planned from the store's profile of the
+    target where there is one. Devices must know the token in SPECTUNE_EDGE_TOKEN, if that is set. The connection is
+    not encrypted: across networks let a proxy or a tunnel do that. Ends with Ctrl-C, and prints what was done.
+
+    \b
+        spectune edge serve --target path/to/target
+        spectune edge serve --target path/to/target --host 0.0.0.0 --slots 32 --gather 8 --wait-ms 5
+    """
+    import asyncio
+
+    from ..db.store import open_store
+    from ..planner.edge.setting import BatchRule
+    from ..profiler.device import detect
+    from ..profiler.identity import identify
+    from ..runtime.edge.desk import Desk
+    from ..runtime.edge.server import EdgeServer
+    from ..runtime.ends import end_tokens
+    from ..runtime.models.loading import load_model, load_tokenizer
+    from ..tuning.edge import EdgeRequest, adviser_from_store
+    from ..tuning.family import torch_device
+    from .existing import as_it_is
+
+    here, rule = detect(device), BatchRule(size=gather, wait_ms=wait_ms)
+    request = EdgeRequest(target=target, device=device, dtype=dtype, workload=workload, temperature=temperature)
+    with open_store(as_it_is(store)) as opened:
+        adviser = adviser_from_store(request, opened, devices=devices or slots, rule=rule, most_drafted=most_drafted)
+    if adviser.why_not:
+        tell(settings, f"devices are told to draft as is usual: {adviser.why_not}")
+    model = load_model(str(target), dtype=here.dtype_for(dtype), device=torch_device(here))
+    verifier = _verifier(settings, model, slots=slots, capacity=capacity, most_drafted=most_drafted)
+    ends = end_tokens(target, load_tokenizer(str(target)))
+    secret, tokenizer = os.environ.get(TOKEN, ""), identify(target).tokenizer_hash
+    desk = Desk(verifier, rule, adviser, token=secret, tokenizer=tokenizer, stop=tuple(sorted(ends)))
+    server = EdgeServer(desk, host=host, port=port, listening=lambda at: tell(settings, f"listening on {host}:{at}"))
+    try:
+        asyncio.run(server.serve())
+    except OSError as error:
+        raise RequestError(f"cannot listen on {host}:{port} ({error}); take another --host or --port") from error
+    except KeyboardInterrupt:
+        pass
+    print_json(facts_of(desk.counters))
+
+
+def _verifier(settings: Settings, model: CausalModel, *, slots: int, capacity: int, most_drafted: int) -> EdgeVerifier:
+    """Return what holds so many texts.
+
+    Raises:
+        RequestError: they do not fit.
+    """
+    from ..runtime.edge.verifier import EdgeVerifier
+
+    room = min(capacity, model.longest_context - most_drafted - 1)
+    if room < 2:
+        raise RequestError(
+            f"the target has {model.longest_context} positions, no more than a draft; lower --most-drafted"
+        )
+    if room < capacity:
+        tell(settings, f"texts have room for {room} tokens, since the target has {model.longest_context} positions")
+    try:
+        return EdgeVerifier(model, slots=slots, capacity=room, most_drafted=most_drafted)
+    except (MemoryError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise RequestError(
+            f"{slots} texts of {room} tokens do not fit into memory ({reason}); lower --slots or --capacity"
+        ) from error

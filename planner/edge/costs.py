@@ -1,0 +1,85 @@
+"""What the server's forwards cost, by how many drafts they verify and how long these are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import PlanError
+from ...profiler.records.overhead import PLAIN
+from ..inputs import PlanInputs
+from ..pricing.cost import Cell, cell_costs
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ServerCosts:
+    """Milliseconds of one round of the server.
+
+    Attributes:
+        ms: (rows + 1, tokens + 1), by drafts verified together and tokens of the longest, its root included; the host's
+            work is in it. Row 0 and column 0 are 0.
+    """
+
+    ms: Floats
+
+    @property
+    def most_rows(self) -> int:
+        """Most drafts at once that were priced."""
+        return len(self.ms) - 1
+
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens of a draft, its root included, that were priced."""
+        return int(self.ms.shape[1]) - 1
+
+
+def server_costs(inputs: PlanInputs, *, most_rows: int, context: int) -> ServerCosts:
+    """Return what rounds cost that verify 1 .. most_rows drafts at a context.
+
+    Between measured batches it is a straight line of their costs, and below the smallest that one's: such a forward
+    can run with rows that nobody asked for.
+
+    Args:
+        inputs: of the server: its surface of the target, and its host times. It drafts nothing: its rounds have what
+            plain rounds take, and what each token of a draft does.
+        most_rows: drafts.
+        context: tokens before them.
+
+    Raises:
+        PlanError: no measured batch holds so many drafts.
+    """
+    measured = inputs.verify.batches
+    if measured[-1] < most_rows:
+        raise PlanError(
+            f"forwards of {most_rows} sequences were not measured, at most {measured[-1]}; profile larger batches with "
+            "--batch"
+        )
+    rows = {
+        batch: _row(inputs, batch, context)
+        for batch in measured
+        if batch <= most_rows or batch == _above(measured, most_rows)
+    }
+    most = min(map(len, rows.values()))
+    known = sorted(rows)
+    table = np.array([rows[batch][:most] for batch in known])
+    counts = np.arange(1, most_rows + 1)
+    found = np.stack([np.interp(counts, known, table[:, tokens]) for tokens in range(most)], axis=1)
+    return ServerCosts(ms=np.vstack([np.zeros((1, most)), found]))
+
+
+def _above(measured: tuple[int, ...], rows: int) -> int:
+    return next(batch for batch in measured if batch >= rows)
+
+
+def _row(inputs: PlanInputs, batch: int, context: int) -> Floats:
+    """Return (tokens + 1,) milliseconds of rounds of one measured batch."""
+    costs = cell_costs(Cell(batch=batch, context=context), inputs.verify, {}, inputs.overhead)
+    verify = costs.verify.row(float(context))
+    round_ms, _, node_ms = costs.host_of(PLAIN)
+    whole: Floats = verify + round_ms + node_ms * np.arange(len(verify))
+    whole[0] = 0.0
+    return whole

@@ -1,0 +1,61 @@
+"""The rounds of a device along the recorded texts: what it drafts, what of it stands, and whether it guessed on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import PlanError
+from ..growth.draft import Bools, Ints
+from ..policies import ConfidentChainPolicy
+from ..replay.acceptance import results_of
+from ..replay.recorded import Recording
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EdgeRounds:
+    """All rounds of one way of drafting along all texts, one text behind the other.
+
+    Attributes:
+        drafted: (rounds,), tokens of the chain that is sent.
+        kept: (rounds,), tokens that the text grows by: those accepted and one of the target's own.
+        goes_on: (rounds,), whether all of the chain is accepted and the drafter's next guess is the token behind it, so
+            that what was drafted ahead is the beginning of the next chain.
+        starts: (texts,), the first round of each.
+        censored: share of the rounds whose chain goes on behind what was recorded.
+    """
+
+    drafted: Ints
+    kept: Ints
+    goes_on: Bools
+    starts: Ints
+    censored: float = 0.0
+
+
+def edge_rounds(chain: ConfidentChainPolicy, recording: Recording) -> EdgeRounds:
+    """Return the rounds of a chain, as a device runs them.
+
+    Raises:
+        PlanError: what the drafter says depends on more than the text, as heads' drafts do: no device can run it.
+    """
+    if not recording.is_prefix_exact:
+        raise PlanError("the drafter reads what the target computes, which a device has not; take a drafter model")
+    results, rows = results_of(chain, recording), recording.rows
+    found, starts = list[int](), list[int]()
+    for row in rows.starts.tolist():
+        starts.append(len(found))
+        while rows.left[row]:
+            found.append(row)
+            row += min(int(results.accepted[row]) + 1, int(rows.left[row]))
+    at = np.array(found, dtype=np.int64)
+    sent = np.minimum(results.sizes[at], rows.left[at]) - 1  # the target adds the last token of a text by itself
+    kept = np.minimum(results.accepted[at] + 1, rows.left[at])
+    is_whole = (sent > 0) & (kept == sent + 1)
+    return EdgeRounds(
+        drafted=sent,
+        kept=kept,
+        goes_on=is_whole & (recording.next_rank[at + sent] == 0),
+        starts=np.array(starts, dtype=np.int64),
+        censored=float(results.censored[at].mean()),
+    )

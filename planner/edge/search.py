@@ -1,0 +1,162 @@
+"""The best way to draft at the edge, beside what the server does alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ..policies import ConfidentChainPolicy
+from ..replay.recorded import Recording
+from ..search.contest import MOST_CENSORED
+from .costs import ServerCosts
+from .forecast import EdgeForecast, forecast
+from .rounds import EdgeRounds, edge_rounds
+from .setting import BatchRule, DeviceDrafting, EdgeDevice
+
+LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
+CONFIDENCES = (0.0, 0.2, 0.4, 0.6, 0.8)
+AHEADS = (0, 2, 4, 8, 16)
+WAITS = (0.0, 0.25, 0.5, 1.0)  # of a forward that verifies one draft
+DEFAULT = DeviceDrafting()  # what a third party's tuning of SLED found: chains of 4 while surer than 0.6, 8 ahead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeChoice:
+    """A way of drafting at the edge and what it promises."""
+
+    draftings: tuple[DeviceDrafting, ...]  # of each device
+    rule: BatchRule
+    forecast: EdgeForecast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgePlan:
+    """What to do with some devices.
+
+    Attributes:
+        best: the fastest way that drafts at the edge.
+        usual: published settings, for comparison.
+        server_tokens_per_s: of each device, where the server decodes plainly for all of them and streams.
+        saves: how much less of the server's time a token takes than there; above 1 the server can serve more devices.
+    """
+
+    best: EdgeChoice
+    usual: EdgeChoice
+    server_tokens_per_s: float
+    saves: float
+
+    @property
+    def drafts_at_the_edge(self) -> bool:
+        """Whether that is faster than decoding on the server alone."""
+        return self.best.forecast.slowest_tokens_per_s > self.server_tokens_per_s
+
+
+class EdgeSearch:
+    """Forecasts of one recording and one server; rounds that were walked once are kept."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        costs: ServerCosts,
+        *,
+        rule: BatchRule | None = None,
+        most_drafted: int | None = None,
+    ) -> None:
+        """Take what is fixed.
+
+        Args:
+            recording: what the drafter said along the target's texts.
+            costs: of the server's rounds.
+            rule: when the server verifies, where that is settled; else it is searched for.
+            most_drafted: tokens of a draft that it takes; as many as were priced where None.
+        """
+        self.recording, self.costs, self._rule = recording, costs, rule
+        self._most = min(most_drafted or costs.most_tokens, costs.most_tokens - 1)
+        self._rounds: dict[ConfidentChainPolicy, EdgeRounds] = {}
+
+    def plan(self, devices: Sequence[EdgeDevice]) -> EdgePlan:
+        """Return what to do with the devices, each of which drafts in its own way.
+
+        A chain is chosen for every device by its own speed where the others draft as before, then the rule of the
+        server by the sum of all, in turns, until neither changes anything.
+
+        Raises:
+            PlanError: the forwards of so many devices were not priced.
+        """
+        rules = list(self._rules(len(devices)))
+        now = self._played(devices, (self._shortened(DEFAULT),) * len(devices), rules[0])
+        usual = now
+        for _ in range(4):
+            before = now
+            for kind in dict.fromkeys(devices):  # alike devices draft alike
+                now = self._best(devices, now, self._ways(devices, now, kind), _slowest_of(devices, kind))
+            if len(rules) > 1:
+                now = self._best(devices, now, ((now.draftings, rule) for rule in rules), _total)
+            if (now.draftings, now.rule) == (before.draftings, before.rule):
+                break
+        plain_ms = float(self.costs.ms[len(devices), 1])
+        spent = now.forecast.busy / now.forecast.total_tokens_per_s
+        return EdgePlan(
+            best=now,
+            usual=usual,
+            server_tokens_per_s=1000.0 / plain_ms,
+            saves=plain_ms / 1000.0 / len(devices) / spent,
+        )
+
+    def _ways(
+        self, devices: Sequence[EdgeDevice], now: EdgeChoice, kind: EdgeDevice
+    ) -> Iterable[tuple[tuple[DeviceDrafting, ...], BatchRule]]:
+        for length in (each for each in LENGTHS if each <= self._most):
+            for confidence in CONFIDENCES if length > 1 else CONFIDENCES[:1]:
+                chain = ConfidentChainPolicy(length=length, confidence=confidence)
+                if self._rounds_of(chain).censored > MOST_CENSORED:
+                    continue
+                for ahead in AHEADS:
+                    way = DeviceDrafting(chain=chain, ahead=ahead)
+                    own = zip(devices, now.draftings, strict=True)
+                    yield tuple(way if device == kind else old for device, old in own), now.rule
+
+    def _rules(self, devices: int) -> Iterable[BatchRule]:
+        """Yield the rule there is; else rules that differ, the one that waits for nobody first."""
+        yield self._rule or BatchRule()
+        if self._rule is not None:
+            return
+        one_ms = float(self.costs.ms[1, 1])
+        sizes = [size for size in (2, 4, 8, 16, 32, 64) if size < devices] + ([devices] if devices > 1 else [])
+        for size in sizes:
+            for share in WAITS[1:]:
+                yield BatchRule(size=size, wait_ms=share * one_ms)
+
+    def _best(
+        self,
+        devices: Sequence[EdgeDevice],
+        now: EdgeChoice,
+        ways: Iterable[tuple[tuple[DeviceDrafting, ...], BatchRule]],
+        worth: Callable[[EdgeForecast], float],
+    ) -> EdgeChoice:
+        return max((now, *(self._played(devices, *way) for way in ways)), key=lambda choice: worth(choice.forecast))
+
+    def _played(
+        self, devices: Sequence[EdgeDevice], draftings: tuple[DeviceDrafting, ...], rule: BatchRule
+    ) -> EdgeChoice:
+        rounds = [self._rounds_of(drafting.chain) for drafting in draftings]
+        found = forecast(devices, draftings, rounds, rule, self.costs)
+        return EdgeChoice(draftings=draftings, rule=rule, forecast=found)
+
+    def _rounds_of(self, chain: ConfidentChainPolicy) -> EdgeRounds:
+        if chain not in self._rounds:
+            self._rounds[chain] = edge_rounds(chain, self.recording)
+        return self._rounds[chain]
+
+    def _shortened(self, drafting: DeviceDrafting) -> DeviceDrafting:
+        most = min(drafting.chain.length, self._most)
+        return replace(drafting, chain=replace(drafting.chain, length=most))
+
+
+def _total(found: EdgeForecast) -> float:
+    return found.total_tokens_per_s
+
+
+def _slowest_of(devices: Sequence[EdgeDevice], kind: EdgeDevice) -> Callable[[EdgeForecast], float]:
+    own = [place for place, device in enumerate(devices) if device == kind]
+    return lambda found: min(found.tokens_per_s[place] for place in own)

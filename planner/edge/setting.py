@@ -1,0 +1,104 @@
+"""What is chosen in edge drafting: how a device drafts, and when the server verifies."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from ...errors import PlanError
+from ..policies import ConfidentChainPolicy
+from ..policies.chain import require_at_least
+
+LEAST_MS, MOST_MS = 0.001, 100_000.0  # of a device's times
+STEPS = 12  # times that differ by less than e^(1/24) share one
+ROUNDING_MS = 1e-6  # of the difference of two times
+MOST_AHEAD = 64  # tokens: whoever waits longer drafts for nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceDrafting:
+    """How one device drafts: a chain, sent when the drafter doubts or it is long enough, and on while it waits.
+
+    Attributes:
+        chain: the length and the confidence of what is sent at once. With confidence 0 it is always as long as may be.
+        ahead: most tokens drafted behind it until the answer comes; they are the beginning of the next chain where all
+            of this one is accepted and the first of them is the token that the target adds.
+
+    Source: Li et al. 2025, arXiv:2506.09397 (SLED), the speculation controller and asynchronous drafting.
+    """
+
+    chain: ConfidentChainPolicy = field(default_factory=lambda: ConfidentChainPolicy(length=4, confidence=0.6))
+    ahead: int = 8
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ahead <= MOST_AHEAD:
+            raise PlanError(f"a device drafts 0..{MOST_AHEAD} tokens ahead, got {self.ahead}; draft fewer")
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+        return f"{self.chain.label}, {self.ahead} ahead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRule:
+    """When the server verifies: once so many drafts wait, or the oldest has waited so long.
+
+    Source: Li et al. 2025, arXiv:2506.09397 (SLED), the batch planner.
+    """
+
+    size: int = 1
+    wait_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_at_least("the size of a batch", self.size, 1)
+        if not (math.isfinite(self.wait_ms) and self.wait_ms >= 0.0):
+            raise PlanError(
+                f"a draft waits for others some milliseconds, at least 0, got {self.wait_ms}; pass 0 for none"
+            )
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+        return "as they come" if self.size == 1 or not self.wait_ms else f"{self.size} or {self.wait_ms:.3g} ms"
+
+    def is_due(self, waiting: int, oldest_ms: float) -> bool:
+        """Whether drafts are verified now.
+
+        Args:
+            waiting: how many wait.
+            oldest_ms: how long the first of them has.
+        """
+        return waiting >= self.size or (waiting > 0 and oldest_ms >= self.wait_ms - ROUNDING_MS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeDevice:
+    """What is known of a device: one drafter forward over one new token, and the way to the server and back.
+
+    Attributes:
+        draft_ms: milliseconds a drafted token takes.
+        rtt_ms: milliseconds to the server and back, without what happens there.
+    """
+
+    draft_ms: float
+    rtt_ms: float
+
+    def __post_init__(self) -> None:
+        if not (LEAST_MS <= self.draft_ms <= MOST_MS and 0.0 <= self.rtt_ms <= MOST_MS):
+            raise PlanError(
+                f"a device drafts a token in {LEAST_MS:g} to {MOST_MS:g} ms and reaches the server in 0 to {MOST_MS:g} "
+                f"ms, got {self.draft_ms} and {self.rtt_ms}; measure them"
+            )
+
+    @property
+    def about(self) -> EdgeDevice:
+        """A device with nearly these times: those that agree within some percent share one."""
+        return EdgeDevice(draft_ms=_about(self.draft_ms), rtt_ms=_about(self.rtt_ms))
+
+
+def _about(ms: float) -> float:
+    """Return a time on a grid that grows by a twelfth."""
+    if ms < LEAST_MS:
+        return 0.0
+    return float(f"{min(math.exp(round(math.log(ms) * STEPS) / STEPS), MOST_MS):.4g}")

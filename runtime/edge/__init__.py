@@ -1,0 +1,1 @@
+"""Drafting on a device, verifying on a server: the messages between them, and both ends."""

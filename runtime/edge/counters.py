@@ -1,0 +1,26 @@
+"""What a server of drafts has done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """What a server has done since it began."""
+
+    sessions: int = 0
+    rounds: int = 0
+    drafts: int = 0  # verified
+    drafted: int = 0  # tokens of them
+    accepted: int = 0  # of these
+    emitted: int = 0  # tokens
+    waited_s: float = 0.0  # drafts, before they were verified
+    verify_s: float = 0.0
+    read_s: float = 0.0  # prompts
+    failed: int = 0  # drafts that could not be verified, for want of memory mostly
+
+    @property
+    def rows(self) -> float:
+        """Drafts verified together, on average."""
+        return self.drafts / self.rounds if self.rounds else 0.0

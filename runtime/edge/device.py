@@ -1,0 +1,291 @@
+"""A device that drafts for a target elsewhere: guesses, sends, guesses on while it waits, and takes the answer.
+
+The text is the target's own. Only where the server is silent for long, and the caller allows it, does the device's own
+drafter go on alone (fallback); its tokens are told apart, and the target takes up the text where they end.
+
+Source: Li et al. 2025, arXiv:2506.09397 (SLED): speculation controller, asynchronous drafting, timeout and fallback.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from ...errors import RequestError, ServerAwayError
+from ...planner.edge.setting import DeviceDrafting
+from ..models.forward import CausalModel
+from ..requests import Request
+from .guessing import Guesser
+from .link import Link
+from .messages import Answer, Close, Draft, FromDevice, FromServer, Refused, open_of
+
+MOST_SILENT = 8  # times that a device asks in vain, before it gives up or goes on alone
+PAUSE_S = 0.2  # before a server is asked again that has said that it cannot right now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a device waits.
+
+    Attributes:
+        timeout_s: for one answer, before it asks again, with what it has drafted meanwhile.
+        fallback: tokens that it says by itself when the server has been silent for long; 0: it gives up instead.
+    """
+
+    timeout_s: float = 2.0
+    fallback: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class EdgeRun:
+    """What became of one text, so far.
+
+    Attributes:
+        tokens: emitted.
+        own: places among them that the device's drafter said alone: the target has not seen them.
+        answers_ms: from sending a draft to its answer.
+        rounds, drafted, accepted, asked_again: answers that brought something, tokens sent, tokens borne out, timeouts.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    own: list[int] = field(default_factory=list)
+    answers_ms: list[float] = field(default_factory=list)
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    forwards: int = 0
+    asked_again: int = 0
+
+
+class RemoteTarget:
+    """One drafter and its way to a server; one text at a time."""
+
+    def __init__(
+        self,
+        drafter: CausalModel,
+        link: Link,
+        drafting: DeviceDrafting,
+        *,
+        most_drafted: int,
+        patience: Patience | None = None,
+    ) -> None:
+        """Take what `introduce` has agreed.
+
+        Args:
+            drafter: with the target's vocabulary.
+            link: to the server.
+            drafting: how it drafts.
+            most_drafted: tokens of a draft that the server takes.
+            patience: with the server.
+        """
+        self._drafter, self._link, self._drafting = drafter, link, drafting
+        self._most_drafted, self._patience = most_drafted, patience or Patience()
+
+    def stream(self, request: Request, run: EdgeRun | None = None) -> Generator[list[int], None, None]:
+        """Yield the tokens of a text as they become known.
+
+        Args:
+            request: without images.
+            run: is told what happens.
+
+        Raises:
+            RequestError: the server refuses the text.
+            ServerAwayError: it does not answer, and no fallback is allowed.
+            ModelError: the drafter's scores are not numbers.
+        """
+        run = run or EdgeRun()
+        most_ahead = self._most_drafted + self._drafting.ahead + 1
+        guesser = Guesser(self._drafter, request, most_ahead=most_ahead)
+        text = _Text(self._link, request, self._patience)
+        try:
+            yield from self._emitted(text.begin(guesser, run), run)
+            while not text.is_finished:
+                yield from self._emitted(self._round(text, guesser, run), run)
+        finally:
+            run.forwards = guesser.forwards
+            text.close()
+
+    def generate(self, request: Request) -> EdgeRun:
+        """Return a whole text."""
+        run = EdgeRun()
+        for _ in self.stream(request, run):
+            pass
+        return run
+
+    def _emitted(self, tokens: list[int], run: EdgeRun) -> Iterator[list[int]]:
+        run.tokens += tokens
+        if tokens:
+            yield tokens
+
+    def _round(self, text: _Text, guesser: Guesser, run: EdgeRun) -> list[int]:
+        """Draft, ask, draft on until the answer comes; return what is new."""
+        chain = self._chain(text, guesser)
+        for _ in range(MOST_SILENT):
+            text.ask(chain, run)
+            answer = self._drafting_on(text, guesser, len(chain))
+            if answer is not None:
+                return text.take(answer, chain, guesser, run)
+            run.asked_again += 1
+            chain = tuple(guesser.guesses[: self._room(text)])  # with what was drafted meanwhile
+        return text.go_on_alone(guesser, run)
+
+    def _room(self, text: _Text) -> int:
+        """Return how many tokens a draft may have: the target adds the last token of the text by itself."""
+        return max(min(self._most_drafted, text.left - 1), 0)
+
+    def _chain(self, text: _Text, guesser: Guesser) -> tuple[int, ...]:
+        chain, room = self._drafting.chain, self._room(text)
+        length = 0
+        while length < min(chain.length, room):
+            if length == len(guesser.guesses):
+                guesser.guess()
+            length += 1
+            if guesser.is_doubted(length - 1, chain.confidence):
+                break
+        return tuple(guesser.guesses[:length])
+
+    def _drafting_on(self, text: _Text, guesser: Guesser, sent: int) -> FromServer | None:
+        """Guess behind what was sent until the answer comes; None where it does not in time."""
+        until = time.monotonic() + self._patience.timeout_s
+        most = sent + self._drafting.ahead
+        while (answer := text.heard(0.0)) is None and len(guesser.guesses) < most and text.left > len(guesser.guesses):
+            guesser.guess()
+        return answer if answer is not None else text.heard(max(until - time.monotonic(), 0.0))
+
+
+class _Text:
+    """One text as the device knows it, and its session with the server."""
+
+    def __init__(self, link: Link, request: Request, patience: Patience) -> None:
+        self._link, self._request, self._patience = link, request, patience
+        self._session = secrets.token_hex(8)
+        self._tokens = list(request.prompt)
+        self._left_behind: list[str] = []  # sessions of this text that nobody needs any more
+        self._asked_s = self._answered_s = time.monotonic()
+        self._is_ended = False
+        self._reason = ""  # why the server could not do what it was asked last
+
+    @property
+    def left(self) -> int:
+        """Tokens that may still come."""
+        return self._request.max_new_tokens - (len(self._tokens) - len(self._request.prompt))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more comes."""
+        return self._is_ended or self.left <= 0
+
+    def begin(self, guesser: Guesser, run: EdgeRun) -> list[int]:
+        """Open the session; return the first token."""
+        asked = replace(self._request, prompt=tuple(self._tokens), max_new_tokens=self.left)
+        for _ in range(MOST_SILENT):
+            for session in self._left_behind:
+                self._say(Close(session=session))
+            self._say(open_of(self._session, asked))
+            answer = self.heard(self._patience.timeout_s)
+            if answer is not None:
+                return self.take(answer, None, guesser, run)
+            run.asked_again += 1
+        return self.go_on_alone(guesser, run)
+
+    def ask(self, chain: tuple[int, ...], run: EdgeRun) -> None:
+        """Ask to verify a chain behind all that is known."""
+        self._say(Draft(session=self._session, base=len(self._tokens), tokens=chain))
+        run.drafted += len(chain)
+        self._asked_s = time.monotonic()
+
+    def heard(self, timeout_s: float) -> FromServer | None:
+        """Return what the server says of this text, if it is news; None where it is silent, or asks for patience.
+
+        Raises:
+            RequestError: the server refuses the device.
+        """
+        until = time.monotonic() + timeout_s
+        while (message := self._link.receive(max(until - time.monotonic(), 0.0))) is not None:
+            if isinstance(message, Refused) and not message.session:
+                raise RequestError(f"the server refuses: {message.reason}")
+            if not isinstance(message, Answer | Refused) or message.session != self._session:
+                continue
+            if isinstance(message, Refused) and message.is_passing:
+                self._reason = message.reason
+                time.sleep(min(PAUSE_S, timeout_s))
+                return None
+            if isinstance(message, Refused) or self._is_news(message):
+                self._answered_s, self._reason = time.monotonic(), ""
+                return message
+        if timeout_s > 0.0:
+            self._link.renew()  # a connection may be dead without anybody's knowing
+        return None
+
+    def _is_news(self, answer: Answer) -> bool:
+        known = answer.base + len(answer.tokens)
+        return known > len(self._tokens) or (answer.is_finished and known == len(self._tokens))
+
+    def take(self, message: FromServer, chain: tuple[int, ...] | None, guesser: Guesser, run: EdgeRun) -> list[int]:
+        """Take an answer, to a chain or to what opened the session; return what is new.
+
+        Raises:
+            RequestError: the server refuses.
+        """
+        if isinstance(message, Refused):
+            if not message.is_unknown:
+                raise RequestError(f"the server refuses: {message.reason}")
+            self._rename()  # it has lost the text, which goes on as a new one
+            return self.begin(guesser, run)
+        assert isinstance(message, Answer)
+        new = guesser.learn(message.base, message.tokens)
+        if chain is not None:
+            run.answers_ms.append(1000.0 * (time.monotonic() - self._asked_s))
+            run.rounds += 1
+            run.accepted += sum(1 for _ in _alike(chain, new))
+        self._tokens += new
+        self._is_ended = message.is_finished
+        return new
+
+    def go_on_alone(self, guesser: Guesser, run: EdgeRun) -> list[int]:
+        """Say some tokens without the target, and let it take up the text behind them.
+
+        Raises:
+            RequestError: that is not allowed, and the server says that it cannot go on.
+            ServerAwayError: that is not allowed, and the server is silent.
+        """
+        count = min(self._patience.fallback, self.left)
+        if count == 0:
+            silent_s = time.monotonic() - self._answered_s
+            if self._reason:
+                raise RequestError(f"the server cannot go on since {silent_s:.3g} s: {self._reason}")
+            raise ServerAwayError(f"the server was silent for {silent_s:.3g} s; try again later, or allow a fallback")
+        while len(guesser.guesses) < count:
+            guesser.guess()
+        own = guesser.guesses[:count]
+        ends = [place for place, token in enumerate(own, 1) if token in self._request.stop]
+        own, self._is_ended = (own[: ends[0]], True) if ends else (own, False)
+        guesser.learn(len(self._tokens), own)
+        run.own.extend(range(len(run.tokens), len(run.tokens) + len(own)))
+        self._tokens += own
+        self._rename()  # the server must not go on with the text it has: it is asked anew
+        return own
+
+    def close(self) -> None:
+        """Tell the server that the text is not needed any more, if it can be told."""
+        for session in (*self._left_behind, self._session):
+            self._say(Close(session=session))
+
+    def _rename(self) -> None:
+        self._left_behind.append(self._session)
+        self._session = secrets.token_hex(8)
+
+    def _say(self, message: FromDevice) -> None:
+        """Send a message; one that cannot be sent is lost, like any that does not arrive."""
+        with suppress(ServerAwayError):
+            self._link.send(message)
+
+
+def _alike(chain: tuple[int, ...], new: list[int]) -> Iterator[int]:
+    for drafted, token in zip(chain, new, strict=False):
+        if drafted != token:
+            return
+        yield token

@@ -1,0 +1,98 @@
+"""The drafter of one device: guesses token after token behind one text, and goes back where the target disagrees."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Many
+
+import numpy as np
+
+from ...errors import ModelError
+from ...planner.growth.chain import is_sure
+from ..drafters.model import ModelDrafter
+from ..growth.draft import children_of
+from ..models.forward import CausalModel
+from ..requests import Request, Sequence
+from ..sampling import draft_scores
+from ..transfer import fetched_together
+
+
+class Guesser:
+    """Guesses what the target says next of one text, one forward a token.
+
+    What it is asked for is what any drafter model says behind the same text, with the target's own noise where tokens
+    are sampled.
+    """
+
+    def __init__(self, model: CausalModel, request: Request, *, most_ahead: int) -> None:
+        """Take a text.
+
+        Args:
+            model: the drafter.
+            request: whose prompt is read with the first guess.
+            most_ahead: guesses that stand behind the text at once.
+        """
+        self.forwards = 0
+        self._seen = Sequence(request, 0)  # the text, and the guesses behind it
+        self._known = len(request.prompt)  # tokens of the text itself
+        self._log_probs: list[float] = []  # of the guesses
+        self._read = 0  # tokens that the drafter has read
+        self._drafter = ModelDrafter(
+            model, slots=1, capacity=len(request.prompt) + request.max_new_tokens + most_ahead + 1
+        )
+
+    @property
+    def text(self) -> list[int]:
+        """What is known of the text, prompt included."""
+        return self._seen.tokens[: self._known]
+
+    @property
+    def guesses(self) -> list[int]:
+        """What is guessed behind it."""
+        return self._seen.tokens[self._known :]
+
+    def guess(self) -> None:
+        """Guess one token more.
+
+        Raises:
+            ModelError: the drafter's scores are not numbers.
+        """
+        self._read = len(self._seen.tokens)
+        scores = draft_scores(self._drafter.catch_up([self._seen]), [self._seen], None)
+        answer = children_of(scores, 1)
+        tokens, log_probs = fetched_together(answer.tokens, answer.log_probs)
+        log_prob = float(log_probs[0, 0, 0])
+        if math.isnan(log_prob):
+            raise ModelError("the drafter's logits are not numbers; check its weights and its dtype")
+        self._seen.tokens.append(int(tokens[0, 0, 0]))
+        self._log_probs.append(log_prob)
+        self.forwards += 1
+
+    def is_doubted(self, place: int, confidence: float) -> bool:
+        """Whether the guess at a place among the guesses has less than this probability."""
+        return not bool(is_sure(np.array([self._log_probs[place]], dtype=np.float32), confidence)[0])
+
+    def learn(self, base: int, tokens: Many[int]) -> list[int]:
+        """Take what stands behind the first `base` tokens of the text; return what is new of it.
+
+        Guesses that it bears out become text, and those behind them stay guesses where all of it was guessed.
+        """
+        known = base + len(tokens)
+        if base > self._known or known <= self._known:
+            return []
+        new, guesses = list(tokens[self._known - base :]), self.guesses
+        right = next((place for place, token in enumerate(new) if guesses[place : place + 1] != [token]), len(new))
+        if right == len(new):
+            del self._log_probs[:right]
+        else:
+            self._go_back([*self.text, *new], self._known + right)
+        self._known = known
+        return new
+
+    def _go_back(self, text: list[int], alike: int) -> None:
+        """Stand behind a text of which the drafter has read the first tokens rightly, or fewer."""
+        self._seen = Sequence(self._seen.request, 0)  # what it remembered of its tokens is no more true
+        self._seen.tokens = text
+        self._log_probs.clear()
+        self._read = min(self._read, alike)
+        self._drafter.rewind([self._read])

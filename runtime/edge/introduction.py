@@ -1,0 +1,74 @@
+"""How a device and a server come to know each other: how fast, how far away, and how to draft."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, replace
+
+from ...errors import RequestError, ServerAwayError
+from ...planner.edge.setting import EdgeDevice
+from ..models.forward import CausalModel
+from ..requests import Request
+from .guessing import Guesser
+from .link import Link
+from .messages import FromServer, Hello, Ping, Pong, Refused, Welcome
+
+PINGS = 5
+PROBED = 16  # tokens drafted to learn what one takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduced:
+    """What a device and a server know of each other."""
+
+    welcome: Welcome
+    device: EdgeDevice
+
+
+def draft_ms_of(drafter: CausalModel) -> float:
+    """Return the milliseconds that a drafted token takes here: the median of some."""
+    guesser = Guesser(drafter, Request(prompt=(0,) * PROBED, max_new_tokens=PROBED), most_ahead=PROBED)
+    times = []
+    for _ in range(PROBED):
+        start = time.perf_counter()
+        guesser.guess()
+        times.append(1000.0 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def introduce(link: Link, hello: Hello, *, timeout_s: float = 60.0) -> Introduced:
+    """Tell a server of a device, and be told how to draft.
+
+    Args:
+        link: to the server; it greets by itself, without asking how to draft.
+        hello: of the device; its way to the server is measured here.
+        timeout_s: for all answers; the first device of its kind waits for a search.
+
+    Raises:
+        RequestError: the server refuses the device.
+        ServerAwayError: it does not answer.
+    """
+    until = time.monotonic() + timeout_s
+    rtt_ms = min(_ping_ms(link, number, until) for number in range(PINGS))
+    link.send(replace(hello, rtt_ms=rtt_ms))
+    while not isinstance(message := _next(link, until), Welcome):
+        pass
+    return Introduced(welcome=message, device=EdgeDevice(draft_ms=hello.draft_ms, rtt_ms=rtt_ms))
+
+
+def _ping_ms(link: Link, number: int, until: float) -> float:
+    start = time.monotonic()
+    link.send(Ping(number=number))
+    while _next(link, until) != Pong(number=number):
+        pass
+    return 1000.0 * (time.monotonic() - start)
+
+
+def _next(link: Link, until: float) -> FromServer:
+    message = link.receive(max(until - time.monotonic(), 0.0))
+    if message is None:
+        raise ServerAwayError("the server has gone, or does not answer; is it one of spectune's? try again later")
+    if isinstance(message, Refused) and not message.session:
+        raise RequestError(f"the server refuses: {message.reason}")
+    return message

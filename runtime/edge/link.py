@@ -1,0 +1,128 @@
+"""A device's way to the server: messages out, messages in, over a connection that may break."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from ...errors import RequestError, ServerAwayError
+from .messages import MOST_BYTES, FromDevice, FromServer, from_server, to_line
+
+CONNECT_S = 5.0
+PIECE = 65536
+
+
+class Link(Protocol):
+    """Carries messages; any of them may be lost, come twice, or come late."""
+
+    def send(self, message: FromDevice) -> None:
+        """Send a message on its way."""
+
+    def receive(self, timeout_s: float) -> FromServer | None:
+        """Return the next message, None where none comes in time; with 0 only what is there already."""
+
+    def renew(self) -> None:
+        """Take another way from the next message on, where there is one: nothing has come for long."""
+
+
+class TcpLink:
+    """A connection to a server; a broken one is made anew when something is sent."""
+
+    def __init__(
+        self, host: str, port: int, greeting: Callable[[], FromDevice] | None = None, *, connect_s: float = CONNECT_S
+    ) -> None:
+        """Connect to nobody yet.
+
+        Args:
+            host: of the server.
+            port: of the server.
+            greeting: says what goes first over every new connection.
+            connect_s: how long connecting, and sending, may take.
+        """
+        self._address, self._greeting, self._connect_s = (host, port), greeting, connect_s
+        self._socket: socket.socket | None = None
+        self._ready = selectors.DefaultSelector()
+        self._buffer = b""
+
+    def send(self, message: FromDevice) -> None:
+        """Send a message; where the connection is broken, once more over a new one, and then it may be lost.
+
+        Raises:
+            RequestError: it is too long.
+            ServerAwayError: no server answers there.
+        """
+        line = to_line(message)
+        for _ in range(2):
+            try:
+                self._connected().sendall(line)
+                return
+            except OSError:
+                self.close()
+
+    def receive(self, timeout_s: float) -> FromServer | None:
+        """Return the next message, None where none comes in time.
+
+        Raises:
+            RequestError: what came is no message.
+        """
+        until = time.monotonic() + timeout_s
+        while (line := self._line()) is None:
+            left = max(until - time.monotonic(), 0.0)
+            if self._socket is None:
+                time.sleep(left)
+                return None
+            if not self._ready.select(left):
+                return None
+            self._read_more(self._socket)
+        return from_server(line)
+
+    def renew(self) -> None:
+        """Connect anew when something is sent: this connection may be dead."""
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._socket is not None:
+            self._ready.unregister(self._socket)
+            with suppress(OSError):
+                self._socket.close()
+        self._socket, self._buffer = None, b""
+
+    def _read_more(self, connection: socket.socket) -> None:
+        try:
+            piece = connection.recv(PIECE)
+        except OSError:
+            piece = b""
+        if not piece:
+            self.close()
+        self._buffer += piece
+        if len(self._buffer) > MOST_BYTES:
+            raise RequestError(f"the server at {self._address[0]} sends no lines; is it one of spectune's?")
+
+    def _line(self) -> bytes | None:
+        line, found, rest = self._buffer.partition(b"\n")
+        if not found:
+            return None
+        self._buffer = rest
+        return line
+
+    def _connected(self) -> socket.socket:
+        if self._socket is not None:
+            return self._socket
+        try:
+            made = socket.create_connection(self._address, timeout=self._connect_s)
+        except OSError as error:
+            host, port = self._address
+            raise ServerAwayError(
+                f"no server answers at {host}:{port} ({error}); start one: spectune edge serve"
+            ) from error
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._ready.register(made, selectors.EVENT_READ)
+        self._socket = made
+        if self._greeting is not None:
+            made.sendall(to_line(self._greeting()))
+        return made

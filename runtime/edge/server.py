@@ -1,0 +1,227 @@
+"""The server's network: connections of devices in one event loop, the target in one thread beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from ...errors import SpectuneError
+from .desk import Desk
+from .messages import MOST_BYTES, FromServer, Hello, Ping, Pong, Refused, from_device, to_line
+
+Value = TypeVar("Value")
+QUEUE = 256  # messages on their way to one device; one that does not read them is cut off
+MOST_CONNECTIONS = 1024
+MOST_GREETINGS = 4  # of one connection, that are answered at once
+GREETING_S = 10.0  # in which a connection must say who it is
+
+
+@dataclass(slots=True)
+class _Connection:
+    """What is on its way to one device."""
+
+    writer: asyncio.StreamWriter
+    out: asyncio.Queue[FromServer] = field(default_factory=lambda: asyncio.Queue(QUEUE))
+    is_greeted: bool = False
+    greetings: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class EdgeServer:
+    """Listens for devices and lets a desk serve them.
+
+    All that the desk does happens in one thread: what it hears while that thread works is heard right behind.
+    """
+
+    def __init__(
+        self, desk: Desk, *, host: str = "127.0.0.1", port: int = 0, listening: Callable[[int], None] | None = None
+    ) -> None:
+        """Listen to nobody yet.
+
+        Args:
+            desk: that answers.
+            host: of the interface to listen on.
+            port: 0 for any that is free.
+            listening: is told the port, once devices may come.
+        """
+        self._desk, self._host, self._port = desk, host, port
+        self._listening = listening or (lambda _: None)
+        self._hands = ThreadPoolExecutor(1, thread_name_prefix="target")
+        self._heard = asyncio.Event()
+        self._conversations: set[asyncio.Task[None]] = set()
+        self._stopped: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.is_listening = threading.Event()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return self._port
+
+    async def serve(self) -> None:
+        """Serve until `stop` is called.
+
+        Raises:
+            OSError: the port is taken.
+            Exception: whatever has ended the work by mistake.
+        """
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._meet, self._host, self._port, limit=MOST_BYTES)
+        self._port = server.sockets[0].getsockname()[1]
+        worker, stopped = asyncio.create_task(self._work()), asyncio.create_task(self._stopped.wait())
+        self.is_listening.set()
+        self._listening(self._port)
+        try:
+            await asyncio.wait({worker, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            server.close()
+            await _end({worker, stopped, *self._conversations})
+            self._hands.shutdown(wait=True)
+        if not worker.cancelled():
+            worker.result()  # it ends by itself only where something is wrong
+
+    def stop(self) -> None:
+        """Let `serve` return; may be called from any thread."""
+        if self._loop is not None and self._stopped is not None:
+            self._loop.call_soon_threadsafe(self._stopped.set)
+
+    async def _work(self) -> None:
+        """Let the desk work whenever something is due."""
+        while True:
+            due_s = await self._in_hands(self._desk.due_in_s)
+            if due_s == 0.0:
+                await self._in_hands(self._desk.work)
+                continue
+            self._heard.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._heard.wait(), due_s)
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Let a conversation run as a task of its own, which ends with the server."""
+        if len(self._conversations) >= MOST_CONNECTIONS:
+            writer.transport.abort()
+            return
+        conversation = asyncio.create_task(self._converse(reader, _Connection(writer)))
+        self._conversations.add(conversation)
+        conversation.add_done_callback(self._conversations.discard)
+
+    async def _converse(self, reader: asyncio.StreamReader, connection: _Connection) -> None:
+        sending = asyncio.create_task(self._send(connection))
+        try:
+            while line := await self._heard_from(reader, connection):
+                if not await self._take(line, connection):
+                    break
+            await self._flush(connection)
+        except OSError:  # broken
+            pass
+        finally:
+            await _end({sending, *connection.greetings})
+            connection.writer.transport.abort()  # whatever is on its way to somebody who does not read
+
+    async def _heard_from(self, reader: asyncio.StreamReader, connection: _Connection) -> bytes:
+        """Return the next line, nothing where the connection is to end."""
+        try:
+            return await asyncio.wait_for(reader.readline(), None if connection.is_greeted else GREETING_S)
+        except ValueError:
+            self._refuse(connection, f"a line has at most {MOST_BYTES} bytes; send less at once")
+        except TimeoutError:
+            self._refuse(connection, f"nothing was said for {GREETING_S:g} s; say hello first")
+        return b""
+
+    async def _take(self, line: bytes, connection: _Connection) -> bool:
+        """Hear a message; return whether the connection is worth keeping."""
+        try:
+            message = from_device(line)
+        except SpectuneError as error:
+            return self._refuse(connection, " ".join(str(error).split()))
+        if isinstance(message, Hello):
+            connection.is_greeted = self._desk.is_welcome(message)
+            if not connection.is_greeted:
+                return self._refuse(connection, "the server asks for a token; set SPECTUNE_EDGE_TOKEN to it")
+        if not connection.is_greeted:
+            return self._refuse(connection, "say hello first")
+        if isinstance(message, Ping):
+            self._put(connection, Pong(number=message.number))
+        elif isinstance(message, Hello):
+            if message.rtt_ms is not None and len(connection.greetings) < MOST_GREETINGS:
+                connection.greetings.add(greeting := asyncio.create_task(self._greet(message, connection)))
+                greeting.add_done_callback(connection.greetings.discard)
+        else:
+            await self._in_hands(partial(self._desk.hear, message, partial(self._reply, connection)))
+            self._heard.set()
+        return True
+
+    async def _greet(self, hello: Hello, connection: _Connection) -> None:
+        """Answer a device that introduces itself; how it is to draft may take a search, beside all else."""
+        self._put(connection, await asyncio.to_thread(self._desk.greeted, hello))
+
+    def _reply(self, connection: _Connection, answer: FromServer) -> None:
+        """Let an answer go its way, from the target's thread."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._put, connection, answer)
+
+    def _refuse(self, connection: _Connection, reason: str) -> bool:
+        """Say why a connection ends."""
+        self._put(connection, Refused(session="", reason=reason))
+        return False
+
+    def _put(self, connection: _Connection, answer: FromServer) -> None:
+        try:
+            connection.out.put_nowait(answer)
+        except asyncio.QueueFull:
+            connection.writer.transport.abort()
+
+    async def _send(self, connection: _Connection) -> None:
+        with suppress(OSError):
+            while True:
+                connection.writer.write(to_line(await connection.out.get()))
+                connection.out.task_done()
+                await connection.writer.drain()
+
+    async def _flush(self, connection: _Connection) -> None:
+        """Let what was said last arrive, if it can."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(connection.out.join(), 1.0)
+            await asyncio.wait_for(connection.writer.drain(), 1.0)
+            connection.writer.close()
+            await asyncio.wait_for(connection.writer.wait_closed(), 1.0)
+
+    async def _in_hands(self, work: Callable[[], Value]) -> Value:
+        """Let the one thread do something."""
+        assert self._loop is not None
+        return await self._loop.run_in_executor(self._hands, work)
+
+
+async def _end(tasks: set[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def serve_in_thread(server: EdgeServer) -> threading.Thread:
+    """Serve in a thread of its own; return it once devices may come.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(server.serve())
+        except BaseException as error:
+            failed.append(error)
+            server.is_listening.set()
+
+    thread = threading.Thread(target=run, daemon=True, name="edge server")
+    thread.start()
+    server.is_listening.wait()
+    if failed:
+        raise failed[0]
+    return thread

@@ -1,0 +1,208 @@
+"""The jobs of edge drafting: what to plan it from, and what a server tells devices that come."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..db.store import Store
+from ..errors import PlanError, StoreError
+from ..planner.edge.costs import server_costs
+from ..planner.edge.search import DEFAULT, EdgePlan, EdgeSearch
+from ..planner.edge.setting import BatchRule, EdgeDevice
+from ..planner.inputs import DrafterInputs, PlanInputs
+from ..planner.replay.recorded import recording_of
+from ..profiler.device import detect
+from ..profiler.identity import identify
+from ..runtime.edge.messages import Hello, Welcome
+from .inputs import inputs_from_store
+from .request import PlanRequest
+
+MOST_KNOWN = 256  # kinds of devices whose plan is remembered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeRequest:
+    """What edge drafting is planned for.
+
+    Attributes:
+        target: its folder.
+        device: that the target runs on: "auto", "cpu" or "cuda:N".
+        dtype, workload, temperature: of the profile, as a plan's.
+        context: tokens before a draft; the middle of the recorded texts where 0.
+    """
+
+    target: Path
+    device: str = "auto"
+    dtype: str = "auto"
+    workload: str = "default"
+    temperature: float = 0.0
+    context: int = 0
+
+
+class EdgePlanner:
+    """Plans for devices of any speed at any distance, from what was profiled on the server."""
+
+    def __init__(
+        self,
+        inputs: PlanInputs,
+        *,
+        context: int = 0,
+        rule: BatchRule | None = None,
+        most_drafted: int | None = None,
+    ) -> None:
+        """Take the server's measurements.
+
+        Args:
+            inputs: as a plan's.
+            context: tokens before a draft; the middle of the recorded texts where 0.
+            rule: when the server verifies, where that is settled; else it is searched for.
+            most_drafted: tokens of a draft that the server takes; as many as were measured where None.
+        """
+        self._inputs, self._rule, self._most_drafted = inputs, rule, most_drafted
+        middles = (len(text.prompt) + len(text.continuation) // 2 for text in inputs.texts)
+        self._context = context or int(statistics.median(middles))
+        self._searches: dict[tuple[str, int], EdgeSearch] = {}
+
+    @property
+    def most_devices(self) -> int:
+        """Most devices at once that forwards were measured for."""
+        return self._inputs.verify.batches[-1]
+
+    def named(self, name: str) -> DrafterInputs:
+        """Return the drafter of that name.
+
+        Raises:
+            PlanError: there is none.
+        """
+        return self._inputs.drafter(name)
+
+    def drafter(self, key: str) -> DrafterInputs:
+        """Return the drafter with these weights.
+
+        Raises:
+            PlanError: it was not recorded.
+        """
+        for drafter in self._inputs.drafters:
+            if drafter.model.key == key:
+                return drafter
+        raise PlanError("this drafter was not recorded with the target; profile both on the server")
+
+    def here(self, drafter: DrafterInputs, rtt_ms: float) -> EdgeDevice:
+        """Return a device that drafts as fast as the profiled one did."""
+        context = min(max(self._context, drafter.surface.contexts(1)[0]), drafter.surface.contexts(1)[-1])
+        return EdgeDevice(draft_ms=drafter.surface.latency(1, context, 1).ms, rtt_ms=rtt_ms)
+
+    def plan(self, drafter: DrafterInputs, device: EdgeDevice, devices: int) -> EdgePlan:
+        """Return what to do with so many devices that are all alike.
+
+        Raises:
+            PlanError: forwards of so many sequences were not measured; or the drafter reads what the target computes.
+        """
+        return self.search(drafter, devices).plan([device] * devices)
+
+    def search(self, drafter: DrafterInputs, devices: int) -> EdgeSearch:
+        """Return what foretells so many devices with a drafter.
+
+        Raises:
+            PlanError: as `plan` does.
+        """
+        place = (drafter.name, devices)
+        if place not in self._searches:
+            costs = server_costs(self._inputs, most_rows=devices, context=self._context)
+            self._searches[place] = EdgeSearch(
+                recording_of(drafter.trace), costs, rule=self._rule, most_drafted=self._most_drafted
+            )
+        return self._searches[place]
+
+
+def edge_planner(
+    request: EdgeRequest, store: Store, *, rule: BatchRule | None = None, most_drafted: int | None = None
+) -> EdgePlanner:
+    """Return what plans edge drafting from the newest profile of a target; the arguments are `EdgePlanner`'s.
+
+    Raises:
+        StoreError: it was not profiled here.
+        PlanError: what was profiled does not fit together.
+    """
+    wanted = PlanRequest(
+        target=identify(request.target),
+        device=detect(request.device),
+        dtype=request.dtype,
+        workload=request.workload,
+        temperature=request.temperature,
+    )
+    inputs = inputs_from_store(wanted, store)
+    return EdgePlanner(inputs, context=request.context, rule=rule, most_drafted=most_drafted)
+
+
+class Adviser:
+    """Tells every device that comes how to draft; devices that are nearly alike are told the same."""
+
+    def __init__(self, planner: EdgePlanner | None, *, devices: int, most_drafted: int, why_not: str = "") -> None:
+        """Advise.
+
+        Args:
+            planner: None where nothing was profiled: then everybody drafts as is usual.
+            devices: expected at once.
+            most_drafted: tokens of one draft.
+            why_not: there is no planner.
+        """
+        self.why_not = why_not
+        self._planner, self._devices, self._most = planner, devices, most_drafted
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, EdgeDevice], EdgePlan] = OrderedDict()
+
+    def __call__(self, hello: Hello) -> Welcome:
+        """Return how a device is to draft, and why.
+
+        Raises:
+            PlanError: its times make no sense.
+        """
+        device = EdgeDevice(draft_ms=hello.draft_ms, rtt_ms=hello.rtt_ms or 0.0).about
+        if self._planner is None:
+            return self._usual(self.why_not)
+        try:
+            with self._lock:
+                plan = self._planned(self._planner, hello.drafter, device)
+        except PlanError as error:
+            return self._usual(str(error))
+        found = plan.best.forecast
+        said = (
+            f"planned for {self._devices} devices that draft a token in about {device.draft_ms:.3g} ms and are about "
+            f"{device.rtt_ms:.3g} ms away: {found.slowest_tokens_per_s:.4g} tokens/s each, and {plan.saves:.3g} times "
+            "the tokens of plain decoding for the server's time"
+        )
+        if not plan.drafts_at_the_edge:
+            said += f"; the server alone would stream {plan.server_tokens_per_s:.4g} tokens/s to each"
+        return Welcome(drafting=plan.best.draftings[0], most_drafted=self._most, reason=said)
+
+    def _planned(self, planner: EdgePlanner, drafter: str, device: EdgeDevice) -> EdgePlan:
+        place = (drafter, device)
+        if place not in self._known:
+            self._known[place] = planner.plan(planner.drafter(drafter), device, self._devices)
+            if len(self._known) > MOST_KNOWN:
+                self._known.popitem(last=False)
+        return self._known[place]
+
+    def _usual(self, why: str) -> Welcome:
+        chain = replace(DEFAULT.chain, length=min(DEFAULT.chain.length, self._most))
+        reason = f"not planned, as is usual: {' '.join(why.split())}"
+        return Welcome(drafting=replace(DEFAULT, chain=chain), most_drafted=self._most, reason=reason)
+
+
+def adviser_from_store(
+    request: EdgeRequest, store: Store, *, devices: int, rule: BatchRule, most_drafted: int
+) -> Adviser:
+    """Return what advises devices of a server from the store's profile of the target, or says why it cannot."""
+    try:
+        planner = edge_planner(request, store, rule=rule, most_drafted=most_drafted)
+    except (StoreError, PlanError) as error:
+        return Adviser(None, devices=devices, most_drafted=most_drafted, why_not=" ".join(str(error).split()))
+    if devices > planner.most_devices:
+        why = f"forwards of {devices} sequences were not measured, at most {planner.most_devices}"
+        return Adviser(None, devices=devices, most_drafted=most_drafted, why_not=f"{why}; profile larger batches")
+    return Adviser(planner, devices=devices, most_drafted=most_drafted)
