@@ -13,47 +13,36 @@ import time
 from collections import deque
 
 import torch
-from torch import Tensor
 
 from spectune.demo.prompts import calibration_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.edge.setting import DeviceDrafting
 from spectune.profiler.records.wire import from_json
-from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.edge import device
 from spectune.runtime.edge.device import EdgeRun, Patience, RemoteTarget
+from spectune.runtime.edge.guessing import Guesser
 from spectune.runtime.edge.link import TcpLink
 from spectune.runtime.edge.messages import FromDevice, FromServer, Hello
-from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.loading import load_model
 
 from sweep import PROFILE_PROMPTS, requests  # isort: skip
 
-SLACK_MS = 0.4  # a sleep may end late: the last of a forward's time is waited for awake
+SWITCH_S = 1e-4  # between threads: what comes must not wait for a forward to end
 
 
-class Paced:
-    """A drafter whose forwards take a device's time."""
+def paced(draft_ms: float) -> type[Guesser]:
+    """Return guessers each of whose guesses takes a device's time, once the prompt is read."""
 
-    def __init__(self, model: CausalModel, draft_ms: float) -> None:
-        """Slow a model down."""
-        self.dtype, self.device, self.attention, self.regime = model.dtype, model.device, model.attention, model.regime
-        self.gallery = model.gallery
-        self.vocabulary, self.longest_context = model.vocabulary, model.longest_context
-        self._model, self._draft_s = model, draft_ms / 1000.0
+    class Paced(Guesser):
+        """Guesses at a device's pace."""
 
-    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
-        """Return the model's own cache."""
-        return self._model.new_cache(slots, capacity)
+        def guess(self) -> None:
+            """Guess, and come back when a device would."""
+            until = time.perf_counter() + draft_ms / 1000.0
+            super().guess()
+            time.sleep(max(until - time.perf_counter(), 0.0))
 
-    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Forward, and come back when a device would; prompts are read at once."""
-        until = time.perf_counter() + self._draft_s
-        logits = self._model.forward(step, cache)
-        if step.tokens.shape[1] <= 2:
-            time.sleep(max(until - time.perf_counter() - SLACK_MS / 1000.0, 0.0))
-            while time.perf_counter() < until:
-                pass
-        return logits
+    return Paced
 
 
 class Far:
@@ -102,8 +91,10 @@ def main() -> None:
     told = json.loads(sys.stdin.readline())
     os.sched_setaffinity(0, {told["core"]})
     torch.set_num_threads(1)
+    sys.setswitchinterval(SWITCH_S)
     models = family_models(family_folder())
-    drafter = Paced(load_model(str(models.drafters["small"]), dtype=told["dtype"], device="cpu"), told["draft_ms"])
+    drafter = load_model(str(models.drafters["small"]), dtype=told["dtype"], device="cpu")
+    device.Guesser = paced(told["draft_ms"])  # type: ignore[attr-defined,misc]
     hello = Hello(drafter="small", draft_ms=told["draft_ms"])
     link = Far(TcpLink("127.0.0.1", told["port"], greeting=lambda: hello), told["rtt_ms"])
     drafting = from_json(DeviceDrafting, json.dumps(told["drafting"]))
