@@ -94,7 +94,7 @@ def main() -> None:
     sys.setswitchinterval(SWITCH_S)
     models = family_models(family_folder())
     drafter = load_model(str(models.drafters["small"]), dtype=told["dtype"], device="cpu")
-    device.Guesser = paced(told["draft_ms"])  # type: ignore[attr-defined,misc]
+    device.Guesser = paced(told["draft_ms"])  # type: ignore[attr-defined]
     hello = Hello(drafter="small", draft_ms=told["draft_ms"])
     link = Far(TcpLink("127.0.0.1", told["port"], greeting=lambda: hello), told["rtt_ms"])
     drafting = from_json(DeviceDrafting, json.dumps(told["drafting"]))
