@@ -69,7 +69,6 @@ def plan(
         spectune edge plan --target path/to/target --drafter small --draft-ms 12 --rtt-ms 60 --json
     """
     from ..db.store import open_store
-    from ..errors import PlanError
     from ..planner.edge.setting import EdgeDevice
     from ..tuning.edge import EdgeRequest, edge_planner
 
@@ -77,14 +76,7 @@ def plan(
         planner = edge_planner(EdgeRequest(target=target, **profiled), opened)
     drafter = planner.named(name)
     device = planner.here(drafter, rtt_ms) if draft_ms is None else EdgeDevice(draft_ms=draft_ms, rtt_ms=rtt_ms)
-    found: dict[int, EdgePlan] = {}
-    for count in devices:
-        if count > planner.most_devices:
-            raise PlanError(
-                f"forwards of {count} sequences were not measured, at most {planner.most_devices}; profile larger "
-                "batches, or plan for fewer devices"
-            )
-        found[count] = planner.plan(drafter, device, count)
+    found = {count: planner.plan(drafter, device, count) for count in devices}
     if as_json:
         rows = [
             {"devices": count, **facts_of(each), "drafts_at_the_edge": each.drafts_at_the_edge}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,7 +17,10 @@ from .edge_serve import PORT, TOKEN
 from .report import facts_of, print_json, tell
 from .settings import Settings
 
-INTRODUCTION_S = 60.0  # the first device of its kind waits for a plan
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from ..runtime.transcript import Transcript
 
 
 def _address(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, int]:
@@ -57,13 +62,11 @@ def run(
     prompt: str,
     device: str,
     dtype: str,
-    temperature: float,
     stop: tuple[str, ...],
-    max_new_tokens: int,
-    seed: int,
     timeout_s: float,
     fallback: int,
     as_json: bool,
+    **generation: Any,  # click gives other fields of GenerationSettings
 ) -> None:
     """Decode a prompt with a drafter here and the target on a server.
 
@@ -79,66 +82,41 @@ def run(
     if not text.strip():
         raise RequestError("the prompt is empty; write some text")
     from ..profiler.device import detect
-    from ..profiler.identity import identify
-    from ..runtime.edge.device import EdgeRun, Patience, RemoteTarget
-    from ..runtime.edge.introduction import draft_ms_of, introduce
-    from ..runtime.edge.link import TcpLink
-    from ..runtime.edge.messages import Hello
+    from ..runtime.edge.device import EdgeRun, Patience
+    from ..runtime.edge.joining import joined
+    from ..runtime.generation import GenerationSettings
     from ..runtime.models.loading import load_model, load_tokenizer
-    from ..runtime.requests import Request
+    from ..runtime.prompt_ids import request_of
     from ..runtime.transcript import Transcript
     from ..tuning.family import torch_device
 
-    here = detect(device)
+    wanted = GenerationSettings(stop=stop, **generation)
+    here, tokenizer, done = detect(device), load_tokenizer(str(drafter)), EdgeRun()
     model = load_model(str(drafter), dtype=here.dtype_for(dtype), device=torch_device(here))
-    tokenizer = load_tokenizer(str(drafter))
-    identity = identify(drafter)
-    hello = Hello(
-        drafter=identity.key,
-        draft_ms=draft_ms_of(model),
-        tokenizer=identity.tokenizer_hash,
-        token=os.environ.get(TOKEN, ""),
-    )
-    link = TcpLink(*server, greeting=lambda: hello, connect_s=timeout_s)
-    try:
-        known = introduce(link, hello, timeout_s=max(timeout_s, INTRODUCTION_S))
+    secret, patience = os.environ.get(TOKEN, ""), Patience(timeout_s=timeout_s, fallback=fallback)
+    with joined(server, drafter, model, token=secret, patience=patience) as (remote, known):
         tell(settings, known.welcome.reason)
-        request = Request(
-            prompt=tuple(tokenizer(text)["input_ids"]),
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            seed=seed,
-            stop=frozenset(known.welcome.stop),
-        )
-        remote = RemoteTarget(
-            model,
-            link,
-            known.welcome.drafting,
-            most_drafted=known.welcome.most_drafted,
-            patience=Patience(timeout_s=timeout_s, fallback=fallback),
-        )
-        done, tokens = EdgeRun(), list(request.prompt)
-        transcript, stream = Transcript(tokenizer, len(tokens), stop), remote.stream(request, done)
-        for new in stream:
-            tokens += new
-            _show(transcript.read(tokens), as_json)
-            if transcript.end is not None:
-                break
-        stream.close()
-        _show(transcript.finish(tokens), as_json)
-    finally:
-        link.close()
+        asked = request_of(tokenizer, text, wanted, ends=frozenset(known.welcome.stop))
+        transcript = Transcript(tokenizer, len(asked.prompt), stop)
+        for piece in _pieces(remote.stream(asked, done), transcript, list(asked.prompt)):
+            if not as_json:
+                click.echo(piece, nl=False)
     if as_json:
         facts = {"text": transcript.text, **facts_of(done), "device": facts_of(known.device)}
         print_json({**facts, "drafting": facts_of(known.welcome.drafting), "reason": known.welcome.reason})
         return
     click.echo()
     if done.own:
-        tell(
-            settings, f"LOSSY: {len(done.own)} tokens are the drafter's own, the server was silent; --json tells which"
-        )
+        lossy = f"{len(done.own)} tokens are the drafter's own, the server was silent"
+        tell(settings, f"LOSSY: {lossy}; --json tells which")
 
 
-def _show(piece: str, as_json: bool) -> None:
-    if not as_json:
-        click.echo(piece, nl=False)
+def _pieces(stream: Generator[list[int], None, None], transcript: Transcript, tokens: list[int]) -> Iterator[str]:
+    """Yield the text of a stream of tokens behind a prompt's, up to a stop string."""
+    with closing(stream):
+        for new in stream:
+            tokens += new
+            yield transcript.read(tokens)
+            if transcript.end is not None:
+                break
+    yield transcript.finish(tokens)

@@ -90,9 +90,9 @@ def serve(
     ends = end_tokens(target, load_tokenizer(str(target)))
     secret, tokenizer = os.environ.get(TOKEN, ""), identify(target).tokenizer_hash
     desk = Desk(verifier, rule, adviser, token=secret, tokenizer=tokenizer, stop=tuple(sorted(ends)))
-    server = EdgeServer(desk, host=host, port=port, listening=lambda at: tell(settings, f"listening on {host}:{at}"))
+    server = EdgeServer(desk, host=host, port=port)
     try:
-        asyncio.run(server.serve())
+        asyncio.run(server.serve(lambda at: tell(settings, f"listening on {host}:{at}")))
     except OSError as error:
         raise RequestError(f"cannot listen on {host}:{port} ({error}); take another --host or --port") from error
     except KeyboardInterrupt:

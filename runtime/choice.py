@@ -16,8 +16,9 @@ from ..profiler.records.device import Device
 from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import ROUND
-from .ladder import Found, Wanted, found_in, in_short, told
+from .ladder import Found, Wanted, found_in, in_short
 from .nearness import catalogued_as, is_near
+from .reason import told
 from .setup import PLAIN, RoundSetup, plain_setup, setup_of
 
 Source = Literal["this device", "same kind of device", "nearest device", "estimate", "number", "file", "none"]

@@ -18,14 +18,14 @@ from typing import Literal, cast, get_args
 
 from ..db.plans import WHAT_IF, PlanRow, mark_of
 from ..db.store import Store
-from ..errors import NoPlanError, PlanError, SpectuneError, StoreAwayError
+from ..errors import NoPlanError, PlanError, StoreAwayError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan
 from ..profiler.records.device import Device
 from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity
 from .nearness import catalogued_as, is_near, is_near_in_any_dtype
-from .reason import reason_of
+from .reason import told
 
 Rung = Literal["this device", "same kind of device", "nearest device", "estimate"]
 FIRST_WORKLOAD = "default"
@@ -101,11 +101,6 @@ def in_short(reasons: Sequence[str]) -> str:
     """Return the first few reasons as one line."""
     more = len(reasons) - MOST_TOLD
     return "; ".join([*reasons[:MOST_TOLD], *([f"and {more} more"] if more > 0 else [])])
-
-
-def told(error: BaseException) -> str:
-    """Return an error as one line: our own speak for themselves."""
-    return " ".join(str(error).split()) if isinstance(error, SpectuneError) else reason_of(error)
 
 
 class _Search:

@@ -17,12 +17,13 @@ from ..profiler.records.role import CAPTURED
 from .choice import Choice, choose_plan, plainly
 from .ends import end_tokens
 from .generator import Generator
-from .ladder import in_short, told
+from .ladder import in_short
 from .models.drafter import load_drafter, require_drafter_of
 from .models.forward import CausalModel
 from .models.loading import DTYPES, load_model, load_tokenizer
 from .models.pivots import PivotClassifier, load_pivots, require_pivots_of
 from .models.regime import decoding_regime, in_regime
+from .reason import told
 from .substitutes import with_substitutes
 from .watch.ledger import Subject
 from .watch.observations import ObservationWriter, keeper

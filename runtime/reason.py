@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from ..errors import SpectuneError
+
 
 def reason_of(error: BaseException) -> str:
     """Return an error in one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def told(error: BaseException) -> str:
+    """Return an error as one line: our own speak for themselves."""
+    return " ".join(str(error).split()) if isinstance(error, SpectuneError) else reason_of(error)

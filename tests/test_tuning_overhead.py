@@ -24,18 +24,17 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup
 from spectune.tuning.measuring import overhead
 from spectune.tuning.measuring.decoding import Family
+from spectune.tuning.measuring.loss import NOTHING_LOST, loss_of
 from spectune.tuning.measuring.overhead import (
     BLIND_TEXT_TURNS,
     BLIND_TURNS,
     IN_A_ROW,
-    NOTHING_LOST,
     PLAIN_TURNS,
     TEXT_TURNS,
     TURNS,
-    loss_of,
     measure_overhead,
-    probes,
 )
+from spectune.tuning.measuring.probes import probes
 
 from .repeated import graphed
 from .tiny_models import tiny_lean, tiny_llama

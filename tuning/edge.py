@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from ..db.store import Store
@@ -14,10 +14,12 @@ from ..planner.edge.costs import server_costs
 from ..planner.edge.search import DEFAULT, EdgePlan, EdgeSearch
 from ..planner.edge.setting import BatchRule, EdgeDevice
 from ..planner.inputs import DrafterInputs, PlanInputs
+from ..planner.pricing.fed import nearest_context
 from ..planner.replay.recorded import recording_of
 from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..runtime.edge.messages import Hello, Welcome
+from ..runtime.reason import told
 from .inputs import inputs_from_store
 from .request import PlanRequest
 
@@ -93,7 +95,7 @@ class EdgePlanner:
 
     def here(self, drafter: DrafterInputs, rtt_ms: float) -> EdgeDevice:
         """Return a device that drafts as fast as the profiled one did."""
-        context = min(max(self._context, drafter.surface.contexts(1)[0]), drafter.surface.contexts(1)[-1])
+        context = nearest_context(drafter.surface, 1, self._context)
         return EdgeDevice(draft_ms=drafter.surface.latency(1, context, 1).ms, rtt_ms=rtt_ms)
 
     def plan(self, drafter: DrafterInputs, device: EdgeDevice, devices: int) -> EdgePlan:
@@ -154,7 +156,7 @@ class Adviser:
         self.why_not = why_not
         self._planner, self._devices, self._most = planner, devices, most_drafted
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, EdgeDevice], EdgePlan] = OrderedDict()
+        self._planned = lru_cache(MOST_KNOWN)(self._plan)
 
     def __call__(self, hello: Hello) -> Welcome:
         """Return how a device is to draft, and why.
@@ -169,7 +171,7 @@ class Adviser:
             with self._lock:
                 plan = self._planned(self._planner, hello.drafter, device)
         except PlanError as error:
-            return self._usual(str(error))
+            return self._usual(told(error))
         found = plan.best.forecast
         said = (
             f"planned for {self._devices} devices that draft a token in about {device.draft_ms:.3g} ms and are about "
@@ -180,13 +182,8 @@ class Adviser:
             said += f"; the server alone would stream {plan.server_tokens_per_s:.4g} tokens/s to each"
         return Welcome(drafting=plan.best.draftings[0], most_drafted=self._most, reason=said)
 
-    def _planned(self, planner: EdgePlanner, drafter: str, device: EdgeDevice) -> EdgePlan:
-        place = (drafter, device)
-        if place not in self._known:
-            self._known[place] = planner.plan(planner.drafter(drafter), device, self._devices)
-            if len(self._known) > MOST_KNOWN:
-                self._known.popitem(last=False)
-        return self._known[place]
+    def _plan(self, planner: EdgePlanner, drafter: str, device: EdgeDevice) -> EdgePlan:
+        return planner.plan(planner.drafter(drafter), device, self._devices)
 
     def _usual(self, why: str) -> Welcome:
         chain = replace(DEFAULT.chain, length=min(DEFAULT.chain.length, self._most))
@@ -201,7 +198,7 @@ def adviser_from_store(
     try:
         planner = edge_planner(request, store, rule=rule, most_drafted=most_drafted)
     except (StoreError, PlanError) as error:
-        return Adviser(None, devices=devices, most_drafted=most_drafted, why_not=" ".join(str(error).split()))
+        return Adviser(None, devices=devices, most_drafted=most_drafted, why_not=told(error))
     if devices > planner.most_devices:
         why = f"forwards of {devices} sequences were not measured, at most {planner.most_devices}"
         return Adviser(None, devices=devices, most_drafted=most_drafted, why_not=f"{why}; profile larger batches")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,21 +59,13 @@ def server_costs(inputs: PlanInputs, *, most_rows: int, context: int) -> ServerC
             f"forwards of {most_rows} sequences were not measured, at most {measured[-1]}; profile larger batches with "
             "--batch"
         )
-    rows = {
-        batch: _row(inputs, batch, context)
-        for batch in measured
-        if batch <= most_rows or batch == _above(measured, most_rows)
-    }
-    most = min(map(len, rows.values()))
-    known = sorted(rows)
-    table = np.array([rows[batch][:most] for batch in known])
+    known = measured[: bisect_left(measured, most_rows) + 1]
+    rows = [_row(inputs, batch, context) for batch in known]
+    most = min(map(len, rows))
+    table = np.array([row[:most] for row in rows])
     counts = np.arange(1, most_rows + 1)
     found = np.stack([np.interp(counts, known, table[:, tokens]) for tokens in range(most)], axis=1)
     return ServerCosts(ms=np.vstack([np.zeros((1, most)), found]))
-
-
-def _above(measured: tuple[int, ...], rows: int) -> int:
-    return next(batch for batch in measured if batch >= rows)
 
 
 def _row(inputs: PlanInputs, batch: int, context: int) -> Floats:

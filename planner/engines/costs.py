@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError
+from ...profiler.records.overhead import non_negative_fit
 
 Floats = NDArray[np.float64]
 PLAIN = "plain"  # the source that drafts nothing
@@ -166,7 +167,7 @@ def fit_costs(samples: Sequence[RoundSample]) -> RoundCosts:
     weights = np.array([_weight(sample) for sample in samples])
     plain_ms = ms[places.index((PLAIN, 0))]
     straight = STRAIGHT / plain_ms * _bends(rows.shape[1])
-    found = _non_negative_fit(
+    found = non_negative_fit(
         np.vstack([rows * (weights / ms)[:, None], straight]), np.append(weights, np.zeros(len(straight)))
     )
     told = rows @ found
@@ -212,10 +213,3 @@ def _bends(coefficients: int) -> Floats:
     for row, piece in enumerate(range(PIECES.start, PIECES.stop - 1)):
         rows[row, piece : piece + 2] = (-1.0, 1.0)
     return rows
-
-
-def _non_negative_fit(rows: Floats, values: Floats) -> Floats:
-    from scipy.optimize import nnls
-
-    found: Floats = nnls(rows, values)[0]
-    return found

@@ -122,7 +122,7 @@ class RoundOverhead:
         values = np.array([sample.median_ms for sample in samples])
         least = float(np.median(values)) / 2.0
         weights = 1.0 / np.maximum(values, least if least > 0.0 else 1.0)
-        found = _non_negative_fit(rows * weights[:, None], values * weights)
+        found = non_negative_fit(rows * weights[:, None], values * weights)
         shared_ms, node_ms, drafted_ms = (float(one) for one in found[:3])
         own = dict(zip(kinds, found[3:].tolist(), strict=True))
         apart = {kind: drafted_ms if drafts[kind] else own_ms for kind, own_ms in own.items()}
@@ -174,7 +174,11 @@ def _excess_ms(samples: list[OverheadSample]) -> float:
     return max(float(np.clip(apart, low, high).mean()), 0.0)
 
 
-def _non_negative_fit(rows: Floats, values: Floats) -> Floats:
+def non_negative_fit(rows: Floats, values: Floats) -> Floats:
+    """Return the coefficients (columns,) of at least 0 by which rows come nearest to the values.
+
+    Source: Lawson and Hanson 1974, chapter 23.
+    """
     from scipy.optimize import nnls
 
     found: Floats = nnls(rows, values)[0]

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ...errors import RequestError, SpectuneError
+from ...errors import RequestError
 from ...planner.edge.setting import BatchRule
-from ..faults import reason_of
+from ..reason import told
 from ..requests import Sequence
+from .agreement import borne_out
 from .counters import Counters
 from .messages import VERSION, Answer, Close, Draft, FromServer, Hello, Open, Refused, Welcome
 from .verifier import EdgeVerifier
@@ -96,7 +97,7 @@ class Desk:
         try:
             return replace(self._welcome(hello), stop=self._stop)
         except Exception as error:  # the device has to know, whatever it is
-            return Refused(session="", reason=_said(error))
+            return Refused(session="", reason=told(error))
 
     def hear(self, message: Open | Draft | Close, reply: Reply) -> None:
         """Take a message; whatever is answered, now or later, is given to `reply`."""
@@ -183,7 +184,7 @@ class Desk:
         try:
             text = self._read(opened)
         except Exception as error:  # a prompt that cannot be read is the device's to know; the others go on
-            reply(Refused(session=name, reason=_said(error), is_passing=isinstance(error, _FullError)))
+            reply(Refused(session=name, reason=told(error), is_passing=isinstance(error, _FullError)))
             return
         self.counters.read_s += self._clock() - start_s
         self.counters.sessions += 1
@@ -224,7 +225,7 @@ class Desk:
                 return
             ((name, waiting),) = taken.items()  # nothing was committed: the device asks again
             self.counters.failed += 1
-            reason = f"the verification failed: {_said(error)}"
+            reason = f"the verification failed: {told(error)}"
             waiting.reply(Refused(session=name, reason=reason, is_passing=True))
 
     def _verify(self, taken: dict[str, _Waiting]) -> None:
@@ -241,14 +242,14 @@ class Desk:
             text, grown = texts[name], texts[name].tokens[before[name] :]
             counters.drafts += 1
             counters.drafted += len(waiting.draft.tokens)
-            counters.accepted += _common(waiting.draft.tokens, grown)
+            counters.accepted += borne_out(waiting.draft.tokens, grown)
             counters.emitted += len(grown)
             counters.waited_s += start_s - waiting.since_s
             self._keep(name, self._sessions[name])
             waiting.reply(_answer(name, text, waiting.draft.base))
 
     def _keep(self, name: str, session: _Session) -> None:
-        """Hold a session; of one whose text has ended only what it says."""
+        """Hold a session, one whose text has ended for as long as its last answer may be asked for again."""
         if not session.text.is_finished:
             self._sessions[name] = session
             return
@@ -270,20 +271,9 @@ class _FullError(RequestError):
     """There is no place for another text right now."""
 
 
-def _said(error: Exception) -> str:
-    """Return an error as one line."""
-    return " ".join(str(error).split()) if isinstance(error, SpectuneError) else reason_of(error)
-
-
 def _answer(session: str, text: Sequence, base: int) -> Answer:
     return Answer(session=session, base=base, tokens=tuple(text.tokens[base:]), is_finished=text.is_finished)
 
 
 def _unknown(session: str) -> Refused:
     return Refused(session=session, reason="this session is not known here; open it again", is_unknown=True)
-
-
-def _common(drafted: tuple[int, ...], text: list[int]) -> int:
-    """Return how many tokens two texts begin with alike."""
-    pairs = zip(drafted, text, strict=False)
-    return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(drafted), len(text)))

@@ -18,6 +18,7 @@ from ...errors import RequestError, ServerAwayError
 from ...planner.edge.setting import DeviceDrafting
 from ..models.forward import CausalModel
 from ..requests import Request
+from .agreement import borne_out
 from .guessing import Guesser
 from .link import Link
 from .messages import Answer, Close, Draft, FromDevice, FromServer, Refused, open_of
@@ -240,7 +241,7 @@ class _Text:
         if chain is not None:
             run.answers_ms.append(1000.0 * (time.monotonic() - self._asked_s))
             run.rounds += 1
-            run.accepted += sum(1 for _ in _alike(chain, new))
+            run.accepted += borne_out(chain, new)
         self._tokens += new
         self._is_ended = message.is_finished
         return new
@@ -282,10 +283,3 @@ class _Text:
         """Send a message; one that cannot be sent is lost, like any that does not arrive."""
         with suppress(ServerAwayError):
             self._link.send(message)
-
-
-def _alike(chain: tuple[int, ...], new: list[int]) -> Iterator[int]:
-    for drafted, token in zip(chain, new, strict=False):
-        if drafted != token:
-            return
-        yield token

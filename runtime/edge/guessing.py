@@ -15,6 +15,7 @@ from ..models.forward import CausalModel
 from ..requests import Request, Sequence
 from ..sampling import draft_scores
 from ..transfer import fetched_together
+from .agreement import borne_out
 
 
 class Guesser:
@@ -80,8 +81,8 @@ class Guesser:
         known = base + len(tokens)
         if base > self._known or known <= self._known:
             return []
-        new, guesses = list(tokens[self._known - base :]), self.guesses
-        right = next((place for place, token in enumerate(new) if guesses[place : place + 1] != [token]), len(new))
+        new = list(tokens[self._known - base :])
+        right = borne_out(self.guesses, new)
         if right == len(new):
             del self._log_probs[:right]
         else:

@@ -38,33 +38,31 @@ class EdgeServer:
     All that the desk does happens in one thread: what it hears while that thread works is heard right behind.
     """
 
-    def __init__(
-        self, desk: Desk, *, host: str = "127.0.0.1", port: int = 0, listening: Callable[[int], None] | None = None
-    ) -> None:
+    def __init__(self, desk: Desk, *, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen to nobody yet.
 
         Args:
             desk: that answers.
             host: of the interface to listen on.
             port: 0 for any that is free.
-            listening: is told the port, once devices may come.
         """
         self._desk, self._host, self._port = desk, host, port
-        self._listening = listening or (lambda _: None)
         self._hands = ThreadPoolExecutor(1, thread_name_prefix="target")
         self._heard = asyncio.Event()
         self._conversations: set[asyncio.Task[None]] = set()
         self._stopped: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.is_listening = threading.Event()
 
     @property
     def port(self) -> int:
         """The port it listens on."""
         return self._port
 
-    async def serve(self) -> None:
+    async def serve(self, listening: Callable[[int], None] = lambda _: None) -> None:
         """Serve until `stop` is called.
+
+        Args:
+            listening: is told the port, once devices may come.
 
         Raises:
             OSError: the port is taken.
@@ -74,8 +72,7 @@ class EdgeServer:
         server = await asyncio.start_server(self._meet, self._host, self._port, limit=MOST_BYTES)
         self._port = server.sockets[0].getsockname()[1]
         worker, stopped = asyncio.create_task(self._work()), asyncio.create_task(self._stopped.wait())
-        self.is_listening.set()
-        self._listening(self._port)
+        listening(self._port)
         try:
             await asyncio.wait({worker, stopped}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -211,17 +208,18 @@ def serve_in_thread(server: EdgeServer) -> threading.Thread:
         OSError: the port is taken.
     """
     failed: list[BaseException] = []
+    is_known = threading.Event()
 
     def run() -> None:
         try:
-            asyncio.run(server.serve())
+            asyncio.run(server.serve(lambda _: is_known.set()))
         except BaseException as error:
             failed.append(error)
-            server.is_listening.set()
+            is_known.set()
 
     thread = threading.Thread(target=run, daemon=True, name="edge server")
     thread.start()
-    server.is_listening.wait()
+    is_known.wait()
     if failed:
         raise failed[0]
     return thread

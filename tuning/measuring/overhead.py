@@ -5,7 +5,7 @@ drafter's weights out of the caches, and the other way round.
 
 On a CPU a forward has ended when its call comes back, so a round tells what its target's took. What is left is the
 difference of two small numbers, not of two large ones that the machine's moods keep apart. What the target's forward
-loses in a round is known from all rounds of a batch that are alike (`Loss`): plain ones, whose forwards follow their
+loses in a round is known from all rounds of a batch that are alike (`loss.py`): plain ones, whose forwards follow their
 like and lose least; those that copy text, whose sizes change from round to round; and those behind a drafter.
 """
 
@@ -15,35 +15,21 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import cycle
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ...planner.growth.tree import TokenTree
 from ...planner.policies import (
-    CachebackPolicy,
-    CastPolicy,
     ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
     HybridPolicy,
-    LookupPolicy,
-    OptTreePolicy,
     PlainPolicy,
     ResumedPolicy,
     StackPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
     TextPolicy,
     TreePolicy,
 )
-from ...planner.policies.stack import JOINT, stack_name
-from ...profiler.records.overhead import OUTERMOST, OverheadSample
+from ...planner.policies.stack import JOINT
+from ...profiler.records.overhead import OverheadSample
 from ...profiler.repeats import SETTLED
 from ...runtime.decoder import Decoder, Round
 from ...runtime.models.exit import ExitModel
@@ -52,10 +38,10 @@ from ...runtime.requests import Request
 from ...runtime.setup import PLAIN, RoundSetup
 from .alone import Alone
 from .decoding import LOOKUP, Family, require_faultless, room_for
+from .loss import NOTHING_LOST, Loss, loss_of
+from .probes import probes
 
-Floats = NDArray[np.float64]
 Like = Literal["plain", "text", "drafted"]
-REFINEMENTS = 3
 IN_A_ROW = 3  # rounds of a kind that are timed in each of its turns
 TURNS = 2  # per policy that runs a drafter
 TEXT_TURNS = 3  # per one that drafts from the text: its drafts cost little, and it differs from others by less
@@ -63,47 +49,6 @@ PLAIN_TURNS = 7  # of plain decoding, which all speed-ups are over
 BLIND_TURNS, BLIND_TEXT_TURNS = 3, 7  # where only whole rounds are told: forwards differ from call to call
 SETTLING = 2  # rounds of a kind before timed ones, at least, where one behind them may have run ahead of the host
 MOST_BEHIND = 16  # tokens; a drafter that is further behind catches up in an untimed round first
-ALWAYS = -1.0  # a least gain that every layer reaches
-
-
-def probes(drafter: str | None) -> list[RoundSetup]:
-    """Return one or more policies per kind that show its cost per forward and per node.
-
-    What a round, a node and a drafter's presence cost is shared by all kinds (`profiler/records/overhead.py`): small
-    and large texts, chains and EAGLE-2 trees tell it. Of the other drafted kinds, which have a cost per forward of
-    their own, one tells that. They prune nothing where they can be told not to, so that their shapes do not hang on
-    what the drafter thinks.
-    """
-    setups: list[tuple[TreePolicy, str | None]] = [
-        (PlainPolicy(), None),
-        (LookupPolicy(length=2, max_ngram=2), LOOKUP),
-        (LookupPolicy(length=8, max_ngram=2), LOOKUP),
-        (SuffixPolicy(length=2, factor=8), LOOKUP),
-        (SuffixPolicy(length=32, factor=8), LOOKUP),
-        (SuffixTreePolicy(nodes=6, factor=8, least_chance=0.0), LOOKUP),
-        (SuffixTreePolicy(nodes=24, factor=24, least_chance=0.0), LOOKUP),
-        (CachebackPolicy(nodes=6), LOOKUP),
-        (CachebackPolicy(nodes=24), LOOKUP),
-    ]
-    if drafter is not None:
-        policies: list[TreePolicy] = [
-            ChainPolicy(length=1),
-            ChainPolicy(length=8),
-            ConfidentChainPolicy(length=8, confidence=0.0),
-            StaticPolicy(tree=_bush(3, 5)),
-            Eagle2Policy(verify_tokens=6, depth=1, top_k=2),
-            Eagle2Policy(verify_tokens=24, depth=4, top_k=6),
-            TalonPolicy(nodes=24, top_k=6, children=6, max_depth=5),
-            OptTreePolicy(nodes=23, least_gain=ALWAYS, max_depth=5, children=6),
-            _cast(6, 5, 24),
-            HybridPolicy(text=SuffixPolicy(length=2, min_match=2), model=ChainPolicy(length=1)),
-            HybridPolicy(text=SuffixPolicy(length=8, min_match=2), model=ChainPolicy(length=4)),
-            ResumedPolicy(draft=ChainPolicy(length=4)),
-        ]
-        setups.extend((policy, drafter) for policy in policies)
-        stack = StackPolicy(drafters=(drafter, LOOKUP), lengths=(4, 4))
-        setups.append((stack, stack_name(stack)))
-    return [RoundSetup(policy=policy, drafter=name) for policy, name in setups]
 
 
 def measure_overhead(
@@ -132,7 +77,7 @@ def measure_overhead(
     verified: dict[Like, list[tuple[float, float]]] = {"plain": [], "text": [], "drafted": []}
     for probe in found:
         running.step(probe.setup)
-    for turn in range(PLAIN_TURNS):
+    for turn in range(max(probe.turns(is_told) for probe in found)):
         for group in _groups([probe for probe in found if turn < probe.turns(is_told)], order):
             timed = [(probe, taken) for probe in group for taken in running.settled_steps(probe.setup, least)]
             forwards = alone.forwards([done for _, (done, _) in timed])
@@ -148,55 +93,6 @@ def measure_overhead(
 def tells_verification(family: Family) -> bool:
     """Whether a round tells what its target's forward took, and nothing else: it has ended when its call comes back."""
     return family.target.device.type == "cpu"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """By how much a target's forward takes longer in a round than alone.
-
-    Attributes:
-        base_ms: milliseconds, whatever it takes.
-        share: of what it takes.
-    """
-
-    base_ms: float
-    share: float = 0.0
-
-    def of(self, alone_ms: float) -> float:
-        """Return the milliseconds that a forward loses which takes so many alone."""
-        return self.base_ms + self.share * alone_ms
-
-
-NOTHING_LOST = Loss(base_ms=0.0)
-
-
-def loss_of(verified: Sequence[tuple[float, float]], *, grows: bool) -> Loss:
-    """Return what all rounds of some kinds together tell of their loss.
-
-    Forwards scatter by a share of what they take, so short ones tell more. What is left of a round beside a first
-    answer is pulled in where it is among the outermost, and the answer given again.
-
-    Args:
-        verified: of each round, milliseconds of its target's forward in it and alone.
-        grows: whether part of the loss is a share of the forward.
-    """
-    inside, alone = np.array(verified).T
-    columns = np.stack([1.0 / alone, np.ones(len(alone))], axis=1)[:, : 2 if grows else 1]
-    shares = inside / alone - 1.0
-    found = np.zeros(columns.shape[1])
-    found[0] = float(np.median(inside - alone))
-    for _ in range(REFINEMENTS):
-        left = shares - columns @ found
-        pulled_in = columns @ found + np.clip(left, *np.quantile(left, [OUTERMOST, 1.0 - OUTERMOST]))
-        found = _non_negative(columns, pulled_in) if grows else np.linalg.lstsq(columns, pulled_in, rcond=None)[0]
-    return Loss(base_ms=float(found[0]), share=float(found[1]) if grows else 0.0)
-
-
-def _non_negative(columns: Floats, values: Floats) -> Floats:
-    from scipy.optimize import nnls
-
-    found: Floats = nnls(columns, values)[0]
-    return found
 
 
 def _is_run(policy: TreePolicy, family: Family, drafter: str | None) -> bool:
@@ -333,29 +229,3 @@ class _Probe:
             nodes=round(statistics.mean(self._rounds[i].verify_tokens for i in which)),
             host_ms=tuple(self._host_ms[i] + loss.of(self._alone_ms[i]) for i in which),
         )
-
-
-def _bush(width: int, depth: int) -> TokenTree:
-    """Return a tree whose first child at every depth has `width` children."""
-    parents, ranks, trunk = [-1], [0], 0
-    for _ in range(depth):
-        first = len(parents)
-        parents.extend([trunk] * width)
-        ranks.extend(range(width))
-        trunk = first
-    return TokenTree(parents=tuple(parents), ranks=tuple(ranks))
-
-
-def _cast(width: int, depth: int, tokens: int) -> CastPolicy:
-    """Return a CAST policy that prunes nothing, so its shape is its caps."""
-    return CastPolicy(
-        breadth=0.0,
-        depth=0.0,
-        rerank=0.0,
-        max_width=width,
-        max_depth=depth,
-        max_verify_tokens=tokens,
-        ratio_window=4,
-        draft_cost_ms=(0.0, *([1.0] * width)),
-        verify_cost_ms=(0.0, *([1.0] * tokens)),
-    )

@@ -1,0 +1,11 @@
+"""How far a draft and the text agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def borne_out(drafted: Sequence[int], text: Sequence[int]) -> int:
+    """Return how many tokens of a draft are what the text says there, from the first on."""
+    pairs = zip(drafted, text, strict=False)
+    return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(drafted), len(text)))

@@ -1,0 +1,94 @@
+"""The policies whose short rounds tell what rounds of every kind take beyond their forwards."""
+
+from __future__ import annotations
+
+from ...planner.growth.tree import TokenTree
+from ...planner.policies import (
+    CachebackPolicy,
+    CastPolicy,
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    HybridPolicy,
+    LookupPolicy,
+    OptTreePolicy,
+    PlainPolicy,
+    ResumedPolicy,
+    StackPolicy,
+    StaticPolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
+    TalonPolicy,
+    TreePolicy,
+)
+from ...planner.policies.stack import stack_name
+from ...runtime.setup import RoundSetup
+from .decoding import LOOKUP
+
+ALWAYS = -1.0  # a least gain that every layer reaches
+
+
+def probes(drafter: str | None) -> list[RoundSetup]:
+    """Return one or more policies per kind that show its cost per forward and per node.
+
+    What a round, a node and a drafter's presence cost is shared by all kinds (`profiler/records/overhead.py`): small
+    and large texts, chains and EAGLE-2 trees tell it. Of the other drafted kinds, which have a cost per forward of
+    their own, one tells that. They prune nothing where they can be told not to, so that their shapes do not hang on
+    what the drafter thinks.
+    """
+    setups: list[tuple[TreePolicy, str | None]] = [
+        (PlainPolicy(), None),
+        (LookupPolicy(length=2, max_ngram=2), LOOKUP),
+        (LookupPolicy(length=8, max_ngram=2), LOOKUP),
+        (SuffixPolicy(length=2, factor=8), LOOKUP),
+        (SuffixPolicy(length=32, factor=8), LOOKUP),
+        (SuffixTreePolicy(nodes=6, factor=8, least_chance=0.0), LOOKUP),
+        (SuffixTreePolicy(nodes=24, factor=24, least_chance=0.0), LOOKUP),
+        (CachebackPolicy(nodes=6), LOOKUP),
+        (CachebackPolicy(nodes=24), LOOKUP),
+    ]
+    if drafter is not None:
+        policies: list[TreePolicy] = [
+            ChainPolicy(length=1),
+            ChainPolicy(length=8),
+            ConfidentChainPolicy(length=8, confidence=0.0),
+            StaticPolicy(tree=_bush(3, 5)),
+            Eagle2Policy(verify_tokens=6, depth=1, top_k=2),
+            Eagle2Policy(verify_tokens=24, depth=4, top_k=6),
+            TalonPolicy(nodes=24, top_k=6, children=6, max_depth=5),
+            OptTreePolicy(nodes=23, least_gain=ALWAYS, max_depth=5, children=6),
+            _cast(6, 5, 24),
+            HybridPolicy(text=SuffixPolicy(length=2, min_match=2), model=ChainPolicy(length=1)),
+            HybridPolicy(text=SuffixPolicy(length=8, min_match=2), model=ChainPolicy(length=4)),
+            ResumedPolicy(draft=ChainPolicy(length=4)),
+        ]
+        setups.extend((policy, drafter) for policy in policies)
+        stack = StackPolicy(drafters=(drafter, LOOKUP), lengths=(4, 4))
+        setups.append((stack, stack_name(stack)))
+    return [RoundSetup(policy=policy, drafter=name) for policy, name in setups]
+
+
+def _bush(width: int, depth: int) -> TokenTree:
+    """Return a tree whose first child at every depth has `width` children."""
+    parents, ranks, trunk = [-1], [0], 0
+    for _ in range(depth):
+        first = len(parents)
+        parents.extend([trunk] * width)
+        ranks.extend(range(width))
+        trunk = first
+    return TokenTree(parents=tuple(parents), ranks=tuple(ranks))
+
+
+def _cast(width: int, depth: int, tokens: int) -> CastPolicy:
+    """Return a CAST policy that prunes nothing, so its shape is its caps."""
+    return CastPolicy(
+        breadth=0.0,
+        depth=0.0,
+        rerank=0.0,
+        max_width=width,
+        max_depth=depth,
+        max_verify_tokens=tokens,
+        ratio_window=4,
+        draft_cost_ms=(0.0, *([1.0] * width)),
+        verify_cost_ms=(0.0, *([1.0] * tokens)),
+    )
