@@ -82,19 +82,25 @@ def run(
     if not text.strip():
         raise RequestError("the prompt is empty; write some text")
     from ..profiler.device import detect
+    from ..profiler.identity import identify
     from ..runtime.edge.device import EdgeRun, Patience
     from ..runtime.edge.joining import joined
     from ..runtime.generation import GenerationSettings
+    from ..runtime.models.drafter import draft_role
     from ..runtime.models.loading import load_model, load_tokenizer
     from ..runtime.prompt_ids import request_of
     from ..runtime.transcript import Transcript
     from ..tuning.family import torch_device
 
-    wanted = GenerationSettings(stop=stop, **generation)
+    wanted, identity = GenerationSettings(stop=stop, **generation), identify(drafter)
+    if draft_role(drafter) != "draft":
+        raise RequestError(
+            f"{identity.name} reads what the target computes, which a device has not; take a draft model"
+        )
     here, tokenizer, done = detect(device), load_tokenizer(str(drafter)), EdgeRun()
     model = load_model(str(drafter), dtype=here.dtype_for(dtype), device=torch_device(here))
     secret, patience = os.environ.get(TOKEN, ""), Patience(timeout_s=timeout_s, fallback=fallback)
-    with joined(server, drafter, model, token=secret, patience=patience) as (remote, known):
+    with joined(server, identity, model, token=secret, patience=patience) as (remote, known):
         tell(settings, known.welcome.reason)
         asked = request_of(tokenizer, text, wanted, ends=frozenset(known.welcome.stop))
         transcript = Transcript(tokenizer, len(asked.prompt), stop)

@@ -26,6 +26,7 @@ from spectune.profiler.records.document import SurfaceDocument, TraceDocument
 from spectune.profiler.records.model import ModelIdentity
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import to_json
+from spectune.runtime.models import loading
 from spectune.tuning.foreign.importing import read_import
 from spectune.tuning.foreign.told import Given
 
@@ -147,3 +148,14 @@ def test_without_a_profile_devices_draft_as_is_usual_and_must_know_the_secret(tm
 def test_an_address_that_is_none_is_refused(address: str, tmp_path: Path) -> None:
     result = typed(tmp_path, "edge", "run", "--server", address, "--drafter", SMALL, "--prompt", PROMPT)
     assert result.exit_code == 2 and "is no HOST:PORT" in result.output
+
+
+@pytest.mark.parametrize(
+    ("drafter", "reason"), [("nowhere", "nowhere"), (str(FAMILY / "eagle3"), "reads what the target computes")]
+)
+def test_what_cannot_draft_on_a_device_is_refused_before_anything_is_loaded(
+    drafter: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "load_tokenizer", None)
+    result = typed(tmp_path, "edge", "run", "--server", "127.0.0.1:9", "--drafter", drafter, "--prompt", PROMPT)
+    assert result.exit_code == 1 and reason in result.output

@@ -1,12 +1,11 @@
-"""From a drafter's folder and a server's address to a device that decodes."""
+"""From a drafter and a server's address to a device that decodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from ...profiler.identity import identify
+from ...profiler.records.model import ModelIdentity
 from ..models.forward import CausalModel
 from .device import Patience, RemoteTarget
 from .introduction import Introduced, draft_ms_of, introduce
@@ -18,14 +17,14 @@ INTRODUCTION_S = 60.0  # the first device of its kind waits for a plan
 
 @contextmanager
 def joined(
-    address: tuple[str, int], folder: Path, drafter: CausalModel, *, token: str, patience: Patience
+    address: tuple[str, int], identity: ModelIdentity, drafter: CausalModel, *, token: str, patience: Patience
 ) -> Iterator[tuple[RemoteTarget, Introduced]]:
     """Connect a drafter to a server; yield the target behind it, and what both know of each other.
 
     Args:
         address: host and port.
-        folder: of the drafter.
-        drafter: loaded from there.
+        identity: of the drafter.
+        drafter: loaded.
         token: the server's secret; "" for none.
         patience: with the server.
 
@@ -33,7 +32,6 @@ def joined(
         RequestError: the server refuses the device.
         ServerAwayError: it does not answer.
     """
-    identity = identify(folder)
     hello = Hello(drafter=identity.key, draft_ms=draft_ms_of(drafter), tokenizer=identity.tokenizer_hash, token=token)
     link = TcpLink(*address, greeting=lambda: hello, connect_s=patience.timeout_s)
     try:
