@@ -113,7 +113,8 @@ class Counter:
             names = [setup.drafter] if setup.drafter else []
             room = room_for(self._requests, [unpadded], slots)
             decoder = self._family.decoder(always(unpadded), names=names, batch=slots, capacity=room)
-            self._runs[key] = decode_timed(decoder, self._requests, slots)
+            is_coupled = setup.policy.is_coupled(batch)
+            self._runs[key] = decode_timed(decoder, self._requests, slots, keeps_full=is_coupled)
         return self._runs[key]
 
     def traced(self, inputs: PlanInputs, request: ProfileRequest) -> PlanInputs:
@@ -136,7 +137,7 @@ class Counter:
         is_coupled = setup.policy.is_coupled(cell.batch)
         place = Cell(batch=cell.batch if is_coupled else 1, context=cell.context)
         return Count(
-            tokens_per_round=run.tokens_per_round if is_coupled else run.tokens_per_sequence_round,
+            tokens_per_round=run.tokens_per_round,
             replayed_tokens_per_round=replayed(traced, place, setup),
             judgement=self._judgement(run),
         )

@@ -14,14 +14,29 @@ class Feed:
     Invariant: `sequences[i]` is what request i has become; those beyond wait.
     """
 
-    def __init__(self, decoder: Decoder, requests: Many[Request]) -> None:
-        """Take a decoder and what it is to decode."""
+    def __init__(self, decoder: Decoder, requests: Many[Request], *, keeps_full: bool = False) -> None:
+        """Take a decoder and what it is to decode.
+
+        With `keeps_full` all are admitted anew, under numbers of their own behind the last, while any of them is being
+        decoded for the first time: every slot stays busy until then.
+        """
         self.sequences: list[Sequence] = []
-        self._decoder, self._requests = decoder, requests
+        self._decoder, self._requests, self._keeps_full = decoder, requests, keeps_full
+        self._again = 0  # admitted anew
 
     def refill(self) -> bool:
-        """Let waiting requests join while there is room; return whether anything runs."""
+        """Let waiting requests join while there is room; return whether anything is to be decoded."""
         while self._decoder.has_room and len(self.sequences) < len(self._requests):
             place = len(self.sequences)
             self.sequences.append(self._decoder.admit(self._requests[place], place))
-        return bool(self._decoder.running)
+        if not self._keeps_full:
+            return bool(self._decoder.running)
+        if all(sequence.is_finished for sequence in self.sequences):
+            return False
+        for _ in self._requests:  # their first token may end them
+            if not self._decoder.has_room:
+                break
+            again = self._requests[self._again % len(self._requests)]
+            self._decoder.admit(again, len(self._requests) + self._again)
+            self._again += 1
+        return True

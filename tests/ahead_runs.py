@@ -99,8 +99,16 @@ class Captured:
         may_fail: bool = False,
     ) -> Run:
         drafters = {"it": self.drafter, **(more or {})}
-        options = {"slots": self.slots, "capacity": self.capacity}
-        return run(self.target, requests, schedule, drafters, **options, watch=watch, may_fail=may_fail)
+        return run(
+            self.target,
+            requests,
+            schedule,
+            drafters,
+            slots=self.slots,
+            capacity=self.capacity,
+            watch=watch,
+            may_fail=may_fail,
+        )
 
 
 def setup_of(kind: str, **more: tuple[int, ...]) -> RoundSetup:

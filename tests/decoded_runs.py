@@ -76,19 +76,23 @@ def run(
     capacity: int = CAPACITY,
     watch: Callable[[Decoder], None] = lambda decoder: None,
     may_fail: bool = False,
+    keeps_full: bool = False,
 ) -> Run:
-    """Decode all requests, refilling free slots at once; `watch` sees the decoder after every round."""
+    """Decode all requests, refilling free slots at once; `watch` sees the decoder after every round.
+
+    With `keeps_full` requests are decoded anew in free slots while any is decoded for the first time.
+    """
     decoder = Decoder(target, drafters or {}, schedule, slots=slots, capacity=capacity)
     sequences: list[Sequence] = []
     rounds = []
-    while len(sequences) < len(requests) or decoder.running:
-        while len(sequences) < len(requests) and decoder.has_room:
-            sequences.append(decoder.admit(requests[len(sequences)], len(sequences)))
+    while len(sequences) < len(requests) or any(not s.is_finished for s in sequences[: len(requests)]):
+        while decoder.has_room and (keeps_full or len(sequences) < len(requests)):
+            sequences.append(decoder.admit(requests[len(sequences) % len(requests)], len(sequences)))
         if decoder.running:
             rounds.append(decoder.step())
             assert may_fail or not rounds[-1].faults, rounds[-1].faults
             watch(decoder)
-    return Run([tuple(s.emitted) for s in sequences], rounds, decoder.forwards)
+    return Run([tuple(s.emitted) for s in sequences[: len(requests)]], rounds, decoder.forwards)
 
 
 def drafting(kind: str, drafter: Drafter, **setup: tuple[int, ...]) -> tuple[Schedule, dict[str, Drafter]]:

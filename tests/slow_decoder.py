@@ -25,7 +25,7 @@ class Drawn:
 
 @dataclass
 class Log:
-    """What each counted round did."""
+    """What each round did; a text is -1 where it was decoded before."""
 
     contexts: list[int] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
@@ -39,24 +39,25 @@ Draw = Callable[[list[Path]], list[Drawn]]  # committed texts of the running seq
 
 
 def decode(draw: Draw, pairs: Sequence[Pair], batch: int) -> Log:
-    """Decode all texts with `batch` slots; keep the log of the rounds in which every slot was busy."""
-    log, waiting = Log(), list(range(len(pairs)))
+    """Decode all texts with `batch` slots, which texts that were decoded before keep busy until the last is done."""
+    log, entered = Log(), 0
     slots: dict[int, dict[str, list[int]]] = {}
-    while True:
-        while waiting and len(slots) < batch:
-            text = waiting.pop(0)
-            slots[len(slots)] = {"text": [text], "out": [pairs[text][1][0]], "fresh": [1]}
-        if len(slots) < batch:
-            return log
+    while entered < len(pairs) or any(s["counts"][0] for s in slots.values()):
+        while len(slots) < batch:
+            text = entered % len(pairs)
+            counts = [int(entered < len(pairs))]
+            slots[len(slots)] = {"text": [text], "out": [pairs[text][1][0]], "fresh": [1], "counts": counts}
+            entered += 1
         committed = [(*pairs[s["text"][0]][0], *s["out"]) for s in slots.values()]
         trees = draw(committed)
         log.contexts.append(max(len(tokens) for tokens in committed) - 1)
         log.nodes.append(max(1 + len(tree.paths) for tree in trees))
         log.catch_up.append(max(s["fresh"][0] for s in slots.values()))
         log.widths.append(trees[0].widths)
-        log.texts.append([s["text"][0] for s in slots.values()])
+        log.texts.append([s["text"][0] if s["counts"][0] else -1 for s in slots.values()])
         log.kept.append([_emit(s, tree, pairs[s["text"][0]][1]) for s, tree in zip(slots.values(), trees, strict=True)])
         slots = _remaining(slots, {s: len(pairs[slots[s]["text"][0]][1]) == len(slots[s]["out"]) for s in slots})
+    return log
 
 
 def _emit(slot: dict[str, list[int]], tree: Drawn, truth: Path) -> int:

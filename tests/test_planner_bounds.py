@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import product
 
 import numpy as np
 import pytest
 
 from spectune.planner.inputs import LOOKUP, PlanInputs
 from spectune.planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
-from spectune.planner.pricing.bounds import Reach, least_round_ms, most_tokens_per_round, reach_of
+from spectune.planner.pricing.bounds import least_round_ms, most_tokens_per_round
 from spectune.planner.pricing.cost import Cell, cell_costs
 from spectune.planner.replay.acceptance import (
     PositionResults,
@@ -22,13 +21,10 @@ from spectune.planner.replay.acceptance import (
 )
 from spectune.planner.replay.recorded import Rows, Text, recording_of, rows_of
 from spectune.planner.replay.replay import replay_results
-from spectune.planner.search import price
 from spectune.planner.search.candidate import candidate_of, times_of
-from spectune.planner.search.candidates import Contender
 from spectune.planner.search.contest import Contest
 from spectune.planner.search.objective import LatencyBound
 
-from .priced_cells import BATCH, costs
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 
 CELL = Cell(batch=3, context=20)
@@ -66,22 +62,20 @@ def test_no_policy_is_faster_than_its_bound(place: int) -> None:
     times = times_of(policy, drafter, replayed, costs)
     priced = candidate_of(policy, drafter, replayed, times, costs, len(found.texts))
     model = None if drafter == LOOKUP else drafter
-    most = most_tokens_per_round(reach_of(results, rows), 3)
+    most = most_tokens_per_round(results, rows)
     bound = 1000.0 * 3 * most / least_round_ms(results, policy.kind, model, costs)
     assert priced.tokens_per_s <= bound * (1.0 + 1e-9)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_the_most_tokens_of_plain_decoding_is_one(batch: int) -> None:
+def test_the_most_tokens_of_plain_decoding_is_one() -> None:
     rows = rows_of(made().texts)
-    assert most_tokens_per_round(reach_of(plain_results(rows), rows), batch) == 1.0
+    assert most_tokens_per_round(plain_results(rows), rows) == 1.0
 
 
 def test_the_most_tokens_of_a_perfect_chain_is_its_length_and_one() -> None:
     found = made(1.0)
     rows, policy = rows_of(found.texts), ChainPolicy(length=1)
-    reach = reach_of(rank_results(policy, recording_of(found.drafters[0].trace)), rows)
-    perfect = most_tokens_per_round(reach, 1)
+    perfect = most_tokens_per_round(rank_results(policy, recording_of(found.drafters[0].trace)), rows)
     rounds = np.ceil(rows.left[rows.starts] / 2).sum()
     assert perfect == pytest.approx(rows.left[rows.starts].sum() / rounds)
 
@@ -102,50 +96,14 @@ def drafting(accepted: Sequence[int]) -> PositionResults:
     )
 
 
-def most_by_enumeration(reach: Reach, batch: int) -> float:
-    """Try every round that each text may be left behind, at most batch - 1 of them before their end."""
-    rates = []
-    for stops in product(range(len(reach.tokens)), repeat=reach.tokens.shape[1]):
-        tokens = [int(reach.tokens[stop, text]) for text, stop in enumerate(stops)]
-        rounds = [int(reach.rounds[stop, text]) for text, stop in enumerate(stops)]
-        if sum(reach.tokens[-1] > tokens) < batch:
-            rates.append(sum(tokens) / max(sum(rounds), 1))
-    return max(rates)
-
-
-@pytest.mark.parametrize("batch", [1, 2, 3])
-def test_the_most_tokens_are_those_of_the_best_rounds_to_leave_texts_behind(batch: int) -> None:
-    draw, rows = np.random.default_rng(1), alike(3, 6)
-    for _ in range(20):
-        reach = reach_of(drafting(draw.integers(0, 3, len(rows.left)).tolist()), rows)
-        assert most_tokens_per_round(reach, batch) == pytest.approx(most_by_enumeration(reach, batch))
-
-
 @pytest.mark.parametrize("batch", range(1, 7))
-def test_no_steady_state_yields_more_tokens_than_the_bound(batch: int) -> None:
+def test_no_batch_yields_more_tokens_than_the_bound(batch: int) -> None:
     draw, rows = np.random.default_rng(2), alike(6, 20)
     for _ in range(20):
         luck = draw.integers(1, 6, len(rows.starts))[rows.text_of]
         results = drafting((draw.integers(0, 6, len(rows.left)) % luck).tolist())
         yielded = replay_results(results, rows, batch).tokens_per_round
-        assert yielded <= most_tokens_per_round(reach_of(results, rows), batch) + 1e-9
-
-
-def test_what_is_slow_only_where_texts_are_left_behind_is_not_pruned() -> None:
-    """A chain of 4 is right in 17 texts of 20; of the others the steady state of four slots holds 20 rounds each."""
-    rows = alike(20, 100)
-    contest = Contest(costs=costs(), texts=20, needs_bytes=lambda policy, drafter: None)
-    rival, better, worse = (ChainPolicy(length=length) for length in (3, 4, 2))
-    price._enter([contest], Contender(policy=PlainPolicy(), results=plain_results(rows)), None, rows)
-    price._enter([contest], Contender(policy=rival, results=drafting([3] * len(rows.left))), "small", rows)
-    right = np.where(rows.text_of < 17, 4, 0).tolist()
-    price._enter([contest], Contender(policy=better, results=drafting(right)), "small", rows)
-    found = contest.find(better, "small")
-    assert (contest.batch, contest.steady_share, contest.pruned) == (BATCH, 1.0, 0)
-    assert found is not None and found.tokens_per_s == contest.best_rate
-    assert found.tokens_per_round == pytest.approx(4.4)
-    price._enter([contest], Contender(policy=worse, results=drafting([1] * len(rows.left))), "small", rows)
-    assert contest.pruned == 1
+        assert yielded <= most_tokens_per_round(results, rows) + 1e-9
 
 
 def test_a_hopeless_policy_is_pruned_and_counted() -> None:
@@ -192,14 +150,6 @@ def test_what_breaks_the_bound_is_nothing_to_be_measured_against() -> None:
     contest.enter(PlainPolicy(), None, replay_results(plain_results(rows), rows, 3))
     assert not contest.keeps_bound(0)
     assert contest.best_rate == 0.0
-
-
-def test_where_most_rounds_are_not_steady_nothing_is_pruned() -> None:
-    found = made()
-    contest, rows = contest_of(found), rows_of(found.texts)
-    contest.enter(PlainPolicy(), None, replay_results(plain_results(rows), rows, 3))
-    contest.steady_share = 0.5
-    assert contest.can_matter(PlainPolicy(), None, plain_results(rows), most_tokens=0.1)
 
 
 def test_many_of_one_kind_are_left_out_in_one_line() -> None:

@@ -27,7 +27,7 @@ def made() -> PlanInputs:
     """Return inputs of a target that verifies three sequences' trees dearly, and none that are large."""
     language = Language(5)
     trace = record(SkilledDrafter(language, 0.9), texts(language, 8, lambda text: 24 + text), every_node(2, 3))
-    found = inputs(trace, verify_ms=lambda batch, context, tokens: 10.0 + (0.1 if batch == 1 else 3.0) * tokens)
+    found = inputs(trace, verify_ms=lambda batch, context, tokens: 10.0 + (0.1 if batch == 1 else 6.0) * tokens)
     ran = tuple(cell for cell in found.verify.measurements if cell.batch == 1 or cell.tokens <= MOST_TOKENS)
     return replace(found, verify=replace(found.verify, measurements=ran))
 

@@ -59,11 +59,14 @@ def test_a_price_is_the_tokens_over_the_time_of_decoding_token_by_token(policy: 
         trace.drafter_name,
     )
     log = decode(drawing(policy, drafter), pairs, batch)
-    ms = 0.0
-    for nodes, catch_up, widths in zip(log.nodes, log.catch_up, log.widths, strict=True):
+    ms, tokens = 0.0, 0
+    for row, (nodes, catch_up, widths) in enumerate(zip(log.nodes, log.catch_up, log.widths, strict=True)):
         forwards = [catch_up, *widths[1:]] if widths else []
-        ms += 10.0 + 0.1 * nodes + sum(1.0 + 0.2 * fed for fed in forwards) + 0.1
-    assert priced.tokens_per_s == pytest.approx(1000.0 * sum(map(sum, log.kept)) / ms)
+        own = [kept for kept, text in zip(log.kept[row], log.texts[row], strict=True) if text >= 0]
+        ms += len(own) / batch * (10.0 + 0.1 * nodes + sum(1.0 + 0.2 * fed for fed in forwards) + 0.1)
+        tokens += sum(own)
+    assert tokens == sum(len(continuation) - 1 for _, continuation in pairs)
+    assert priced.tokens_per_s == pytest.approx(1000.0 * tokens / ms)
 
 
 @pytest.mark.parametrize("skill", [0.3, 0.6, 0.9])

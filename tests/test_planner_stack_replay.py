@@ -13,6 +13,7 @@ from spectune.errors import PlanError
 from spectune.planner.growth.draft import DraftBatch
 from spectune.planner.hierarchy.latency import exact_latency
 from spectune.planner.hierarchy.records import Hierarchy, HierarchyInputs, Level, ModelCosts
+from spectune.planner.kernels.slots import NOBODY
 from spectune.planner.policies import TreePolicy
 from spectune.planner.policies.stack import StackPolicy
 from spectune.planner.replay.recorded import Recording, recording_of
@@ -71,7 +72,7 @@ class Watching:
 
 @dataclass(frozen=True)
 class Decoded:
-    """The rounds of a run whose slots were all busy, and the drafts of each."""
+    """The rounds of a run whose slots were kept busy, and the drafts of each."""
 
     rounds: list[Round]
     drafts: list[DraftBatch]
@@ -81,10 +82,9 @@ def decoded(policy: StackPolicy, batch: int, temperature: float) -> Decoded:
     schedule, drafters = stacked(policy, batch)
     ((name, drafter),) = drafters.items()
     watching = Watching(drafter)
-    done = run(TARGET, recorded(temperature)[0], schedule, {name: watching}, slots=batch)
+    done = run(TARGET, recorded(temperature)[0], schedule, {name: watching}, slots=batch, keeps_full=True)
     assert not any(one.faults for one in done.rounds)
-    steady = [place for place, one in enumerate(done.rounds) if len(one.kept) == batch]
-    return Decoded([done.rounds[place] for place in steady], [watching.drafts[place] for place in steady])
+    return Decoded(list(done.rounds), watching.drafts)
 
 
 def replayed(policy: StackPolicy, batch: int, temperature: float, seed: int = 0) -> StackReplay:
@@ -105,7 +105,8 @@ def test_replay_emits_the_very_tokens_per_round_that_the_decoder_emits(
     assert replay.kept.tolist() == [one.kept for one in rounds]
     assert replay.contexts.tolist() == [one.context for one in rounds]
     assert replay.catch_up.tolist() == [one.fresh for one in rounds]
-    assert replay.texts.tolist() == [one.sequences for one in rounds]
+    texts = len(recorded(temperature)[0])
+    assert replay.texts.tolist() == [[index if index < texts else NOBODY for index in one.sequences] for one in rounds]
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -1,4 +1,4 @@
-"""The ruler: what is counted as steady, how much room a run needs, and what a run emits."""
+"""The ruler: what counts, how much room a run needs, and what a run emits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spectune.runtime.decoder import Round
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.tuning.measuring.decoding import LOOKUP, Family, Run, TimedRound, decode_timed, room_for
+from spectune.tuning.measuring.decoding import LOOKUP, Family, Run, TimedRound, counted, decode_timed, room_for
 
 from .decoded_runs import POLICIES, random_requests
 from .tiny_models import perturbed, tiny_llama
@@ -52,15 +52,35 @@ def own_text(model: LlamaForCausalLM, request: Request) -> tuple[int, ...]:
     return tuple(tokens[len(request.prompt) :])
 
 
-def test_speed_counts_the_rounds_whose_slots_are_all_busy() -> None:
-    run = Run(batch=2, rounds=(timed(2.0, 1, 3), timed(3.0, 2, 4), timed(50.0, 1)), texts=())
-    assert run.tokens_per_s == pytest.approx(1000.0 * 10 / 5.0)
-    assert run.tokens_per_round == pytest.approx(10 / 4)
+def test_speed_is_all_texts_tokens_over_their_shares_of_the_rounds() -> None:
+    """The third sequence is one that is decoded again: its share of the last two rounds is nobody's."""
+    rounds = (
+        timed(2.0, 1, 3),
+        timed(3.0, 2, 4),
+        timed(50.0, 1, 9, sequences=(0, 2)),
+        timed(7.0, 2, 2, sequences=(0, 2)),
+    )
+    run = Run(batch=2, rounds=rounds, texts=((5,) * 7, (5,) * 8))
+    assert run.tokens_per_s == pytest.approx(1000.0 * 13 / (2.0 + 3.0 + 25.0 + 3.5))
+    assert run.tokens_per_round == pytest.approx(13 / 6)
 
 
-def test_tokens_per_sequence_and_round_count_every_round() -> None:
-    run = Run(batch=2, rounds=(timed(2.0, 1, 3), timed(50.0, 4)), texts=())
-    assert run.tokens_per_sequence_round == pytest.approx(8 / 3)
+def test_texts_that_decode_slowly_count_as_long_as_they_take() -> None:
+    """One text keeps 4 tokens a round and one keeps 1; of an endless stream of both, half of the tokens are of each."""
+    fast = [timed(1.0, 4, 1, sequences=(0, 1)) for _ in range(3)]
+    slow = [timed(1.0, 1, 4, sequences=(1, 2 + place // 3)) for place in range(9)]
+    run = Run(batch=2, rounds=(*fast, *slow), texts=((5,) * 13, (5,) * 13))
+    assert run.tokens_per_s == pytest.approx(2000.0 * 24 / (3 + 12))
+
+
+def test_every_slot_is_busy_until_all_texts_are_decoded_and_only_these_are_told() -> None:
+    requests = random_requests(5, tokens=9)
+    decoder = FAMILY.decoder(always(PLAIN), names=(), batch=3, capacity=room_for(requests, [PLAIN]))
+    run = decode_timed(decoder, requests, 3, keeps_full=True)
+    assert list(run.texts) == own_texts(9)
+    assert all(len(r.round.kept) == 3 for r in run.rounds)
+    assert {index for r in run.rounds for index in r.round.sequences} > set(range(5))
+    assert sum(sum(counted(r.round, 5)) for r in run.rounds) == sum(len(text) - 1 for text in run.texts)
 
 
 def test_every_round_of_a_text_began_where_the_one_before_ended() -> None:
@@ -69,9 +89,10 @@ def test_every_round_of_a_text_began_where_the_one_before_ended() -> None:
     assert run.visited() == [[0, 1], [0, 3, 7], [0]]
 
 
-def test_a_run_without_a_steady_round_has_no_speed() -> None:
-    with pytest.raises(RequestError, match="never were all 3 sequences of the batch decoded at once"):
-        Run(batch=3, rounds=(timed(2.0, 1, 3),), texts=()).tokens_per_s  # noqa: B018
+def test_a_run_of_fewer_texts_than_slots_has_no_speed() -> None:
+    run = Run(batch=3, rounds=(timed(2.0, 1, 3, 1),), texts=((5, 5), (5,) * 4))  # the third is decoded again
+    with pytest.raises(RequestError, match="never were 3 texts decoded at once"):
+        run.tokens_per_s  # noqa: B018
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -11,7 +11,7 @@ from spectune.runtime.decoder import Round
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup
-from spectune.tuning.measuring.decoding import Family, TimedRound
+from spectune.tuning.measuring.decoding import Family, TimedRound, throughput
 from spectune.tuning.measuring.race import DecoderEntrant, race, without_stalls
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.validate import entrant
@@ -122,9 +122,8 @@ def test_a_race_of_sequences_that_all_end_at_their_first_token_comes_to_its_end(
 def test_speed_is_that_of_the_run_where_nothing_stalled() -> None:
     one = entered(PLAIN, random_requests(4, tokens=9), 2)
     one.advance(1.0)
-    steady = [r for r in one.run.rounds[1:] if len(r.round.kept) == 2]
-    kept, ms = sum(sum(r.round.kept) for r in steady), sum(without_stalls(steady))
-    assert one.tokens_per_s == pytest.approx(1000.0 * kept / ms)
+    warm, texts = one.run.rounds[1:], len(one.run.texts)
+    assert one.tokens_per_s == pytest.approx(throughput(warm, without_stalls(warm), 2, texts))
 
 
 def test_the_first_round_of_a_turn_counts_only_where_there_is_no_other() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from spectune.planner.growth.tree import TokenTree
+from spectune.planner.kernels.slots import NOBODY
 from spectune.planner.policies import (
     CachebackPolicy,
     CastPolicy,
@@ -141,8 +142,8 @@ def decoded(policy: TreePolicy, batch: int) -> list[Round]:
     setup = RoundSetup(policy=policy, drafter=LOOKUP if isinstance(policy, TextPolicy) else "small")
     room = room_for(requests, [setup], batch)
     decoder = family.decoder(always(setup), names=[str(setup.drafter)], batch=batch, capacity=room)
-    run = decode_timed(decoder, requests, batch)
-    return [timed.round for timed in run.rounds if len(timed.round.kept) == batch]
+    run = decode_timed(decoder, requests, batch, keeps_full=True)
+    return [timed.round for timed in run.rounds]
 
 
 def replayed(policy: TreePolicy, recording: Recording, batch: int) -> Replay:
@@ -166,6 +167,8 @@ def test_replay_runs_the_very_rounds_the_decoder_runs(policy: TreePolicy, batch:
     replay, rounds = replayed(policy, recorded()[2], batch), decoded(policy, batch)
     assert replay.censored == 0
     assert replay.kept.tolist() == [one.kept for one in rounds]
+    texts = [[index if index < len(recorded()[1]) else NOBODY for index in one.sequences] for one in rounds]
+    assert replay.texts.tolist() == texts
     assert replay.nodes.tolist() == [one.verify_tokens for one in rounds]
     assert replay.contexts.tolist() == [one.context for one in rounds]
     assert [tuple(width for width in row if width) for row in replay.widths.tolist()] == [one.widths for one in rounds]

@@ -29,7 +29,7 @@ from ..runtime.models.pivots import require_pivots_of
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always
 from .family import identify_all, load_family, torch_device
-from .measuring.decoding import Family, Run, decode_timed, names_of, room_for, steady_rounds
+from .measuring.decoding import Family, Run, decode_timed, names_of, room_for
 from .prompts import requests_of, shown_to
 from .recording.continuations import continuations
 from .request import Identities, Models, ProfileRequest
@@ -139,7 +139,7 @@ def decode_lossy(family: Family, requests: Sequence[Request], setup: RoundSetup,
     room = room_for(requests, [setup], batch)
     names = names_of(setup)
     decoder = family.decoder(always(setup), names=names, batch=batch, capacity=room, allow_lossy=setup.is_lossy)
-    return decode_timed(decoder, requests, batch)
+    return decode_timed(decoder, requests, batch, keeps_full=True)
 
 
 class Judge:
@@ -218,8 +218,8 @@ def _kept(
     quality: Quality,
 ) -> LossyRun:
     names = models_of(policy, request.drafter)
-    rounds = [each.round for each in steady_rounds(run.rounds, run.batch)]
-    gates = [gate for each in rounds for gate in each.gates]
+    rounds, texts = [each.round for each in run.rounds], len(requests)
+    gates = [gate for each in rounds for index, gate in zip(each.sequences, each.gates, strict=False) if index < texts]
     return LossyRun(
         target=identities.target.key,
         dtype=dtype,
@@ -238,7 +238,7 @@ def _kept(
         catch_up=_ints([each.fresh for each in rounds]),
         widths=_rows([each.widths for each in rounds], 0),
         levels=_rows([each.levels for each in rounds], NOBODY, like=[each.widths for each in rounds]),
-        texts=_ints([each.sequences for each in rounds]),
+        texts=_ints([[index if index < texts else NOBODY for index in each.sequences] for each in rounds]),
         kept=_ints([each.kept for each in rounds]),
         matched=sum(gate.matched for gate in gates),
         mismatched=sum(gate.mismatched for gate in gates),

@@ -16,7 +16,7 @@ from .compiled import compiled
 from .expansions import NOWHERE, ORDER_BITS, Expansions, bring_near, key_of
 from .heap import sift_down, sift_up
 from .secant import last_valid, mean_of_last
-from .slots import Numbering, Rounds, leave, refill
+from .slots import NOBODY, Numbering, Rounds, counted_text, leave, refill, slots_of
 
 RANK_BITS = 8  # a recording keeps fewer than 255 children of a node
 
@@ -66,7 +66,7 @@ class Work(NamedTuple):
 
 @compiled
 def cast_walk(setting: Setting, numbering: Numbering, rounds: Rounds) -> tuple[int, int]:
-    """Write every round of the steady state; return how many there are and how many visited positions are censored.
+    """Write every round until all texts are decoded; return how many there are and how many that count are censored.
 
     A position is censored where a child of an expansion that was not recorded could be among the best of its layer or
     of all candidates.
@@ -78,25 +78,27 @@ def cast_walk(setting: Setting, numbering: Numbering, rounds: Rounds) -> tuple[i
     """
     batch = rounds.kept.shape[1]
     trees, work = _trees(batch, setting.rule), _work(setting.rule)
-    running, fresh, finished = np.empty(batch, np.int64), np.empty(batch, np.int64), np.empty(batch, np.int64)
-    at = censored = entered = count = 0
-    while count + len(numbering.starts) - entered >= batch:
-        entered = refill(running, fresh, count, numbering.starts, entered)
-        drafts = _grow(setting, running, trees, work, rounds.widths[at])
+    slots = slots_of(batch)
+    at = censored = entered = count = decoded = 0
+    while decoded < len(numbering.starts):
+        entered = refill(slots, count, numbering.starts, entered)
+        drafts = _grow(setting, slots.running, trees, work, rounds.widths[at])
         context = catch_up = 0
         for slot in range(batch):
-            row = running[slot]
-            context, catch_up = max(context, numbering.contexts[row]), max(catch_up, fresh[slot])
-            rounds.texts[at, slot] = numbering.text_of[row]
+            row = slots.running[slot]
+            context, catch_up = max(context, numbering.contexts[row]), max(catch_up, slots.fresh[slot])
+            rounds.texts[at, slot] = counted_text(slots, slot, numbering)
             accepted = 0
             while accepted < trees.own_nodes[slot] and trees.own_places[slot, accepted] < drafts:
                 accepted += 1
-            fresh[slot] = rounds.kept[at, slot] = min(accepted + 1, numbering.left[row])
-            censored += trees.is_censored[slot]
-            running[slot] = row + fresh[slot]
+            slots.fresh[slot] = rounds.kept[at, slot] = min(accepted + 1, numbering.left[row])
+            if rounds.texts[at, slot] != NOBODY:
+                censored += trees.is_censored[slot]
+            slots.running[slot] = row + slots.fresh[slot]
         rounds.contexts[at], rounds.nodes[at], rounds.catch_up[at] = context, drafts + 1, catch_up
         at += 1
-        count = leave(running, fresh, numbering.left, finished)
+        count, gone = leave(slots, numbering)
+        decoded += gone
     return at, censored
 
 

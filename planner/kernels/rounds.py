@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from .arrays import Bools, Floats, Ints
 from .compiled import compiled
-from .slots import Numbering, Rounds, leave, refill
+from .slots import NOBODY, Numbering, Rounds, counted_text, leave, refill, slots_of
 
 
 class Results(NamedTuple):
@@ -29,31 +27,33 @@ class Table(NamedTuple):
 
 @compiled
 def walk(numbering: Numbering, results: Results, rounds: Rounds) -> tuple[int, int]:
-    """Write every round of the steady state; return how many there are and how many visited positions are censored."""
+    """Write every round until all texts are decoded; return how many there are and how many that count are censored."""
     batch = rounds.kept.shape[1]
-    running, fresh, finished = np.empty(batch, np.int64), np.empty(batch, np.int64), np.empty(batch, np.int64)
-    at = censored = entered = count = 0
-    while count + len(numbering.starts) - entered >= batch:
-        entered = refill(running, fresh, count, numbering.starts, entered)
+    slots = slots_of(batch)
+    at = censored = entered = count = decoded = 0
+    while decoded < len(numbering.starts):
+        entered = refill(slots, count, numbering.starts, entered)
         context = nodes = catch_up = 0
         for slot in range(batch):
-            row = running[slot]
+            row = slots.running[slot]
             context, nodes = max(context, numbering.contexts[row]), max(nodes, results.sizes[row])
-            catch_up = max(catch_up, fresh[slot])
-            rounds.texts[at, slot] = numbering.text_of[row]
+            catch_up = max(catch_up, slots.fresh[slot])
+            rounds.texts[at, slot] = counted_text(slots, slot, numbering)
             rounds.kept[at, slot] = min(results.accepted[row] + 1, numbering.left[row])
-            censored += results.is_censored[row]
+            if rounds.texts[at, slot] != NOBODY:
+                censored += results.is_censored[row]
             own = results.widths[row if len(results.widths) > 1 else 0]
             for forward in range(len(own)):
                 widest = rounds.widths[at, forward] if slot else 0
                 rounds.widths[at, forward] = max(widest, own[forward])
-            running[slot] = row + rounds.kept[at, slot]
+            slots.running[slot] = row + rounds.kept[at, slot]
         rounds.contexts[at], rounds.nodes[at], rounds.catch_up[at] = context, nodes, catch_up
         is_read = rounds.widths.shape[1] == 0 or rounds.widths[at, 0] > 0
         for slot in range(batch):
-            fresh[slot] = rounds.kept[at, slot] + (0 if is_read else fresh[slot])
+            slots.fresh[slot] = rounds.kept[at, slot] + (0 if is_read else slots.fresh[slot])
         at += 1
-        count = leave(running, fresh, numbering.left, finished)
+        count, gone = leave(slots, numbering)
+        decoded += gone
     return at, censored
 
 
@@ -116,6 +116,8 @@ def sum_by_text(rounds: Rounds, times: Floats, tokens: Ints, ms: Floats) -> None
         share = (times[0, at] + times[1, at] + times[2, at]) / batch
         for slot in range(batch):
             text = rounds.texts[at, slot]
+            if text == NOBODY:
+                continue
             tokens[text] += rounds.kept[at, slot]
             ms[text] += share
 

@@ -26,12 +26,12 @@ from .quality import Quality
 
 _ARRAYS = ("contexts", "nodes", "catch_up", "widths", "levels", "texts", "kept", "entropies", "pivots")
 LossyWay: TypeAlias = FlyPolicy | PadPolicy
-NOBODY = -1  # stands in `levels` where no forward ran, and everywhere but in a stack
+NOBODY = -1  # stands in `levels` where no forward ran, and everywhere but in a stack; in `texts` as in `Replay`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LossyRun:
-    """The steady rounds of one policy at one batch size, and what the texts were worth; arrays are read-only.
+    """The rounds of one policy at one batch size, and what the texts were worth; arrays are read-only.
 
     Attributes:
         target: ModelIdentity.key.
@@ -89,7 +89,7 @@ class LossyRun:
         wrong += [name for name in ("entropies", "pivots") if getattr(self, name).ndim != 1]
         if not rounds or wrong:
             raise PlanError(f"a lossy run needs rounds, and arrays of one length; wrong: {wrong or ['rounds']}")
-        if self.kept.min() < 1 or self.texts.min() < 0 or self.texts.max() >= len(self.prompts):
+        if self.kept.min() < 1 or self.texts.min() < NOBODY or self.texts.max() >= len(self.prompts):
             raise PlanError(
                 "a lossy run keeps a token or more per round and sequence, of texts that it has prompts for"
             )
@@ -116,7 +116,7 @@ class LossyRun:
     @property
     def tokens_per_round(self) -> float:
         """Tokens per sequence and round."""
-        return float(self.kept.mean())
+        return float(self.kept[self.texts != NOBODY].mean())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

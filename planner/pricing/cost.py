@@ -7,7 +7,8 @@
     host   = a + b * forwards + c * nodes     fitted per kind of policy
 
 A round whose own context lies in the cell's span is priced there, clipped to the contexts that
-were measured; any other round is priced at the cell's own context.
+were measured; any other round is priced at the mean of these, and at the cell's own context where
+there are none: what it keeps says what rounds of the cell keep, not what they cost.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ...profiler.records.excess import mean_over_median
 from ...profiler.records.overhead import RoundOverhead
 from ...profiler.records.role import CAPTURED
 from ...profiler.records.surface import LatencySurface
-from ..growth.draft import Ints
+from ..growth.draft import Bools, Ints
 from ..kernels.rounds import Table, price
 from ..policies.resumed import RESUMED
 from ..replay.replay import Replay
@@ -160,7 +161,7 @@ class CellCosts:
             fed = draft.paid(replay.widths)[:, 1:]  # the first reads what was committed
             _require(f"draft of {drafter}", int(fed.max(initial=0)), draft)
         times = np.empty((3, replay.rounds))
-        span = (float(self.cell.low), float(self.cell.high), float(self.cell.context))
+        span = (float(self.cell.low), float(self.cell.high), self._elsewhere(replay.contexts))
         verify = Table(verification.contexts, verification.ms)
         table = Table(draft.contexts, np.ascontiguousarray(draft.ms))
         reading = Table(draft.contexts, draft.reading(most_read, self.cell.batch))
@@ -200,9 +201,17 @@ class CellCosts:
         return float(np.mean((contexts < self.verify.contexts[0]) | (contexts > self.verify.contexts[-1])))
 
     def priced_at(self, contexts: Ints) -> Floats:
-        """Return the contexts that rounds are priced at: their own where the cell answers for it, else the cell's."""
-        inside = (contexts > self.cell.low) & (contexts <= self.cell.high)
-        return np.where(inside, contexts, self.cell.context).astype(np.float64)
+        """Return the contexts that rounds are priced at: their own where the cell answers for it, else their mean."""
+        return np.where(self._inside(contexts), contexts, self._elsewhere(contexts)).astype(np.float64)
+
+    def _inside(self, contexts: Ints) -> Bools:
+        inside: Bools = (contexts > self.cell.low) & (contexts <= self.cell.high)
+        return inside
+
+    def _elsewhere(self, contexts: Ints) -> float:
+        """Return the context at which rounds are priced that lie outside the cell's span."""
+        own = contexts[self._inside(contexts)]
+        return float(own.mean()) if len(own) else float(self.cell.context)
 
     def host_of(self, kind: str) -> tuple[float, float, float]:
         """Return the host's milliseconds of a round, of each drafter forward and of each node.

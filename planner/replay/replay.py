@@ -2,24 +2,29 @@
 
 `batch` slots run in lock-step. Before a round the next texts enter at the end of the running
 list; after it, finished ones leave in slot order, each giving its slot to the last of the list.
-Rounds count while every slot is busy: the steady state.
+
+What counts is each text's share of the rounds from its first to its last: the steady state of an endless stream in
+which all texts are equally frequent. When all have entered they enter once more, so that every slot is busy until each
+has been decoded once; of those only the company they keep counts. Were counting to end with the first empty slot, the
+texts that decode slowly would be cut short, and policies whose speed differs from text to text would look too fast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain, cycle
 from typing import NamedTuple
 
 import numpy as np
 
 from ...errors import PlanError
 from ..growth.cast import breadth_origin
-from ..growth.draft import Ints
+from ..growth.draft import Bools, Ints
 from ..growth.grow import grow
 from ..kernels.cast import Rule, Setting, cast_walk
 from ..kernels.rounds import walk
-from ..kernels.slots import Numbering, Rounds
+from ..kernels.slots import NOBODY, Numbering, Rounds
 from ..policies import CastPolicy, TreePolicy
 from .acceptance import PositionResults
 from .recorded import RecordedScorer, Recording, Rows
@@ -31,15 +36,15 @@ class Step(NamedTuple):
     kept: list[int]  # tokens that each slot emits
     nodes: int  # of the largest tree, root included
     widths: tuple[int, ...]  # nodes per sequence of each drafter forward
-    censored: int = 0  # slots at positions whose result the trace leaves open
+    is_censored: tuple[bool, ...] = ()  # of each slot, whether the trace leaves its result open; () of none
 
 
-Advance = Callable[[list[int]], Step]  # rows of the running sequences -> what the round there does
+Advance = Callable[[list[int], list[int]], Step]  # rows, and tokens that are new there -> what the round there does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replay:
-    """Every round of the steady state.
+    """Every round of the steady state, see above.
 
     Attributes:
         contexts: (rounds,), most tokens in the target's cache over the slots.
@@ -47,9 +52,9 @@ class Replay:
         catch_up: (rounds,), tokens per sequence of the drafter's first forward, if it runs: the most any slot committed
             since the drafter last ran, 1 right after it entered.
         widths: (rounds, forwards), nodes per sequence of each drafter forward, 0 = did not run.
-        texts: (rounds, batch), which text ran in each slot.
+        texts: (rounds, batch), which text ran in each slot; NOBODY where it does not count.
         kept: (rounds, batch), tokens each slot emitted.
-        censored: slots of all rounds at positions whose result the trace leaves open.
+        censored: slots that count, of all rounds, at positions whose result the trace leaves open.
     """
 
     contexts: Ints
@@ -67,23 +72,29 @@ class Replay:
 
     @property
     def rounds(self) -> int:
-        """Rounds counted."""
+        """Rounds in which any slot counts."""
         return int(self.kept.shape[0])
 
     @property
+    def counts(self) -> Bools:
+        """(rounds, batch), whether what a slot did in a round counts."""
+        counts: Bools = self.texts != NOBODY
+        return counts
+
+    @property
     def tokens(self) -> int:
-        """Tokens emitted by all slots in the rounds counted."""
-        return int(self.kept.sum())
+        """Tokens that count: those of every text."""
+        return int(self.kept[self.counts].sum())
 
     @property
     def tokens_per_round(self) -> float:
         """Tokens per sequence and round."""
-        return self.tokens / self.kept.size
+        return self.tokens / int(self.counts.sum())
 
     @property
     def censored_share(self) -> float:
         """Share of the visited positions whose result the trace leaves open."""
-        return self.censored / self.kept.size
+        return self.censored / int(self.counts.sum())
 
     @property
     def arrays(self) -> Rounds:
@@ -139,9 +150,12 @@ def _numbering(rows: Rows) -> Numbering:
 
 
 def _room(rows: Rows, batch: int, forwards: int) -> Rounds:
-    """Return room for any replay's rounds: in every round each slot keeps a token or more."""
+    """Return room for any replay's rounds: in every round each slot keeps a token or more.
+
+    Until the last text has entered, all slots are busy with tokens that count.
+    """
     _require_texts(rows, batch)
-    most = (len(rows.left) - len(rows.starts)) // batch
+    most = (len(rows.left) - len(rows.starts)) // batch + int(rows.left[rows.starts].max())
     contexts, nodes, catch_up = np.empty((3, most), dtype=np.int64)
     texts, kept = np.empty((2, most, batch), dtype=np.int64)
     return Rounds(contexts, nodes, catch_up, np.empty((most, forwards), dtype=np.int64), texts, kept)
@@ -167,13 +181,13 @@ def replay_grown(policy: TreePolicy, recording: Recording, batch: int) -> Replay
         PlanError: fewer texts than slots, or the trace records too few children.
     """
 
-    def advance(at: list[int]) -> Step:
+    def advance(at: list[int], _: list[int]) -> Step:
         rows = np.array(at)
         scorer = RecordedScorer(recording, rows)
         draft = grow(policy, scorer, batch)
         accepted = np.maximum(draft.tokens, 0).sum(axis=1)  # the root and padding are -1
         kept: list[int] = np.minimum(accepted + 1, recording.rows.left[rows]).tolist()
-        return Step(kept, int(draft.sizes.max()), draft.widths, int(scorer.censored.sum()))
+        return Step(kept, int(draft.sizes.max()), draft.widths, tuple(scorer.censored.tolist()))
 
     return replay_stepped(recording.rows, batch, advance)
 
@@ -184,15 +198,16 @@ def replay_stepped(rows: Rows, batch: int, advance: Advance) -> Replay:
     Args:
         rows: the numbering of the texts' positions.
         batch: slots.
-        advance: told the rows of the running sequences, in slot order.
+        advance: told the rows of the running sequences, in slot order, and how many tokens each has committed since
+            the round before, 1 after it entered.
 
     Raises:
         PlanError: fewer texts than slots.
     """
     steps: list[Step] = []
 
-    def noted(at: list[int]) -> list[int]:
-        steps.append(advance(at))
+    def noted(at: list[int], fresh: list[int]) -> list[int]:
+        steps.append(advance(at, fresh))
         return steps[-1].kept
 
     walked = _walk(rows, batch, noted)
@@ -201,7 +216,16 @@ def replay_stepped(rows: Rows, batch: int, advance: Advance) -> Replay:
     for row, ran in zip(padded, widths, strict=True):
         row[: len(ran)] = ran
     nodes = np.array([step.nodes for step in steps], dtype=np.int64)
-    return _replay(walked, rows, nodes, padded, sum(step.censored for step in steps))
+    is_censored = np.array([step.is_censored or (False,) * batch for step in steps])
+    return Replay(
+        contexts=rows.contexts[walked.at].max(axis=1),
+        nodes=nodes,
+        catch_up=walked.fresh.max(axis=1),
+        widths=padded,
+        texts=walked.texts,
+        kept=walked.kept,
+        censored=int(is_censored[walked.texts != NOBODY].sum()),
+    )
 
 
 def _require_texts(rows: Rows, batch: int) -> None:
@@ -212,50 +236,48 @@ def _require_texts(rows: Rows, batch: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Walk:
-    """Per counted round and slot: the row it started at, the tokens it kept, those it kept before."""
+    """Per round and slot: the row it started at, its text or NOBODY, the tokens it kept, those it kept before."""
 
     at: Ints
+    texts: Ints
     kept: Ints
     fresh: Ints
 
 
-def _walk(rows: Rows, batch: int, advance: Callable[[list[int]], list[int]]) -> _Walk:
+@dataclass(slots=True)
+class _Running:
+    """What is in a slot."""
+
+    row: int
+    text: int
+    fresh: int = 1
+
+
+def _walk(rows: Rows, batch: int, advance: Callable[[list[int], list[int]], list[int]]) -> _Walk:
     _require_texts(rows, batch)
-    waiting = rows.starts.tolist()[::-1]
-    left = rows.left.tolist()
-    running: list[int] = []
-    fresh: list[int] = []
-    at, kept, before = [], [], []
-    while len(running) + len(waiting) >= batch:
+    left, starts = rows.left.tolist(), rows.starts.tolist()
+    entering = chain(enumerate(starts), ((NOBODY, start) for start in cycle(starts)))
+    missing = len(starts)
+    running: list[_Running] = []
+    at, texts, kept, before = [], [], [], []
+    while missing:
         while len(running) < batch:
-            running.append(waiting.pop())
-            fresh.append(1)
-        step = advance(running)
-        at.append(running)
-        kept.append(step)
-        before.append(fresh)
-        running = [row + tokens for row, tokens in zip(running, step, strict=True)]
-        fresh = step.copy()
-        _leave(running, fresh, [row for row in running if not left[row]])
-    return _Walk(at=np.array(at), kept=np.array(kept), fresh=np.array(before))
+            text, start = next(entering)
+            running.append(_Running(start, text))
+        at.append([one.row for one in running])
+        texts.append([one.text for one in running])
+        before.append([one.fresh for one in running])
+        kept.append(advance(at[-1], before[-1]))
+        for one, tokens in zip(running, kept[-1], strict=True):
+            one.row, one.fresh = one.row + tokens, tokens
+        for one in [one for one in running if not left[one.row]]:
+            _leave(running, one)
+            missing -= one.text != NOBODY
+    return _Walk(at=np.array(at), texts=np.array(texts), kept=np.array(kept), fresh=np.array(before))
 
 
-def _leave(running: list[int], fresh: list[int], finished: list[int]) -> None:
-    """Let the finished rows, in slot order, give their slots to the last of the list."""
-    for row in finished:
-        slot = running.index(row)
-        running[slot], fresh[slot] = running[-1], fresh[-1]
-        running.pop()
-        fresh.pop()
-
-
-def _replay(walked: _Walk, rows: Rows, nodes: Ints, widths: Ints, censored: int) -> Replay:
-    return Replay(
-        contexts=rows.contexts[walked.at].max(axis=1),
-        nodes=nodes,
-        catch_up=walked.fresh.max(axis=1),
-        widths=widths,
-        texts=rows.text_of[walked.at],
-        kept=walked.kept,
-        censored=censored,
-    )
+def _leave(running: list[_Running], finished: _Running) -> None:
+    """Let a finished one give its slot to the last of the list."""
+    slot = next(slot for slot, one in enumerate(running) if one is finished)
+    running[slot] = running[-1]
+    running.pop()

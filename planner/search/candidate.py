@@ -18,7 +18,7 @@ from ..replay.replay import Replay
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Candidate:
-    """What a policy yields in the steady state of one cell; times are means per round.
+    """What a policy yields in the steady state of one cell; times are means per round of a sequence.
 
     Attributes:
         drafter: name of what drafts, None for plain decoding.
@@ -57,7 +57,7 @@ class Candidate:
         return float(self.tokens.sum() / self.ms.sum() * 1000.0)
 
     def tokens_per_s_on(self, texts: Bools) -> float:
-        """Return tokens of all slots per second on some of the texts, 0 where they have no steady rounds."""
+        """Return tokens of all slots per second on some of the texts, 0 where there are none."""
         spent = float(self.ms[texts].sum())
         return 1000.0 * float(self.tokens[texts].sum()) / spent if spent > 0.0 else 0.0
 
@@ -90,7 +90,7 @@ def candidate_of(
     """Return the candidate of a replay whose rounds take these times; `drafter` is LOOKUP for a LookupPolicy."""
     tokens, ms = np.zeros(texts, dtype=np.int64), np.zeros(texts)
     sum_by_text(replay.arrays, times.by_part, tokens, ms)
-    draft_ms, verify_ms, host_ms = times.by_part.mean(axis=1).tolist()
+    draft_ms, verify_ms, host_ms = np.average(times.by_part, axis=1, weights=replay.counts.sum(axis=1)).tolist()
     return Candidate(
         policy=policy,
         drafter=drafter,

@@ -41,7 +41,6 @@ class Contest:
         latencies_ms: of each where there is a bound: what the bound is about.
         pruned: how many were not replayed because they cannot win.
         clipped_share: of plain decoding's rounds, those priced at the nearest measured context.
-        steady_share: of the texts' tokens, those that plain decoding emits while every slot is busy.
     """
 
     costs: CellCosts
@@ -55,7 +54,6 @@ class Contest:
     latencies_ms: list[float] = field(default_factory=list)
     pruned: int = 0
     clipped_share: float = 0.0
-    steady_share: float = 1.0
     _best: dict[Rival | None, float] = field(default_factory=dict)
     _refused: dict[Rival, list[str]] = field(default_factory=dict)
 
@@ -98,15 +96,14 @@ class Contest:
     def can_matter(self, policy: TreePolicy, drafter: str | None, results: PositionResults, most_tokens: float) -> bool:
         """Return whether a policy may come near the best, or be the best of its kind and drafter; count it if not.
 
-        One whose results are not all recorded has no bound on its speed; it is for `enter` to refuse. Where much of the
-        texts is decoded outside the steady state, few tokens tell what is chosen, and all policies matter.
+        One whose results are not all recorded has no bound on its speed; it is for `enter` to refuse.
 
         Args:
             policy, drafter: what is to be priced.
             results: its own, at every position.
             most_tokens: per sequence and round, from `bounds.most_tokens_per_round`.
         """
-        if results.censored.mean() > MOST_CENSORED or self.steady_share < REACH:
+        if results.censored.mean() > MOST_CENSORED:
             return True
         model = None if drafter == LOOKUP else drafter
         least_ms = least_round_ms(results, policy.kind, model, self.costs)
@@ -168,7 +165,7 @@ class Contest:
     def fastest_by_half(self, kind: str, drafter: str | None = None) -> dict[TreePolicy, int]:
         """Return the fastest policy of a kind on each half of the texts, and that half; EVERYWHERE if it is one policy.
 
-        None that was searched on the other half, and none of a half without steady rounds.
+        None that was searched on the other half, and none of a half without texts.
 
         Args:
             kind: of the policies.
@@ -235,4 +232,4 @@ class Contest:
 
 def _tail_ms(replay: Replay, times: RoundTimes) -> float:
     """Return the milliseconds per token that nine of ten rounds of a sequence keep."""
-    return float(np.quantile((times.total_ms[:, None] / replay.kept).ravel(), TAIL))
+    return float(np.quantile((times.total_ms[:, None] / replay.kept)[replay.counts], TAIL))

@@ -9,7 +9,7 @@ from ..inputs import LOOKUP, PlanInputs, resumes_of
 from ..memory.peak import memory_bytes
 from ..policies import PlainPolicy, StackPolicy, TextPolicy, TreePolicy
 from ..policies.hybrid import ElsePolicy
-from ..pricing.bounds import most_tokens_per_round, reach_of
+from ..pricing.bounds import most_tokens_per_round
 from ..pricing.cost import Cell, cell_costs
 from ..pricing.reading import reading_costs
 from ..replay.positions import PositionResults
@@ -107,20 +107,18 @@ def _enter_by_half(
     able = [contest for contest in halves if policy.max_verify_tokens <= contest.costs.verify.most_tokens]
     if not able:
         return
-    reach, replays = reach_of(results, rows), dict[int, Replay]()
-    most_tokens = {batch: most_tokens_per_round(reach, batch) for batch in {contest.batch for contest in able}}
+    most_tokens, replays = most_tokens_per_round(results, rows), dict[int, Replay]()
     for contest in able:
         batch = contest.batch
         if contest.lacks_times(policy, drafter):
             continue
-        if not contest.can_matter(policy, drafter, results, most_tokens[batch]):
+        if not contest.can_matter(policy, drafter, results, most_tokens):
             continue
         if batch not in replays:
             replays[batch] = replay_results(results, rows, batch)
         contest.enter(policy, drafter, replays[batch], halves[contest])
         if isinstance(policy, PlainPolicy):
             contest.clipped_share = contest.costs.clipped_share(replays[batch])
-            contest.steady_share = replays[batch].tokens / int(rows.left[rows.starts].sum())
 
 
 def _contest(inputs: PlanInputs, cell: Cell, options: SearchOptions) -> Contest:

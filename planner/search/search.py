@@ -31,7 +31,6 @@ from .promise import UNKNOWN_ERROR, SurfaceErrors, errors_of, known_error
 from .searched import Searcher
 from .studies import studies_in_memory
 
-LEAST_STEADY = 0.5  # share of the texts' tokens below which a plan says how few it rests on
 MOST_NEAR = 5  # candidates as good as a cell's best that its schedule may take, the simplest ones
 
 
@@ -233,10 +232,5 @@ def _notes_of(contest: Contest) -> tuple[str, ...]:
         notes.append(
             f"batch {cell.batch}, context {cell.context}: {contest.clipped_share:.0%} of the rounds lie outside "
             f"the measured contexts {known[0]:.0f}..{known[-1]:.0f} and are priced at the nearest"
-        )
-    if contest.steady_share < LEAST_STEADY:
-        notes.append(
-            f"batch {cell.batch}, context {cell.context}: with {contest.texts} texts only {contest.steady_share:.0%} "
-            "of the tokens are decoded while every slot is busy, and only these count; record more prompts"
         )
     return tuple(notes)

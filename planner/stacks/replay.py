@@ -32,7 +32,7 @@ OFF = -1  # off the recorded text
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StackReplay:
-    """Every round of the steady state.
+    """Every round of a replay.
 
     Attributes:
         replay: contexts, catch_up, texts and kept are exact; widths are those of all models, tokens fed per sequence.
@@ -199,21 +199,17 @@ class _Rounds:
         self._rank, self._rows = first.next_rank, first.rows
         self._runs = [right_run(recordings[name].next_rank) for name in policy.models]
         self._found, self._right = _found(policy, first) if policy.has_lookup else (self._rank, self._rank)
-        self._fresh: dict[int, int] = {}  # by text: tokens committed since it was last drafted for
         self._cached: list[list[int]] = []  # per model and slot: tokens in its cache, less those committed
         self._ran: list[_Ran] = []
         self._is_tossed = False
 
-    def advance(self, at: list[int]) -> Step:
-        """Run the round at these rows."""
-        fresh = [self._fresh.get(int(self._rows.text_of[row]), 1) for row in at]
+    def advance(self, at: list[int], fresh: list[int]) -> Step:
+        """Run the round at these rows, where so many tokens are new."""
         self._cached = [[-count for count in fresh] for _ in self._runs]
         self._ran, self._is_tossed = [], False
         chains = self._handed_up(0, [_Place(row, 0) for row in at], list(range(len(at))))
         self.told.append((self._ran, self._is_tossed))
         kept = [self._kept(row, chain) for row, chain in zip(at, chains, strict=True)]
-        for row, count in zip(at, kept, strict=True):
-            self._fresh[int(self._rows.text_of[row])] = count
         nodes = 1 + (1 + self._policy.siblings) * max(chain.tokens for chain in chains)
         return Step(kept, nodes, tuple(one.width for one in self._ran))
 

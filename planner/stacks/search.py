@@ -23,7 +23,7 @@ from ...errors import PlanError
 from ..inputs import LOOKUP, PlanInputs
 from ..policies import ChainPolicy, TreePolicy
 from ..policies.stack import StackPolicy, stack_name
-from ..pricing.bounds import most_tokens_per_round, reach_of
+from ..pricing.bounds import most_tokens_per_round
 from ..pricing.cost import CellCosts, RoundTimes
 from ..replay.rehearsal import Rehearsal
 from ..search.candidate import Candidate
@@ -54,7 +54,7 @@ class StackSearch:
     def __init__(self, rehearsal: Rehearsal, seed: int) -> None:
         """Take the recordings; `seed` is of the tosses."""
         self._rehearsal, self._seed = rehearsal, seed
-        self._most: dict[tuple[str, int, int], float] = {}
+        self._most: dict[tuple[str, int], float] = {}
         self._replays: dict[tuple[StackPolicy, int], StackReplay] = {}
 
     def search(self, contest: Contest) -> None:
@@ -109,16 +109,15 @@ class StackSearch:
     def _prospects(self, contest: Contest) -> Iterator[Prospect]:
         for policy in stacks_of(self._rehearsal.inputs, contest.costs):
             least_ms = _least_ms(policy, contest.costs)
-            most = self._most_tokens(policy.models[0], policy.max_chain, contest.batch)
+            most = self._most_tokens(policy.models[0], policy.max_chain)
             yield Prospect(policy=policy, most_rate=1000.0 * contest.batch * most / least_ms)
 
-    def _most_tokens(self, drafter: str, length: int, batch: int) -> float:
+    def _most_tokens(self, drafter: str, length: int) -> float:
         """Return a bound on the tokens of a round whose chain is a drafter's own, of that length."""
-        if (drafter, length, batch) not in self._most:
+        if (drafter, length) not in self._most:
             results = self._rehearsal.results(ChainPolicy(length=length), drafter)
-            reach = reach_of(results, self._rehearsal.rows)
-            self._most[drafter, length, batch] = most_tokens_per_round(reach, batch)
-        return self._most[drafter, length, batch]
+            self._most[drafter, length] = most_tokens_per_round(results, self._rehearsal.rows)
+        return self._most[drafter, length]
 
     def _enter(self, contest: Contest, policy: StackPolicy, searched_on: int = EVERYWHERE) -> Candidate | None:
         name = stack_name(policy)

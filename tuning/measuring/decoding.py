@@ -36,8 +36,8 @@ class TimedRound:
 class Run:
     """What decoding a list of requests did.
 
-    Rounds are in order. A round is *steady* while every slot is busy; tokens/s counts steady rounds
-    only, and never the reading of prompts.
+    Rounds are in order. What counts is each text's share of the rounds from its first to its last: those of sequences
+    that were decoded once more, to keep all slots busy, do not, and reading prompts never does.
     """
 
     batch: int
@@ -46,19 +46,14 @@ class Run:
 
     @property
     def tokens_per_s(self) -> float:
-        """Steady-state throughput of all slots together."""
-        steady = steady_rounds(self.rounds, self.batch)
-        return 1000.0 * sum(sum(r.round.kept) for r in steady) / sum(r.ms for r in steady)
+        """Steady-state throughput of all slots together, see `throughput`."""
+        return throughput(self.rounds, [r.ms for r in self.rounds], self.batch, len(self.texts))
 
     @property
     def tokens_per_round(self) -> float:
-        """Tokens kept per sequence and steady round."""
-        return _kept_per_round(steady_rounds(self.rounds, self.batch))
-
-    @property
-    def tokens_per_sequence_round(self) -> float:
-        """Tokens kept per sequence and round, over all rounds: the same at every batch size for uncoupled policies."""
-        return _kept_per_round(self.rounds)
+        """Tokens kept per sequence and round: the same at every batch size for uncoupled policies."""
+        kept = [counted(r.round, len(self.texts)) for r in self.rounds]
+        return sum(map(sum, kept)) / sum(map(len, kept))
 
     def visited(self) -> list[list[int]]:
         """Return the positions each text's rounds began at: tokens emitted by then, less the first."""
@@ -66,28 +61,41 @@ class Run:
         emitted = [0] * len(self.texts)
         for r in self.rounds:
             for index, kept in zip(r.round.sequences, r.round.kept, strict=True):
+                if index >= len(places):
+                    continue
                 places[index].append(emitted[index])
                 emitted[index] += kept
         return places
 
 
-def steady_rounds(rounds: Sequence[TimedRound], batch: int) -> list[TimedRound]:
-    """Return the rounds whose slots were all busy.
+def counted(done: Round, texts: int) -> list[int]:
+    """Return the tokens kept by those sequences of a round that are decoded for the first time."""
+    return [kept for index, kept in zip(done.sequences, done.kept, strict=True) if index < texts]
+
+
+def throughput(rounds: Sequence[TimedRound], ms: Sequence[float], batch: int, texts: int) -> float:
+    """Return tokens/s of all slots together in an endless stream in which all texts are equally frequent.
+
+    The slots of a round share its time equally. A text's time is its share of its rounds; all texts' tokens over all
+    texts' times is the speed of one slot.
+
+    Args:
+        rounds: of a decoder that was kept full.
+        ms: of each, which may differ from what was timed.
+        batch: slots.
+        texts: how many there are.
 
     Raises:
-        RequestError: there are none.
+        RequestError: there were never texts for all slots.
     """
-    steady = [r for r in rounds if len(r.round.kept) == batch]
-    if not steady:
+    kept = [counted(r.round, texts) for r in rounds]
+    if batch > max(map(len, kept), default=0):
         raise RequestError(
-            f"never were all {batch} sequences of the batch decoded at once, so there is no speed to tell; "
+            f"never were {batch} texts decoded at once, so there is no speed of such a batch to tell; "
             "add prompts or lower the batch"
         )
-    return steady
-
-
-def _kept_per_round(rounds: Sequence[TimedRound]) -> float:
-    return sum(sum(r.round.kept) for r in rounds) / sum(len(r.round.kept) for r in rounds)
+    shared = sum(len(own) * each for own, each in zip(kept, ms, strict=True)) / batch
+    return 1000.0 * sum(map(sum, kept)) / shared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +177,12 @@ def require_faultless(done: Round) -> None:
         raise ModelError(f"{fault.drafter or 'the verification'} failed and cannot be measured: {fault.reason}")
 
 
-def decode_timed(decoder: Decoder, requests: Sequence[Request], batch: int) -> Run:
+def decode_timed(decoder: Decoder, requests: Sequence[Request], batch: int, *, keeps_full: bool = False) -> Run:
     """Decode all requests, refilling free slots in order, and time every round.
 
-    Prompts are read between rounds, outside the clock.
+    Prompts are read between rounds, outside the clock. With `keeps_full` every slot stays busy until all are decoded.
     """
-    feed = Feed(decoder, requests)
+    feed = Feed(decoder, requests, keeps_full=keeps_full)
     rounds: list[TimedRound] = []
     while feed.refill():
         rounds.append(timed_step(decoder))

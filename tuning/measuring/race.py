@@ -15,7 +15,7 @@ from ...profiler.records.excess import STALL
 from ...runtime.decoder import Decoder
 from ...runtime.feed import Feed
 from ...runtime.requests import Request
-from .decoding import Run, TimedRound, steady_rounds, timed_step
+from .decoding import Run, TimedRound, throughput, timed_step
 
 
 class Entrant(Protocol):
@@ -53,10 +53,10 @@ class DecoderEntrant:
     def __init__(self, name: str, decoder: Decoder, requests: Sequence[Request], batch: int) -> None:
         """Take an empty decoder."""
         self.name = name
-        self._decoder, self._feed, self._batch = decoder, Feed(decoder, requests), batch
+        self._decoder, self._feed, self._batch = decoder, Feed(decoder, requests, keeps_full=True), batch
         self._rounds: list[TimedRound] = []
         self._cold: set[int] = set()  # places of the rounds right after another entrant's turn
-        self._wanted = sum(r.max_new_tokens for r in requests)
+        self._texts, self._wanted = len(requests), sum(r.max_new_tokens for r in requests)
 
     def advance(self, share: float) -> None:
         """Decode on until `share` of all tokens are emitted, or all requests are done."""
@@ -91,10 +91,8 @@ class DecoderEntrant:
         The first round of a turn finds the caches full of another entrant's numbers, which no decoder by itself does;
         such rounds count only where there are no others.
         """
-        steady = steady_rounds(self._rounds, self._batch)
-        cold = {id(r) for place, r in enumerate(self._rounds) if place in self._cold}
-        steady = [r for r in steady if id(r) not in cold] or steady
-        return 1000.0 * sum(sum(r.round.kept) for r in steady) / sum(without_stalls(steady))
+        warm = [r for place, r in enumerate(self._rounds) if place not in self._cold] or self._rounds
+        return throughput(warm, without_stalls(warm), self._batch, self._texts)
 
 
 def without_stalls(rounds: Sequence[TimedRound]) -> list[float]:
