@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -17,8 +19,13 @@ from spectune.planner.policies import (
 )
 from spectune.planner.pricing.estimate import relative_error, resampled_rates, resampling_weights
 from spectune.planner.search.candidate import Candidate
-from spectune.planner.search.choice import Field, alternatives
+from spectune.planner.search.choice import Field, alternatives, ballot_of
+from spectune.planner.search.contest import Contest
+from spectune.planner.search.crossfit import EVERYWHERE
+from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.promise import Promise, SurfaceErrors
+
+from .priced_cells import costs
 
 TEXTS = 8
 STATIC = StaticPolicy(tree=TokenTree(parents=(-1, 0), ranks=(0, 0)))
@@ -135,11 +142,32 @@ def test_the_error_of_a_rate_is_that_of_a_mean_of_texts() -> None:
     assert relative_error(rates[0], TEXTS) == pytest.approx(closed_form, rel=0.1)
 
 
+@pytest.mark.parametrize(("others_ms", "taken"), [(90.0, "chain of 1"), (96.0, "chain of 1"), (101.0, "chain of 4")])
+def test_a_bound_is_kept_by_what_is_left_when_optimism_is_taken_off(others_ms: float, taken: str) -> None:
+    """A chain of 4 is fast in one fold and nowhere else: it keeps the bound by luck alone."""
+    lucky, sure = candidate(ChainPolicy(length=4), 97.0), candidate(ChainPolicy(length=1), 98.0, wobble=0.001)
+    lucky = replace(lucky, ms=np.where(np.arange(TEXTS) % 4 == 0, 400.0, lucky.ms))
+    field = [candidate(PlainPolicy(), 60.0), lucky, sure]
+    latencies = [80.0, 95.0, others_ms]
+    contest = Contest(
+        costs=costs(),
+        texts=TEXTS,
+        needs_bytes=lambda policy, drafter: None,
+        bound=LatencyBound(metric="p90_itl", most_ms=97.0),
+        priced=field,
+        searched_on=[EVERYWHERE] * 3,
+        latencies_ms=latencies,
+    )
+    ballot = ballot_of(contest, resampling_weights(TEXTS, seed=0))
+    assert {field[place].policy.label for place in ballot.near} == {taken}
+    assert latencies[ballot.near[0]] / (1.0 - ballot.flattery) <= 97.0
+
+
 def test_a_resample_without_plain_rounds_says_nothing_about_the_speedup() -> None:
     plain, chain = candidate(PlainPolicy(), 1.0, drafter=None), candidate(ChainPolicy(length=2), 2.0)
     rates = np.array([[2.0, 2.1, 2.0], [1.0, 1.1, 0.0]])  # the third resample holds no text that plain decoding ran
     errors = SurfaceErrors(verify=0.0, drafts={})
-    promise = Promise(rates=rates, plain=plain, errors=errors, texts=3).of(chain, 0.0)
+    promise = Promise(rates=rates, plain=plain, errors=errors, texts=3, batch=2).of(chain, 0.0)
     assert promise.speedup_low > 1.5 and promise.speedup_high < 2.5
 
 

@@ -27,7 +27,7 @@ from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.replay.replay import replay_results
 from spectune.planner.search.crossfit import EVERYWHERE, HALVES, texts_of_half
 from spectune.planner.search.options import SearchOptions
-from spectune.planner.search.price import price, price_all
+from spectune.planner.search.price import ELSE_LENGTHS, price, price_all
 from spectune.planner.text.hybrid import hybrid_results, hybrids
 
 from .slow_decoder import Pair
@@ -132,8 +132,12 @@ def test_a_hybrid_s_model_drafts_what_is_fastest_on_the_half_that_the_hybrid_saw
     (contest,) = price_all(Rehearsal(found), [CELL], SearchOptions())
     priced = list(zip(contest.priced, contest.searched_on, strict=True))
     assert {half for one, half in priced if isinstance(one.policy, HybridPolicy)} > {EVERYWHERE}
+    models = {one.policy.model for one in contest.priced if isinstance(one.policy, HybridPolicy)}
+    assert models >= {ChainPolicy(length=length) for length in ELSE_LENGTHS}
     made = [(one.policy, saw) for one, saw in priced if isinstance(one.policy, HybridPolicy)]
     for policy, half in ((policy, half) for policy, saw in made for half in range(HALVES) if saw in (EVERYWHERE, half)):
+        if policy.model in [ChainPolicy(length=length) for length in ELSE_LENGTHS]:
+            continue  # which are there whatever is the fastest
         texts = texts_of_half(len(pairs), half)
         rivals: dict[TreePolicy, float] = {
             own.policy: own.tokens_per_s_on(texts)

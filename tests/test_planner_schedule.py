@@ -56,6 +56,15 @@ def test_clearly_beyond_the_middle_it_moves(plan: Plan) -> None:
     assert next_cell(plan, large, 1, 100) is small
 
 
+@pytest.mark.parametrize(("small", "large"), [((4, 100), (5, 100)), ((4, 1000), (4, 1200))])
+def test_at_a_cell_of_its_own_a_decoder_moves_however_near_its_cell_is(
+    small: tuple[int, int], large: tuple[int, int]
+) -> None:
+    plan = replace(plan_of([small, large]), hysteresis=1.25)
+    for here, there in ((small, large), (large, small)):
+        assert next_cell(plan, plan.cell(*here), *there) is plan.cell(*there)
+
+
 def test_a_batch_that_goes_to_and_fro_around_the_middle_causes_no_switch(plan: Plan) -> None:
     cell = plan.cell(1, 100)
     seen = []

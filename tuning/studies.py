@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import optuna
-from optuna.samplers import TPESampler
 from optuna.storages import BaseStorage, RDBStorage
 from sqlalchemy import event
 from sqlalchemy.engine import URL
@@ -25,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ..db.sqlite import BUSY_TIMEOUT_S, prepare_file
 from ..db.url import resolve_url, shown, sqlite_file
 from ..errors import StoreError
-from ..planner.search.studies import studies_in_memory, study_seed
+from ..planner.search.studies import sampler_of, studies_in_memory
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -59,7 +58,7 @@ class StoredStudies:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = _stored(self.storage_url, name)
         tried = len(study.get_trials(deepcopy=False))
-        study.sampler = TPESampler(seed=study_seed(f"{name} behind {tried}" if tried else name, self.seed))
+        study.sampler = sampler_of(f"{name} behind {tried}" if tried else name, self.seed)
         return study
 
 

@@ -3,7 +3,7 @@
 Each cell brings the candidates that are as good as its best. Among these the schedule takes the ones that make most
 neighbouring cells agree, so that it has no cliff the measurements do not show; a difference beyond noise stays,
 wherever it is. At run time a decoder leaves its cell only when batch or context are clearly beyond the middle to the
-next one.
+next one: by a factor, but never farther than the next one itself.
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ def _stays(plan: Plan, current: PlanCell, wanted: PlanCell, batch: int, context:
 
 
 def _beyond(current: int, wanted: int, middle: float, value: int, factor: float) -> bool:
-    """Return whether a value lies on the wanted knot's side of the middle by the factor."""
+    """Return whether a value lies on the wanted knot's side of the middle by the factor, or as far as that knot."""
     if current < wanted:
-        return value >= middle * factor
-    return current > wanted and value <= middle / factor
+        return value >= min(middle * factor, wanted)
+    return current > wanted and value <= max(middle / factor, wanted)
 
 
 def _neighbours(places: Sequence[Place]) -> dict[Place, list[Place]]:

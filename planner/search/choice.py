@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,16 +76,29 @@ class Ballot:
 def ballot_of(contest: Contest, weights: Floats) -> Ballot:
     """Return which candidates of a cell are as good as its best; plain decoding must be among the priced.
 
-    The best is the fastest that keeps the bound, or, where none does, of those with the least latency. Where a promise
-    freed of its optimism is no faster than plain decoding, plain decoding alone is left.
+    The best is the fastest that keeps the bound, its optimism taken off, or, where none does, of those with the least
+    latency. Where a promise freed of its optimism is no faster than plain decoding, plain decoding alone is left.
 
     Args:
         contest: of the cell.
         weights: (resamples, texts), how often each text is drawn.
     """
+    able = _able(contest)
+    found = first = _ballot_among(contest, able, weights)
+    while not _keeps_bound(contest, found.near[0], found.flattery):
+        missing = [place for place in found.near if not _keeps_bound(contest, place, found.flattery)]
+        able = np.setdiff1d(able, missing)
+        if not len(able):
+            return first
+        found = _ballot_among(contest, able, weights)
+    near = tuple(place for place in found.near if _keeps_bound(contest, place, found.flattery))
+    return replace(found, near=near)
+
+
+def _ballot_among(contest: Contest, able: Ints, weights: Floats) -> Ballot:
+    """Return which of some candidates are as good as the best of them."""
     candidates = contest.priced
     plain = next(place for place, one in enumerate(candidates) if isinstance(one.policy, PlainPolicy))
-    able = _able(contest)
     field = Field.of([candidates[place] for place in able], weights)
     near = tuple(int(able[place]) for place in field.near())
     searched = np.array([contest.searched_on[place] for place in able])
@@ -183,7 +196,7 @@ def planned_cell(
     flattery = 0.0 if chosen is plain else ballot.flattery
     decoding = chosen.decoding
     rates = resampled_rates([decoding, plain], weights)
-    promise = Promise(rates=rates, plain=plain, errors=errors, texts=weights.shape[1])
+    promise = Promise(rates=rates, plain=plain, errors=errors, texts=weights.shape[1], batch=cell.batch)
     prediction, others = promise.of(decoding, flattery), alternatives(able, chosen)
     place, base = ballot.able.index(ballot.near[taken]), ballot.able.index(ballot.plain)
     return PlanCell(

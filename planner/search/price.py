@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ...errors import PlanError
 from ..inputs import LOOKUP, PlanInputs, resumes_of
 from ..memory.peak import memory_bytes
-from ..policies import PlainPolicy, StackPolicy, TextPolicy, TreePolicy
+from ..policies import ChainPolicy, PlainPolicy, StackPolicy, TextPolicy, TreePolicy
 from ..policies.hybrid import ElsePolicy
 from ..pricing.bounds import most_tokens_per_round
 from ..pricing.cost import Cell, cell_costs
@@ -21,8 +21,10 @@ from ..text.hybrid import hybrids
 from .candidate import Candidate
 from .candidates import Contender, drafted, resumed, textual, unrecorded_beams
 from .contest import Contest
+from .crossfit import EVERYWHERE
 from .options import SearchOptions
 
+ELSE_LENGTHS = (1, 2, 3)  # of chains that are among these whatever is the fastest alone
 ELSE_KINDS = ("chain", "static", "eagle2")  # of what a hybrid's model drafts
 
 
@@ -83,9 +85,15 @@ def _enter_hybrids(contests: Sequence[Contest], drafter: str, recording: Recordi
 
 
 def _else_policies(contest: Contest, drafter: str) -> dict[ElsePolicy, int]:
-    """Return what a drafter's hybrids draft where the text does not, and the half of the texts that chose it."""
+    """Return what a drafter's hybrids draft where the text does not, and the half of the texts that chose it.
+
+    Short chains always: where the text has no copy a drafter is right less often than elsewhere.
+    """
     found = [one for kind in ELSE_KINDS for one in contest.fastest_by_half(kind, drafter).items()]
-    return {policy: half for policy, half in found if isinstance(policy, ElsePolicy)}
+    drawn = {policy: half for policy, half in found if isinstance(policy, ElsePolicy)}
+    if not any(isinstance(policy, ChainPolicy) for policy in drawn):
+        return drawn
+    return drawn | dict.fromkeys((ChainPolicy(length=length) for length in ELSE_LENGTHS), EVERYWHERE)
 
 
 def _enter(contests: Sequence[Contest], contender: Contender, drafter: str | None, rows: Rows) -> None:

@@ -7,6 +7,7 @@ import statistics
 from dataclasses import dataclass, field
 
 from ...profiler.records.measurement import NORMAL_FROM_MAD
+from ...profiler.records.overhead import RoundOverhead
 from ...profiler.records.surface import LatencySurface
 from ..inputs import PlanInputs, resumes_of
 from ..plans.plan import ErrorParts, Prediction
@@ -23,9 +24,10 @@ DRIFT = 0.02  # least relative standard deviation of a device within a session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceErrors:
-    """Relative errors of the measured latencies: of the target, by drafter name, and of all by the device's pace.
+    """Relative errors of what was measured: of the target, by drafter name, of the host, of all by the device's pace.
 
     Attributes:
+        host: by batch, of what a round takes beyond its forwards.
         apart: of a plan's rounds against plain ones, between a profile and the use of its plan.
         pace: of the whole device meanwhile, which both share.
     """
@@ -35,6 +37,7 @@ class SurfaceErrors:
     apart: float = DRIFT
     pace: float = DRIFT
     resumed: dict[str, float] = field(default_factory=dict)  # of verifications from an exit's states, by its name
+    host: dict[int, float] = field(default_factory=dict)
 
     def verify_of(self, candidate: Candidate) -> float:
         """Return the error of a candidate's verification."""
@@ -59,7 +62,14 @@ def errors_of(inputs: PlanInputs) -> SurfaceErrors:
         resumed={name: _error(surface) for name, surface in resumes_of(inputs).items()},
         apart=max(drift, APART * pace),
         pace=max(drift, pace),
+        host={batch: _host_error(inputs.overhead, batch) for batch in inputs.verify.batches},
     )
+
+
+def _host_error(overhead: RoundOverhead, batch: int) -> float:
+    """Return the relative standard error of the host's lines at a batch size: how far they are from what was timed."""
+    left = overhead.residuals(batch)
+    return NORMAL_FROM_MAD * statistics.median(left) if len(left) >= FEWEST_JUDGED else UNKNOWN_ERROR
 
 
 def _error(surface: LatencySurface) -> float:
@@ -87,12 +97,14 @@ class Promise:
         rates: (2, resamples), paired: of the chosen one and of plain decoding.
         plain: plain decoding.
         texts: how many were recorded.
+        batch: of the cell.
     """
 
     rates: Floats
     plain: Candidate
     errors: SurfaceErrors
     texts: int
+    batch: int
 
     def of(self, chosen: Candidate, flattery: float) -> Prediction:
         """Return a candidate's prediction after taking the relative flattery off its tokens."""
@@ -122,9 +134,10 @@ class Promise:
     def _parts(self, chosen: Candidate, rates: Floats, flattery: float, drift: float) -> ErrorParts:
         verify = self.errors.verify_of(chosen) * chosen.verify_ms / chosen.round_ms
         draft = self.errors.draft_of(chosen) * chosen.draft_ms / chosen.round_ms
+        host = self.errors.host.get(self.batch, 0.0) * chosen.host_ms / chosen.round_ms
         return ErrorParts(
             acceptance=math.sqrt(2.0) * relative_error(rates, self.texts),
-            surfaces=math.hypot(verify, draft),
+            surfaces=math.hypot(verify, draft, host),
             drift=drift,
             optimism=flattery,
         )

@@ -9,6 +9,9 @@ from .options import Studies
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.samplers import TPESampler
+
+AT_RANDOM = 4  # trials before a sampler learns from them, those of known knobs included
 
 
 def studies_in_memory(seed: int) -> Studies:
@@ -24,8 +27,17 @@ class _InMemory:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        sampler = optuna.samplers.TPESampler(seed=study_seed(name, self._seed))
-        return optuna.create_study(study_name=name, direction="maximize", sampler=sampler)
+        return optuna.create_study(study_name=name, direction="maximize", sampler=sampler_of(name, self._seed))
+
+
+def sampler_of(name: str, seed: int) -> TPESampler:
+    """Return the sampler of a study of few trials: the fastest that are known come first, so it learns early.
+
+    Source: Bergstra et al. 2011, Algorithms for Hyper-Parameter Optimization.
+    """
+    from optuna.samplers import TPESampler
+
+    return TPESampler(seed=study_seed(name, seed), n_startup_trials=AT_RANDOM)
 
 
 def study_seed(name: str, seed: int) -> int:

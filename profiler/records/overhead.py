@@ -108,6 +108,13 @@ class RoundOverhead:
             raise MeasurementError(f"no host time for {kind!r} at batch {batch}; measured (kind, batch): {known}")
         return lines[kind].at(draft_forwards, nodes)
 
+    def residuals(self, batch: int) -> list[float]:
+        """Return how far each sample of a batch size is from its kind's line, relative to the sample."""
+        lines = self.lines(batch)
+        samples = [sample for sample in self.samples if sample.batch == batch and sample.median_ms > 0.0]
+        found = [(lines[s.kind].at(s.draft_forwards, s.nodes), s.median_ms) for s in samples]
+        return [abs(fitted / told - 1.0) for fitted, told in found]
+
     def lines(self, batch: int) -> dict[str, HostLine]:
         """Return the line of every kind sampled at a batch size.
 
