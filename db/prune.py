@@ -104,7 +104,7 @@ def _newest_of_regimes(session: Session) -> set[int]:
     for row in session.scalars(select(OverheadTable).order_by(OverheadTable.id)):
         times = from_json(RoundOverhead, row.document)
         for sample in times.samples:
-            newest[row.device, row.target, row.dtype, times.regime, sample.batch, sample.kind] = row.id
+            newest[row.device, row.target, row.dtype, times.regime, *sample.like] = row.id
     return set(newest.values())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,28 @@ def test_the_newest_samples_of_a_kind_at_a_batch_are_the_only_ones(store: Store)
     for ms in (1.0, 2.0, 3.0):
         store.add_overhead(host_times(ms, ("plain", 1)))
     assert store.overhead(*SETUP) == host_times(3.0, ("plain", 1))
+
+
+def sampled(times: RoundOverhead, is_sampled: bool | None) -> RoundOverhead:
+    return replace(times, samples=tuple(replace(sample, is_sampled=is_sampled) for sample in times.samples))
+
+
+def test_sampled_rounds_do_not_take_the_place_of_greedy_ones(store: Store) -> None:
+    store.add_overhead(sampled(host_times(1.0, ("plain", 1), ("plain", 4)), False))
+    store.add_overhead(sampled(host_times(3.0, ("plain", 1)), True))
+    times = store.overhead(*SETUP, "eager")
+    assert times is not None
+    assert [times.at_temperature(0.0).host_ms("plain", batch, 0, 1) for batch in (1, 4)] == pytest.approx([1.0, 1.0])
+    assert times.at_temperature(0.8).host_ms("plain", 1, 0, 1) == pytest.approx(3.0)
+    assert times.at_temperature(0.8).host_ms("plain", 4, 0, 1) == pytest.approx(1.0)  # better than nothing
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_rounds_of_which_nobody_wrote_down_how_they_drew_go_before_others(temperature: float) -> None:
+    old, other = host_times(2.0, ("plain", 1)), sampled(host_times(5.0, ("plain", 1)), temperature == 0.0)
+    both = replace(old, samples=(*other.samples, *old.samples))
+    assert both.at_temperature(temperature) == old
+    assert old.at_temperature(temperature) is old
 
 
 @pytest.mark.parametrize("regime", ["cuda-graph", "eager-transformers", ""])

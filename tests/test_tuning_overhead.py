@@ -109,7 +109,7 @@ def test_a_hybrid_s_samples_share_its_rounds_and_each_is_of_one_kind_of_round() 
 @pytest.mark.parametrize("drafted", [0, 1, 6, 7])
 def test_few_rounds_that_ran_a_hybrid_s_drafter_are_a_sample_of_their_own(drafted: int) -> None:
     setup = next(setup for setup in probes("small") if isinstance(setup.policy, HybridPolicy))
-    probe = overhead._Probe(setup, 2)
+    probe = overhead._Probe(setup, 2, is_sampled=False)
     for number in range(7):
         is_drafted = number < drafted
         probe.keep(

@@ -131,6 +131,8 @@ def test_every_workload_and_temperature_is_recorded_apart(request_: ProfileReque
     setups = [("default", 0.0), ("chat", 0.0), ("default", 0.8), ("chat", 0.8)]
     assert [(trace.workload, trace.temperature) for trace in done.traces] == setups
     assert [(agreement.workload, agreement.temperature) for agreement in done.pairwise] == setups
+    ways = [[s.is_sampled for s in done.overhead.at_temperature(heat).samples] for heat in (0.0, 0.8)]
+    assert [set(found) for found in ways] == [{False}, {True}] and len(ways[0]) == len(ways[1])
 
 
 def test_a_workload_of_one_prompt_is_refused_before_anything_is_measured(

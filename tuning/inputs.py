@@ -36,7 +36,7 @@ def inputs_of(profile: Profile) -> PlanInputs:
         target=models.target,
         dtype=profile.verify.dtype,
         verify=profile.verify,
-        overhead=profile.overhead,
+        overhead=profile.overhead.at_temperature(first.temperature),
         drafters=tuple(
             DrafterInputs(
                 name=name,
@@ -77,7 +77,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         target=request.target,
         dtype=request.dtype,
         verify=verify,
-        overhead=overhead,
+        overhead=overhead.at_temperature(request.temperature),
         drafters=tuple(drafters),
         texts=texts_of(together[-1]),
         workload=request.workload,
@@ -86,7 +86,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         footprints=footprints_of(request.target, (drafter.model for drafter in drafters), request.dtype),
         paces=paces_of(store, request.device.fingerprint, request.target.key),
         readings=readings_of(_readings([request.target, *(drafter.model for drafter in drafters)], verify, timed)),
-        notes=(*notes, *others),
+        notes=(*notes, *others, *_note_of_rounds(overhead, request.temperature)),
     )
 
 
@@ -136,6 +136,18 @@ def agreement(traces: Sequence[AcceptanceTrace], request: PlanRequest, store: St
     if found is None or (found.target, found.workload) != (request.target.key, request.workload):
         return None
     return found if found.temperature == traces[0].temperature else None
+
+
+def _note_of_rounds(overhead: RoundOverhead, temperature: float) -> tuple[str, ...]:
+    """Return a note where host times are known of rounds of the other kind alone, greedy or sampled."""
+    ways = {sample.is_sampled for sample in overhead.at_temperature(temperature).samples}
+    if (temperature == 0.0) not in ways:
+        return ()
+    timed, wanted = ("sampled", "greedy") if temperature == 0.0 else ("greedy", "sampled")
+    return (
+        f"the host's part of a round was timed in {timed} rounds and the plan is for {wanted} ones; run: spectune "
+        f"profile --temperature {temperature:g}",
+    )
 
 
 def readings_of(surfaces: Iterable[LatencySurface]) -> dict[str, LatencySurface]:

@@ -114,7 +114,8 @@ def profile(
             traces=recorded.traces[: max(len(family.drafters), 1)],  # of the first workload
             progress=progress,
         )
-        samples = _overhead(request, family, shown_to(family.target, workloads[0].requests), journal, progress)
+        asked = [shown_to(family.target, each.requests) for each in workloads]
+        samples = _overhead(request, family, asked, journal, progress)
         overhead = RoundOverhead(
             device=device.fingerprint,
             target=identities.target.key,
@@ -190,14 +191,20 @@ def _facts(request: Request) -> tuple[object, ...]:
 
 
 def _overhead(
-    request: ProfileRequest, family: Family, requests: Sequence[Request], journal: Parts, progress: Progress
+    request: ProfileRequest, family: Family, asked: Sequence[Sequence[Request]], journal: Parts, progress: Progress
 ) -> tuple[OverheadSample, ...]:
+    """Return the host times of greedy rounds and of sampled ones, as far as any of the workloads has such."""
+    greedy = [own for own in asked if own[0].temperature == 0.0]
+    sampled = [own for own in asked if own[0].temperature > 0.0]
+    ways = [("overhead", greedy[0])] if greedy else []
+    ways += [("overhead sampled", sampled[0])] if sampled else []
     models = [name for name, model in family.drafters.items() if not is_beside_target(model)]
     drafter = next(iter([*models, *family.drafters]), None)  # a model where there is one: others are in no stack
     samples: list[OverheadSample] = []
-    for done, batch in enumerate(request.batches):
-        progress("timing whole rounds", done / len(request.batches))
-        name = f"overhead {batch}"
+    rounds = [(way, requests, batch) for way, requests in ways for batch in request.batches]
+    for done, (way, requests, batch) in enumerate(rounds):
+        progress("timing whole rounds", done / len(rounds))
+        name = f"{way} {batch}"
         document = journal.part(name)
         if document is None:
             timed = tuple(measure_overhead(family, requests, batch=batch, drafter=drafter, seed=request.seed))

@@ -67,6 +67,7 @@ class OverheadSample:
     draft_forwards: int  # drafter forwards per round
     nodes: int  # tokens per sequence in the verified tree, root included
     host_ms: tuple[float, ...]
+    is_sampled: bool | None = None  # whether tokens were drawn at a temperature; None where it was not written down
 
     def __post_init__(self) -> None:
         if not self.kind or self.batch < 1 or self.draft_forwards < 0 or self.nodes < 0:
@@ -78,6 +79,11 @@ class OverheadSample:
     def median_ms(self) -> float:
         """Middle repeat in milliseconds."""
         return statistics.median(self.host_ms)
+
+    @property
+    def like(self) -> tuple[int, str, bool | None]:
+        """What rounds have in common with others that a newer measurement of stands for."""
+        return self.batch, self.kind, self.is_sampled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +101,21 @@ class RoundOverhead:
             raise MeasurementError("a round overhead needs device, target, dtype and at least one sample")
         if self.regime:
             require_regime(self.regime)
+
+    def at_temperature(self, temperature: float) -> RoundOverhead:
+        """Return what rounds of a temperature take: greedy ones, or sampled ones.
+
+        Drawing at a temperature is work for the host at every node, so one says little about the other. Of a batch that
+        was timed in the other way alone all samples stay.
+        """
+        wanted = temperature > 0.0
+        kept = []
+        for batch in dict.fromkeys(sample.batch for sample in self.samples):
+            own = [sample for sample in self.samples if sample.batch == batch]
+            ways = {sample.is_sampled for sample in own}
+            way = next((way for way in (wanted, None) if way in ways), not wanted)
+            kept += [sample for sample in own if sample.is_sampled is way]
+        return self if len(kept) == len(self.samples) else replace(self, samples=tuple(kept))
 
     def host_ms(self, kind: str, batch: int, draft_forwards: int, nodes: int) -> float:
         """Return the host milliseconds of one round, never negative; beyond the samples they follow the line.
@@ -151,7 +172,7 @@ class RoundOverhead:
 
 
 def joined(times: Sequence[RoundOverhead]) -> RoundOverhead:
-    """Return host times of all batches and kinds, of each those of the newest record that has any.
+    """Return host times of all batches and kinds, greedy or sampled, of each those of the newest record that has any.
 
     Args:
         times: of one target on one device, newest first; of another regime than the newest none are taken.
@@ -159,8 +180,8 @@ def joined(times: Sequence[RoundOverhead]) -> RoundOverhead:
     newest, *others = times
     samples = list(newest.samples)
     for older in (each for each in others if each.regime == newest.regime):
-        known = {(sample.batch, sample.kind) for sample in samples}
-        samples += [sample for sample in older.samples if (sample.batch, sample.kind) not in known]
+        known = {sample.like for sample in samples}
+        samples += [sample for sample in older.samples if sample.like not in known]
     return replace(newest, samples=tuple(samples))
 
 

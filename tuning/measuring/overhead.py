@@ -71,7 +71,8 @@ def measure_overhead(
     unending = [replace(r, stop=frozenset(), max_new_tokens=max(r.max_new_tokens, 2)) for r in requests]
     room = room_for(unending, setups, batch)
     alone, running = Alone(family, drafter, batch, room), _Running(family, unending, drafter, batch, room)
-    found = [_Probe(setup, batch) for setup in setups]
+    is_sampled = any(request.temperature > 0.0 for request in requests)
+    found = [_Probe(setup, batch, is_sampled=is_sampled) for setup in setups]
     order, is_told = random.Random(seed), tells_verification(family)
     least = 1 if is_told else SETTLING
     verified: dict[Like, list[tuple[float, float]]] = {"plain": [], "text": [], "drafted": []}
@@ -176,9 +177,9 @@ class _Running:
 class _Probe:
     """What the rounds of one policy took beyond their forwards."""
 
-    def __init__(self, setup: RoundSetup, batch: int) -> None:
+    def __init__(self, setup: RoundSetup, batch: int, *, is_sampled: bool) -> None:
         self.setup = setup
-        self._batch = batch
+        self._batch, self._is_sampled = batch, is_sampled
         self._host_ms: list[float] = []
         self._alone_ms: list[float] = []  # of the target's forwards
         self._rounds: list[Round] = []
@@ -228,4 +229,5 @@ class _Probe:
             draft_forwards=round(statistics.mean(len(self._rounds[i].widths) for i in which)),
             nodes=round(statistics.mean(self._rounds[i].verify_tokens for i in which)),
             host_ms=tuple(self._host_ms[i] + loss.of(self._alone_ms[i]) for i in which),
+            is_sampled=self._is_sampled,
         )
