@@ -26,6 +26,15 @@ def named_place(url: str | None = None) -> str:
     return url or os.environ.get(STORE_VARIABLE) or str(default_path())
 
 
+def settled_place(url: str | None = None) -> str:
+    """Return what names the store from now on: neither another working folder nor another SPECTUNE_STORE changes it.
+
+    It may hold a password.
+    """
+    place = named_place(url)
+    return place if "://" in place or place == ":memory:" else str(_absolute(place))
+
+
 def resolve_url(url: str | None = None) -> URL:
     """Return where a store lies, as SQLAlchemy understands it; its `str` hides the password.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from ..db.plans import WHAT_IF
 from ..db.store import open_store
 from ..errors import NoPlanError, PlanError, RequestError
 from ..planner.plans.document import plan_from_json
@@ -164,6 +165,11 @@ def _numbered(number: int, wanted: Wanted, store: str | None) -> Choice:
         if all(row.id != number for row in opened.plans()):
             raise RequestError(f"{opened.url} has no plan {number}; spectune list shows those it has")
         found = _fitting(opened.plan(number), wanted, f"{number} of {opened.url}")
+        is_estimate = opened.plan_row(number).device.startswith(WHAT_IF)
+    if is_estimate:
+        assert found.plan is not None and found.match is not None
+        words = f"{_origin('estimate', found.plan, found.match)}, {found.reason}"
+        return replace(found, source="estimate", reason=words, plan_id=number)
     return replace(found, source="number" if found.source == "file" else found.source, plan_id=number)
 
 
@@ -184,15 +190,18 @@ def _fitting(text: str, wanted: Wanted, place: str) -> Choice:
     if any(source.role.startswith(ROUND) for source in plan.provenance.surfaces):
         raise PlanError("it is for another engine, whose rounds priced it; plan without --engine")
     match = match_devices(wanted=wanted.device, have=plan.device)
-    cooler = "" if plan.temperature == wanted.temperature else f", made for temperature {plan.temperature:g}"
-    made = Choice(plan=plan, source="file", reason=f"plan {place}{_caution(match)}{cooler}", match=match)
+    other = "" if plan.temperature == wanted.temperature else f", made for temperature {plan.temperature:g}"
+    if wanted.workload not in (None, plan.workload):
+        other += f", made for the workload {plan.workload!r}"
+    made = Choice(plan=plan, source="file", reason=f"plan {place}{_caution(match)}{other}", match=match)
     if match.grade != "other":
         return made
     twin = catalogued_as(wanted.device)
     if twin is not None and twin.device.kind_key == plan.device.kind_key:
-        return replace(made, source="estimate", reason=f"{_origin('estimate', plan, match)}, {place}")
+        return replace(made, source="estimate", reason=f"{_origin('estimate', plan, match)}, {place}{other}")
     if is_near(wanted.device, plan.device, plan.dtype):
-        return replace(made, source="nearest device", reason=f"{_origin('nearest device', plan, match)}, {place}")
+        words = f"{_origin('nearest device', plan, match)}, {place}{other}"
+        return replace(made, source="nearest device", reason=words)
     raise PlanError(
         f"it is for another device ({plan.device.label}), this is {wanted.device.label}: {match}; "
         "profile and plan on this one"

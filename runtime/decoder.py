@@ -28,7 +28,7 @@ from .models.forward import CausalModel
 from .models.graphed import GraphedModel
 from .pad import PivotJudge
 from .prefill import Reading, read_on
-from .requests import Request, Sequence
+from .requests import Request, Sequence, are_alike
 from .round import Round as Round  # what this module is asked for besides
 from .setup import RoundSetup, Schedule
 from .stopwatch import BEGUN, DONE, DRAFTED, LAID_OUT, VERIFIED, Stopwatch
@@ -100,6 +100,11 @@ class Decoder:
     def forwards(self) -> int:
         """Of the target, in rounds that were committed."""
         return self._told + self._verifying.forwards
+
+    @property
+    def vocabulary(self) -> int:
+        """Of the target: its tokens are the numbers below."""
+        return self._target.vocabulary
 
     @property
     def is_faultless(self) -> bool:
@@ -219,6 +224,7 @@ class Decoder:
             fresh=done.fresh,
             finished=finished,
             left=left,
+            temperature=batch[0].request.temperature if are_alike(batch) else None,
             levels=done.draft.levels,
             faults=faults,
             lossy=tuple(done.lossy),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from ..errors import RequestError
-from .requests import Sampling
+from .requests import Sampling, require_seed, require_whole
 
 FinishReason = Literal["stop", "length", "cancelled", "failed"]
 
@@ -22,13 +22,21 @@ class GenerationSettings(Sampling):
 
     def __post_init__(self) -> None:
         Sampling.__post_init__(self)
-        if self.max_new_tokens < 1:
-            raise RequestError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
+        require_whole("max_new_tokens", self.max_new_tokens, least=1)
+        require_seed(self.seed)
         if isinstance(self.stop, str):
             raise RequestError(f"stop takes several strings, got {self.stop!r}; write [{self.stop!r}]")
-        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop", _strings(self.stop))
         if not all(self.stop):
             raise RequestError("a stop string is empty, which would stop everything; leave it out")
+
+
+def _strings(given: object) -> tuple[str, ...]:
+    """Return stop strings as a tuple; raise RequestError where they are none."""
+    found = tuple(given) if isinstance(given, Iterable) else (given,)
+    if not all(isinstance(one, str) for one in found):
+        raise RequestError(f"stop takes strings, got {given!r}; write [] for none")
+    return found
 
 
 class GenerationOptions(TypedDict, total=False):

@@ -14,7 +14,7 @@ from .choice import Choice
 from .faults import is_out_of_memory, reason_of
 from .generation import Completion, Event, GenerationOptions, GenerationSettings
 from .held import DecoderMaker, HeldDecoder
-from .images import PromptLike
+from .images import ImagePrompt, PromptLike
 from .layout import PREFILL_TOKENS
 from .models.forward import CausalModel
 from .pad import PivotJudge
@@ -25,6 +25,7 @@ from .setup import Schedule
 from .warming import WarmUp
 from .watch.protocol import RoundObserver
 
+USUAL_LENGTH = 2048  # tokens of a session's requests, prompt and new ones together
 SHARED_LENGTH = 512  # texts are given room for a multiple of this where the next call may use it
 
 
@@ -102,6 +103,8 @@ class Generator:
             RequestError: a prompt has no tokens or does not fit into the model, or a setting is out of range.
             DeviceError: there is no memory for the slots' keys and values, or for a round of plain decoding.
         """
+        if isinstance(prompts, str | ImagePrompt):
+            raise RequestError("generate_batch takes several prompts, got one; write [prompt]")
         each = _one_per_prompt(settings, options, len(prompts))
         requests = [self._request(*pair) for pair in zip(prompts, each, strict=True)]
         if not requests:
@@ -137,13 +140,19 @@ class Generator:
         self._spare = held if self._is_captured else None
 
     def session(
-        self, *, slots: int = 8, longest: int = 2048, prefill_tokens: int = PREFILL_TOKENS, warm: bool = False
+        self,
+        *,
+        slots: int = 8,
+        longest: int | None = None,
+        prefill_tokens: int = PREFILL_TOKENS,
+        warm: bool = False,
     ) -> Session:
         """Return a running batch that requests may join and leave at any time.
 
         Args:
             slots: sequences decoded at once; the others wait for a free slot.
-            longest: most tokens of one request, prompt and new ones together; memory is allocated for them.
+            longest: most tokens of one request, prompt and new ones together; memory is allocated for them. Where None,
+                2,048, or as many as the model has positions.
             prefill_tokens: of prompts, read at most between two rounds of others: fewer keep their pieces coming, more
                 let a long prompt begin sooner.
             warm: whether to decode throwaway texts at every batch first, in all ways that the plan may ask for: seconds
@@ -153,6 +162,10 @@ class Generator:
             RequestError: the model has fewer positions than that, or a number is below 1.
             DeviceError: there is no memory for the slots' keys and values, or for a round of plain decoding.
         """
+        most = self._target.longest_context
+        longest = min(USUAL_LENGTH, most) if longest is None else longest
+        if not 2 <= longest <= most:
+            raise RequestError(f"the model has {most} positions, and a request takes 2 or more; got longest={longest}")
         self._require(slots, longest)
         held = self._maker.make(slots, longest)
         if warm:
@@ -204,7 +217,7 @@ class Generator:
         if longest > self._target.longest_context:
             raise RequestError(
                 f"prompt and new tokens need {longest} positions and the model has {self._target.longest_context}; "
-                "shorten the prompt or lower --max-new-tokens"
+                "shorten the prompt or lower max_new_tokens"
             )
 
     def _session_over(self, held: HeldDecoder, *, piecewise: bool, prefill_tokens: int = PREFILL_TOKENS) -> Session:

@@ -34,8 +34,8 @@ from .watch.watch import Watch
 def load(
     target: str | Path,
     device: str = "auto",
-    store: str | None = None,
-    plan: str = "auto",
+    store: str | Path | None = None,
+    plan: str | Path | int = "auto",
     *,
     drafters: Mapping[str, str | Path] | None = None,
     workload: str | None = None,
@@ -67,6 +67,7 @@ def load(
         DeviceError: there is no such device.
         RequestError: there is no such plan file.
     """
+    plan, store = str(plan), None if store is None else str(store)
     here = detect(device)
     identity = identify(Path(target))
     choice = choose_plan(

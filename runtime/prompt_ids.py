@@ -8,6 +8,7 @@ from dataclasses import fields
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
+from ..planner.text.image_ids import IMAGE_IDS
 from .ends import own_ends
 from .generation import GenerationSettings
 from .images import Image, ImagePrompt, ImageTokens, PromptLike
@@ -30,12 +31,12 @@ def prompt_ids(
     """
     if images and tokens is None:
         raise RequestError(f"the prompt {text[:40]!r} has an image and the target sees none; leave it out")
-    ids: list[int] = tokenizer(text)["input_ids"]
+    ids = _ids(tokenizer, text)
     if tokens is None:
         return tuple(ids)
     if tokens.placeholder not in ids:
         mark = str(tokenizer.convert_ids_to_tokens(tokens.placeholder))
-        ids = tokenizer(mark * len(images) + text)["input_ids"]
+        ids = _ids(tokenizer, mark * len(images) + text)
     if ids.count(tokens.placeholder) != len(images):
         raise RequestError(
             f"the prompt {text[:40]!r} has {ids.count(tokens.placeholder)} placeholders and {len(images)} images; "
@@ -50,6 +51,24 @@ def prompt_ids(
         else:
             found.append(token)
     return tuple(found)
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Return a text's tokens, with the one that begins a text once: a chat template may have written it already."""
+    ids: list[int] = tokenizer(text)["input_ids"]
+    begin, written = tokenizer.bos_token_id, tokenizer.bos_token
+    is_twice = begin is not None and ids[:2] == [begin, begin]
+    return ids[1:] if is_twice and isinstance(written, str) and text.startswith(written) else ids
+
+
+def require_known(request: Request, vocabulary: int) -> None:
+    """Raise RequestError where the target has no embedding of a token: a forward would fail for all."""
+    for token in request.prompt:
+        if not (0 <= token < vocabulary or token >= IMAGE_IDS):
+            raise RequestError(
+                f"the prompt holds token {token} and the target knows {vocabulary}; its tokenizer has more, such as an "
+                "added padding token: leave that out of the text"
+            )
 
 
 def request_of(

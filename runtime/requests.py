@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 from ..errors import RequestError
 from .images import Image
 
 LEAST_TEMPERATURE = 1e-4  # of sampling: scores over less of it may leave float32
+LEAST_PENALTY = 0.01  # likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,18 +28,22 @@ class Sampling:
     repetition_penalty: float = 1.0  # takes from tokens of the text where above 1, favours them below; 1: off
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int | float):
+                raise RequestError(f"{name} must be a number, got {getattr(self, name)!r}")
         if self.temperature != 0.0 and not LEAST_TEMPERATURE <= self.temperature < 100.0:
             raise RequestError(
                 f"temperature must be 0, or in [{LEAST_TEMPERATURE}, 100), got {self.temperature}; 0 is greedy"
             )
-        if type(self.top_k) is not int or self.top_k < 0:
-            raise RequestError(f"top_k must be a whole number of at least 0, got {self.top_k}; 0 keeps all tokens")
+        require_whole("top_k", self.top_k, least=0, advice="; 0 keeps all tokens")
         if not 0.0 < self.top_p <= 1.0:
             raise RequestError(f"top_p must be in (0, 1], got {self.top_p}; 1 keeps all tokens")
         if not 0.0 <= self.min_p <= 1.0:
             raise RequestError(f"min_p must be in [0, 1], got {self.min_p}; 0 keeps all tokens")
-        if not 0.0 < self.repetition_penalty < 100.0:
-            raise RequestError(f"repetition_penalty must be in (0, 100), got {self.repetition_penalty}; 1 is none")
+        if not LEAST_PENALTY <= self.repetition_penalty < 100.0:
+            raise RequestError(
+                f"repetition_penalty must be in [{LEAST_PENALTY}, 100), got {self.repetition_penalty}; 1 is none"
+            )
 
     @property
     def penalises(self) -> bool:
@@ -64,10 +70,26 @@ class Request(Sampling):
         Sampling.__post_init__(self)
         if not self.prompt:
             raise RequestError("the prompt holds no token; give at least one")
-        if self.max_new_tokens < 1:
-            raise RequestError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
-        if not -(2**63) <= self.seed < 2**63:
-            raise RequestError(f"the seed must fit into 64 bits, got {self.seed}; take a smaller one")
+        require_whole("max_new_tokens", self.max_new_tokens, least=1)
+        require_seed(self.seed)
+
+
+def require_whole(name: str, value: object, *, least: int, advice: str = "") -> None:
+    """Raise RequestError unless a value is whole and large enough: others fail in mid-round, for everybody."""
+    if type(value) is not int or value < least:
+        raise RequestError(f"{name} must be a whole number of at least {least}, got {value!r}{advice}")
+
+
+def require_seed(seed: object) -> None:
+    """Raise RequestError unless a seed is a whole number of 64 bits."""
+    if type(seed) is not int or not -(2**63) <= seed < 2**63:
+        raise RequestError(f"the seed must be a whole number that fits into 64 bits, got {seed!r}; take another one")
+
+
+def are_alike(sequences: Many[Sequence]) -> bool:
+    """Return whether all of some sequences, one at least, are drawn at the same temperature."""
+    first = sequences[0].request.temperature
+    return all(sequence.request.temperature == first for sequence in sequences)
 
 
 def are_greedy(samplings: Iterable[Sampling]) -> bool:

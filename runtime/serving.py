@@ -18,7 +18,7 @@ from .images import PromptLike
 from .job import Job
 from .layout import PREFILL_TOKENS
 from .models.gallery import Gallery
-from .prompt_ids import request_of
+from .prompt_ids import request_of, require_known
 from .requests import Request, Sequence
 from .transcript import Transcript
 from .watch.protocol import RoundObserver
@@ -92,13 +92,18 @@ class Session:
         return self.enqueue(request_of(self._tokenizer, prompt, settings, seen, self._ends), settings.stop)
 
     def enqueue(self, request: Request, stop: Many[str] = ()) -> int:
-        """Let a request in tokens wait for a slot; return its handle. `stop` are strings that end its text."""
+        """Let a request in tokens wait for a slot; return its handle. `stop` are strings that end its text.
+
+        Raises:
+            RequestError: it does not fit, or has a token that the target does not know.
+        """
         needed = len(request.prompt) + request.max_new_tokens
         if needed > self._longest:
             raise RequestError(
                 f"prompt and new tokens need {needed} positions and there is room for {self._longest}; "
                 "shorten the prompt or lower max_new_tokens"
             )
+        require_known(request, self._decoder.vocabulary)
         shown = len(set(request.images))
         if self._gallery is not None and shown > self._gallery.room:
             raise RequestError(f"a prompt shows {shown} images and there is room for {self._gallery.room}; show fewer")
@@ -174,6 +179,8 @@ class Session:
             except BaseException as error:
                 self._abandon(job)
                 self._adopt(job)
+                if job.sequence is not None:  # it is decoded: what came behind that was broken off
+                    raise
                 is_full = self._gallery is not None and isinstance(error, RequestError)  # of others' images
                 if is_full or not isinstance(error, Exception):
                     raise

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
+from spectune.db.plans import WHAT_IF
 from spectune.db.sql_store import SqlStore
 from spectune.errors import RequestError
 from spectune.planner.plans.document import plan_to_json
@@ -356,6 +357,37 @@ def test_a_numbered_plan_of_a_near_device_is_a_guess_still(store: Store) -> None
     keep(store, plan_of(catalogued("H200").device))
     choice = chosen(store, "1", device=gpu("NVIDIA H200"))
     assert (choice.source, choice.plan_id, choice.is_guess) == ("estimate", 1, True)
+
+
+def test_a_numbered_plan_that_rests_on_guesses_is_told_as_one(store: Store) -> None:
+    keep(store, plan_of(HERE), device=f"{WHAT_IF}{HERE.fingerprint}", device_kind=f"{WHAT_IF}{HERE.kind_key}")
+    choice = chosen(store, "1")
+    assert (choice.source, choice.is_guess, choice.plan_id) == ("estimate", True, 1)
+    assert choice.reason.startswith("a guess: ")
+
+
+def test_what_a_named_plan_was_made_for_is_told_where_something_else_is_wanted(store: Store) -> None:
+    keep(store, plan_of(catalogued("H200").device))
+    keep(store, plan_of(HERE))
+    for number, device in (("1", gpu("NVIDIA H200")), ("2", HERE)):
+        choice = choose_plan(
+            number, target=model("large"), device=device, store=store.url, workload="chat", temperature=0.8
+        )
+        assert choice.plan is not None
+        assert f"made for temperature 0, made for the workload {MADE_UP!r}" in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("place", "number"), [("batch", 2**21), ("context", 10**400), ("context", 0), ("run_tokens", [0, 10**9])]
+)
+def test_a_plan_of_numbers_that_no_decoder_could_use_means_plain_decoding(
+    place: str, number: object, store: Store, tmp_path: Path
+) -> None:
+    document = json.loads(plan_to_json(plan_of(HERE)))
+    document["cells"][0][place] = number
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    choice = chosen(store, str(tmp_path / "plan.json"))
+    assert choice.plan is None and "is of no use" in choice.reason
 
 
 @pytest.mark.parametrize("number", ["2", "0", "9" * 30])

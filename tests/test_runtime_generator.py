@@ -95,17 +95,33 @@ def test_no_prompts_are_no_completions() -> None:
     [
         ({"prompts": [""]}, "the prompt is empty"),
         ({"prompts": ["or"], "max_new_tokens": 512}, r"need 51\d positions and the model has 512"),
-        ({"prompts": ["or"], "max_new_tokens": 0}, "max_new_tokens must be at least 1"),
+        ({"prompts": ["or"], "max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1"),
         ({"prompts": ["or"], "slots": 0}, "slots must be at least 1"),
         ({"prompts": ["or"], "top_p": 2.0}, "top_p must be in"),
         ({"prompts": ["or"], "stop": "or"}, r"got 'or'; write \['or'\]"),
         ({"prompts": ["or"], "stop": [""]}, "a stop string is empty"),
         ({"prompts": ["or"], "settings": []}, "there are 1 prompts and 0 settings"),
+        ({"prompts": ["or"], "max_new_tokens": 9.0}, "max_new_tokens must be a whole number of at least 1, got 9.0"),
+        ({"prompts": ["or"], "seed": 0.7}, "the seed must be a whole number"),
+        ({"prompts": ["or"], "seed": None}, "the seed must be a whole number"),
+        ({"prompts": ["or"], "stop": [13]}, r"stop takes strings, got \[13\]"),
+        ({"prompts": ["or"], "stop": None}, "stop takes strings, got None; write"),
+        ({"prompts": ["or"], "temperature": "0.7"}, "temperature must be a number, got '0.7'"),
+        ({"prompts": ["or"], "repetition_penalty": 1e-38}, r"repetition_penalty must be in \[0.01, 100\)"),
+        ({"prompts": "or"}, r"write \[prompt\]"),
     ],
 )
 def test_what_cannot_be_generated_is_refused(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         plain_generator().generate_batch(**asked)
+
+
+@pytest.mark.parametrize("longest", [1, 513])
+def test_a_session_has_the_room_that_it_may_have(longest: int) -> None:
+    handle = (session := plain_generator().session(slots=1)).submit("or", max_new_tokens=3)
+    assert [event.handle for event in session.events() if event.completion] == [handle]
+    with pytest.raises(RequestError, match=f"the model has 512 positions.*got longest={longest}"):
+        plain_generator().session(longest=longest)
 
 
 def captured_generator() -> tuple[Generator, Repeating]:

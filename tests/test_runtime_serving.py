@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spectune.errors import DeviceError, RequestError
 from spectune.planner.policies import ChainPolicy, LookupPolicy, StaticPolicy, TreePolicy
+from spectune.planner.text.image_ids import IMAGE_IDS
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.choice import Choice
 from spectune.runtime.decoder import Decoder, Round
@@ -21,6 +22,7 @@ from spectune.runtime.generation import Completion, Event, GenerationSettings
 from spectune.runtime.generator import Generator
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.serving import Session
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.runtime.watch.protocol import RoundObserver
@@ -376,6 +378,35 @@ def test_what_a_prompt_s_reading_raises_is_raised_once_and_the_request_has_faile
         session.step()
     (event,) = session.step()
     assert event.finished == "failed" and session.is_idle
+
+
+def test_a_prompt_with_a_token_that_the_target_does_not_know_is_refused_by_its_number() -> None:
+    session = Session(Decoder(TARGET, {}, always(PLAIN), slots=2, capacity=64), TOKENIZER, longest=64)
+    handle = session.submit(PROMPTS[1], SETTINGS[1])
+    for token in (len(TOKENIZER), -1, IMAGE_IDS - 1):
+        with pytest.raises(RequestError, match=f"the prompt holds token {token} and the target knows"):
+            session.enqueue(Request(prompt=(1, token), max_new_tokens=3))
+    assert [event.handle for event in session.events() if event.completion] == [handle]
+
+
+def test_what_is_raised_behind_a_request_that_has_joined_leaves_it_and_those_that_wait() -> None:
+    class Late(Decoder):
+        is_late = True
+
+        def admit(self, request: Request, index: int = 0) -> Sequence:
+            sequence = super().admit(request, index)
+            if self.is_late:
+                self.is_late = False
+                raise TimeoutError("an alarm of the caller's")
+            return sequence
+
+    session = Session(Late(TARGET, {}, always(PLAIN), slots=2, capacity=64), TOKENIZER, longest=64)
+    handles = [session.submit(PROMPTS[1], SETTINGS[1]) for _ in range(3)]
+    with pytest.raises(TimeoutError):
+        session.step()
+    done = {event.handle: event.completion for event in session.events() if event.completion}
+    assert sorted(done) == handles and session.is_idle
+    assert len({(one.text, one.finish_reason) for one in done.values()}) == 1
 
 
 class Lengths(LeanModel):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from spectune.errors import RequestError
 from spectune.planner.plans.observation import Observation
+from spectune.planner.plans.schedule import promised_contexts
 from spectune.planner.policies import PlainPolicy
+from spectune.profiler.records.match import DeviceMatch, Difference
 from spectune.profiler.records.wire import from_json
+from spectune.runtime.choice import Choice
 from spectune.runtime.faults import Fault
 from spectune.runtime.setup import PLAIN, RoundSetup
 from spectune.runtime.watch.ledger import Subject
@@ -125,6 +129,35 @@ def test_rounds_of_another_batch_size_say_nothing_of_the_promise() -> None:
     watch = Watch(choice_of(drafting_plan()), QUICK)
     driven(watch, 1000, lambda setup: 1000.0, batch=2)
     assert not [event for event in watch.events if event.kind == "drift"]
+
+
+def drifts(choice: Choice, **other: Any) -> bool:
+    """Whether rounds far slower than promised are told as drift."""
+    watch = Watch(choice, QUICK)
+    for _ in range(400):
+        watch.note(round_of(watch.schedule(1, 100), [1], 1000.0, texts=1, **other))
+    return any(event.kind == "drift" for event in watch.events)
+
+
+def test_drift_is_told_of_rounds_that_the_plan_promises_something_about_and_of_no_others() -> None:
+    choice = choice_of(drafting_plan())
+    assert drifts(choice) and drifts(choice, context=60) and drifts(choice, context=200)
+    for other in ({"temperature": 0.8}, {"temperature": None}, {"context": 49}, {"context": 201}):
+        assert not drifts(choice, **other)
+    elsewhere = DeviceMatch(
+        grade="same-kind", differences=(Difference(aspect="settings", field="power", wanted="1", seen="2"),)
+    )
+    assert not drifts(replace(choice, match=elsewhere)) and not drifts(replace(choice, match=None))
+
+
+def test_between_cells_a_promise_reaches_as_far_as_a_decoder_stays() -> None:
+    plan = replace(drafting_plan([(1, 100), (1, 300), (1, 1000), (4, 150)]), hysteresis=1.2)
+    reach = {cell.context: promised_contexts(plan, cell) for cell in plan.cells if cell.batch == 1}
+    assert reach == {
+        100: pytest.approx((50.0, 240.0)),
+        300: pytest.approx((200.0 / 1.2, 650.0 * 1.2)),
+        1000: pytest.approx((650.0 / 1.2, 2000.0)),
+    }
 
 
 def test_a_plan_of_plain_decoding_is_held_to_its_promise_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,6 +115,47 @@ def test_handing_over_does_not_wait_for_a_slow_store() -> None:
     may_go_on.set()
     writer.close()
     assert kept == ["0", "1", "2", "3", "4"]
+
+
+def test_whoever_ends_waits_for_a_silent_store_no_longer_than_it_may() -> None:
+    answers = threading.Event()
+
+    def keep(document: str) -> None:
+        answers.wait(30.0)
+
+    writer = ObservationWriter(keep)
+    begun = time.monotonic()
+    writer.close("last", timeout_s=0.2)
+    assert time.monotonic() - begun < 10.0
+    answers.set()
+
+
+def test_where_no_thread_can_be_had_the_last_documents_are_written_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    kept: list[str] = []
+    writer = ObservationWriter(kept.append)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    writer.close("last")
+    assert kept == ["last"]
+
+
+def test_a_store_named_by_a_relative_path_is_the_same_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with open_store("store.db") as store:
+        number = store.add_plan("{}", device="d", device_kind="k", target="t", workload="w", temperature=0.0)
+    keep = keeper("store.db", number)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    keep("one")
+    assert not list((tmp_path / "elsewhere").iterdir())
+    with open_store(str(tmp_path / "store.db")) as store:
+        assert store.observations(number) == ["one"]
 
 
 def test_what_could_not_be_written_is_tried_again_in_order() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from spectune.planner.plans.plan import Alternative, Plan, PlanCell
 from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
+from spectune.profiler.records.match import DeviceMatch
 from spectune.runtime.choice import Choice
 from spectune.runtime.decoder import Round
 from spectune.runtime.faults import Fault
@@ -47,7 +48,7 @@ def choice_of(plan: Plan | None) -> Choice:
     """Return the choice of a plan that the store holds as number 7."""
     if plan is None:
         return Choice(plan=None, source="none", reason="a test")
-    return Choice(plan=plan, source="this device", reason="a test", plan_id=7)
+    return Choice(plan=plan, source="this device", reason="a test", plan_id=7, match=DeviceMatch(grade="same"))
 
 
 def round_of(
@@ -58,6 +59,7 @@ def round_of(
     context: int = 100,
     texts: int = 0,
     faults: tuple[Fault, ...] = (),
+    temperature: float | None = 0.0,
 ) -> Round:
     """Return a round that kept so many tokens per sequence; a quarter of its time is drafting, half verifying."""
     return Round(
@@ -70,6 +72,7 @@ def round_of(
         fresh=0,
         finished=[],
         left=texts,
+        temperature=temperature,
         faults=faults,
         draft_ms=ms / 4,
         verify_ms=ms / 2,

@@ -24,6 +24,7 @@ from .reading import PromptReading
 
 VERSION = 2
 LOSSY_VERSION = 3  # of plans that name a lossy policy
+MOST_BATCH, MOST_CONTEXT, MOST_FED = 2**20, 2**40, 2**12  # of cells: beyond are mistakes, and arithmetic that fails
 SDS_OF_90_PERCENT = 1.645  # of a normal distribution, to either side
 
 
@@ -168,8 +169,11 @@ class PlanCell:
     reading: PromptReading | None = None
 
     def __post_init__(self) -> None:
-        if self.batch < 1 or self.context < 1:
-            raise PlanError(f"a cell needs batch >= 1 and context >= 1, got {self.batch} and {self.context}")
+        if not (1 <= self.batch <= MOST_BATCH and 1 <= self.context <= MOST_CONTEXT):
+            raise PlanError(
+                f"a cell needs a batch of 1 to {MOST_BATCH} and a context of 1 to {MOST_CONTEXT}, got {self.batch} and "
+                f"{self.context}"
+            )
         if (self.drafter is None) != isinstance(self.policy, PlainPolicy):
             raise PlanError(f"a {self.policy.label} cannot have drafter {self.drafter!r}; only plain decoding has none")
         drafts = drafting(self.policy)
@@ -184,6 +188,8 @@ class PlanCell:
                 f"run_tokens must reach {self.policy.max_verify_tokens} tokens and never feed fewer than asked, "
                 f"got {padded}"
             )
+        if max(padded) > MOST_FED:
+            raise PlanError(f"run_tokens feed at most {MOST_FED} tokens, got {max(padded)}; plan again")
         if self.run_ms and len(self.run_ms) != len(padded):
             raise PlanError(f"run_ms must have a time for each of {len(padded)} run_tokens, got {len(self.run_ms)}")
         if not all(math.isfinite(ms) and ms >= 0.0 for ms in self.run_ms):

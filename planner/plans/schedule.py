@@ -50,6 +50,21 @@ def next_cell(plan: Plan, current: PlanCell | None, batch: int, context: int) ->
     return wanted if current is None or not _stays(plan, current, wanted, batch, context) else current
 
 
+def promised_contexts(plan: Plan, cell: PlanCell) -> tuple[float, float]:
+    """Return the contexts that a cell's promise is about, the ends included.
+
+    As far as a decoder stays in it beside its neighbours; where it has none, from half to twice its own.
+    """
+    knots = sorted(other.context for other in plan.cells if other.batch == cell.batch)
+    place = knots.index(cell.context)
+    low, high = cell.context / 2.0, cell.context * 2.0
+    if place > 0:
+        low = (knots[place - 1] + cell.context) / 2.0 / plan.hysteresis
+    if place + 1 < len(knots):
+        high = (cell.context + knots[place + 1]) / 2.0 * plan.hysteresis
+    return low, high
+
+
 def reachable(plan: Plan, batch: int, context: int) -> tuple[PlanCell, ...]:
     """Return the cells in which a decoder can be of at most so many sequences behind at most so many tokens.
 

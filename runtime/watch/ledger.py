@@ -27,7 +27,7 @@ class Lane:
         setup: an object of its own, by which rounds are told apart.
         since, total: what was counted after the last observation, and before it.
         speeds: tokens/s of the blocks since the last observation.
-        promise: None where the plan promises nothing of this way.
+        promise: None where the plan promises nothing of this way: it is not the cell's own, or runs elsewhere.
     """
 
     __slots__ = ("block", "cell", "is_planned", "promise", "setup", "since", "speeds", "total")
@@ -169,7 +169,8 @@ def _cells(choice: Choice, options: WatchOptions) -> list[WatchedCell]:
 def _watched(choice: Choice, cell: PlanCell, options: WatchOptions, rate: float) -> WatchedCell:
     setup = choice.setup(cell)
     promise = None
-    if choice.is_in_planned_dtype and (setup.policy, setup.drafter) == (cell.policy, cell.drafter):
+    is_here = choice.match is not None and choice.match.grade == "same"
+    if is_here and choice.is_in_planned_dtype and (setup.policy, setup.drafter) == (cell.policy, cell.drafter):
         promise = PromiseTest(cell.prediction.low, cell.prediction.high, rate)
     planned = Lane(cell, _own(setup), is_planned=True, promise=promise)
     if isinstance(setup.policy, PlainPolicy):

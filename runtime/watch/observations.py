@@ -8,6 +8,7 @@ from functools import partial
 from threading import Lock, Thread
 
 from ...db.store import open_store
+from ...db.url import settled_place
 from ..faults import reason_of
 
 MOST_WAITING = 64  # documents; the oldest are dropped where the store stays away
@@ -40,9 +41,26 @@ class ObservationWriter:
     def submit(self, document: str) -> None:
         """Let a document be written soon; returns at once."""
         self._enqueue(document)
+        self._start()
+
+    def close(self, document: str | None = None, *, timeout_s: float = 5.0) -> None:
+        """Let what waits, and one document more, be written; return when it is, or when the time is over.
+
+        A store that does not answer holds up nobody for longer: the thread goes on while the process lives.
+        """
+        if document is not None:
+            self._enqueue(document)
+        thread = self._start()
+        if thread is not None:
+            thread.join(timeout_s)
+        elif self.waiting:  # at the end of the process there are no new threads
+            self._write_all()
+
+    def _start(self) -> Thread | None:
+        """Return the thread that writes, a new one if need be; None where nothing waits or there can be none."""
         with self._lock:
-            if self._thread is not None:
-                return
+            if self._thread is not None or not self._waiting:
+                return self._thread
             thread = Thread(target=self._write_all, name="spectune-observations", daemon=True)
             try:
                 thread.start()
@@ -50,16 +68,7 @@ class ObservationWriter:
                 self.failure = reason_of(error)
             else:
                 self._thread = thread
-
-    def close(self, document: str | None = None, *, timeout_s: float = 5.0) -> None:
-        """Write what waits, and one document more, before returning; not for the thread that decodes."""
-        if document is not None:
-            self._enqueue(document)
-        thread = self._thread
-        if thread is not None:
-            thread.join(timeout_s)
-        if self._thread is None:  # else it is still busy, and goes on by itself
-            self._write_all()
+            return self._thread
 
     def _enqueue(self, document: str) -> None:
         with self._lock:
@@ -97,10 +106,10 @@ class ObservationWriter:
 
 
 def keeper(store: str | None, plan_id: int) -> Keep:
-    """Return what writes a document beside a plan of a store, opened for it alone."""
-    return partial(_keep, store, plan_id)
+    """Return what writes a document beside a plan of a store, opened for it alone wherever the process is then."""
+    return partial(_keep, settled_place(store), plan_id)
 
 
-def _keep(store: str | None, plan_id: int, document: str) -> None:
+def _keep(store: str, plan_id: int, document: str) -> None:
     with open_store(store) as opened:
         opened.add_observation(plan_id, document)

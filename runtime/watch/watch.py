@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from ...planner.plans.plan import PlanCell
+from ...planner.plans.schedule import promised_contexts
 from ...profiler.records.wire import to_json
 from ..choice import Choice
 from ..decoder import Round
@@ -81,6 +83,8 @@ class Watch:
         self._planned = PlannedSchedule(choice.plan) if choice.plan is not None else None
         self._cells = {id(watched.cell): watched for watched in self._ledger.cells}
         self._ran = {id(lane.setup): (cell, lane) for cell in self._ledger.cells for lane in cell.lanes}
+        cells = () if choice.plan is None else choice.plan.cells
+        self._contexts = {(c.batch, c.context): promised_contexts(choice.plan, c) for c in cells if choice.plan}
         self._last: RoundSetup | None = None
         self._texts = self._rounds = self._told = self._lossy = 0
         self._faulty: dict[str, set[str]] = {}  # what went wrong, by drafter; "" is the verification
@@ -150,7 +154,7 @@ class Watch:
             )
             if switch is not None:
                 self._tell(_switched(cell, switch))
-        if lane.promise is None or lane.cell is None or len(done.kept) != lane.cell.batch:
+        if lane.promise is None or lane.cell is None or not self._is_promised(done, lane.cell):
             return
         options, block = self._options, lane.block
         block.add(tokens, done.round_ms, self._texts)
@@ -158,6 +162,14 @@ class Watch:
             self._texts, rounds=options.block_rounds, ended=options.block_texts, longest=options.longest_block
         ):
             self._judge_block(lane, block.close())
+
+    def _is_promised(self, done: Round, cell: PlanCell) -> bool:
+        """Whether a round is one of those that a cell promises something about: its batch, contexts and temperature."""
+        plan = self._choice.plan
+        if plan is None or len(done.kept) != cell.batch or done.temperature != plan.temperature:
+            return False
+        low, high = self._contexts[cell.batch, cell.context]
+        return low <= done.context <= high
 
     def _judge_block(self, lane: Lane, tokens_per_s: float) -> None:
         """Compare the speed of a block with the promise; 0 means that nobody told times."""
