@@ -10,7 +10,7 @@ from .records.device import Device
 from .records.role import CAPTURED
 
 Call = Callable[[], None]
-BUSY_CYCLES = 200_000  # of a GPU, some 0.1 ms: longer than a launch takes the host
+BUSY_CYCLES = 1_000_000  # of a GPU, some 0.5 ms: longer than the host takes to launch, on a slow one too
 
 
 class Clock(Protocol):

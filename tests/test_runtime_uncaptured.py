@@ -8,13 +8,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from unittest import mock
+from weakref import ref
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from spectune.planner.policies import ChainPolicy
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.layout import chain_sight, lay_out
+from spectune.runtime.models import trial
 from spectune.runtime.models.capturing import _Uncollected, capturing
 from spectune.runtime.models.graphed import UNCAPTURED, CudaRecorder, GraphedModel
 from spectune.runtime.models.kernels import jitted
@@ -105,6 +109,59 @@ def test_a_pool_of_memory_is_let_go_of_by_a_capture_that_failed() -> None:
             spoilt(x)
         with capturing(torch.cuda.CUDAGraph(), stream, pool):
             x.add_(1)
+
+
+@pytest.mark.filterwarnings(f"ignore:{UNCAPTURED}")
+def test_what_runs_as_it_comes_keeps_no_cache() -> None:
+    refusing = Refusing(RuntimeError("not permitted"))
+    model = GraphedModel(LeanModel(LLAMA), refusing)
+    cache = model.new_cache(1, 16)
+    step = lay_out(
+        np.array([[1, 2]]), np.arange(2), [0], chain_sight(2), dtype=model.dtype, device=model.device,
+        seen_in=lambda needed: 16,
+    )  # fmt: skip
+    model.forward(step, cache)
+    refusing.error.__traceback__ = None  # whose frames hold everything
+    gone = ref(cache)
+    del cache, step
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_behind_a_capture_that_failed_random_numbers_are_drawn_and_older_graphs_replayed() -> None:
+    x, recorder = torch.ones(2, device="cuda"), CudaRecorder(torch.device("cuda", 0))
+    older, found = recorder.record(lambda: x + 1)
+    with pytest.raises(RuntimeError):
+        recorder.record(lambda: spoilt(x))
+    assert bool(torch.empty(4, device="cuda").normal_().isfinite().all())
+    newer, other = recorder.record(lambda: x + 2)
+    older.replay()
+    newer.replay()
+    assert (found.tolist(), other.tolist()) == ([2.0, 2.0], [3.0, 3.0])
+
+
+@pytest.mark.parametrize("error", [RuntimeError("CompilationError: at 7:4"), RuntimeError("CUDA out of memory")])
+def test_where_a_kernel_does_not_run_for_a_model_s_shapes_torch_s_are_taken(
+    error: RuntimeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> Tensor:
+        raise error
+
+    monkeypatch.setattr(trial, "is_supported", lambda *_: True)
+    monkeypatch.setattr(trial, "turn_and_store", refuse)
+    trial._run.cache_clear()
+    model = tiny_llama(layers=1, seed=3)
+    with nullcontext() if torch.cuda.is_available() else mock.patch.object(torch.cuda, "device"):
+        if "memory" in str(error):
+            with pytest.raises(RuntimeError, match="out of memory"):
+                LeanModel(model)
+        else:
+            with pytest.warns(
+                RuntimeWarning, match=r"torch's are taken, which are slower \(CompilationError: at 7:4\)"
+            ):
+                assert not LeanModel(model).reads_trees
+    trial._run.cache_clear()
 
 
 @pytest.fixture(params=[True, False])

@@ -144,9 +144,8 @@ def test_drift_is_told_of_rounds_that_the_plan_promises_something_about_and_of_n
     assert drifts(choice) and drifts(choice, context=60) and drifts(choice, context=200)
     for other in ({"temperature": 0.8}, {"temperature": None}, {"context": 49}, {"context": 201}):
         assert not drifts(choice, **other)
-    elsewhere = DeviceMatch(
-        grade="same-kind", differences=(Difference(aspect="settings", field="power", wanted="1", seen="2"),)
-    )
+    threads = Difference(aspect="setting", field="threads", wanted="2", seen="1")
+    elsewhere = DeviceMatch(grade="same-kind", differences=(threads,))
     assert not drifts(replace(choice, match=elsewhere)) and not drifts(replace(choice, match=None))
 
 

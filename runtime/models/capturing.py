@@ -19,7 +19,7 @@ def capturing(graph: Any, stream: Any, pool: Any) -> Iterator[None]:
 
     Where the work cannot be captured, the error is what it raised, and later captures go on: torch, whose error would
     be that the capture was spoilt, stays on the stream of one that it cannot end, and versions before 2.12 keep its
-    memory pool for it, too (pytorch#180395).
+    memory pool for it, too (pytorch#180395), and take random numbers for part of it (pytorch#176752).
 
     Args:
         graph: torch.cuda.CUDAGraph.
@@ -39,9 +39,17 @@ def capturing(graph: Any, stream: Any, pool: Any) -> Iterator[None]:
         torch.cuda.set_stream(before)
         with suppress(RuntimeError):  # where torch has let go of it
             torch._C._cuda_endAllocateToPool(stream.device.index, pool)
+        _end_drawing(stream.device.index)
         if raised is not None:
             raise raised from None
         raise
+
+
+def _end_drawing(index: int) -> None:
+    """Let a GPU's random numbers be drawn outside captures again: a copy of their state is in none."""
+    generators: Any = torch.cuda.default_generators  # Any: torch leaves these untyped
+    if index < len(generators):
+        generators[index].graphsafe_set_state(generators[index].clone_state())
 
 
 class _Uncollected:

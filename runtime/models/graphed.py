@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from ..transfer import Landing, host_memory, wait_for
 from .arena import Arena
 from .capturing import capturing
 from .forward import TREE_ATTENTION, CausalModel, ForwardInput
+from .kernels.jitted import launch_errors
 from .lean import LeanModel
 from .static_input import StaticInput
 
@@ -53,15 +55,22 @@ class _Captured:
 class _Uncaptured:
     """Work that could not be captured, and is done as it comes."""
 
-    def __init__(self, run: Callable[[], Tensor]) -> None:
+    def __init__(self, run: Callable[[], Tensor], device: torch.device) -> None:
         """Do it once, for the memory of its result."""
-        self.run, self.found = run, run()
+        self._run, self._device = run, device
+        with self._here():
+            self.found = run()
 
     def replay(self) -> None:
         """Do all of it again; a result in other memory is copied, one on its way to the host lies where it did."""
-        found = self.run()
-        if found.data_ptr() != self.found.data_ptr():
-            self.found.copy_(found)
+        with self._here():
+            found = self._run()
+            if found.data_ptr() != self.found.data_ptr():
+                self.found.copy_(found)
+
+    def _here(self) -> AbstractContextManager[object]:
+        """Return what makes the work's GPU the current one, on which kernels of ours are launched."""
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
 
 
 class GraphedModel:
@@ -139,12 +148,12 @@ class GraphedModel:
         """
         try:
             return self._recorder.record(run)
-        except RuntimeError as error:
+        except launch_errors() as error:
             if is_out_of_memory(error):
                 raise
             first_line = str(error).strip().partition("\n")[0]
             warnings.warn(f"{UNCAPTURED} ({first_line})", RuntimeWarning, stacklevel=2)
-            again = _Uncaptured(run)
+            again = _Uncaptured(run, self.device)
             return again, again.found
 
     def _kept(self, logits: Tensor) -> Tensor:
@@ -153,11 +162,13 @@ class GraphedModel:
 
     def _capture(self, step: ForwardInput, cache: KeyValueCache, result: Callable[[Tensor], Tensor]) -> _Captured:
         """Capture a forward, which writes the same keys every time, and what becomes of its logits."""
-        placed = StaticInput(step, self.device)
+        placed, held = StaticInput(step, self.device), ref(cache)  # work that is kept must not keep its cache
 
         def run() -> Tensor:
             placed.arrive()
-            return result(self.model.forward(placed.step, cache))
+            own = held()
+            assert own is not None, "whoever runs a forward holds its cache"
+            return result(self.model.forward(placed.step, own))
 
         graph, found = self.record(run)
         return _Captured(input=placed, graph=graph, result=found)
@@ -192,7 +203,7 @@ class CudaRecorder:
             try:
                 with capturing(graph, self._stream, self._pool):
                     found = run()
-            except RuntimeError:
+            except launch_errors():
                 self._renew()
                 raise
         return graph, found

@@ -22,9 +22,9 @@ from .anatomy import Anatomy, LayerWeights, anatomy_of
 from .attention import attend, attend_by_tree, attend_compiled, capped, is_compiled_attention, turned
 from .forward import ForwardInput, LeftStates
 from .gallery import Gallery, table_rows
-from .kernels.tree_attention import is_supported
 from .places import LayerStates, Place, rows_of, views_of
 from .products import STEP_BY_STEP, FusedProducts
+from .trial import reads_trees
 
 
 class LeanModel:
@@ -41,7 +41,7 @@ class LeanModel:
         self.vocabulary, self.longest_context = anatomy.vocabulary, anatomy.longest_context
         self.hidden = anatomy.embedding.shape[1]  # size of a hidden state
         self.attention = "sdpa" if anatomy.attention_cap is None else "eager"
-        self.reads_trees = anatomy.attention_cap is None and is_supported(self.device, self.dtype, anatomy.size)
+        self.reads_trees = reads_trees(anatomy)
         self.products = FusedProducts(anatomy)  # of forwards that read trees
 
     @property

@@ -1,0 +1,63 @@
+"""Whether our kernels run on a GPU for a model's shapes: each is launched once, on next to nothing."""
+
+from __future__ import annotations
+
+import warnings
+from functools import lru_cache
+
+import torch
+
+from ..faults import is_out_of_memory
+from .anatomy import Anatomy
+from .kernels.fused_rows import gated, normed, turn_and_store
+from .kernels.jitted import launch_errors
+from .kernels.tree_attention import attend_tree, is_supported
+
+ROWS, CAPACITY = 2, 64
+REFUSED = "kernels for this model's shapes do not run on this GPU, so torch's are taken, which are slower"
+
+
+def reads_trees(anatomy: Anatomy) -> bool:
+    """Return whether a model's forwards can be told what their tokens see by a tree, and be run by our kernels."""
+    if anatomy.attention_cap is not None:
+        return False
+    device, dtype = anatomy.embedding.device, anatomy.embedding.dtype
+    if not is_supported(device, dtype, anatomy.size):
+        return False
+    is_normed = any(layer.head_norm is not None for layer in anatomy.layers)
+    return _run(device, dtype, anatomy.heads, anatomy.kv_heads, anatomy.size, is_normed)
+
+
+@lru_cache
+def _run(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, size: int, is_normed: bool) -> bool:
+    """Return whether all of them run; one that does not is told once.
+
+    Raises:
+        RuntimeError: memory is short, which says nothing about them.
+    """
+    try:
+        with torch.cuda.device(device), torch.inference_mode():
+            _try(device, dtype, heads, kv_heads, size, is_normed)
+    except launch_errors() as error:
+        if is_out_of_memory(error):
+            raise
+        first_line = str(error).strip().partition("\n")[0]
+        warnings.warn(f"{REFUSED} ({first_line})", RuntimeWarning, stacklevel=2)
+        return False
+    return True
+
+
+def _try(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, size: int, is_normed: bool) -> None:
+    def zeros(*shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    qkv, states = zeros(ROWS, (heads + 2 * kv_heads) * size), zeros(1, CAPACITY, 2 * kv_heads * size)
+    places = torch.arange(ROWS, device=device)
+    weight = zeros(heads + kv_heads, size) if is_normed else None
+    turns = zeros(ROWS, size)
+    turn_and_store(qkv, turns, turns, states, places, weight, heads=heads, kv_heads=kv_heads, eps=1.0)
+    query = qkv.view(1, ROWS, heads + 2 * kv_heads, size)[:, :, :heads]
+    starts, bits = places[1:].clone(), torch.ones((1, ROWS, 1), dtype=torch.int64, device=device)
+    for splits in (1, 2):  # alone, and put together
+        attend_tree(query, states, starts, bits, scale=1.0, kv_heads=kv_heads, splits=splits)
+    normed(gated(zeros(ROWS, 2 * size)), zeros(size), 1.0)
