@@ -2,8 +2,9 @@
 
 The demo's target runs on one core and is profiled there. Devices are processes on the other core: each runs the demo's
 small drafter, slowed down to the pace of a device, behind a way to the server of a given length; server, protocol and
-drafts are real. For every pace, distance and number of devices three ways race in turns: the planned one, the usual one
-(chains of 4 while surer than 0.6, 8 tokens ahead), and chains of 8 without drafting ahead. Measured are tokens per
+drafts are real. What a device takes for a token and how far away it is, it measures itself, as any device does, and the
+plan goes by that. For every pace, distance and number of devices three ways race in turns: the planned one, the usual
+one (chains of 4 while surer than 0.6, 8 tokens ahead), and chains of 8 without drafting ahead. Measured are tokens per
 second of a device, the reading of prompts not counted; the middle of `--repeats` turns counts. Texts are some of the
 profile's, so a speed is judged as it would be on all of them: times the tokens that a round keeps there over those that
 it kept. Beside them is told what the server alone would stream to each, decoding plainly for all. The last line is one
@@ -21,8 +22,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,8 @@ def one_scene(
     planner: EdgePlanner, chapter: Chapter, draft_ms: float, rtt_ms: float, devices: int, repeats: int, seconds: float
 ) -> dict[str, Any]:
     """Race the ways of one scene; return what was foretold and what was measured."""
-    device, drafter = EdgeDevice(draft_ms=draft_ms, rtt_ms=rtt_ms), planner.named("small")
+    emulated, drafter = EdgeDevice(draft_ms=draft_ms, rtt_ms=rtt_ms), planner.named("small")
+    device = measured_by_itself(emulated)
     plan = planner.plan(drafter, device, devices)
     search = planner.search(drafter, devices)
     eights = DeviceDrafting(chain=ConfidentChainPolicy(length=8, confidence=0.0), ahead=0)
@@ -93,11 +95,12 @@ def one_scene(
     for turn in range(repeats):
         names = list(ways)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            measured[name].append(rounds_per_s(ways[name], device, devices, seconds))
+            measured[name].append(rounds_per_s(ways[name], emulated, devices, seconds))
     row: dict[str, Any] = {
         "draft_ms": draft_ms,
         "rtt_ms": rtt_ms,
         "devices": devices,
+        "measured_by_devices": asdict(device),
         "planned": f"{plan.best.draftings[0].label}; {plan.best.rule.label}",
         "server_alone_tokens_per_s": plan.server_tokens_per_s,
         "ways": {
@@ -118,44 +121,61 @@ def one_scene(
     return row
 
 
-def rounds_per_s(way: EdgeChoice, device: EdgeDevice, devices: int, seconds: float) -> tuple[float, float]:
-    """Return rounds/s of a device, on average, where so many draft in a way, and the tokens that a round has kept."""
+def measured_by_itself(device: EdgeDevice) -> EdgeDevice:
+    """Return what an emulated device finds of itself when it introduces itself to a server, as any device does."""
+    with served(
+        BatchRule(), 1, lambda _: Welcome(drafting=DeviceDrafting(), most_drafted=MOST_DRAFTED, reason="")
+    ) as server:
+        command = [sys.executable, str(Path(__file__).with_name("edge_device.py"))]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as one:
+            _tell(one, _told(None, device, server.port, 0))
+            assert one.stdout is not None
+            return EdgeDevice(**json.loads(one.stdout.readline()))
+
+
+@contextmanager
+def served(rule: BatchRule, slots: int, welcome: Callable[[Hello], Welcome]) -> Iterator[EdgeServer]:
+    """Serve the demo's target."""
     models = family_models(family_folder())
     target = load_model(str(models.target), dtype=DTYPE, device="cpu")
-    verifier = EdgeVerifier(target, slots=devices, capacity=512, most_drafted=MOST_DRAFTED)
-    desk = Desk(verifier, way.rule, _never_asked)
-    server = EdgeServer(desk)
+    verifier = EdgeVerifier(target, slots=slots, capacity=512, most_drafted=MOST_DRAFTED)
+    server = EdgeServer(Desk(verifier, rule, welcome))
     thread = serve_in_thread(server)
-    command = [sys.executable, str(Path(__file__).with_name("edge_device.py"))]
     try:
-        with ExitStack() as stack:
-            crowd = [
-                stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-                for _ in range(devices)
-            ]
-            for place, one in enumerate(crowd):
-                _tell(one, _told(way.draftings[place], device, server.port, place))
-            for one in crowd:
-                assert one.stdout is not None and one.stdout.readline() == "ready\n"
-            time.sleep(WARM_S)
-            begin = time.perf_counter()
-            time.sleep(seconds)
-            end = time.perf_counter()
-            for one in crowd:
-                _tell(one, {})
-            seen = [json.loads(one.stdout.readline()) for one in crowd if one.stdout is not None]
+        yield server
     finally:
         server.stop()
         thread.join()
+
+
+def rounds_per_s(way: EdgeChoice, device: EdgeDevice, devices: int, seconds: float) -> tuple[float, float]:
+    """Return rounds/s of a device, on average, where so many draft in a way, and the tokens that a round has kept."""
+    command = [sys.executable, str(Path(__file__).with_name("edge_device.py"))]
+    with served(way.rule, devices, _never_asked) as server, ExitStack() as stack:
+        crowd = [
+            stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            for _ in range(devices)
+        ]
+        for place, one in enumerate(crowd):
+            _tell(one, _told(way.draftings[place], device, server.port, place))
+        for one in crowd:
+            assert one.stdout is not None and one.stdout.readline() == "ready\n"
+        time.sleep(WARM_S)
+        begin = time.perf_counter()
+        time.sleep(seconds)
+        end = time.perf_counter()
+        for one in crowd:
+            _tell(one, {})
+        seen = [json.loads(one.stdout.readline()) for one in crowd if one.stdout is not None]
     assert not any(one["asked_again"] for one in seen), "a device has waited for a minute"
     counted = [[(tokens, took) for at, tokens, took in one["seen"] if begin <= at <= end] for one in seen]
     rates = [len(own) / sum(took for _, took in own) for own in counted]
     return statistics.fmean(rates), statistics.fmean(tokens for own in counted for tokens, _ in own)
 
 
-def _told(drafting: DeviceDrafting, device: EdgeDevice, port: int, place: int) -> dict[str, Any]:
+def _told(drafting: DeviceDrafting | None, device: EdgeDevice, port: int, place: int) -> dict[str, Any]:
     told = {"draft_ms": device.draft_ms, "rtt_ms": device.rtt_ms, "core": DEVICE_CORE, "dtype": DTYPE, "port": port}
-    return {**told, "drafting": asdict(drafting), "most_drafted": MOST_DRAFTED, "first": 3 * place}
+    return {**told, "drafting": drafting and asdict(drafting), "most_drafted": MOST_DRAFTED, "first": 3 * place}
 
 
 def _tell(one: subprocess.Popen[str], told: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """One emulated device of `edge.py`: a real drafter slowed down to a device's pace, behind a way of a given length.
 
-Reads one JSON line, decodes prompts over and over until another line comes, and writes what it did.
+Reads one JSON line, decodes prompts over and over until another line comes, and writes what it did; where it is told no
+way to draft, it measures as any device does what a token takes it and how far away the server is, and writes that.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
+from dataclasses import asdict, replace
 
 import torch
 
@@ -18,7 +20,7 @@ from spectune.demo.prompts import calibration_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.edge.setting import DeviceDrafting
 from spectune.profiler.records.wire import from_json
-from spectune.runtime.edge import device
+from spectune.runtime.edge import device, introduction
 from spectune.runtime.edge.device import EdgeRun, Patience, RemoteTarget
 from spectune.runtime.edge.guessing import Guesser
 from spectune.runtime.edge.link import TcpLink
@@ -97,6 +99,11 @@ def main() -> None:
     device.Guesser = paced(told["draft_ms"])  # type: ignore[attr-defined]
     hello = Hello(drafter="small", draft_ms=told["draft_ms"])
     link = Far(TcpLink("127.0.0.1", told["port"], greeting=lambda: hello), told["rtt_ms"])
+    if told["drafting"] is None:
+        introduction.Guesser = device.Guesser  # type: ignore[attr-defined]
+        known = introduction.introduce(link, replace(hello, draft_ms=introduction.draft_ms_of(drafter)))
+        print(json.dumps(asdict(known.device)), flush=True)
+        return
     drafting = from_json(DeviceDrafting, json.dumps(told["drafting"]))
     remote = RemoteTarget(drafter, link, drafting, most_drafted=told["most_drafted"], patience=Patience(timeout_s=60.0))
     is_over = threading.Event()

@@ -24,7 +24,7 @@ from spectune.planner.memory.footprint import (
     footprint_of,
 )
 from spectune.planner.memory.load import Load, load_of
-from spectune.planner.memory.peak import memory_bytes, peak_bytes, workspace_bytes
+from spectune.planner.memory.peak import memory_bytes, peak_bytes, plan_bytes, workspace_bytes
 from spectune.planner.policies import (
     ChainPolicy,
     Eagle2Policy,
@@ -36,6 +36,8 @@ from spectune.planner.policies import (
     TreePolicy,
 )
 from spectune.planner.pricing.cost import Cell
+from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.search import _note_of_memory
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.records.configuration import architecture_of
 from spectune.runtime.drafters.model import ModelDrafter
@@ -49,8 +51,10 @@ from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.measuring.decoding import room_for
 
 from .decoded_runs import POLICIES, drafter_for, drafting, random_requests, run
+from .plans import plain_cell
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, model, record, texts
 from .tiny_models import perturbed, tiny_llama
+from .watched_rounds import drafting_cell
 
 CELL = Cell(batch=3, context=100)
 SPOKEN = Language(3)
@@ -88,6 +92,24 @@ def test_caches_are_as_long_as_the_decoder_makes_them(policy: TreePolicy, run_to
     alone = replace(KNOWN, footprints={TARGET.key: Footprint(weight_bytes=1, kv_bytes_per_token=1)})
     one = Cell(batch=1, context=100)
     assert memory_bytes(one, policy, None, alone, run_tokens) == 1 + room_for([asked], [setup], 1)
+
+
+def test_a_decoder_that_comes_to_every_cell_holds_all_their_drafters_for_the_largest_of_all() -> None:
+    """One cell has the most sequences and no model, another the longest texts and a chain."""
+    many = replace(plain_cell(8, 20), run_tokens=(0, 4))
+    long = replace(drafting_cell(2, 300), run_tokens=(0, 1, 2, 3, 4))
+    assert plan_bytes([many, long], KNOWN) == 1100 + 8 * (300 + 4 + 1) * 11
+    assert plan_bytes([long], KNOWN) == memory_bytes(Cell(batch=2, context=300), long.policy, "small", KNOWN)
+    assert plan_bytes([many], KNOWN) == 1000 + 8 * (20 + 4 + 1) * 10
+    assert plan_bytes([many, long], replace(INPUTS, footprints={TARGET.key: LARGE})) is None
+
+
+@pytest.mark.parametrize("most_bytes", [2**40, 20_000])
+def test_a_plan_whose_cells_need_more_together_than_each_may_says_so(most_bytes: int) -> None:
+    cells = [plain_cell(8, 20), drafting_cell(2, 300)]
+    notes = _note_of_memory(cells, KNOWN, SearchOptions(max_memory_bytes=most_bytes))
+    assert len(notes) == (most_bytes == 20_000)
+    assert not _note_of_memory(cells, KNOWN, SearchOptions())
 
 
 @pytest.mark.parametrize("known", [{}, {TARGET.key: LARGE}, {model("small").key: SMALL}])

@@ -21,11 +21,12 @@ from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.excess import STALL
 from spectune.profiler.records.wire import from_json
+from spectune.runtime.requests import Request
 from spectune.runtime.setup import plain_setup, setup_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.gauge import CALLS, Gauge
 from spectune.tuning.request import Models
-from spectune.tuning.validate import ValidateRequest, validate_stored
+from spectune.tuning.validate import ValidateRequest, _cell_for, validate_stored
 
 from .scripted_clock import ScriptedClock
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
@@ -94,9 +95,16 @@ def test_without_a_wish_every_batch_of_the_plan_is_measured(bench: Bench) -> Non
     assert [row.batch for row in bench.validated(batches=()).rows] == [1, 3]
 
 
-def test_the_cell_is_the_one_the_middle_of_the_texts_falls_into(bench: Bench) -> None:
+def test_the_cell_is_the_one_that_most_rounds_are_in(bench: Bench) -> None:
     (row,) = bench.validated(max_new_tokens=44).rows
     assert row.context == 40
+
+
+@pytest.mark.parametrize(("batch", "context"), [(1, 10), (3, 40)])
+def test_in_a_batch_the_longest_text_says_which_cell_that_is(batch: int, context: int, bench: Bench) -> None:
+    """Half of the prompts are long: in a batch of three there is one of them nearly always."""
+    asked = [Request(prompt=(1,) * length, max_new_tokens=4) for length in (8, 50) * 6 + (8, 8)]
+    assert _cell_for(bench.plan, batch, asked).context == context
 
 
 def test_a_batch_without_a_cell_is_refused_with_those_that_have_one(bench: Bench) -> None:

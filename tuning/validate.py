@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from ..db.store import Store
 from ..errors import RequestError
 from ..planner.plans.document import plan_from_json
@@ -31,6 +33,7 @@ from .request import Models, ProfileRequest
 from .steps import Progress
 
 TURNS = 16  # of one race
+DRAWN = 500  # moments, to tell in which cell rounds are
 WARM_UP_TEXTS = 2  # per slot, decoded before anything is timed where shapes are captured as they come
 PLAIN_NAME, PLAN_NAME = "plain", "plan"
 
@@ -60,7 +63,7 @@ class ValidateRequest:
 def validate_stored(request: ValidateRequest, store: Store, *, progress: Progress) -> Validation:
     """Measure the newest stored plan of a setup and keep the outcome beside it.
 
-    One context per batch is measured: the cell that the requests' middle falls into.
+    One context per batch is measured: the cell in which most rounds of these requests would be.
 
     Raises:
         NoPlanError: the store holds no plan for this setup.
@@ -115,8 +118,13 @@ def _batches(plan: Plan, request: ValidateRequest) -> tuple[int, ...]:
 
 
 def _cell_for(plan: Plan, batch: int, requests: Sequence[Request]) -> PlanCell:
-    middle = median(len(r.prompt) + r.max_new_tokens // 2 for r in requests)
-    return plan.cell(batch, int(middle))
+    """Return the cell that rounds of a batch are in most of the time: a decoder goes by its longest text."""
+    drawn = np.random.default_rng(0)
+    shape = (DRAWN, min(batch, len(requests)))
+    which = drawn.permuted(np.tile(np.arange(len(requests)), (DRAWN, 1)), axis=1)[:, : shape[1]]
+    prompts, lengths = np.array([(len(r.prompt), r.max_new_tokens) for r in requests]).T
+    contexts = prompts[which] + drawn.random(shape) * lengths[which]
+    return plan.cell(batch, int(np.median(contexts.max(axis=1))))
 
 
 def _measured(cell: PlanCell, family: Family, requests: Sequence[Request], request: ValidateRequest) -> ValidationRow:

@@ -78,7 +78,8 @@ class EdgeDevice:
 
     Attributes:
         draft_ms: milliseconds a drafted token takes.
-        rtt_ms: milliseconds to the server and back, without what happens there.
+        rtt_ms: milliseconds to the server and back, what it takes to hear and to answer a message included, but not
+            the verification.
     """
 
     draft_ms: float

@@ -27,6 +27,7 @@ from .load import Load, load_of
 if TYPE_CHECKING:
     from ...profiler.records.device import Device
     from ..inputs import PlanInputs
+    from ..plans.plan import PlanCell
 
 HOPPER_WORKSPACE, OLDER_WORKSPACE = 32 * 2**20, 8320 * 2**10  # bytes
 LOOKUP = "lookup"  # drafts from the text itself, without weights or a cache
@@ -56,6 +57,30 @@ def memory_bytes(
         device_kind=inputs.device.kind,
         is_sampled=inputs.temperature > 0,
         library_bytes=workspace_bytes(inputs.device),
+    )
+
+
+def plan_bytes(cells: Sequence[PlanCell], inputs: PlanInputs) -> int | None:
+    """Return the peak of a decoder that may come to every cell: all their drafters, at the most sequences and tokens.
+
+    None where a model's footprint is not known.
+    """
+    most = Cell(batch=max(cell.batch for cell in cells), context=max(cell.context for cell in cells))
+    names = dict.fromkeys(name for cell in cells for name in cell.drafters if name != LOOKUP)
+    keys = [inputs.drafter(name).model.key for name in names]
+    if any(key not in inputs.footprints for key in (inputs.target.key, *keys)):
+        return None
+    drafters = [inputs.footprints[key] for key in keys]
+    return max(
+        peak_bytes(
+            inputs.footprints[inputs.target.key],
+            drafters,
+            load_of(most, cell.policy, cell.run_tokens),
+            device_kind=inputs.device.kind,
+            is_sampled=inputs.temperature > 0,
+            library_bytes=workspace_bytes(inputs.device),
+        )
+        for cell in cells
     )
 
 

@@ -7,12 +7,14 @@ found as good as its best.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from ...profiler.records.device import GIB
 from ...profiler.records.surface import LatencySurface
 from ..inputs import PlanInputs
 from ..lossy.search import search_lossy
+from ..memory.peak import plan_bytes
 from ..plans.plan import Plan, PlanCell
 from ..plans.provenance import LeftOut, Provenance, surface_source, trace_source
 from ..plans.schedule import HYSTERESIS, Place, Way, agreed
@@ -98,6 +100,8 @@ def solve(
     found = {one.place: one for group in spread(solved, groups) for one in group}
     outcomes = [found[cell.batch, cell.context] for cell in cells]  # whatever the groups were
     taken = agreed({one.place: one.ways for one in outcomes})
+    chosen = tuple(one.near[taken[one.place]] for one in outcomes)
+    provenance = _provenance(inputs, outcomes, wanted, created=created, spectune=spectune)
     return Plan(
         device=inputs.device,
         target=inputs.target,
@@ -105,8 +109,8 @@ def solve(
         dtype=inputs.dtype,
         workload=inputs.workload,
         temperature=inputs.temperature,
-        cells=tuple(one.near[taken[one.place]] for one in outcomes),
-        provenance=_provenance(inputs, outcomes, wanted, created=created, spectune=spectune),
+        cells=chosen,
+        provenance=replace(provenance, notes=(*provenance.notes, *_note_of_memory(chosen, inputs, wanted))),
         bound=wanted.bound,
         hysteresis=HYSTERESIS,
     )
@@ -224,6 +228,18 @@ def _notes_of_failures(verify: LatencySurface, places: Collection[Place]) -> tup
             contexts, why = ", ".join(map(str, failed)), next(iter(failed.values()))
             notes.append(f"batch {batch}, context {contexts}: no forward of the target ran ({why}), so none is planned")
     return tuple(notes)
+
+
+def _note_of_memory(cells: Sequence[PlanCell], inputs: PlanInputs, options: SearchOptions) -> tuple[str, ...]:
+    """Return a note where a decoder that comes to every cell needs more than each of them may."""
+    most = options.max_memory_bytes
+    needed = None if most is None or len(cells) == 1 else plan_bytes(cells, inputs)
+    if most is None or needed is None or needed <= most:
+        return ()
+    return (
+        f"every cell keeps to {most / GIB:.3g} GiB, but a decoder of all drafters, for the most sequences and the "
+        f"longest texts of the plan, takes {needed / GIB:.3g} GiB; where there is less it leaves out drafters",
+    )
 
 
 def _notes_of(contest: Contest) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from .guessing import Guesser
 from .link import Link
 from .messages import FromServer, Hello, Ping, Pong, Refused, Welcome
 
-PINGS = 5
+PINGS = 9
 PROBED = 16  # tokens drafted to learn what one takes
 
 
@@ -50,7 +50,7 @@ def introduce(link: Link, hello: Hello, *, timeout_s: float = 60.0) -> Introduce
         ServerAwayError: it does not answer.
     """
     until = time.monotonic() + timeout_s
-    rtt_ms = min(_ping_ms(link, number, until) for number in range(PINGS))
+    rtt_ms = statistics.median(_ping_ms(link, number, until) for number in range(PINGS))
     link.send(replace(hello, rtt_ms=rtt_ms))
     while not isinstance(message := _next(link, until), Welcome):
         pass

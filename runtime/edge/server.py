@@ -48,6 +48,7 @@ class EdgeServer:
         """
         self._desk, self._host, self._port = desk, host, port
         self._hands = ThreadPoolExecutor(1, thread_name_prefix="target")
+        self._echo = ThreadPoolExecutor(1, thread_name_prefix="pings")
         self._heard = asyncio.Event()
         self._conversations: set[asyncio.Task[None]] = set()
         self._stopped: asyncio.Event | None = None
@@ -79,6 +80,7 @@ class EdgeServer:
             server.close()
             await _end({worker, stopped, *self._conversations})
             self._hands.shutdown(wait=True)
+            self._echo.shutdown(wait=True)
         if not worker.cancelled():
             worker.result()  # it ends by itself only where something is wrong
 
@@ -90,13 +92,19 @@ class EdgeServer:
     async def _work(self) -> None:
         """Let the desk work whenever something is due."""
         while True:
-            due_s = await self._in_hands(self._desk.due_in_s)
+            due_s = await self._in_hands(self._work_where_due)
             if due_s == 0.0:
-                await self._in_hands(self._desk.work)
                 continue
             self._heard.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._heard.wait(), due_s)
+
+    def _work_where_due(self) -> float | None:
+        """Do the next thing if it is due; return in how many seconds it was, None where nothing waits."""
+        due_s = self._desk.due_in_s()
+        if due_s == 0.0:
+            self._desk.work()
+        return due_s
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Let a conversation run as a task of its own, which ends with the server."""
@@ -142,8 +150,9 @@ class EdgeServer:
                 return self._refuse(connection, "the server asks for a token; set SPECTUNE_EDGE_TOKEN to it")
         if not connection.is_greeted:
             return self._refuse(connection, "say hello first")
-        if isinstance(message, Ping):
-            self._put(connection, Pong(number=message.number))
+        if isinstance(message, Ping):  # as long a way as a draft's, heard and answered in a thread, but no wait
+            await self._in_hands(lambda: None, self._echo)
+            await self._in_hands(partial(self._reply, connection, Pong(number=message.number)), self._echo)
         elif isinstance(message, Hello):
             if message.rtt_ms is not None and len(connection.greetings) < MOST_GREETINGS:
                 connection.greetings.add(greeting := asyncio.create_task(self._greet(message, connection)))
@@ -188,10 +197,10 @@ class EdgeServer:
             connection.writer.close()
             await asyncio.wait_for(connection.writer.wait_closed(), 1.0)
 
-    async def _in_hands(self, work: Callable[[], Value]) -> Value:
-        """Let the one thread do something."""
+    async def _in_hands(self, work: Callable[[], Value], hands: ThreadPoolExecutor | None = None) -> Value:
+        """Let the one thread do something, or another one."""
         assert self._loop is not None
-        return await self._loop.run_in_executor(self._hands, work)
+        return await self._loop.run_in_executor(hands or self._hands, work)
 
 
 async def _end(tasks: set[asyncio.Task[Any]]) -> None:
