@@ -10,6 +10,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from ..errors import StoreError
+from .remote_url import is_service
 
 STORE_VARIABLE = "SPECTUNE_STORE"
 SECRET_OPTIONS = frozenset({"password", "passwd", "pwd", "sslpassword", "ssl_passphrase", "odbc_connect"})
@@ -30,9 +31,12 @@ def settled_place(url: str | None = None) -> str:
     """Return what names the store from now on: neither another working folder nor another SPECTUNE_STORE changes it.
 
     It may hold a password.
+
+    Raises:
+        StoreError: as `resolve_url` does.
     """
     place = named_place(url)
-    return place if "://" in place or place == ":memory:" else str(_absolute(place))
+    return place if is_service(place) else resolve_url(place).render_as_string(hide_password=False)
 
 
 def resolve_url(url: str | None = None) -> URL:

@@ -94,8 +94,8 @@ class Counter:
     """Decodes contestants in fp32, and replays a recording of the very same prompts.
 
     Sequences of an uncoupled policy do not influence each other, so one decoding at many slots, over
-    all rounds, tells for every batch. A coupled one is decoded in the batch's own slots and counted
-    in the steady state, as its replay is.
+    all rounds, tells for every batch. A coupled one is decoded in the batch's own slots, which are kept
+    full, as in its replay.
     """
 
     def __init__(self, family: Family, judge_model: PreTrainedModel, requests: Sequence[Request]) -> None:

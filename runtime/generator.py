@@ -166,7 +166,7 @@ class Generator:
         longest = min(USUAL_LENGTH, most) if longest is None else longest
         if not 2 <= longest <= most:
             raise RequestError(f"the model has {most} positions, and a request takes 2 or more; got longest={longest}")
-        self._require(slots, longest)
+        _require_slots(slots)
         held = self._maker.make(slots, longest)
         if warm:
             self._warm(held)
@@ -201,7 +201,12 @@ class Generator:
     def _held_for(self, requests: Sequence[Request], slots: int) -> HeldDecoder:
         """Return a decoder that nobody else uses with room for some requests."""
         slots, longest = min(slots, len(requests)), max(len(r.prompt) + r.max_new_tokens for r in requests)
-        self._require(slots, longest)
+        _require_slots(slots)
+        if longest > self._target.longest_context:
+            raise RequestError(
+                f"prompt and new tokens need {longest} positions and the model has {self._target.longest_context}; "
+                "shorten the prompt or lower max_new_tokens"
+            )
         spare, self._spare = self._spare, None
         if spare is not None and spare.serves(slots, longest):
             spare.calls += 1
@@ -210,15 +215,6 @@ class Generator:
         if self._is_captured:  # few lengths, so that it serves again
             longest = min(-(-longest // SHARED_LENGTH) * SHARED_LENGTH, self._target.longest_context)
         return self._maker.make(slots, longest)
-
-    def _require(self, slots: int, longest: int) -> None:
-        if slots < 1:
-            raise RequestError(f"slots must be at least 1, got {slots}; 8 are usual")
-        if longest > self._target.longest_context:
-            raise RequestError(
-                f"prompt and new tokens need {longest} positions and the model has {self._target.longest_context}; "
-                "shorten the prompt or lower max_new_tokens"
-            )
 
     def _session_over(self, held: HeldDecoder, *, piecewise: bool, prefill_tokens: int = PREFILL_TOKENS) -> Session:
         return Session(
@@ -231,6 +227,11 @@ class Generator:
             ends=self._ends,
             prefill_tokens=prefill_tokens,
         )
+
+
+def _require_slots(slots: int) -> None:
+    if slots < 1:
+        raise RequestError(f"slots must be at least 1, got {slots}; 8 are usual")
 
 
 def _events(session: Session) -> Iterator[Event]:

@@ -8,10 +8,11 @@ from functools import cache
 import numpy as np
 
 from spectune.planner.inputs import PlanInputs
+from spectune.planner.kernels.slots import NOBODY
 from spectune.planner.lossy.fly import FlyRule
 from spectune.planner.lossy.pad import PadRule
 from spectune.planner.lossy.quality import Quality
-from spectune.planner.lossy.run import NOBODY, LossyRun
+from spectune.planner.lossy.run import LossyRun
 from spectune.planner.policies import ChainPolicy
 from spectune.planner.policies.fly import FlyPolicy
 from spectune.planner.policies.pad import PadPolicy

@@ -143,14 +143,15 @@ def test_where_no_thread_can_be_had_the_last_documents_are_written_all_the_same(
     assert kept == ["last"]
 
 
+@pytest.mark.parametrize("name", ["store.db", "sqlite:///store.db"])
 def test_a_store_named_by_a_relative_path_is_the_same_in_another_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    with open_store("store.db") as store:
+    with open_store(name) as store:
         number = store.add_plan("{}", device="d", device_kind="k", target="t", workload="w", temperature=0.0)
-    keep = keeper("store.db", number)
+    keep = keeper(name, number)
     monkeypatch.chdir(tmp_path / "elsewhere")
     keep("one")
     assert not list((tmp_path / "elsewhere").iterdir())

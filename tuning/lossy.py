@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
+from ..planner.kernels.slots import NOBODY
 from ..planner.lossy.quality import Quality, accuracy_loss, ends_with, mean_loss
-from ..planner.lossy.run import NOBODY, LossyRun, LossyWay
+from ..planner.lossy.run import LossyRun, LossyWay
 from ..planner.policies import StackPolicy
 from ..planner.policies.pad import classifiers_of
 from ..planner.policies.stack import stack_name

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ...errors import PlanError, SpectuneError
 from ...profiler.records.arrays import Floats32, Ints32, frozen_copy
 from ...profiler.records.wire import from_json, to_json
+from ..kernels.slots import NOBODY
 from ..policies.fly import FlyPolicy
 from ..policies.pad import PadPolicy
 from ..replay.replay import Replay
@@ -26,7 +27,6 @@ from .quality import Quality
 
 _ARRAYS = ("contexts", "nodes", "catch_up", "widths", "levels", "texts", "kept", "entropies", "pivots")
 LossyWay: TypeAlias = FlyPolicy | PadPolicy
-NOBODY = -1  # stands in `levels` where no forward ran, and everywhere but in a stack; in `texts` as in `Replay`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,7 +39,7 @@ class LossyRun:
         drafter: what a plan's cell calls them together.
         prompts: in order; texts are told by their place in it.
         contexts, nodes, catch_up, widths, texts, kept: as `Replay` has them.
-        levels: (rounds, forwards), as `StackReplay` has them; NOBODY everywhere for a chain.
+        levels: (rounds, forwards), as `StackReplay` has them; NOBODY where no forward ran, and everywhere for a chain.
         matched: drafted tokens that were the target's own, up to where each chain ended.
         mismatched: those that were not, likewise; the one that ended a chain is among them.
         entropies: of the target, where a window of FLy let a mismatch pass and the gate was asked; by the rule's

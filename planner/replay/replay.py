@@ -6,7 +6,7 @@ list; after it, finished ones leave in slot order, each giving its slot to the l
 What counts is each text's share of the rounds from its first to its last: the steady state of an endless stream in
 which all texts are equally frequent. When all have entered they enter once more, so that every slot is busy until each
 has been decoded once; of those only the company they keep counts. Were counting to end with the first empty slot, the
-texts that decode slowly would be cut short, and policies whose speed differs from text to text would look too fast.
+texts that still run would be cut short: slow ones, and of copies the ends, where most is copied.
 """
 
 from __future__ import annotations

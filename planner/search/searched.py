@@ -29,7 +29,7 @@ DRAFTER_REACH = 0.85  # of the cell's best, that a drafter's own best must come 
 KIND_REACH = 0.95  # of the same, that the best of a kind's grid must come to
 HAND_SET = (1.0, 2.0, 3.0)  # uniform CAST thresholds that always compete, on the drafter's own confidence
 STARTS = 2  # of a grid's fastest, that a study begins with
-STUDY_VERSION = 1  # of what a trial's knobs and value mean
+STUDY_VERSION = 2  # of what a trial's knobs and value mean
 
 
 @dataclass(slots=True, eq=False)

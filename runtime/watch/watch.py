@@ -83,8 +83,8 @@ class Watch:
         self._planned = PlannedSchedule(choice.plan) if choice.plan is not None else None
         self._cells = {id(watched.cell): watched for watched in self._ledger.cells}
         self._ran = {id(lane.setup): (cell, lane) for cell in self._ledger.cells for lane in cell.lanes}
-        cells = () if choice.plan is None else choice.plan.cells
-        self._contexts = {(c.batch, c.context): promised_contexts(choice.plan, c) for c in cells if choice.plan}
+        plan = choice.plan
+        self._contexts = {} if plan is None else {(c.batch, c.context): promised_contexts(plan, c) for c in plan.cells}
         self._last: RoundSetup | None = None
         self._texts = self._rounds = self._told = self._lossy = 0
         self._faulty: dict[str, set[str]] = {}  # what went wrong, by drafter; "" is the verification

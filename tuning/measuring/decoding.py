@@ -86,14 +86,13 @@ def throughput(rounds: Sequence[TimedRound], ms: Sequence[float], batch: int, te
         texts: how many there are.
 
     Raises:
-        RequestError: there were never texts for all slots.
+        RequestError: there are fewer texts than slots, or no rounds.
     """
-    kept = [counted(r.round, texts) for r in rounds]
-    if batch > max(map(len, kept), default=0):
+    if texts < batch or not rounds:
         raise RequestError(
-            f"never were {batch} texts decoded at once, so there is no speed of such a batch to tell; "
-            "add prompts or lower the batch"
+            f"{texts} texts in {len(rounds)} rounds tell no speed of a batch of {batch}; add prompts or lower the batch"
         )
+    kept = [counted(r.round, texts) for r in rounds]
     shared = sum(len(own) * each for own, each in zip(kept, ms, strict=True)) / batch
     return 1000.0 * sum(map(sum, kept)) / shared
 
