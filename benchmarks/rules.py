@@ -27,13 +27,26 @@ from spectune.planner.policies import LookupPolicy, PlainPolicy, StaticPolicy, T
 from spectune.planner.pricing.cost import Cell, CellCosts, cell_costs
 from spectune.planner.published.rivals import sequoia_tree
 from spectune.planner.published.rules import published_defaults
+from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.price import price
 from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request
 from spectune.tuning.family import load_family, torch_device
 from spectune.tuning.measuring.decoding import Family
+from spectune.tuning.measuring.gauge import Gauge
 
-from sweep import DTYPE, FINE_TURNS, LOOKUP, Way, learned, profiled_prompts, raced, requests, speed_of  # isort: skip
+from sweep import (  # isort: skip
+    DTYPE,
+    FINE_TURNS,
+    LOOKUP,
+    Way,
+    kept_of,
+    learned,
+    profiled_prompts,
+    raced,
+    requests,
+    speed_of,
+)
 
 SEQUOIA_SIZES = (2, 4, 8, 16, 32, 64)  # tokens a verify is tried with
 LEAST_RATIO = 1.0  # plan over every rule
@@ -78,7 +91,12 @@ class Rule:
 
     name: str
     way: Way
-    predicted_tokens_per_s: float | None  # None where the recording does not hold its tree
+    predicted: Candidate | None  # None where the recording does not hold its tree
+
+    @property
+    def predicted_tokens_per_s(self) -> float:
+        """What the planner foretells, 0 where it cannot."""
+        return self.predicted.tokens_per_s if self.predicted is not None else 0.0
 
 
 def rules_of(cell: PlanCell, inputs: PlanInputs) -> list[Rule]:
@@ -87,13 +105,13 @@ def rules_of(cell: PlanCell, inputs: PlanInputs) -> list[Rule]:
     drafts = {drafter.name: drafter.surface for drafter in inputs.drafters}
     costs = cell_costs(place, inputs.verify, drafts, inputs.overhead)
     plain = Way(policy=PlainPolicy(), drafter=None)
-    found = [Rule(name="plain decoding", way=plain, predicted_tokens_per_s=_predicted(plain, inputs, place))]
+    found = [Rule(name="plain decoding", way=plain, predicted=_predicted(plain, inputs, place))]
     by_name: dict[str, list[Rule]] = {}
     for name, policy, drafter in _policies(costs, inputs):
         way = Way(policy=policy, drafter=drafter)
-        rule = Rule(name=name, way=way, predicted_tokens_per_s=_predicted(way, inputs, place))
+        rule = Rule(name=name, way=way, predicted=_predicted(way, inputs, place))
         by_name.setdefault(name, []).append(rule)
-    return found + [max(rules, key=lambda rule: rule.predicted_tokens_per_s or 0.0) for rules in by_name.values()]
+    return found + [max(rules, key=lambda rule: rule.predicted_tokens_per_s) for rules in by_name.values()]
 
 
 def _policies(costs: CellCosts, inputs: PlanInputs) -> Iterator[tuple[str, TreePolicy, str]]:
@@ -123,41 +141,58 @@ def one_cell(cell: PlanCell, inputs: PlanInputs, family: Family, fresh: list[Req
     padding = cell_costs(place, inputs.verify, {}, inputs.overhead).run_tokens
     rules, planned = rules_of(cell, inputs), Way(policy=cell.policy, drafter=cell.drafter)
     ways = list(dict.fromkeys([planned, *(rule.way for rule in rules)]))
-    runs = [raced(ways, padding, family, fresh, cell.batch, turns=FINE_TURNS, seed=repeat) for repeat in range(repeats)]
+    gauges = {nodes: Gauge(cell, family.target, nodes) for nodes in (1, cell.policy.max_verify_tokens)}
+    runs = [
+        raced(ways, padding, family, fresh, cell.batch, turns=FINE_TURNS, seed=repeat, gauges=tuple(gauges.values()))
+        for repeat in range(repeats)
+    ]
     speeds = {way: statistics.median(speed_of(run, way) for run in runs) for way in ways}
+    kept = {way: statistics.mean(kept_of(run, way) for run in runs) for way in ways}
+    promised = cell.prediction
     row: dict[str, Any] = {
         "batch": cell.batch,
         "context": cell.context,
         "plan": planned.name,
-        "predicted_tokens_per_s": cell.prediction.tokens_per_s,
-        "interval": [cell.prediction.low, cell.prediction.high],
+        "predicted_tokens_per_s": promised.tokens_per_s,
+        "interval": [promised.low, promised.high],
         "measured_tokens_per_s": speeds[planned],
+        "tokens_per_round": {"predicted": promised.tokens_per_round, "measured": kept[planned]},
+        "machine_speed": {f"{nodes} tokens": gauge.speed for nodes, gauge in gauges.items()},
         "rules": [
             {
                 "name": rule.name,
                 "way": rule.way.name,
-                "predicted_tokens_per_s": rule.predicted_tokens_per_s,
+                "predicted_tokens_per_s": rule.predicted_tokens_per_s or None,
                 "measured_tokens_per_s": speeds[rule.way],
+                "tokens_per_round": {
+                    "predicted": None if rule.predicted is None else rule.predicted.tokens_per_round,
+                    "measured": kept[rule.way],
+                },
                 "ratio": speeds[planned] / speeds[rule.way],
             }
             for rule in rules
         ],
     }
-    print(f"batch {cell.batch}: plan {planned.name} {speeds[planned]:.0f} tokens/s")
-    for rule in row["rules"]:
-        predicted = rule["predicted_tokens_per_s"]
-        told = "not priced" if predicted is None else f"{predicted:7.0f}"
-        print(
-            f"  {rule['name']:34} predicted {told:>10}  measured {rule['measured_tokens_per_s']:7.0f}  "
-            f"plan is {rule['ratio']:.3f} times it",
-            flush=True,
-        )
+    print(f"batch {cell.batch}: plan {planned.name}, pace {row['machine_speed']}")
+    for rule in [row | {"name": "the plan", "ratio": 1.0}, *row["rules"]]:
+        print(_line(rule), flush=True)
     return row
 
 
-def _predicted(way: Way, inputs: PlanInputs, place: Cell) -> float | None:
+def _line(rule: dict[str, Any]) -> str:
+    """Return how a way's measured speed, tokens a round and milliseconds a round compare with what was predicted."""
+    told, predicted, kept = "not priced", rule["predicted_tokens_per_s"], rule["tokens_per_round"]
+    if predicted is not None:
+        speed, tokens = rule["measured_tokens_per_s"] / predicted, kept["measured"] / kept["predicted"]
+        told = f"{speed:.3f} of the prediction: tokens a round {tokens:.3f}, rounds a second {speed / tokens:.3f}"
+    return (
+        f"  {rule['name']:34} {rule['measured_tokens_per_s']:7.0f} tokens/s, {told}; plan is {rule['ratio']:.3f} times"
+    )
+
+
+def _predicted(way: Way, inputs: PlanInputs, place: Cell) -> Candidate | None:
     try:
-        return price(inputs, place, way.policy, way.drafter).tokens_per_s
+        return price(inputs, place, way.policy, way.drafter)
     except SpectuneError:
         return None
 

@@ -24,6 +24,7 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup
 from spectune.tuning.inputs import inputs_of
 from spectune.tuning.measuring.decoding import Family
+from spectune.tuning.measuring.gauge import Gauge
 from spectune.tuning.measuring.race import DecoderEntrant, race
 from spectune.tuning.plan import solve_and_store
 from spectune.tuning.profile import profile
@@ -105,6 +106,7 @@ def raced(
     *,
     turns: int = TURNS,
     seed: int = 0,
+    gauges: Sequence[Gauge] = (),
 ) -> list[Raced]:
     """Decode all requests with every way in turns of random order; return the ways, the fastest first.
 
@@ -116,13 +118,14 @@ def raced(
         batch: slots.
         turns: shares the work is cut into.
         seed: of the orders.
+        gauges: what tells the machine's pace meanwhile.
     """
     print(f"... batch {batch}: racing {len(ways)} ways", file=sys.stderr, flush=True)
     setups = [RoundSetup(policy=way.policy, drafter=way.drafter, run_tokens=run_tokens) for way in ways]
     field = [
         Timed(way, entrant(way.name, setup, family, requests, batch)) for way, setup in zip(ways, setups, strict=True)
     ]
-    race(field, turns=turns, seed=seed)
+    race([*field, *gauges], turns=turns, seed=seed)
     return sorted((one.raced for one in field), key=lambda one: -one.tokens_per_s)
 
 
@@ -214,6 +217,11 @@ def speeds_of(run: Sequence[Raced], way: Way) -> list[float]:
 def speed_of(run: Sequence[Raced], way: Way) -> float:
     """Return the tokens/s of one way in a race, the mean of its decoders'."""
     return statistics.mean(speeds_of(run, way))
+
+
+def kept_of(run: Sequence[Raced], way: Way) -> float:
+    """Return the tokens per round and sequence of one way in a race, the mean of its decoders'."""
+    return statistics.mean(one.tokens_per_round for one in run if one.way == way)
 
 
 def _tell(what: str, share: float) -> None:

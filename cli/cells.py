@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
-from .report import Table
+from .report import Table, facts_of
 
 if TYPE_CHECKING:
     from ..planner.plans.plan import Plan
-    from ..planner.plans.validation import Validation
+    from ..planner.plans.validation import Validation, ValidationRow
 
 
 def plan_table(plan: Plan) -> Table:
@@ -51,9 +52,9 @@ def published_table(plan: Plan) -> Table:
 
 
 def validation_table(done: Validation) -> Table:
-    """Return predicted and measured tokens/s of each cell."""
+    """Return predicted and measured tokens/s of each cell, and by how much what made it faster or slower."""
     shared = ("batch", "context", "policy", "drafter")
-    columns = (*shared, "predicted", "90 %", "measured", "error", "machine's pace", "plain", "x plain")
+    columns = (*shared, "predicted", "90 %", "measured", "error", "texts", "machine", "rounds", "plain", "x plain")
     rows = [
         (
             row.batch,
@@ -64,13 +65,46 @@ def validation_table(done: Validation) -> Table:
             _interval(*row.interval),
             row.measured_tokens_per_s,
             f"{row.error:.1%}",
-            "" if row.machine_speed is None else f"{row.machine_speed:.0%}",
+            _effect(row.by_texts),
+            _effect(row.machine_speed),
+            _effect(row.by_rounds),
             row.plain_tokens_per_s,
             row.speedup,
         )
         for row in done.rows
     ]
     return Table(title=f"plan {done.plan_id} validated, tokens/s of all sequences", columns=columns, rows=rows)
+
+
+def validation_facts(row: ValidationRow) -> dict[str, Any]:
+    """Return a measured cell as JSON values, with what follows from it."""
+    follows = {
+        "error": row.error,
+        "error_at_pace": row.error_at_pace,
+        "by_texts": row.by_texts,
+        "by_rounds": row.by_rounds,
+        "speedup": row.speedup,
+    }
+    return {**facts_of(row), **follows}
+
+
+def why_apart(row: ValidationRow) -> str:
+    """Return what most of the distance between predicted and measured speed comes from, and what to do about it."""
+    effects = {"texts": row.by_texts, "machine": row.machine_speed, "rounds": row.by_rounds}
+    known = {name: effect for name, effect in effects.items() if effect is not None}
+    if len(known) < len(effects):
+        return "are prompts and lengths those of the profile?"
+    name = max(known, key=lambda name: abs(math.log(known[name])))
+    how = f"{abs(known[name] - 1.0):.0%} {'more' if known[name] > 1.0 else 'fewer'}"
+    if name == "texts":
+        return f"of these texts a round keeps {how} tokens than of the profile's; profile on prompts of their kind"
+    if name == "machine":
+        return f"the machine runs {how} forwards a second than in its profile; profile it as it will be used"
+    return f"{how} rounds a second than its forwards and the machine's pace tell; profile again, and plan from that"
+
+
+def _effect(factor: float | None) -> str:
+    return "" if factor is None else f"{factor - 1.0:+.1%}"
 
 
 def _interval(low: float, high: float) -> str:

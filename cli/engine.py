@@ -113,7 +113,7 @@ def validate_command(
     from ..profiler.device import detect
     from ..tuning.engines.plan import EnginePlanRequest
     from ..tuning.engines.validate import EngineValidateRequest, newest_engine_plan, validate_engine
-    from .cells import validation_table
+    from .cells import validation_facts, validation_table
 
     _require_only(VALIDATE | TOLD | {"fail_above"})
     with tempfile.TemporaryDirectory() as folder, open_store(asked["store"]) as store:
@@ -140,7 +140,7 @@ def validate_command(
             done = validate_engine(request, running, store, progress=report)
         if asked["as_json"]:
             rows = [
-                facts_of(row) | facts_of(check) | {"error": row.error, "error_at_pace": row.error_at_pace}
+                validation_facts(row) | facts_of(check)
                 for row, check in zip(done.validation.rows, done.checks, strict=True)
             ]
             print_json({"plan": done.validation.plan_id, "rows": rows, "store": store.url})

@@ -10,7 +10,7 @@ import click
 from ..errors import PlanError
 from . import engine as engines
 from . import options
-from .report import facts_of, print_json, print_table, progress, tell
+from .report import print_json, print_table, progress, tell
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def validate(
     """Measure the plan against plain decoding.
 
     Both decode the same prompts in turns, so that whatever disturbs the device disturbs them alike.
-    Predicted and measured speed are kept beside the plan, and how fast the machine was meanwhile against
-    when it was profiled.
+    Predicted and measured speed are kept beside the plan, and what sets them apart: the texts, the machine's
+    pace, or the rounds themselves.
 
     \b
         spectune validate --target path/to/target --fail-above 15
@@ -68,7 +68,7 @@ def validate(
     """
     from ..db.store import open_store
     from ..tuning.validate import ValidateRequest, validate_stored
-    from .cells import validation_table
+    from .cells import validation_facts, validation_table
 
     if engine is not None:
         asked = {**measured, "store": store, "as_json": as_json}
@@ -81,11 +81,7 @@ def validate(
         done = validate_stored(request, opened, progress=report)
         url = opened.url
     if as_json:
-        rows = [
-            facts_of(row) | {"error": row.error, "error_at_pace": row.error_at_pace, "speedup": row.speedup}
-            for row in done.rows
-        ]
-        print_json({"plan": done.plan_id, "rows": rows, "store": url})
+        print_json({"plan": done.plan_id, "rows": [validation_facts(row) for row in done.rows], "store": url})
     else:
         print_table(validation_table(done))
     _tell_more(settings, done, is_demo=prompts is None)
@@ -104,14 +100,16 @@ def _prompts(path: Path | None) -> Sequence[Prompt]:
 
 
 def _tell_more(settings: Settings, done: Validation, *, is_demo: bool) -> None:
-    """Say whose prompts were measured where nobody named them, and what lies outside its interval."""
+    """Say whose prompts were measured where nobody named them, and why what lies outside its interval does."""
+    from .cells import why_apart
+
     if is_demo:
         tell(settings, "measured on the demo's evaluation prompts; --prompts gives those of your own traffic")
     for row in done.rows:
         low, high = row.interval
         if not low <= row.measured_tokens_per_s <= high:
             place = f"batch {row.batch}, context {row.context}"
-            tell(settings, f"{place}: outside its 90 % interval; are prompts and lengths those of the profile?")
+            tell(settings, f"{place}: outside its 90 % interval; {why_apart(row)}")
 
 
 def _require_kept(done: Validation, percent: float | None) -> None:

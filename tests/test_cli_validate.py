@@ -1,9 +1,13 @@
-"""What `spectune validate` says beside its table."""
+"""What `spectune validate` says in its table and beside it."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
+from spectune.cli.cells import validation_facts, validation_table, why_apart
 from spectune.cli.settings import Settings
 from spectune.cli.validate import _tell_more
 from spectune.planner.plans.validation import Validation, ValidationRow
@@ -27,3 +31,38 @@ def test_it_says_whose_prompts_were_measured_and_what_lies_outside_its_interval(
     told = capsys.readouterr().err
     assert ("the demo's evaluation prompts" in told) == is_demo
     assert [f"context {row.context}: outside" in told for row in ROWS] == [False, True, True]
+
+
+def apart(texts: float, machine: float, rounds: float) -> ValidationRow:
+    """Return a row whose speed was made what it is by these factors."""
+    row = measured(100.0 * texts * machine * rounds, 10)
+    return replace(row, machine_speed=machine, predicted_tokens_per_round=2.0, tokens_per_round=2.0 * texts)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (apart(1.3, 0.9, 1.0), "of these texts a round keeps 30% more tokens than of the profile's"),
+        (apart(0.8, 1.1, 1.0), "of these texts a round keeps 20% fewer tokens"),
+        (apart(1.1, 0.8, 1.1), "the machine runs 20% fewer forwards a second than in its profile"),
+        (apart(1.0, 1.0, 0.7), "30% fewer rounds a second than its forwards and the machine's pace tell"),
+        (measured(120.0, 10), "are prompts and lengths those of the profile?"),
+    ],
+)
+def test_the_largest_of_texts_machine_and_rounds_is_named(row: ValidationRow, told: str) -> None:
+    assert told in why_apart(row)
+
+
+def test_the_table_and_the_json_tell_all_three(capsys: pytest.CaptureFixture[str]) -> None:
+    known, unknown = apart(1.25, 0.9, 1.1), measured(90.0, 20)
+    table = validation_table(Validation(plan_id=1, rows=(known, unknown)))
+    shown = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert [(row["texts"], row["machine"], row["rounds"]) for row in shown] == [
+        ("+25.0%", "-10.0%", "+10.0%"),
+        ("", "", ""),
+    ]
+    facts = json.loads(json.dumps(validation_facts(known), allow_nan=False))
+    assert facts["by_texts"] * facts["machine_speed"] * facts["by_rounds"] == pytest.approx(
+        facts["measured_tokens_per_s"] / facts["predicted_tokens_per_s"]
+    )
+    assert validation_facts(unknown)["by_rounds"] is None

@@ -21,11 +21,14 @@ from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.excess import STALL
 from spectune.profiler.records.wire import from_json
+from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.requests import Request
-from spectune.runtime.setup import plain_setup, setup_of
+from spectune.runtime.setup import always, plain_setup, setup_of
 from spectune.tuning.family import load_family
+from spectune.tuning.measuring.decoding import decode_timed, names_of
 from spectune.tuning.measuring.gauge import CALLS, Gauge
-from spectune.tuning.request import Models
+from spectune.tuning.prompts import requests_of
+from spectune.tuning.request import Models, ProfileRequest
 from spectune.tuning.validate import ValidateRequest, _cell_for, validate_stored
 
 from .scripted_clock import ScriptedClock
@@ -84,6 +87,23 @@ def test_a_row_sets_the_promise_beside_what_was_measured(bench: Bench) -> None:
     assert row.interval == (cell.prediction.low, cell.prediction.high)
     assert row.measured_tokens_per_s > 0 and row.plain_tokens_per_s > 0
     assert row.machine_speed is not None and row.machine_speed > 0
+    assert row.predicted_tokens_per_round == cell.prediction.tokens_per_round
+
+
+def test_a_row_counts_the_tokens_that_rounds_of_the_plan_kept(bench: Bench) -> None:
+    (row,) = bench.validated(rounds=2).rows
+    family = load_family(
+        Models(target=bench.folder / "target", drafters={"small": bench.folder / "small"}),
+        dtype="float32",
+        device="cpu",
+    )
+    asked = ProfileRequest(
+        models=Models(target=bench.folder / "target"), prompts=PROMPTS, batches=(1,), max_new_tokens=6
+    )
+    requests = requests_of(asked, load_tokenizer(str(bench.folder / "target")))
+    setup = setup_of(bench.plan.cell(1, 10))
+    decoder = family.decoder(always(setup), names=names_of(setup), batch=1, capacity=200)
+    assert row.tokens_per_round == pytest.approx(decode_timed(decoder, requests, 1).tokens_per_round)
 
 
 def test_what_was_measured_lies_beside_the_plan(bench: Bench) -> None:
@@ -152,6 +172,19 @@ def test_a_rows_error_and_speed_up_are_ratios_of_what_it_measured() -> None:
     assert row.speedup == pytest.approx(2.0)
 
 
+def test_texts_machine_and_rounds_together_set_measured_and_predicted_speed_apart() -> None:
+    row = ValidationRow(
+        batch=1, context=10, policy="plain", drafter=None, predicted_tokens_per_s=90.0, interval=(80.0, 95.0),
+        measured_tokens_per_s=120.0, plain_tokens_per_s=60.0, machine_speed=0.8, predicted_tokens_per_round=2.0,
+        tokens_per_round=3.0,
+    )  # fmt: skip
+    assert row.by_texts == 1.5
+    assert row.by_rounds == pytest.approx(120.0 / 90.0 / 1.5 / 0.8)
+    assert replace(row, tokens_per_round=None).by_texts is None
+    assert replace(row, predicted_tokens_per_round=None).by_rounds is None
+    assert replace(row, machine_speed=None).by_rounds is None
+
+
 def profiled(bench: Bench, ms: float) -> PlanCell:
     """Return a cell whose forwards took so long when they were profiled, whatever their size."""
     cell = bench.plan.cell(1, 10)
@@ -215,6 +248,8 @@ def test_an_error_at_the_machines_pace_leaves_the_machine_out() -> None:
         {"plain_tokens_per_s": 1e-320},
         {"interval": (110.0, 90.0)},
         {"machine_speed": 0.0},
+        {"tokens_per_round": 0.0},
+        {"predicted_tokens_per_round": float("nan")},
     ],
 )
 def test_a_row_that_cannot_have_been_measured_is_refused(wrong: dict[str, object]) -> None:

@@ -136,6 +136,7 @@ def _measured(cell: PlanCell, family: Family, requests: Sequence[Request], reque
     planned: list[float] = []
     plain: list[float] = []
     speeds: list[float] = []
+    kept: list[float] = []
     for repeat in range(request.rounds):
         entrants = [
             entrant(PLAIN_NAME, plain_setup(cell), family, requests, cell.batch),
@@ -146,6 +147,7 @@ def _measured(cell: PlanCell, family: Family, requests: Sequence[Request], reque
         plain.append(entrants[0].tokens_per_s)
         planned.append(entrants[1].tokens_per_s)
         speeds.append(gauge.speed)
+        kept.append(entrants[1].run.tokens_per_round)
     return ValidationRow(
         batch=cell.batch,
         context=cell.context,
@@ -156,6 +158,8 @@ def _measured(cell: PlanCell, family: Family, requests: Sequence[Request], reque
         measured_tokens_per_s=median(planned),
         plain_tokens_per_s=median(plain),
         machine_speed=median(speeds),
+        predicted_tokens_per_round=cell.prediction.tokens_per_round,
+        tokens_per_round=median(kept),
     )
 
 

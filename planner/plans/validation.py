@@ -1,4 +1,11 @@
-"""What became of a plan's promise: predicted and measured speed, side by side."""
+"""What became of a plan's promise: predicted and measured speed, side by side, and what sets them apart.
+
+Three things can: the texts, of which a draft keeps more or fewer tokens than of those recorded; the machine, whose pace
+is not that of its profile; and the rounds, which take another time than the plan's sum says. Only the last is the
+plan's own fault:
+
+    measured / predicted = (tokens kept a round, measured / predicted) * (pace) * (rest)
+"""
 
 from __future__ import annotations
 
@@ -15,6 +22,8 @@ class ValidationRow:
     Attributes:
         machine_speed: the machine's pace while this was measured over its pace when it was profiled, by the largest
             forward of the plan's rounds; None where it was not gauged.
+        predicted_tokens_per_round: per sequence, optimism taken off as it is of the speed.
+        tokens_per_round: per sequence, measured; None, like the predicted ones, where they were not counted.
     """
 
     batch: int
@@ -26,6 +35,8 @@ class ValidationRow:
     measured_tokens_per_s: float
     plain_tokens_per_s: float
     machine_speed: float | None = None
+    predicted_tokens_per_round: float | None = None
+    tokens_per_round: float | None = None
 
     def __post_init__(self) -> None:
         speeds = (self.predicted_tokens_per_s, self.measured_tokens_per_s, self.plain_tokens_per_s)
@@ -39,6 +50,9 @@ class ValidationRow:
         pace = self.machine_speed
         if pace is not None and not 1.0 / LARGEST <= pace <= LARGEST:
             raise PlanError(f"a machine's pace is finite and above 0, got {pace}; leave it out where it was not gauged")
+        kept = (self.predicted_tokens_per_round, self.tokens_per_round)
+        if not all(each is None or 1.0 / LARGEST <= each <= LARGEST for each in kept):
+            raise PlanError(f"tokens a round are finite and above 0, got {kept}; leave them out where nobody counted")
 
     @property
     def error(self) -> float:
@@ -51,6 +65,20 @@ class ValidationRow:
         if self.machine_speed is None:
             return None
         return abs(self.predicted_tokens_per_s * self.machine_speed / self.measured_tokens_per_s - 1.0)
+
+    @property
+    def by_texts(self) -> float | None:
+        """Tokens kept a round over those predicted: above 1 these texts are easier to draft than the recorded ones."""
+        if self.tokens_per_round is None or self.predicted_tokens_per_round is None:
+            return None
+        return self.tokens_per_round / self.predicted_tokens_per_round
+
+    @property
+    def by_rounds(self) -> float | None:
+        """Measured over predicted speed that neither texts nor the machine's pace explain: what the plan has wrong."""
+        if self.by_texts is None or self.machine_speed is None:
+            return None
+        return self.measured_tokens_per_s / self.predicted_tokens_per_s / self.by_texts / self.machine_speed
 
     @property
     def speedup(self) -> float:

@@ -221,6 +221,8 @@ def _measured(
         measured_tokens_per_s=speed(turns[own]),
         plain_tokens_per_s=speed(turns[plain]),
         machine_speed=speed(turns[plain]) / cell.plain.tokens_per_s,
+        predicted_tokens_per_round=cell.prediction.tokens_per_round,
+        tokens_per_round=tokens / rounds,
     )
     return row, EngineCheck(
         concurrency=cell.batch,
