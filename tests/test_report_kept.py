@@ -71,6 +71,16 @@ def test_a_validation_tells_where_decoders_have_not() -> None:
     assert cell.measured_speedup == pytest.approx(promise.speedup_over_plain)
 
 
+def test_tokens_of_a_round_are_those_that_decoders_saw_else_what_validations_counted() -> None:
+    saw = seen(1.0, 2)
+    first = replace(saw.cells[0], tokens=30, kept=(0, 2, 5, 6))  # 13 sequences in rounds
+    assert second(replace(saw, cells=(first, *saw.cells[1:]))).tokens_per_round == pytest.approx(30 / 13)
+    row = validation(1, PLAN).rows[0]
+    counted = [replace(validation(1, PLAN), rows=(replace(row, tokens_per_round=kept),)) for kept in (2.0, 2.5, 4.0)]
+    assert kept_cells(PLAN, [validation(1, PLAN), *counted], [])[0].tokens_per_round == 2.5
+    assert kept_cells(PLAN, [validation(1, PLAN)], [])[0].tokens_per_round is None
+
+
 def test_the_observed_speed_up_is_over_observed_plain_rounds() -> None:
     cell = second(seen(1.2, 5))
     assert cell.measured_speedup == pytest.approx(1.2 * cell.cell.prediction.speedup_over_plain)

@@ -224,6 +224,7 @@ def test_what_happened_to_a_plan_is_told_in_order(read: dict[str, Parsed]) -> No
 def test_a_plan_that_drifted_is_named_in_the_overview(documents: dict[str, str]) -> None:
     assert "drifted, slower" in documents["overview"]
     assert "as promised" in documents["drift"]
+    assert re.search(r"\d\.\d\d promised", documents["drift"])  # tokens a round
 
 
 def test_a_report_of_one_plan_holds_what_it_rests_on_alone(store: SqlStore, read: dict[str, Parsed]) -> None:

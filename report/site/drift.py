@@ -55,6 +55,7 @@ def _plan(contents: Contents, links: Links, each: Standing) -> Html:
             ),
             NONE if kept.measured_speed is None else under(speed(kept.measured_speed), _from(kept)),
             NONE if kept.measured_speedup is None else times(kept.measured_speedup),
+            _tokens(kept),
             f"{kept.faults:,}",
             verdict(kept.verdict),
         )
@@ -62,7 +63,7 @@ def _plan(contents: Contents, links: Links, each: Standing) -> Html:
     ]
     columns = [
         number("Batch"), number("Context"), words("Policy"), words("Over plain decoding"), number("Promised, tokens/s"),
-        number("Measured, tokens/s"), number("Speed-up"), number("Faults"), words("Outcome"),
+        number("Measured, tokens/s"), number("Speed-up"), number("Tokens a round"), number("Faults"), words("Outcome"),
     ]  # fmt: skip
     title = f"{contents.model_name(setup.target)} on {contents.device_name(setup.device)}"
     about = [
@@ -77,6 +78,12 @@ def _from(kept: KeptCell) -> str:
     """Return what a measured speed is the middle of."""
     blocks, checks = len(kept.blocks), len(kept.validated)
     return count(blocks, "block") if blocks else count(checks, "validation")
+
+
+def _tokens(kept: KeptCell) -> str | Html:
+    """Return what a round kept of a sequence beside what was promised: whether the texts are as easy as recorded."""
+    promised = f"{kept.cell.prediction.tokens_per_round:.2f} promised"
+    return NONE if kept.tokens_per_round is None else under(f"{kept.tokens_per_round:.2f}", promised)
 
 
 def _over_time(each: Standing, name: str) -> Html | None:

@@ -51,6 +51,8 @@ class KeptCell:
     Attributes:
         seen: by decoders where and as the plan promises, in order of time.
         plain_speed: of plain rounds that decoders ran in the cell, tokens/s; None where none were.
+        tokens_per_round: of one sequence, in all rounds that decoders ran as planned, else the middle of validations;
+            None where nobody counted.
         validated: when it was measured beside plain decoding, oldest first.
         verdict: "slower" and "faster" are drift, found by the test that decoders use; "below" and "above" is a
             measured speed outside the interval, which may be chance.
@@ -59,6 +61,7 @@ class KeptCell:
     cell: PlanCell
     seen: tuple[Seen, ...]
     plain_speed: float | None
+    tokens_per_round: float | None
     validated: tuple[ValidationRow, ...]
     faults: int
     verdict: Verdict
@@ -109,10 +112,18 @@ def _kept(
         cell=cell,
         seen=seen,
         plain_speed=1e3 * sum(part.tokens for part in plain) / spent_ms if spent_ms else None,
+        tokens_per_round=_tokens_per_round([part for _, part in planned], rows),
         validated=tuple(rows),
         faults=sum(part.faults for _, part in own),
         verdict=_verdict(cell, blocks, rows, rate),
     )
+
+
+def _tokens_per_round(parts: Sequence[CellObservation], rows: Sequence[ValidationRow]) -> float | None:
+    if shares := sum(sum(part.kept) for part in parts):  # of sequences in rounds
+        return sum(part.tokens for part in parts) / shares
+    counted = [row.tokens_per_round for row in rows if row.tokens_per_round is not None]
+    return statistics.median(counted) if counted else None
 
 
 def _is_of(part: CellObservation, cell: PlanCell) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from ..decoder import Round
 from ..setup import RoundSetup
@@ -56,6 +57,19 @@ class Tally:
             setattr(other, name, type(getattr(other, name))())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockMeans:
+    """The mean round of a block."""
+
+    tokens: float  # of all sequences together
+    ms: float  # 0 where no time was told
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Speed of all sequences; 0 where no time was told."""
+        return 1e3 * self.tokens / self.ms if self.ms > 0.0 else 0.0
+
+
 class Block:
     """Rounds of one cell at its own batch, until their speed is told once."""
 
@@ -79,9 +93,9 @@ class Block:
         is_mixed = self._rounds >= rounds and texts - self._texts_before >= ended
         return is_mixed or self._rounds >= longest
 
-    def close(self) -> float:
-        """Return tokens/s and begin anew; 0 where no time was told."""
-        speed = 1e3 * self._tokens / self._ms if self._ms > 0.0 else 0.0
+    def close(self) -> BlockMeans:
+        """Return what its rounds were like and begin anew."""
+        means = BlockMeans(tokens=self._tokens / self._rounds, ms=self._ms / self._rounds)
         self._rounds = self._tokens = 0
         self._ms = 0.0
-        return speed
+        return means

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import weakref
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from ..choice import Choice
 from ..decoder import Round
 from ..planned import PlannedSchedule
 from ..setup import RoundSetup
-from .counters import is_timed
+from .counters import BlockMeans, is_timed
 from .guard import Switch
 from .ledger import Lane, Ledger, Now, Subject, WatchedCell
 from .observations import ObservationWriter
@@ -171,19 +172,20 @@ class Watch:
         low, high = self._contexts[cell.batch, cell.context]
         return low <= done.context <= high
 
-    def _judge_block(self, lane: Lane, tokens_per_s: float) -> None:
-        """Compare the speed of a block with the promise; 0 means that nobody told times."""
-        if not tokens_per_s or lane.promise is None:
+    def _judge_block(self, lane: Lane, block: BlockMeans) -> None:
+        """Compare the speed of a block with the promise, where its times were told."""
+        speed = block.tokens_per_s
+        if not speed or lane.promise is None or lane.cell is None:
             return
-        lane.speeds.append(tokens_per_s)
-        direction = lane.promise.add(tokens_per_s)
+        lane.speeds.append(speed)
+        direction = lane.promise.add(speed)
         if direction is not None:
             low, high = lane.promise.low, lane.promise.high
             self._tell_of(
                 lane,
                 "drift",
                 f"{lane.setup.policy.label} is {direction} than the plan's interval of {low:.1f} to {high:.1f} "
-                f"tokens/s, {tokens_per_s:.1f} at last; profile and plan again",
+                f"tokens/s, {speed:.1f} at last: {_apart(block, lane.cell)}",
             )
 
     def _note_faults(self, done: Round, lane: Lane) -> None:
@@ -212,6 +214,20 @@ class Watch:
         self._ledger.tell(event.message)
         if self._on_event is not None:
             self._on_event(event)
+
+
+def _apart(block: BlockMeans, cell: PlanCell) -> str:
+    """Return how a block's rounds differ from the promised ones, and what is to be done about what differs more."""
+    promise, kept = cell.prediction, block.tokens / cell.batch
+    if min(promise.tokens_per_round, promise.round_ms) <= 0.0:
+        return "profile and plan again"  # it promises no rounds
+    by_texts = math.log(kept) - math.log(promise.tokens_per_round)
+    by_rounds = math.log(block.ms) - math.log(promise.round_ms)
+    on_these = " on texts like these" if abs(by_texts) > abs(by_rounds) else ""
+    return (
+        f"a sequence keeps {kept:.2f} tokens of a round where {promise.tokens_per_round:.2f} were promised, in "
+        f"{block.ms:.2f} ms where {promise.round_ms:.2f} were; profile{on_these} and plan again"
+    )
 
 
 def _switched(cell: WatchedCell, switch: Switch) -> WatchEvent:
