@@ -224,8 +224,8 @@ def rows_of_cell(
     return [*rows, generate]
 
 
-def outcome_of_cell(cell: PlanCell, speeds: dict[str, float]) -> CellOutcome:
-    """Return how the chosen row fared."""
+def outcome_of_cell(cell: PlanCell, speeds: dict[str, float], tokens_per_round: float) -> CellOutcome:
+    """Return how the chosen row fared; its rounds kept so many tokens of a sequence."""
     measured, promise = speeds[PLAN], cell.prediction
     return CellOutcome(
         batch=cell.batch,
@@ -235,4 +235,6 @@ def outcome_of_cell(cell: PlanCell, speeds: dict[str, float]) -> CellOutcome:
         prediction_error=abs(promise.tokens_per_s / measured - 1.0),
         interval=(promise.low, promise.high),
         is_covered=promise.low <= measured <= promise.high,
+        predicted_tokens_per_round=promise.tokens_per_round,
+        tokens_per_round=tokens_per_round,
     )

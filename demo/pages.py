@@ -111,6 +111,8 @@ def _rows(cell: CellOutcome, rows: list[Row]) -> RenderableType:
         f"  the plan: {cell.speedup_over_plain:.2f}x plain decoding, {cell.speedup_over_generate:.2f}x transformers; "
         f"prediction off by {cell.prediction_error:.1%}, {covered} its 90 % interval "
         f"[{cell.interval[0]:.0f}, {cell.interval[1]:.0f}]\n"
+        f"  its rounds keep {cell.tokens_per_round:.2f} tokens of these prompts, "
+        f"{cell.predicted_tokens_per_round:.2f} were predicted\n"
     )
     return Group(table, Text(summary))
 

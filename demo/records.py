@@ -31,6 +31,8 @@ class CellOutcome:
     prediction_error: float  # |predicted / measured - 1| of the chosen row
     interval: tuple[float, float]  # the plan's 90 % interval of tokens/s
     is_covered: bool  # whether the measurement lies in it
+    predicted_tokens_per_round: float
+    tokens_per_round: float  # of the measured prompts: more than predicted where they are easier to draft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

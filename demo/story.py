@@ -20,6 +20,7 @@ from ..tuning.prompts import requests_of
 from ..tuning.request import Models, PlanRequest, ProfileRequest
 from ..tuning.steps import Progress
 from .contest import (
+    PLAN,
     Counter,
     contestants,
     measure_speeds,
@@ -27,7 +28,7 @@ from .contest import (
     rows_of_cell,
 )
 from .prompts import calibration_prompts, evaluation_prompts
-from .records import DemoOutcome, Row
+from .records import CellOutcome, DemoOutcome, Row
 
 WORKLOAD = "python-stdlib"
 BATCHES = (1, 8)
@@ -109,15 +110,17 @@ def compare(chapter: Chapter, folder: Path, size: DemoSize, progress: Progress, 
     progress("replaying the measured prompts", 0.0)
     traced = counter.traced(chapter.inputs, _evaluation(folder, size))
     rows: list[Row] = []
+    cells: list[CellOutcome] = []
     is_identical = True
     for cell in chapter.plan.cells:
         counts = {c.name: counter.count(c.setup, cell, traced) for c in found[cell.batch]}
         rows.extend(rows_of_cell(found[cell.batch], speeds[cell.batch], counts, cell.batch))
+        cells.append(outcome_of_cell(cell, speeds[cell.batch], counts[PLAN].tokens_per_round))
         is_identical &= all(count.judgement.is_identical for count in counts.values())
     return DemoOutcome(
         device=chapter.profile.device.label,
         rows=tuple(rows),
-        cells=tuple(outcome_of_cell(cell, speeds[cell.batch]) for cell in chapter.plan.cells),
+        cells=tuple(cells),
         greedy_identical=is_identical,
         seconds=time.monotonic() - started,
     )

@@ -145,17 +145,18 @@ def test_a_cell_has_a_row_per_contestant_and_one_for_transformers_without_what_i
 def test_an_outcome_says_how_the_plan_fared_against_plain_and_transformers() -> None:
     cell = solved().cells[0]
     promise = replace(cell.prediction, low=140.0, tokens_per_s=144.0, high=150.0)
-    outcome = outcome_of_cell(replace(cell, prediction=promise), SPEEDS)
+    outcome = outcome_of_cell(replace(cell, prediction=promise), SPEEDS, 2.5)
     assert outcome.speedup_over_plain == pytest.approx(1.6)
     assert outcome.speedup_over_generate == pytest.approx(2.0)
     assert outcome.prediction_error == pytest.approx(0.1)
     assert outcome.interval == (140.0, 150.0) and not outcome.is_covered
+    assert (outcome.predicted_tokens_per_round, outcome.tokens_per_round) == (promise.tokens_per_round, 2.5)
 
 
 def test_the_demos_json_has_the_keys_people_were_promised() -> None:
     count = Count(tokens_per_round=1.5, replayed_tokens_per_round=1.25, judgement=Judgement(near_ties=2, wrong=0))
     rows = rows_of_cell(field(), SPEEDS, dict.fromkeys(SPEEDS, count), 1)
-    cell = outcome_of_cell(solved().cells[0], SPEEDS)
+    cell = outcome_of_cell(solved().cells[0], SPEEDS, 2.5)
     outcome = asdict(DemoOutcome(device="here", rows=tuple(rows), cells=(cell,), greedy_identical=True, seconds=1.0))
     assert {"device", "rows", "cells", "greedy_identical"} <= set(outcome)
     assert {
