@@ -6,7 +6,7 @@ published default, each with the drafter that is predicted to serve it best, in 
 medians count. All may run padded to the same cheaper shapes. Sequoia's tree is built by its own procedure from the same
 surface and trace. The last line is one JSON object.
 
-    python benchmarks/rules.py [--temperature 0] [--repeats 2]
+    python benchmarks/rules.py [--temperature 0] [--repeats 1]
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from sweep import (  # isort: skip
 
 SEQUOIA_SIZES = (2, 4, 8, 16, 32, 64)  # tokens a verify is tried with
 LEAST_RATIO = 1.0  # plan over every rule
-PROFILED, PROMPTS = 48, 32  # prompts: ways that copy differ by less than a few texts do
+PROFILED, PROMPTS = 64, 64  # prompts: ways that copy differ by less than a few texts do
 
 
 def main() -> None:
     """Run it and print the verdicts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--repeats", type=int, default=2, help="races, whose medians count")
+    parser.add_argument("--repeats", type=int, default=1, help="races, whose medians count")
     parser.add_argument("--budget", type=float, default=30.0, help="seconds for latency cells")
     asked = parser.parse_args()
     chapter = learned(asked.temperature, asked.budget, "full", prompts=profiled_prompts(PROFILED))
