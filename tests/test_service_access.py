@@ -60,6 +60,18 @@ def test_a_token_allows_what_its_scope_says(
     assert statuses(client, Tokens(store).create("any", scope)) == answers
 
 
+@pytest.mark.parametrize("path", ["9/promote", "9/retire", "9/restore", "rollback"])
+@pytest.mark.parametrize("end", ["%0A", "%0D%0A", "%00", "%C2%85"])
+def test_a_control_character_makes_no_path_one_of_a_lower_scope(
+    client: TestClient, store: SqlStore, path: str, end: str
+) -> None:
+    headers = {**JSON, **bearer(Tokens(store).create("any", "write"))}
+    whole = client.post(f"/v1/plans/{path}", content="{}", headers=headers)
+    answer = client.post(f"/v1/plans/{path}{end}", content="{}", headers=headers)
+    assert (whole.status_code, answer.status_code) == (403, 404)
+    assert "control character" in answer.json()["detail"]
+
+
 @pytest.mark.parametrize("token", ["", "x", "spt_" + "A" * 43, "\xff\x00", "spt_" * 10_000])
 def test_nobody_is_let_in_by_a_token_that_was_not_made(client: TestClient, store: SqlStore, token: str) -> None:
     Tokens(store).create("any", "admin")
