@@ -65,7 +65,7 @@ from spectune.runtime.shapes import ForwardShapes
 from spectune.tuning.family import EXACT_DTYPE, family_in, identify_all, load_family
 from spectune.tuning.measuring.decoding import LOOKUP, Family
 from spectune.tuning.measuring.overhead import measure_overhead
-from spectune.tuning.measuring.race import race, without_stalls
+from spectune.tuning.measuring.race import race, undisturbed_ms
 from spectune.tuning.measuring.timing import domains_of, time_surfaces
 from spectune.tuning.plan import solve_plan
 from spectune.tuning.recording.recipe import recipe_of
@@ -422,7 +422,7 @@ def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request]) -> list
         for one in field:
             speeds[one.name].append(one.tokens_per_s)
             steady = [r for r in one.run.rounds if len(r.round.kept) == cell.batch]
-            times[one.name].append(statistics.fmean(without_stalls(steady)))
+            times[one.name].append(statistics.fmean(undisturbed_ms(steady)))
             if one.name not in beyond:
                 beyond[one.name] = beyond_forwards(
                     setups[one.name], [r.round for r in steady], times[one.name][0], family

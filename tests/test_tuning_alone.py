@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -81,3 +82,12 @@ def test_every_shape_of_a_drafter_is_timed_behind_the_target(
     assert (plain.verify_ms, plain.draft_ms) == (1000.0 * WARM_S, 0.0)
     assert [own.verify_ms for own in found] == [1000.0 * COLD_S] * len(rounds)
     assert [own.draft_ms for own in found] == pytest.approx([1000.0 * COLD_S * forwards for forwards in drafted])
+
+
+def test_rounds_behind_a_models_last_position_are_timed_at_its_end() -> None:
+    """Texts may be longer than a drafter's positions, and a target's rounds end where its own do."""
+    target, drafter = LeanModel(tiny_llama(layers=1, seed=1)), LeanModel(tiny_llama(layers=1, seed=2))
+    last = target.longest_context - 1
+    alone = Alone(Family(target=target, drafters={"small": drafter}), "small", 2, 2 * last)
+    far = [replace(round_of((2, 3)), context=context) for context in (last - 1, last + 40)]
+    assert all(found.verify_ms > 0.0 and found.draft_ms > 0.0 for found in alone.forwards(far))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spectune.errors import RequestError
@@ -12,7 +14,7 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup
 from spectune.tuning.measuring.decoding import Family, TimedRound, throughput
-from spectune.tuning.measuring.race import DecoderEntrant, race, without_stalls
+from spectune.tuning.measuring.race import DecoderEntrant, race, undisturbed_ms
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.validate import entrant
 
@@ -119,14 +121,14 @@ def test_a_race_of_sequences_that_all_end_at_their_first_token_comes_to_its_end(
         one.tokens_per_s  # noqa: B018
 
 
-def test_speed_is_that_of_the_run_where_nothing_stalled() -> None:
+def test_speed_is_that_of_the_run_where_nothing_disturbed_it() -> None:
     one = entered(PLAIN, random_requests(4, tokens=9), 2)
     one.advance(1.0)
-    warm, texts = one.run.rounds[1:], len(one.run.texts)
-    assert one.tokens_per_s == pytest.approx(throughput(warm, without_stalls(warm), 2, texts))
+    done, texts = one.run.rounds, len(one.run.texts)
+    assert one.tokens_per_s == pytest.approx(throughput(done, undisturbed_ms(done, {0}), 2, texts))
 
 
-def test_the_first_round_of_a_turn_counts_only_where_there_is_no_other() -> None:
+def test_the_first_round_of_a_turn_counts_with_the_time_of_others_like_it() -> None:
     one = entered(PLAIN, random_requests(1, tokens=5), 1)
     one.advance(0.4)
     alone = one.run.rounds
@@ -136,14 +138,30 @@ def test_the_first_round_of_a_turn_counts_only_where_there_is_no_other() -> None
     assert one.tokens_per_s == pytest.approx(1000.0 * 2 / sum(r.ms for r in one.run.rounds[2:]))
 
 
+@pytest.mark.parametrize(
+    ("cold", "ms"), [({0, 3}, [2.0, 1.0, 3.0, 2.0]), ({1}, [9.0, 5.0, 3.0, 3.0]), ({0, 1, 2, 3}, [9.0, 1.0, 3.0, 3.0])]
+)
+def test_a_cold_round_takes_the_mean_of_the_warm_ones_of_its_shape(cold: set[int], ms: list[float]) -> None:
+    assert undisturbed_ms(rounds(9.0, 1.0, 3.0, 3.0), cold) == ms
+
+
+def test_tokens_of_a_cold_round_count() -> None:
+    """Turns that end in front of long copies must not make copying look slow."""
+    done = [
+        replace(r, round=replace(r.round, kept=[kept]))
+        for r, kept in zip(rounds(2.0, 2.0, 2.0, 2.0), (9, 1, 9, 1), strict=True)
+    ]
+    assert throughput(done, undisturbed_ms(done, {0, 2}), 1, 1) == pytest.approx(1000.0 * 20 / 8.0)
+
+
 def test_a_stall_is_cut_to_five_times_the_median_of_its_shape() -> None:
-    assert without_stalls(rounds(1.0, 1.2, 0.8, 70.0)) == [1.0, 1.2, 0.8, pytest.approx(STALL * 1.1)]
+    assert undisturbed_ms(rounds(1.0, 1.2, 0.8, 70.0)) == [1.0, 1.2, 0.8, pytest.approx(STALL * 1.1)]
 
 
 def test_a_round_that_is_slow_but_no_stall_is_kept_as_it_is() -> None:
-    assert without_stalls(rounds(1.0, 1.0, 1.0, 4.9)) == [1.0, 1.0, 1.0, 4.9]
+    assert undisturbed_ms(rounds(1.0, 1.0, 1.0, 4.9)) == [1.0, 1.0, 1.0, 4.9]
 
 
 @pytest.mark.parametrize("other", [rounds(70.0, verify_tokens=60), rounds(70.0, widths=(1, 10, 10))])
 def test_a_round_of_another_shape_is_no_stall(other: list[TimedRound]) -> None:
-    assert without_stalls([*rounds(1.0, 1.0, 1.0), *other]) == [1.0, 1.0, 1.0, 70.0]
+    assert undisturbed_ms([*rounds(1.0, 1.0, 1.0), *other]) == [1.0, 1.0, 1.0, 70.0]

@@ -39,7 +39,7 @@ class ForwardShapes:
         Raises:
             MeasurementError: the shape does not fit into the cache or the model's positions.
         """
-        piece = whole_tree(tokens) if self.role == "verify" else tree_layer(tokens)
+        piece = self._piece(tokens)
         last = context_tokens + int(piece.depths.max())
         self._room.require(batch=batch, columns=context_tokens + piece.room, last_place=last)
         step = self._step(batch, context_tokens, piece)
@@ -49,10 +49,22 @@ class ForwardShapes:
 
         return run
 
+    def longest_before(self, tokens: int) -> int:
+        """Return the longest context that so many tokens may stand behind, in the cache and in the model's positions.
+
+        Rounds near the end of a text, and those of a drafter with fewer positions than its target, are further: their
+        forwards cost what they cost there.
+        """
+        piece = self._piece(tokens)
+        return self._room.longest_before(columns=piece.room, depth=int(piece.depths.max()))
+
     def wait(self) -> None:
         """Return when the device has finished what it was given."""
         if self._model.device.type == "cuda":
             torch.cuda.synchronize(self._model.device)
+
+    def _piece(self, tokens: int) -> Piece:
+        return whole_tree(tokens) if self.role == "verify" else tree_layer(tokens)
 
     def _step(self, batch: int, context_tokens: int, piece: Piece) -> ForwardInput:
         """Return the input of all rows: laid out for one, and repeated."""

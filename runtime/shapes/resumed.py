@@ -10,7 +10,7 @@ from ...profiler.records.role import RESUME
 from ..models.exit import ExitModel
 from ..models.forward import LeftStates
 from .forwards import ForwardShapes
-from .piece import chain
+from .piece import Piece, chain
 
 
 class ResumedShapes(ForwardShapes):
@@ -42,3 +42,6 @@ class ResumedShapes(ForwardShapes):
             model.resume(whole, self._cache, left)
 
         return run
+
+    def _piece(self, tokens: int) -> Piece:
+        return chain(tokens)

@@ -33,3 +33,12 @@ class Room:
                 f"a token at place {last_place} lies behind the model's longest context of {self.longest_context}; "
                 "measure shorter contexts"
             )
+
+    def longest_before(self, *, columns: int, depth: int) -> int:
+        """Return the longest context behind which new tokens fit.
+
+        Args:
+            columns: cache positions they take per sequence.
+            depth: by how many places the last of them lies behind the first.
+        """
+        return max(min(self.capacity - columns, self.longest_context - 1 - depth), 0)

@@ -39,7 +39,7 @@ class Alone:
             batch: sequences.
             room: most positions of a sequence, new ones included.
         """
-        self._batch, self._room = batch, room
+        self._batch = batch
         self._clock = clock_for(family.target.device.type, family.target.device.index or 0)
         self._is_block = drafter is not None and isinstance(family.drafters[drafter], RoundHead)
         self._shapes: dict[str, ForwardShapes] = {"verify": _shapes(family.target, "verify", batch, room)}
@@ -71,8 +71,8 @@ class Alone:
     def _call(self, part: _Fed, context: int) -> Call:
         """Return a call that has run once: what a regime does once per shape is done."""
         role, tokens = part
-        before = min(context, self._room - tokens) if role == "read" else context  # who catches up is further back
-        call = self._shapes[role].prepare(self._batch, before, tokens)
+        shapes = self._shapes[role]
+        call = shapes.prepare(self._batch, min(context, shapes.longest_before(tokens)), tokens)
         call()
         if part not in self._usual_ms:
             self._usual_ms[part] = self._clock_of(role).time_ms(call)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Protocol
 
 from ...profiler.records.excess import STALL
@@ -88,18 +88,33 @@ class DecoderEntrant:
     def tokens_per_s(self) -> float:
         """Steady-state throughput, stalls of the machine cut.
 
-        The first round of a turn finds the caches full of another entrant's numbers, which no decoder by itself does;
-        such rounds count only where there are no others.
+        The first round of a turn finds the caches full of another entrant's numbers, which no decoder by itself does:
+        it counts with the time of others of its shape. Its tokens count: a turn is likelier to end where many tokens
+        are kept at once, so that without them whatever copies would look slow.
         """
-        warm = [r for place, r in enumerate(self._rounds) if place not in self._cold] or self._rounds
-        return throughput(warm, without_stalls(warm), self._batch, self._texts)
+        ms = undisturbed_ms(self._rounds, self._cold)
+        return throughput(self._rounds, ms, self._batch, self._texts)
 
 
-def without_stalls(rounds: Sequence[TimedRound]) -> list[float]:
-    """Return the rounds' milliseconds, each cut to STALL times the median of the rounds of its shape."""
+def undisturbed_ms(rounds: Sequence[TimedRound], cold: Set[int] = frozenset()) -> list[float]:
+    """Return the milliseconds of rounds as they are where nothing disturbs them.
+
+    Args:
+        rounds: as they were timed.
+        cold: places of those that found the caches cold.
+
+    Returns:
+        For each round its time, cut to STALL times the median of the warm rounds of its shape; for a cold one their
+        mean. A cold round of a shape that no warm one has counts as it was timed.
+    """
     shapes = [(r.round.verify_tokens, len(r.round.widths), r.round.levels) for r in rounds]
-    like: dict[tuple[int, int, tuple[int, ...]], list[float]] = {}
-    for r, shape in zip(rounds, shapes, strict=True):
-        like.setdefault(shape, []).append(r.ms)
-    limits = {shape: STALL * statistics.median(ms) for shape, ms in like.items()}
-    return [min(r.ms, limits[shape]) for r, shape in zip(rounds, shapes, strict=True)]
+    warm: dict[tuple[int, int, tuple[int, ...]], list[float]] = {}
+    for place, (r, shape) in enumerate(zip(rounds, shapes, strict=True)):
+        if place not in cold:
+            warm.setdefault(shape, []).append(r.ms)
+    limits = {shape: STALL * statistics.median(ms) for shape, ms in warm.items()}
+    means = {shape: statistics.fmean(min(each, limits[shape]) for each in ms) for shape, ms in warm.items()}
+    return [
+        means.get(shape, r.ms) if place in cold else min(r.ms, limits[shape])
+        for place, (r, shape) in enumerate(zip(rounds, shapes, strict=True))
+    ]
