@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
+from ..profiler.records.acceptance import PairwiseAcceptance
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.role import run_alike
 from ..profiler.records.wire import from_json
@@ -46,7 +47,7 @@ from .tables import (
     ValidationTable,
     is_temperature,
 )
-from .traces import pairwise_row, trace_row
+from .traces import pairwise_row, texts_along, trace_row
 
 IMPORTED = "imported"  # the key of profiles that were finished in another store
 
@@ -236,8 +237,15 @@ class _Merging:
 
 
 def _counts_for(record: object, document: str) -> bool:
-    """Say whether a record of the same setup counts where another does: host times do where rounds run alike."""
-    return not isinstance(record, RoundOverhead) or run_alike(record.regime, from_json(RoundOverhead, document).regime)
+    """Say whether a record counts where another of the same names does.
+
+    Host times do where rounds run alike, an agreement does along the same texts.
+    """
+    if isinstance(record, RoundOverhead):
+        return run_alike(record.regime, from_json(RoundOverhead, document).regime)
+    if isinstance(record, PairwiseAcceptance):
+        return texts_along(record) == texts_along(from_json(PairwiseAcceptance, document))
+    return True
 
 
 def _listed(names: dict[str, str]) -> str:

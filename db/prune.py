@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from ..profiler.records.acceptance import PairwiseAcceptance
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.wire import from_json
 from .database import KEYS_LAST_S, Database
@@ -32,6 +33,7 @@ from .tables import (
     WriteTable,
     utc_ago,
 )
+from .traces import texts_along
 
 RecordTable = type[OverheadTable] | type[TraceTable] | type[PairwiseTable]
 
@@ -93,12 +95,20 @@ def _superfluous(session: Session) -> Numbers:
         )
         old = select(table.id).where(table.id.not_in(newest), table.content_hash.not_in(hashes))
         found[kind] = list(session.scalars(old))
-    of_regimes = _newest_of_regimes(session)
-    found["overhead"] = [each for each in found["overhead"] if each not in of_regimes]
+    for kind, counting in (("overhead", _newest_times(session)), ("pairwise", _newest_agreements(session))):
+        found[kind] = [each for each in found[kind] if each not in counting]
     return found
 
 
-def _newest_of_regimes(session: Session) -> set[int]:
+def _newest_agreements(session: Session) -> set[int]:
+    """Return how models of the same names agree: the newest of every target, workload and temperature."""
+    newest = {}
+    for row in session.scalars(select(PairwiseTable).order_by(PairwiseTable.id)):
+        newest[row.names_hash, *texts_along(from_json(PairwiseAcceptance, row.document))] = row.id
+    return set(newest.values())
+
+
+def _newest_times(session: Session) -> set[int]:
     """Return what a setup goes by in each regime: the newest host times of every batch size and kind of policy."""
     newest = {}
     for row in session.scalars(select(OverheadTable).order_by(OverheadTable.id)):

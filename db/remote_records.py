@@ -18,7 +18,7 @@ from .remote_client import RemoteClient
 from .remote_http import RefusedError
 from .remote_service import Params
 from .surface_rows import SurfaceRow
-from .traces import TraceRow
+from .traces import TraceRow, is_along
 from .wire import TOO_MANY_TIMINGS, NewMeasurements
 
 
@@ -150,13 +150,31 @@ class RemoteRecords(RemoteClient):
         """Keep how often the models of one group agree."""
         self._service.write("POST", "/v1/pairwise", pairwise)
 
-    def pairwise(self, models: Iterable[str]) -> PairwiseAcceptance | None:
+    def pairwise(
+        self,
+        models: Iterable[str],
+        *,
+        target: str | None = None,
+        workload: str | None = None,
+        temperature: float | None = None,
+    ) -> PairwiseAcceptance | None:
         """Return the newest agreement of exactly these models, in its own order; None where there is none.
 
         Args:
             models: the names, in any order.
+            target: only along texts of this ModelIdentity.key.
+            workload: only along texts that continue these prompts.
+            temperature: only along texts of it; within 1e-9 is the same.
         """
-        return self._service.find(PairwiseAcceptance, "/v1/pairwise", {"model": tuple(models)})
+        asked: Params = {
+            "model": tuple(models),
+            "target": target,
+            "workload": workload,
+            "temperature": None if temperature is None else float(temperature),
+        }
+        found = self._service.find(PairwiseAcceptance, "/v1/pairwise", asked)
+        is_meant = found is not None and is_along(found, target, workload, temperature)  # older services go by names
+        return found if is_meant else None
 
     def missing(self, records: Records) -> Records:
         """Return the part of some records that the store does not hold."""

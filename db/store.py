@@ -147,7 +147,14 @@ class Store(Protocol):
         """Keep how often the models of one group agree."""
         ...
 
-    def pairwise(self, models: Iterable[str]) -> PairwiseAcceptance | None:
+    def pairwise(
+        self,
+        models: Iterable[str],
+        *,
+        target: str | None = None,
+        workload: str | None = None,
+        temperature: float | None = None,
+    ) -> PairwiseAcceptance | None:
         """Return the newest agreement of exactly these models, in its own order; None where there is none."""
         ...
 

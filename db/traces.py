@@ -15,7 +15,9 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.wire import to_json
 from .database import Database
 from .documents import record_of
-from .tables import PairwiseTable, TraceTable, is_temperature
+from .tables import TEMPERATURE_SLACK, PairwiseTable, TraceTable, is_temperature
+
+Texts = tuple[str, str, float | None]  # those models were compared along: their target, workload and temperature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,17 +84,27 @@ class Traces(Database):
         """Keep how often the models of one group agree."""
         self._write(lambda session: session.add(pairwise_row(pairwise)))
 
-    def pairwise(self, models: Iterable[str]) -> PairwiseAcceptance | None:
+    def pairwise(
+        self,
+        models: Iterable[str],
+        *,
+        target: str | None = None,
+        workload: str | None = None,
+        temperature: float | None = None,
+    ) -> PairwiseAcceptance | None:
         """Return the newest agreement of exactly these models, in its own order; None where there is none.
 
         Args:
             models: the names, in any order.
+            target: only along texts of this ModelIdentity.key.
+            workload: only along texts that continue these prompts.
+            temperature: only along texts of it; within 1e-9 is the same.
         """
-        found = select(PairwiseTable).filter_by(names_hash=_names_hash(models))
+        found = select(PairwiseTable).filter_by(names_hash=_names_hash(models)).order_by(PairwiseTable.id.desc())
 
         def work(session: Session) -> PairwiseAcceptance | None:
-            row = session.scalar(found.order_by(PairwiseTable.id.desc()).limit(1))
-            return None if row is None else record_of(PairwiseAcceptance, row, self.url)
+            agreements = (record_of(PairwiseAcceptance, row, self.url) for row in session.scalars(found))
+            return next((each for each in agreements if is_along(each, target, workload, temperature)), None)
 
         return self._read(work)
 
@@ -111,6 +123,18 @@ def trace_row(trace: AcceptanceTrace) -> TraceTable:
 def pairwise_row(pairwise: PairwiseAcceptance) -> PairwiseTable:
     """Return the row of how often some models agree."""
     return PairwiseTable(names_hash=_names_hash(pairwise.models), document=to_json(pairwise))
+
+
+def texts_along(pairwise: PairwiseAcceptance) -> Texts:
+    """Return along which texts models were compared: models of the same names agree otherwise along others."""
+    return pairwise.target, pairwise.workload, pairwise.temperature
+
+
+def is_along(pairwise: PairwiseAcceptance, target: str | None, workload: str | None, temperature: float | None) -> bool:
+    """Say whether models were compared along the texts that are asked for; None asks for any."""
+    seen = pairwise.temperature
+    is_as_warm = temperature is None or (seen is not None and abs(seen - temperature) <= TEMPERATURE_SLACK)
+    return target in (None, pairwise.target) and workload in (None, pairwise.workload) and is_as_warm
 
 
 def _names_hash(models: Iterable[str]) -> str:

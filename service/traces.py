@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -16,7 +16,7 @@ from .body import record_of
 from .documents import gives, keeps, takes
 from .measurements import Key, Name
 from .paging import USUAL_LIMIT, After, Limit, page_by_id, whole
-from .parameters import Number, Once, Temperature
+from .parameters import Hash, Number, Once, OptionalTemperature, Temperature, Word
 from .problem import not_found, required
 from .state import Service, service_of
 from .writes import Work, answer_of, receipt_of, written
@@ -68,10 +68,17 @@ async def post_pairwise(request: Request, once: Once = None) -> Response:
 
 
 @router.get("/pairwise", responses=gives(PairwiseAcceptance, examples.PAIRWISE))
-async def get_pairwise(request: Request, models: Names) -> Response:
-    """Return the newest agreement of exactly these models, each named by `model=`."""
+async def get_pairwise(
+    request: Request,
+    models: Names,
+    target: Hash = None,
+    workload: Word = None,
+    temperature: OptionalTemperature = None,
+) -> Response:
+    """Return the newest agreement of exactly these models, each named by `model=`; along the texts that are named."""
     service = service_of(request)
-    pairwise = await service.read(service.store.pairwise, models)
+    along: dict[str, Any] = {"target": target, "workload": workload, "temperature": temperature}
+    pairwise = await service.read(service.store.pairwise, models, **along)
     if pairwise is None:
         raise not_found(f"how these {len(models)} models agree is not known; run: spectune profile")
     return answer_of(receipt_of(pairwise))

@@ -24,6 +24,7 @@ from .store_records import (
     DEVICE,
     MODEL,
     OTHER,
+    SETUP,
     SURFACE,
     VISIT,
     agreement,
@@ -185,6 +186,14 @@ class TraceContract:
         store.add_pairwise(agreement(10))
         store.add_pairwise(agreement(20))
         assert store.pairwise(["small", "large"]) == agreement(20)
+
+    @pytest.mark.parametrize("other", [{"target": "other"}, {"workload": "code"}, {"temperature": 0.0}])
+    def test_agreement_along_other_texts_hides_none_of_equal_names(self, store: Store, other: dict[str, Any]) -> None:
+        for along, positions in ((SETUP, 10), ({**SETUP, **other}, 20)):
+            store.add_pairwise(agreement(positions, **along))
+        found, there = (store.pairwise(["small", "large"], **along) for along in (SETUP, {**SETUP, **other}))
+        assert (found, there) == (agreement(10, **SETUP), agreement(20, **{**SETUP, **other}))
+        assert store.pairwise(["small", "large"], target="nobody") is None
 
     def test_agreement_of_other_models_is_none(self, store: Store) -> None:
         store.add_pairwise(agreement(10))

@@ -71,9 +71,9 @@ def trace(drafter: str = "drafter", seed: int = 0, temperature: float = 0.7, wor
     )
 
 
-def agreement(positions: int, models: tuple[str, ...] = ("large", "small")) -> PairwiseAcceptance:
+def agreement(positions: int, models: tuple[str, ...] = ("large", "small"), **along: Any) -> PairwiseAcceptance:
     rows = ((1.0, 0.4), (0.4, 1.0))
-    return PairwiseAcceptance(models=models, greedy=rows, overlap=rows, positions=positions)
+    return PairwiseAcceptance(models=models, greedy=rows, overlap=rows, positions=positions, **along)
 
 
 def surface(*cells: Measurement, key: SurfaceKey = SURFACE) -> LatencySurface:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from spectune.profiler.records.measurement import Measurement
 
 from .empty_stores import Open, new
 from .postgres_server import postgres
-from .store_records import SETUP, cell, other_surface, surface
+from .store_records import SETUP, agreement, cell, other_surface, surface
 
 __all__ = ["new", "postgres"]
 
@@ -86,6 +87,18 @@ def test_a_cell_that_was_lacking_joins_its_profile(new: Open, lacking: int) -> N
     merge(other, lambda: [replace(whole, cells=(whole.cells[1 - lacking],))])
     merge(other, lambda: [whole])
     assert other.surfaces() == store.surfaces()
+
+
+@pytest.mark.parametrize("other", [{"target": "other"}, {"workload": "code"}, {"temperature": 0.0}])
+def test_agreement_is_left_out_for_newer_along_the_same_texts_alone(new: Open, other: dict[str, Any]) -> None:
+    store, other_store = new(), new()
+    store.add_pairwise(agreement(1, **SETUP))
+    other_store.add_pairwise(agreement(2, **{**SETUP, **other}))
+    assert merge(other_store, lambda: everything(store)).added == {"pairwise": 1}
+    store.add_pairwise(agreement(3, **SETUP))
+    late = new()
+    late.add_pairwise(agreement(4, **SETUP))
+    assert len(merge(late, lambda: everything(store)).left_out) == 2
 
 
 def test_the_plan_promoted_last_counts_in_a_copy_too(new: Open) -> None:

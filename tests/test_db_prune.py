@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,14 @@ def test_host_times_are_superseded_by_those_of_their_regime_alone(store: SqlStor
         store.add_overhead(overhead(ms, regime=regime))
     assert taken(store) == {"overhead": 1}
     assert store.overhead("device", "target", "float32", "eager") == overhead(2.0, regime="eager")
+
+
+@pytest.mark.parametrize("other", [{"target": "other"}, {"workload": "code"}, {"temperature": 0.0}])
+def test_agreement_is_superseded_by_that_along_the_same_texts_alone(store: SqlStore, other: dict[str, Any]) -> None:
+    for positions, along in ((1, SETUP), (2, SETUP), (3, {**SETUP, **other})):
+        store.add_pairwise(agreement(positions, **along))
+    assert taken(store) == {"pairwise": 1}
+    assert store.pairwise(["large", "small"], **SETUP) == agreement(2, **SETUP)
 
 
 def test_host_times_that_no_newer_profile_measured_are_kept(store: SqlStore) -> None:

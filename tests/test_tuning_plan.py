@@ -166,6 +166,16 @@ def test_how_they_agree_along_other_texts_is_not_taken(store: Store, other: dict
     assert inputs_from_store(REQUEST, store).pairwise is None
 
 
+@pytest.mark.parametrize("other", [{"target": "else"}, {"workload": "chat"}, {"temperature": 0.8}])
+def test_how_they_agree_is_found_behind_newer_agreement_along_other_texts(
+    store: Store, other: dict[str, object]
+) -> None:
+    keep(store)
+    for each in (AGREEMENT, replace(AGREEMENT, **other)):  # type: ignore[arg-type]
+        store.add_pairwise(each)
+    assert inputs_from_store(REQUEST, store).pairwise == AGREEMENT
+
+
 def test_a_model_whose_configuration_lies_where_it_was_has_a_footprint() -> None:
     (footprint,) = footprints_of(identify(FAMILY / "small"), [], "bfloat16").values()
     config = json.loads((FAMILY / "small" / "config.json").read_text())

@@ -132,10 +132,12 @@ def agreement(traces: Sequence[AcceptanceTrace], request: PlanRequest, store: St
     """Return how the target and these drafters agree along the request's texts; None where the store does not say."""
     if not traces:
         return None
-    found = store.pairwise([TARGET, *(trace.drafter_name for trace in traces)])
-    if found is None or (found.target, found.workload) != (request.target.key, request.workload):
-        return None
-    return found if found.temperature == traces[0].temperature else None
+    return store.pairwise(
+        [TARGET, *(trace.drafter_name for trace in traces)],
+        target=request.target.key,
+        workload=request.workload,
+        temperature=traces[0].temperature,
+    )
 
 
 def _note_of_rounds(overhead: RoundOverhead, temperature: float) -> tuple[str, ...]:
