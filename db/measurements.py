@@ -79,7 +79,8 @@ class Measurements(Database):
     def overhead(self, device: str, target: str, dtype: str, regime: str | None = None) -> RoundOverhead | None:
         """Return the newest host times of a target on a device, None where they were never measured.
 
-        They are of one regime; a batch or kind that the last profile in it left out is told by the one before.
+        They are of one regime; a batch or kind that the last profile in it left out is told by the one before. They go
+        by the moment they were kept, since a merge may bring what is older than what is here.
 
         Args:
             device: Device.fingerprint.
@@ -90,7 +91,7 @@ class Measurements(Database):
         found = select(OverheadTable).filter_by(device=device, target=target, dtype=dtype)
 
         def work(session: Session) -> RoundOverhead | None:
-            rows = session.scalars(found.order_by(OverheadTable.id.desc()))
+            rows = session.scalars(found.order_by(OverheadTable.created.desc(), OverheadTable.id.desc()))
             times = [record_of(RoundOverhead, row, self.url) for row in rows]
             alike = [each for each in times if regime is None or run_alike(each.regime, regime)]
             return joined(alike) if alike else None

@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 
 from ..profiler.records.acceptance import PairwiseAcceptance
 from ..profiler.records.overhead import RoundOverhead
-from ..profiler.records.role import run_alike
 from ..profiler.records.wire import from_json
 from .arrivals import Arrivals
 from .database import Database
@@ -138,19 +137,19 @@ class _Merging:
         row: OverheadTable | TraceTable | PairwiseTable,
         setup: tuple[str, ...],
     ) -> None:
-        """Take a record unless it, or a newer one of its setup, is here."""
+        """Take a record unless it, or what newer ones of its setup say in its place, is here."""
         table, names = type(row), {name: getattr(row, name) for name in setup}
         alike = select(table.document, table.created).filter_by(**names)
         if isinstance(row, TraceTable):
             alike = alike.where(is_temperature(TraceTable.temperature, row.temperature))
-        newest = ""
+        newer: list[tuple[str, str]] = []
         for document, created in self._session.execute(alike):
             if hash_now(type(record), document) == record_hash(record):
                 self._known[item.kind] += 1
                 return
-            if _counts_for(record, document):
-                newest = max(newest, created)
-        if item.created < newest:
+            if item.created < created:
+                newer.append((created, document))
+        if newest := _said_since(record, newer):
             self._leave_out(f"{item.kind} of {_listed(names)}, kept on {item.created}: one of {newest} is here")
             return
         self._add(item.kind, row, item.created)
@@ -236,16 +235,25 @@ class _Merging:
         self._left_out.append(why)
 
 
-def _counts_for(record: object, document: str) -> bool:
-    """Say whether a record counts where another of the same names does.
+def _said_since(record: object, newer: Sequence[tuple[str, str]]) -> str:
+    """Return when the last of some newer rows was kept, "" where together they do not say all that a record says.
 
-    Host times do where rounds run alike, an agreement does along the same texts.
+    Host times are by batch and kind of round in one regime, an agreement is along certain texts.
+
+    Args:
+        record: may be hidden by them.
+        newer: moment and document of each, of the same names.
     """
     if isinstance(record, RoundOverhead):
-        return run_alike(record.regime, from_json(RoundOverhead, document).regime)
+        times = [(created, from_json(RoundOverhead, document)) for created, document in newer]
+        times = [(created, each) for created, each in times if each.regime == record.regime]
+        said = {sample.like for _, each in times for sample in each.samples}
+        is_said = {sample.like for sample in record.samples} <= said
+        return max(created for created, _ in times) if is_said else ""
     if isinstance(record, PairwiseAcceptance):
-        return texts_along(record) == texts_along(from_json(PairwiseAcceptance, document))
-    return True
+        read = [(created, from_json(PairwiseAcceptance, document)) for created, document in newer]
+        return max((created for created, each in read if texts_along(each) == texts_along(record)), default="")
+    return max((created for created, _ in newer), default="")
 
 
 def _listed(names: dict[str, str]) -> str:

@@ -111,7 +111,7 @@ def _newest_agreements(session: Session) -> set[int]:
 def _newest_times(session: Session) -> set[int]:
     """Return what a setup goes by in each regime: the newest host times of every batch size and kind of policy."""
     newest = {}
-    for row in session.scalars(select(OverheadTable).order_by(OverheadTable.id)):
+    for row in session.scalars(select(OverheadTable).order_by(OverheadTable.created, OverheadTable.id)):
         times = from_json(RoundOverhead, row.document)
         for sample in times.samples:
             newest[row.device, row.target, row.dtype, times.regime, *sample.like] = row.id

@@ -11,13 +11,14 @@ import pytest
 from spectune.db.everything import everything
 from spectune.db.folder import read_folder, write_folder
 from spectune.db.merge import merge
+from spectune.db.prune import prune
 from spectune.db.shared import SharedEvent, SharedPlan, SharedSurface
 from spectune.db.sql_store import SqlStore
 from spectune.profiler.records.measurement import Measurement
 
 from .empty_stores import Open, new
 from .postgres_server import postgres
-from .store_records import SETUP, agreement, cell, other_surface, surface
+from .store_records import SETUP, agreement, cell, other_surface, overhead, surface
 
 __all__ = ["new", "postgres"]
 
@@ -87,6 +88,21 @@ def test_a_cell_that_was_lacking_joins_its_profile(new: Open, lacking: int) -> N
     merge(other, lambda: [replace(whole, cells=(whole.cells[1 - lacking],))])
     merge(other, lambda: [whole])
     assert other.surfaces() == store.surfaces()
+
+
+def test_older_host_times_come_in_for_the_batches_that_newer_ones_lack_and_no_others(new: Open) -> None:
+    store, other = new(), new()
+    old, newer = overhead(1.0, regime="eager"), overhead(2.0, regime="eager")
+    wide = replace(old, samples=(*old.samples, *(replace(sample, batch=64) for sample in old.samples)))
+    for each in (wide, old):
+        store.add_overhead(each)
+    other.add_overhead(newer)
+    merged = merge(other, lambda: everything(store))
+    assert (merged.added, len(merged.left_out)) == ({"overhead": 1}, 1)
+    found = other.overhead("device", "target", "float32")
+    assert found is not None and found.samples == (*newer.samples, wide.samples[1])
+    assert prune(other) == []
+    assert merge(other, lambda: everything(store)).added == {}
 
 
 @pytest.mark.parametrize("other", [{"target": "other"}, {"workload": "code"}, {"temperature": 0.0}])
