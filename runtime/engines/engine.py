@@ -49,6 +49,14 @@ class Engine(Protocol):
         """
         ...
 
+    def sampled(self, setting: Setting, version: str) -> Setting | str:
+        """Return how the engine runs a setting where tokens are drawn at a temperature, or why it cannot there.
+
+        Our own drafters draw with the target's noise. An engine's do otherwise, so either its setting says so in
+        `differs`, or it keeps at least as many drafts.
+        """
+        ...
+
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
         """Return the policies worth a look with a drafter, or with the text where None."""
         ...

@@ -84,20 +84,24 @@ def _answers(
         staged |= dict.fromkeys(listed)
     staged |= dict.fromkeys(more)
     staged.pop(PLAIN, None)
-    is_own = _is_own(plan, engine)
-    return {
-        (policy, name): _answer(engine, policy, drafters.get(name or ""), version, is_own) for policy, name in staged
-    }
+    return {(policy, name): _answer(engine, plan, policy, drafters.get(name or ""), version) for policy, name in staged}
 
 
 def _answer(
-    engine: Engine, policy: TreePolicy, drafter: EngineDrafter | None, version: str, is_own: bool
+    engine: Engine, plan: Plan, policy: TreePolicy, drafter: EngineDrafter | None, version: str
 ) -> Setting | str:
-    """Return how an engine runs a policy; in its own regime the price of the nearest one is that of what it does."""
+    """Return how an engine runs a policy at the plan's temperature.
+
+    In its own regime the price of the nearest one is that of what it does.
+    """
     if drafter is not None and drafter.refused:
         return drafter.refused
     found = engine.setting(policy, drafter, version)
-    return replace(found, differs="") if is_own and isinstance(found, Setting) and not found.distance else found
+    if plan.temperature and isinstance(found, Setting):
+        found = engine.sampled(found, version)
+    if isinstance(found, Setting) and not found.distance and _is_own(plan, engine):
+        return replace(found, differs="")
+    return found
 
 
 def _able(answers: Answers) -> dict[Staged, Setting]:

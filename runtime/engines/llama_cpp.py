@@ -15,7 +15,7 @@ from .converted import GGUF_DTYPES
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, LOOKUPS
 from .schema import schema_of
-from .setting import EngineDrafter, Schedule, Setting
+from .setting import EngineDrafter, Schedule, Setting, with_likeliest
 
 TYPES = {"model": "draft-simple", "eagle3": "draft-eagle3"}
 DOUBT = "llama.cpp does not verify the token it doubts, the chain that was priced does"
@@ -51,6 +51,10 @@ class LlamaCpp:
             return Setting(method=kind, drafter=drafter, knobs=(("p_min", 0.0),), length=policy.length)
         knobs = (("p_min", policy.confidence),)
         return Setting(method=kind, drafter=drafter, knobs=knobs, length=policy.length, differs=DOUBT, distance=1)
+
+    def sampled(self, setting: Setting, version: str) -> Setting | str:
+        """Return the setting: its drafters draft what is likeliest, and the target's own draws are matched."""
+        return with_likeliest(setting, "llama.cpp")
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
         """Return chains of a model, stopped by doubt or not; n-grams of the text."""

@@ -29,6 +29,7 @@ UNBOUNDED = "OpenVINO's threshold has no length beside it; its chains end at dou
 NO_LENGTH = max(policy.length for policy in CONFIDENT)  # stands for that of a chain that ends at doubt alone
 DEAF = "OpenVINO GenAI 2026 drafts one token a round with any threshold (measured on 2026.4.1)"
 DOUBTS = ("2025",)  # recorded versions that are not known to be so
+DRAWS_NO_TREES = "OpenVINO searches trees of drafts for greedy decoding only"
 THRESHOLD = "assistant_confidence_threshold"
 # Else a CPU keeps 8 bits of keys and values.
 EXACT: Mapping[str, Value] = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
@@ -81,6 +82,10 @@ class OpenVINO:
             differs=UNBOUNDED,
             distance=abs(NO_LENGTH - policy.length),
         )
+
+    def sampled(self, setting: Setting, version: str) -> Setting | str:
+        """Return the setting, whose drafts are drawn, too; its trees are not."""
+        return DRAWS_NO_TREES if dict(setting.knobs).get("tree_depth") else setting
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
         """Return chains and beams of a model, and its longest confident chains; n-grams of the text."""

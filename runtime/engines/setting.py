@@ -5,7 +5,7 @@ Lengths here count drafted tokens alone, the root left out; each engine's own fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from ...errors import PlanError
@@ -16,8 +16,13 @@ DrafterForm = Literal["model", "eagle", "eagle3", "unknown"]
 Knobs = tuple[tuple[str, Value], ...]
 
 ASKED = (
-    "drafts are accepted as planned at temperature {temperature:g}: let requests ask for it, since the server's own "
-    "sampling, or that of the model's generation_config.json, holds for those that ask for nothing"
+    "what is kept of drafts was recorded at temperature {temperature:g}: let requests ask for it, since the server's "
+    "own sampling, or that of the model's generation_config.json, holds for those that ask for nothing"
+)
+LIKELIEST = (
+    "{who} drafts its drafter's likeliest tokens at any temperature; what was priced draws them with the target's own "
+    "noise, and the nearer a drafter is to its target, the more of these are kept: what rounds keep here was not "
+    "recorded, the server's own counters tell it"
 )
 OF_LLAMA_CPP = "that is llama.cpp's own search, which remembers what it decoded before"  # why others lack a lookup
 
@@ -90,6 +95,10 @@ class Setting:
         """Return the value of a knob."""
         return dict(self.knobs)[name]
 
+    def differing(self, way: str) -> Setting:
+        """Return the setting with one more way in which the engine's differs."""
+        return replace(self, differs=f"{self.differs}; {way}" if self.differs else way)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
@@ -152,3 +161,13 @@ class Schedule:
     def longest(self) -> int:
         """The longest length of all stages, 0 where nothing is drafted."""
         return max(stage.length for stage in self.stages)
+
+
+def with_likeliest(setting: Setting, who: str) -> Setting:
+    """Return the setting of an engine that draws tokens, but no drafts: copies of the text are the same ones anyway.
+
+    Args:
+        setting: as the engine runs it where nothing is drawn.
+        who: the engine, as people call it.
+    """
+    return setting if setting.drafter is None else setting.differing(LIKELIEST.format(who=who))

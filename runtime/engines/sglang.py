@@ -14,7 +14,7 @@ from ...planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, TreePol
 from .engine import Option, Written
 from .grids import CHAINS, LOOKUPS, TREES
 from .schema import schema_of
-from .setting import OF_LLAMA_CPP, EngineDrafter, Schedule, Setting
+from .setting import OF_LLAMA_CPP, EngineDrafter, Schedule, Setting, with_likeliest
 
 ALGORITHMS = {"model": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3"}
 ADAPTIVE = ("EAGLE", "EAGLE3")  # algorithms whose steps may follow the batch
@@ -55,6 +55,10 @@ class SGLang:
             by_batch=can_adapt,
             off="any" if can_adapt else "never",
         )
+
+    def sampled(self, setting: Setting, version: str) -> Setting | str:
+        """Return the setting: its drafters draft what is likeliest, and the target's own draws are matched."""
+        return with_likeliest(setting, "SGLang")
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
         """Return chains and beams of a model, n-grams of the text."""

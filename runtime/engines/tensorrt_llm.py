@@ -14,7 +14,7 @@ from typing import TypeGuard
 from ...planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
 from .engine import Option, Written
 from .grids import CHAINS, FIRST_LOOKUPS, LOOKUPS, TREES
-from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Schedule, Setting, Value
+from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Schedule, Setting, Value, with_likeliest
 from .yaml import yaml_of
 
 FILE = "speculative.yaml"
@@ -50,6 +50,10 @@ class TensorRTLLM:
             off="any",
             longest_first=True,
         )
+
+    def sampled(self, setting: Setting, version: str) -> Setting | str:
+        """Return the setting: its drafters draft what is likeliest, and the target's own draws are matched."""
+        return with_likeliest(setting, "TensorRT-LLM")
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
         """Return chains and beams of a model, n-grams of the text."""

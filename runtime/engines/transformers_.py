@@ -21,6 +21,10 @@ from .setting import EngineDrafter, Knobs, Schedule, Setting, Value
 SCRIPT, FILE = "generate.py", "generation.json"
 FIRST = "transformers copies behind the first occurrence of the n-gram; the lookup that was priced behind the latest"
 MOVES = "where scikit-learn is installed, transformers moves assistant_confidence_threshold while it decodes"
+DRAWS = (
+    "transformers doubts by its drafter's own chance of the token that it drew; the chain that was priced, by how sure "
+    "the drafter is of the target's draw"
+)
 THRESHOLD = "assistant_confidence_threshold"
 START = '''\
 """Decode prompts as planned; usage: python generate.py PROMPT [PROMPT ...]"""
@@ -79,6 +83,13 @@ class Transformers:
         threshold = policy.confidence if isinstance(policy, ConfidentChainPolicy) else 0.0
         knobs: Knobs = (("num_assistant_tokens_schedule", "constant"), (THRESHOLD, threshold))
         return Setting(method="assistant", drafter=drafter, knobs=knobs, length=policy.length, off="any", most_batch=1)
+
+    def sampled(self, setting: Setting, version: str) -> Setting | str:
+        """Return the setting: assistants draw their drafts, which are kept by the ratio of both chances.
+
+        That keeps at least as many as the target's own noise does; but what a drafter doubts is another thing.
+        """
+        return setting.differing(DRAWS) if dict(setting.knobs).get(THRESHOLD) else setting
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
         """Return chains of a model, stopped by doubt or not; n-grams of the text."""

@@ -15,7 +15,7 @@ from ...planner.policies import ChainPolicy, LookupPolicy, StaticPolicy, SuffixT
 from .engine import Option, Written
 from .grids import CHAINS, FIRST_LOOKUPS, SUFFIX_TREES
 from .schema import schema_of
-from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Off, Schedule, Setting
+from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Off, Schedule, Setting, with_likeliest
 
 ROWS = "num_speculative_tokens_per_batch_size"
 METHODS = {"model": "draft_model", "eagle": "eagle", "eagle3": "eagle3"}
@@ -23,6 +23,11 @@ LAST_BATCH = 4096  # end of the last row; vLLM's own schedules end there
 FIRST = "vLLM copies behind the first occurrence of the n-gram; the lookup that was priced behind the latest"
 PATH = "vLLM's suffix decoding follows one path, the tree that was priced several"
 NO_TREES = "vLLM accepts chains only: where 0.11 took a tree, it drafted one and verified no siblings"
+SAMPLED = "draft_sample_method"
+DRAWN = (
+    "drafts are drawn too, and kept by the ratio of both chances: per place at least as often as drafts with the "
+    "target's own noise, by which the plan was priced"
+)
 ARCTIC = "vLLM refuses suffix decoding without Arctic Inference: pip install the release of arctic-inference it names"
 
 
@@ -54,6 +59,17 @@ class VLLM:
             return f"vLLM has no {policy.kind} drafting; with a model it drafts chains of one length"
         return self._by_batch(method, drafter, (), policy.length, version)
 
+    def sampled(self, setting: Setting, version: str) -> Setting | str:
+        """Return the setting whose drafts are drawn, where a version can draw them; the likeliest are drafted else.
+
+        Drawn ones are kept with the chance sum(min(p, q)), the most that any two draws of p and q agree.
+        """
+        if setting.drafter is None:
+            return setting
+        if not schema_of(self.name).knows("config", SAMPLED, version):
+            return with_likeliest(setting, f"vLLM {version}")
+        return replace(setting, knobs=(*setting.knobs, (SAMPLED, "probabilistic")))
+
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
         """Return chains of a model; n-grams and suffix trees of the text."""
         return (*FIRST_LOOKUPS, *SUFFIX_TREES) if drafter is None else CHAINS
@@ -74,7 +90,11 @@ class VLLM:
             flags=flags,
             command=shlex.join(("vllm", "serve", target, *flags)),
             options=tuple(_options(values)),
-            notes=(*((ARCTIC,) if setting.method == "suffix" else ()), *schedule.asked),
+            notes=(
+                *((ARCTIC,) if setting.method == "suffix" else ()),
+                *((DRAWN,) if SAMPLED in values else ()),
+                *schedule.asked,
+            ),
         )
 
     def _methods(self, version: str) -> list[str]:
