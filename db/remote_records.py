@@ -164,7 +164,7 @@ class RemoteRecords(RemoteClient):
             models: the names, in any order.
             target: only along texts of this ModelIdentity.key.
             workload: only along texts that continue these prompts.
-            temperature: only along texts of it; within 1e-9 is the same.
+            temperature: only along texts of exactly this one, as the plan's traces have it.
         """
         asked: Params = {
             "model": tuple(models),

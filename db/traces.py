@@ -15,7 +15,7 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.wire import to_json
 from .database import Database
 from .documents import record_of
-from .tables import TEMPERATURE_SLACK, PairwiseTable, TraceTable, is_temperature
+from .tables import PairwiseTable, TraceTable, is_temperature
 
 Texts = tuple[str, str, float | None]  # those models were compared along: their target, workload and temperature
 
@@ -98,7 +98,7 @@ class Traces(Database):
             models: the names, in any order.
             target: only along texts of this ModelIdentity.key.
             workload: only along texts that continue these prompts.
-            temperature: only along texts of it; within 1e-9 is the same.
+            temperature: only along texts of exactly this one, as the plan's traces have it.
         """
         found = select(PairwiseTable).filter_by(names_hash=_names_hash(models)).order_by(PairwiseTable.id.desc())
 
@@ -132,9 +132,8 @@ def texts_along(pairwise: PairwiseAcceptance) -> Texts:
 
 def is_along(pairwise: PairwiseAcceptance, target: str | None, workload: str | None, temperature: float | None) -> bool:
     """Say whether models were compared along the texts that are asked for; None asks for any."""
-    seen = pairwise.temperature
-    is_as_warm = temperature is None or (seen is not None and abs(seen - temperature) <= TEMPERATURE_SLACK)
-    return target in (None, pairwise.target) and workload in (None, pairwise.workload) and is_as_warm
+    asked = (target, workload, temperature)
+    return all(wanted in (None, seen) for wanted, seen in zip(asked, texts_along(pairwise), strict=True))
 
 
 def _names_hash(models: Iterable[str]) -> str:
