@@ -88,13 +88,21 @@ class Measurements(Database):
             dtype: number format.
             regime: only of rounds that run alike, or of which that is not known.
         """
+        times = self.host_times(device, target, dtype, regime)
+        return joined(times) if times else None
+
+    def host_times(self, device: str, target: str, dtype: str, regime: str | None = None) -> list[RoundOverhead]:
+        """Return the records that `overhead` joins, newest first: those that say something no newer one says.
+
+        Args:
+            device, target, dtype, regime: as `overhead` takes them.
+        """
         found = select(OverheadTable).filter_by(device=device, target=target, dtype=dtype)
 
-        def work(session: Session) -> RoundOverhead | None:
+        def work(session: Session) -> list[RoundOverhead]:
             rows = session.scalars(found.order_by(OverheadTable.created.desc(), OverheadTable.id.desc()))
             times = [record_of(RoundOverhead, row, self.url) for row in rows]
-            alike = [each for each in times if regime is None or run_alike(each.regime, regime)]
-            return joined(alike) if alike else None
+            return _contributing([each for each in times if regime is None or run_alike(each.regime, regime)])
 
         return self._read(work)
 
@@ -108,6 +116,18 @@ class Measurements(Database):
             attention=key.attention,
             measurements=tuple(record_of(Measurement, row, self.url) for row in rows),
         )
+
+
+def _contributing(times: Sequence[RoundOverhead]) -> list[RoundOverhead]:
+    """Return those of some host times, newest first, that have samples no newer one of the newest's regime has."""
+    said: set[object] = set()
+    found = []
+    for each in times:
+        own = {sample.like for sample in each.samples}
+        if each.regime == times[0].regime and not own <= said:
+            said |= own
+            found.append(each)
+    return found
 
 
 def keep_cells(

@@ -16,7 +16,7 @@ from ..profiler.records.surface import LatencySurface
 from .imports import RecordPlaces, Records
 from .remote_client import RemoteClient
 from .remote_http import RefusedError
-from .remote_service import Params
+from .remote_service import ABSENT, Params
 from .surface_rows import SurfaceRow
 from .traces import TraceRow, is_along
 from .wire import TOO_MANY_TIMINGS, NewMeasurements
@@ -113,6 +113,21 @@ class RemoteRecords(RemoteClient):
         """
         setup = {"device": device, "target": target, "dtype": dtype, "regime": regime}
         return self._service.find(RoundOverhead, "/v1/overheads", setup)
+
+    def host_times(self, device: str, target: str, dtype: str, regime: str | None = None) -> list[RoundOverhead]:
+        """Return the records that `overhead` joins, newest first; of an older service what it joins, as one.
+
+        Args:
+            device, target, dtype, regime: as `overhead` takes them.
+        """
+        setup = {"device": device, "target": target, "dtype": dtype, "regime": regime}
+        try:
+            return self._service.all(RoundOverhead, "/v1/overheads/records", setup)
+        except RefusedError as error:
+            if error.status != ABSENT:
+                raise
+        joined = self.overhead(device, target, dtype, regime)
+        return [] if joined is None else [joined]
 
     def add_trace(self, trace: AcceptanceTrace) -> None:
         """Keep one drafter's recording."""

@@ -76,7 +76,7 @@ def surface_source(surface: LatencySurface, name: str) -> PlanSource:
     key = {field.name: getattr(surface, field.name) for field in fields(SurfaceKey)}
     hashes = tuple(sorted(record_hash(cell) for cell in surface.measurements))
     manifest = to_json(SurfaceManifest(**key, measurements=hashes))
-    return PlanSource(kind="surface", content_hash=content_hash(manifest), name=name, manifest=manifest)
+    return PlanSource(kind="surface", content_hash=content_hash(manifest), name=name[:LONGEST_NAME], manifest=manifest)
 
 
 def overhead_source(overhead: RoundOverhead) -> PlanSource:
@@ -95,12 +95,15 @@ def pairwise_source(pairwise: PairwiseAcceptance) -> PlanSource:
 
 
 def sources_of_inputs(inputs: PlanInputs) -> list[PlanSource]:
-    """Return everything a plan is computed from: surfaces first, the target's before its drafters'."""
+    """Return everything a plan is computed from: surfaces first, the target's before its drafters', then readings."""
     surfaces = [surface_source(inputs.verify, "target")]
     surfaces += [surface_source(surface, drafter.name) for drafter in inputs.drafters for surface in drafter.surfaces]
+    names = {drafter.model.key: drafter.name for drafter in inputs.drafters} | {inputs.target.key: "target"}
+    surfaces += [surface_source(surface, f"{names.get(key, key)} reading") for key, surface in inputs.readings.items()]
+    times = [overhead_source(each) for each in inputs.host_times or (inputs.overhead,)]
     traces = [trace_source(drafter.trace) for drafter in inputs.drafters]
     agreement = [] if inputs.pairwise is None else [pairwise_source(inputs.pairwise)]
-    return [*surfaces, overhead_source(inputs.overhead), *traces, *agreement]
+    return [*surfaces, *times, *traces, *agreement]
 
 
 def record_hash(record: object) -> str:

@@ -127,6 +127,10 @@ class Store(Protocol):
         """Return the newest host times of a target on a device and in a regime; None where never measured."""
         ...
 
+    def host_times(self, device: str, target: str, dtype: str, regime: str | None = None) -> list[RoundOverhead]:
+        """Return the records that `overhead` joins, newest first."""
+        ...
+
     def add_trace(self, trace: AcceptanceTrace) -> None:
         """Keep one drafter's recording."""
         ...

@@ -94,6 +94,8 @@ class PlanInputs:
         pairwise: how "target" and all drafters agree with each other; None where it was not recorded.
         footprints: memory of the models by ModelIdentity.key; a model that is not in it has an unknown one.
         readings: what reading prompts takes, by ModelIdentity.key; none of a model of which that was not timed.
+        host_times: the records that `overhead` was joined from, which a plan names as its sources; empty where that is
+            one of them itself.
         paces: of the device in earlier validations over its pace when it was profiled.
         notes: what a reader of the plan must know of where these came from.
         lossy: runs of lossy ways; read only where a search allows them.
@@ -111,6 +113,7 @@ class PlanInputs:
     pairwise: PairwiseAcceptance | None = None
     footprints: Mapping[str, Footprint] = field(default_factory=dict)
     readings: Mapping[str, LatencySurface] = field(default_factory=dict)
+    host_times: tuple[RoundOverhead, ...] = field(default=(), compare=False)  # plans from equal times are equal
     paces: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     lossy: tuple[LossyRun, ...] = ()

@@ -86,6 +86,16 @@ async def get_overhead(request: Request, device: Key, target: Key, dtype: Name, 
     return answer_of(receipt_of(overhead))
 
 
+@router.get("/overheads/records", responses=gives(Page[RoundOverhead], Page(items=(examples.OVERHEAD,))))
+async def get_overhead_records(
+    request: Request, device: Key, target: Key, dtype: Name, regime: Word = None
+) -> Response:
+    """Return the records that the newest host times are joined from, newest first; none where nothing was measured."""
+    service = service_of(request)
+    times = await service.read(service.store.host_times, device, target, dtype, regime)
+    return answer_of(receipt_of(whole(times), kind=Page[RoundOverhead]))
+
+
 def keep_measurements(service: Service, _caller: str, body: bytes) -> Work:
     """Prepare a POST of measurements."""
     sent = record_of(NewMeasurements, body)

@@ -18,6 +18,7 @@ from spectune.db.imports import Records
 from spectune.db.store import Store
 from spectune.errors import StoreError
 from spectune.profiler.records.measurement import Measurement
+from spectune.profiler.records.overhead import joined
 
 from .plan_contract import PlanContract, PlanKeeping, ShelfContract, SourceContract
 from .store_records import (
@@ -146,8 +147,17 @@ class MeasurementContract:
         assert store.overhead(*asked, "eager-transformers") == eager
         assert store.overhead(*asked, "compiled") == overhead(0.1)
 
+    def test_host_times_come_back_as_the_records_they_are_joined_from(self, store: Store) -> None:
+        lone, newer = overhead(0.1, regime="eager"), overhead(0.2, regime="eager")
+        wide = replace(lone, samples=(*lone.samples, *(replace(sample, batch=64) for sample in lone.samples)))
+        for each in (overhead(0.3, regime="cuda-graph"), lone, wide, newer):
+            store.add_overhead(each)
+        assert store.host_times("device", "target", "float32") == [newer, wide]
+        assert store.overhead("device", "target", "float32") == joined([newer, wide])
+
     def test_an_unmeasured_overhead_is_none(self, store: Store) -> None:
         assert store.overhead("device", "target", "float32") is None
+        assert store.host_times("device", "target", "float32") == []
 
 
 class TraceContract:

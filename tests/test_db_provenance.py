@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,15 @@ def test_a_whole_plan_s_inputs_are_its_sources() -> None:
         ("overhead", "host time"),
         ("trace", name),
     ]
+
+
+def test_how_long_prompts_take_to_read_is_a_source_of_a_plan() -> None:
+    spoken = synthetic.Language(3)
+    texts = synthetic.texts(spoken, 4, lambda number: 10)
+    recorded = synthetic.record(synthetic.SkilledDrafter(spoken, 0.8), texts, synthetic.every_node(2, 2))
+    reading = synthetic.surface("large", "read", lambda batch, context, tokens: 9.0)
+    found = sources_of_inputs(replace(synthetic.inputs(recorded), readings={reading.model: reading}))
+    assert surface_source(reading, "target reading") in found
 
 
 @pytest.mark.parametrize(

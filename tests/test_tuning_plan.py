@@ -12,6 +12,7 @@ import optuna
 import pytest
 
 from spectune.db import Store, open_store
+from spectune.db.sources import record_hash, sources_of_inputs
 from spectune.errors import MeasurementError, RequestError, StoreError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.memory.footprint import Footprint
@@ -151,6 +152,18 @@ def test_a_drafter_recorded_along_other_texts_is_left_out_and_named(store: Store
 def test_what_the_inputs_note_stands_in_the_plan(store: Store) -> None:
     noted = replace(measured(), notes=("one of the drafters was ill",))
     assert "one of the drafters was ill" in solve_plan(noted, SMALL).provenance.notes
+
+
+def test_a_plan_names_every_record_that_its_host_times_are_joined_from(store: Store) -> None:
+    keep(store)
+    first = measured().overhead
+    plain = replace(first, samples=tuple(sample for sample in first.samples if sample.kind == "plain"))
+    sampled = replace(first, samples=tuple(replace(sample, is_sampled=True) for sample in first.samples))
+    for each in (plain, sampled):
+        store.add_overhead(each)
+    sources = sources_of_inputs(inputs_from_store(REQUEST, store))
+    times = [source.content_hash for source in sources if source.kind == "overhead"]
+    assert times == [record_hash(each) for each in (plain, first)]
 
 
 def test_how_the_models_agree_goes_with_them(store: Store) -> None:

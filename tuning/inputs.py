@@ -12,7 +12,7 @@ from ..planner.replay.recorded import texts_of
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.match import match_devices, nearest
 from ..profiler.records.model import ModelIdentity
-from ..profiler.records.overhead import RoundOverhead
+from ..profiler.records.overhead import RoundOverhead, joined
 from ..profiler.records.role import CAPTURED, DRAFT_ROLES, READ, RESUME, SELF, run_alike, running_of
 from ..profiler.records.surface import LatencySurface
 from .estimates.architectures import footprints_of
@@ -53,6 +53,7 @@ def inputs_of(profile: Profile) -> PlanInputs:
         pairwise=profile.pairwise[0] if profile.pairwise else None,
         footprints=footprints_of(models.target, models.drafters.values(), profile.verify.dtype),
         readings=readings_of(profile.readings),
+        host_times=(profile.overhead,),
     )
 
 
@@ -66,7 +67,9 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         StoreError: something is missing; of drafters, all that could compete.
     """
     timed = timed_on(request.device.fingerprint, store)
-    verify, overhead = _target(request, timed)
+    verify, times = _target(request, timed)
+    overhead = joined(times)
+    asked = overhead.at_temperature(request.temperature)
     traces = store.traces(request.target.key, request.workload, request.temperature)
     if not traces:
         raise missing(f"trace of the workload {request.workload!r}", request, store)
@@ -77,7 +80,8 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         target=request.target,
         dtype=request.dtype,
         verify=verify,
-        overhead=overhead.at_temperature(request.temperature),
+        overhead=asked,
+        host_times=tuple(each for each in times if not {*each.samples}.isdisjoint(asked.samples)),
         drafters=tuple(drafters),
         texts=texts_of(together[-1]),
         workload=request.workload,
@@ -165,8 +169,8 @@ def missing(what: str, request: PlanRequest, store: Store) -> StoreError:
     )
 
 
-def _target(request: PlanRequest, timed: Timed) -> tuple[LatencySurface, RoundOverhead]:
-    """Return the target's newest verify surface in a regime that is wanted, and the host times of rounds in it.
+def _target(request: PlanRequest, timed: Timed) -> tuple[LatencySurface, list[RoundOverhead]]:
+    """Return the target's newest verify surface in a regime that is wanted, and what rounds in it took, newest first.
 
     Of a surface that was timed alone, without whole rounds, no plan is made.
     """
@@ -178,9 +182,8 @@ def _target(request: PlanRequest, timed: Timed) -> tuple[LatencySurface, RoundOv
         wanted = f" in the regime {request.regime}" if request.regime else ""
         raise missing(f"verify surface of {request.target.name} in {request.dtype}{wanted}", request, timed.store)
     for row in _runnable(rows):
-        overhead = timed.store.overhead(row.device, row.model, row.dtype, row.regime)
-        if overhead is not None:
-            return timed.surface(row), overhead
+        if times := timed.store.host_times(row.device, row.model, row.dtype, row.regime):
+            return timed.surface(row), times
     raise missing("host time per round", request, timed.store)
 
 
