@@ -183,6 +183,7 @@ SPOILT: list[tuple[str, dict[str, Any], str]] = [  # of which options, what is c
     ("tree", {"num_assistant_tokens": 11}, "a tree of 3 layers and 2 branches has 3 to 10 tokens: 11"),
     ("tree", {"num_assistant_tokens": 2}, "a tree of 3 layers and 2 branches has 3 to 10 tokens: 2"),
     ("tree", {"num_assistant_tokens": None}, "a tree of 3 layers"),
+    ("tree", {"do_sample": True}, "trees are searched for greedy decoding only"),
 ]
 
 

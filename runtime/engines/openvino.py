@@ -95,17 +95,17 @@ class OpenVINO:
 
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return a program and the generation configuration it reads."""
-        setting, serving = schedule.setting, schedule.serving
+        setting, serving, drawn = schedule.setting, schedule.serving, _drawn(schedule.temperature)
         values: dict[str, Value] = {} if setting is None else dict(setting.knobs)
         if setting is not None and THRESHOLD not in values:  # they exclude each other
             values["num_assistant_tokens"] = int(values.get("num_assistant_tokens", schedule.longest))
         program = PROGRAM.format(
             target=json.dumps(openvino_of(target)),
             drafting=_drafting(setting, target),
-            sampling=_drawn(schedule.temperature),
+            sampling=", ".join(f"{name}={value}" for name, value in drawn.items()),
             properties=json.dumps({} if serving is None else properties_of(serving)),
         )
-        options: list[Option] = [("generation", name, value) for name, value in values.items()]
+        options: list[Option] = [("generation", name, value) for name, value in (drawn | values).items()]
         return Written(
             files=((SCRIPT, program), (FILE, json.dumps(values, indent=1) + "\n")),
             command=shlex.join(("python", SCRIPT, "a prompt")),
@@ -149,9 +149,9 @@ FOLDER = OwnForm(
 )
 
 
-def _drawn(temperature: float) -> str:
-    """Return the arguments that draw tokens at the temperature of the plan."""
-    return f"do_sample=True, temperature={temperature}" if temperature else "do_sample=False"
+def _drawn(temperature: float) -> dict[str, Value]:
+    """Return the options that draw tokens at the temperature of the plan."""
+    return {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
 
 
 def properties_of(serving: Serving) -> dict[str, Value]:

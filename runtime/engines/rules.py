@@ -88,7 +88,7 @@ def _tensorrt_llm(options: Sequence[Option]) -> Iterator[Rule]:
 def _openvino(options: Sequence[Option]) -> Iterator[Rule]:
     """Yield OpenVINO GenAI's rules.
 
-    Source: src/cpp/include/openvino/genai/generation_config.hpp.
+    Source: src/cpp/include/openvino/genai/generation_config.hpp, and validate() of src/cpp/src/generation_config.cpp.
     """
     told = _by_name(options)
     drafted, depth, width = told.get("num_assistant_tokens"), told.get("tree_depth", 0), told.get("branching_factor", 1)
@@ -98,6 +98,7 @@ def _openvino(options: Sequence[Option]) -> Iterator[Rule]:
         most = width**2 * (depth - 1) + width
         fits = drafted is not None and depth <= drafted <= most
         yield fits, f"a tree of {depth} layers and {width} branches has {depth} to {most} tokens: {drafted}"
+        yield not told.get("do_sample"), f"trees are searched for greedy decoding only: do_sample, {depth} layers"
 
 
 def _by_name(options: Sequence[Option]) -> Told:
