@@ -63,6 +63,29 @@ def test_without_host_times_they_are_0_and_the_plan_says_so(tmp_path: Path) -> N
     assert read_back.notes == (UNKNOWN,)
 
 
+def with_host_times(found: Documents, ms_by_way: Mapping[bool, float]) -> Documents:
+    """Return documents whose host times are of greedy rounds, of sampled ones, or of both; the texts are greedy."""
+    samples = tuple(
+        replace(sample, is_sampled=is_sampled, host_ms=(ms,))
+        for is_sampled, ms in ms_by_way.items()
+        for sample in measured().overhead.samples
+    )
+    timed = replace(measured().overhead, samples=samples)
+    return found | {"verify": replace(surface_of(found, "verify"), overhead=timed)}
+
+
+def test_host_times_are_those_of_rounds_at_the_temperature_of_the_texts(tmp_path: Path) -> None:
+    read_back = read(tmp_path, with_host_times(documents(), {False: 0.25, True: 5.0}))
+    assert read_back.overhead.host_ms("chain", 1, 3, 4) == pytest.approx(0.25)
+    assert read_back.notes == ()
+
+
+def test_host_times_of_rounds_at_another_temperature_alone_are_noted(tmp_path: Path) -> None:
+    read_back = read(tmp_path, with_host_times(documents(), {True: 5.0}))
+    assert read_back.overhead.host_ms("chain", 1, 3, 4) == pytest.approx(5.0)
+    assert [note for note in read_back.notes if "timed in sampled rounds and the plan is for greedy ones" in note]
+
+
 def test_a_file_without_the_newer_field_is_read(tmp_path: Path) -> None:
     document = replace(surface_of(documents(), "verify"), overhead=None)
     assert from_json(SurfaceDocument, to_json(document).replace(',"overhead":null', "")) == document

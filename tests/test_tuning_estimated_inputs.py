@@ -91,6 +91,21 @@ def test_host_time_is_that_of_the_device_that_is_nearest(store: Store) -> None:
     assert f"the host time of rounds is that of {other.label}" in found.notes
 
 
+@pytest.mark.parametrize(("ways", "is_noted"), [((False, True), False), ((True,), True)])
+def test_host_time_is_that_of_greedy_rounds_where_they_were_timed(
+    store: Store, ways: tuple[bool, ...], is_noted: bool
+) -> None:
+    store.add_device(DEVICE)
+    host = replace(overhead(0.5), target=identity("target").key, dtype="bfloat16")
+    samples = tuple(
+        replace(sample, is_sampled=way, host_ms=(5.0 if way else 0.5,)) for way in ways for sample in host.samples
+    )
+    store.add_overhead(replace(host, samples=samples))
+    found = inputs_on_estimates(request(), store)
+    assert found.overhead.host_ms("chain", 1, 3, 4) == pytest.approx(5.0 if is_noted else 0.5)
+    assert any("timed in sampled rounds" in note for note in found.notes) == is_noted
+
+
 @pytest.mark.parametrize(("regime", "is_borrowed"), [("eager", True), ("cuda-graph", False)])
 def test_host_time_of_rounds_that_run_otherwise_is_not_borrowed(store: Store, regime: str, is_borrowed: bool) -> None:
     for name in ("target", "medium"):

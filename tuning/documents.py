@@ -19,7 +19,7 @@ from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json
 from .estimates.architectures import footprints_of
 from .estimates.host_time import UNKNOWN, no_host_time
-from .inputs import readings_of
+from .inputs import note_of_rounds, readings_of
 
 Document = TypeVar("Document", SurfaceDocument, TraceDocument)
 Surfaces = Mapping[Path, SurfaceDocument]
@@ -59,14 +59,15 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
     resumes, readers = _resumes(surfaces, drafts), {target, *(trace.drafter for trace in drafted)}
     readings = [path for path, each in surfaces.items() if each.surface.role == READ and each.surface.model in readers]
     _require_used(surfaces, {verify, *drafts, *resumes.values(), *readings})
-    found = surfaces[verify]
+    found, temperature = surfaces[verify], traces[0].temperature
+    overhead = found.overhead or no_host_time(found.surface)
     models = {document.surface.model: _model(path, document) for path, document in surfaces.items()}
     return PlanInputs(
         device=_device(verify, found),
         target=models[target],
         dtype=found.surface.dtype,
         verify=found.surface,
-        overhead=found.overhead or no_host_time(found.surface),
+        overhead=overhead.at_temperature(temperature),
         drafters=tuple(
             DrafterInputs(
                 name=trace.drafter_name,
@@ -79,10 +80,10 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
         ),
         texts=texts_of(traces[0]),
         workload=traces[0].workload,
-        temperature=traces[0].temperature,
+        temperature=temperature,
         footprints=footprints_of(models[target], models.values(), found.surface.dtype),
         readings=readings_of(surfaces[path].surface for path in readings),
-        notes=_notes(surfaces, found),
+        notes=(*_notes(surfaces, found), *note_of_rounds(overhead, temperature)),
     )
 
 

@@ -90,7 +90,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         footprints=footprints_of(request.target, (drafter.model for drafter in drafters), request.dtype),
         paces=paces_of(store, request.device.fingerprint, request.target.key),
         readings=readings_of(_readings([request.target, *(drafter.model for drafter in drafters)], verify, timed)),
-        notes=(*notes, *others, *_note_of_rounds(overhead, request.temperature)),
+        notes=(*notes, *others, *note_of_rounds(overhead, request.temperature)),
     )
 
 
@@ -144,7 +144,7 @@ def agreement(traces: Sequence[AcceptanceTrace], request: PlanRequest, store: St
     )
 
 
-def _note_of_rounds(overhead: RoundOverhead, temperature: float) -> tuple[str, ...]:
+def note_of_rounds(overhead: RoundOverhead, temperature: float) -> tuple[str, ...]:
     """Return a note where host times are known of rounds of the other kind alone, greedy or sampled."""
     ways = {sample.is_sampled for sample in overhead.at_temperature(temperature).samples}
     if (temperature == 0.0) not in ways:

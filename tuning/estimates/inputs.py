@@ -14,7 +14,7 @@ from ...profiler.records.match import nearest
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.overhead import RoundOverhead
 from ...profiler.records.surface import LatencySurface
-from ..inputs import agreement, missing, recorded_model, recorded_together
+from ..inputs import agreement, missing, note_of_rounds, recorded_model, recorded_together
 from ..request import Identities, Models, PlanRequest
 from .architectures import architecture_of, footprints_of
 from .estimate import Estimate, EstimateRequest, estimate
@@ -53,7 +53,7 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
         target=request.target,
         dtype=request.dtype,
         verify=verify,
-        overhead=overhead,
+        overhead=overhead.at_temperature(request.temperature),
         drafters=tuple(
             DrafterInputs(name=name, model=model, surface=surface, trace=trace)
             for (name, model), surface, trace in zip(models.items(), drafts, drafted, strict=True)
@@ -63,7 +63,7 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
         temperature=together[-1].temperature,
         pairwise=agreement(drafted, request, store),
         footprints=footprints_of(request.target, models.values(), request.dtype),
-        notes=(_origin(done), *done.reasons, told, *left_out),
+        notes=(_origin(done), *done.reasons, told, *left_out, *note_of_rounds(overhead, request.temperature)),
     )
 
 
