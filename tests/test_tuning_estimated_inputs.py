@@ -14,6 +14,7 @@ from spectune.db import Store, open_store
 from spectune.errors import MeasurementError, RequestError, StoreError
 from spectune.profiler.catalogue import catalogued
 from spectune.profiler.identity import identify, identify_config
+from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.model import ModelIdentity
@@ -23,7 +24,7 @@ from spectune.tuning.estimates.inputs import inputs_on_estimates
 from spectune.tuning.plan import solve_and_store
 from spectune.tuning.request import PlanRequest
 
-from .synthetic import DEVICE, Language, SkilledDrafter, every_node, overhead, record, texts
+from .synthetic import DEVICE, Language, SkilledDrafter, every_node, overhead, record, surface, texts
 from .test_tuning_estimate import keep
 
 FAMILY = Path(__file__).parents[1] / "demo" / "models"
@@ -133,6 +134,31 @@ def test_a_model_whose_configuration_is_gone_is_named(store: Store) -> None:
     store.add_model(replace(identity("small"), location="nowhere"))
     with pytest.raises(RequestError, match=r"nothing can be computed for small, .* nowhere"):
         inputs_on_estimates(request(), store)
+
+
+@pytest.mark.parametrize("name", ["medusa", "eagle3", "exit", "recycling"])
+def test_a_drafter_beside_the_target_is_left_out_and_named(name: str, store: Store) -> None:
+    store.add_model(identity(name))
+    store.add_trace(replace(recorded(), drafter=identity(name).key, drafter_name=name))
+    found = inputs_on_estimates(request(), store)
+    assert [drafter.name for drafter in found.drafters] == [recorded().drafter_name]
+    assert found.notes[-1].startswith(f"{name} reads what the target computes on the way and does not compete")
+
+
+def test_a_head_whose_folder_is_gone_is_left_out_by_what_was_timed_of_it(store: Store) -> None:
+    head = replace(identity("medusa"), location="nowhere")
+    store.add_model(head)
+    store.add_trace(replace(recorded(), drafter=head.key, drafter_name="medusa"))
+    store.add_device(DEVICE)
+    timed = replace(surface("medusa", "block", lambda batch, context, tokens: 1.0), model=head.key)
+    store.add_measurements(SurfaceKey.of(timed), timed.measurements)
+    assert [drafter.name for drafter in inputs_on_estimates(request(), store).drafters] == [recorded().drafter_name]
+
+
+def test_a_target_whose_configuration_is_gone_is_named(store: Store) -> None:
+    gone = replace(identity("target"), location="nowhere")
+    with pytest.raises(RequestError, match=r"nothing can be computed for target, .* nowhere"):
+        inputs_on_estimates(request(target=gone), store)
 
 
 def test_a_target_that_does_not_fit_on_the_device_is_refused_with_its_size(store: Store, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...db.store import Store
@@ -13,7 +13,9 @@ from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.match import nearest
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.overhead import RoundOverhead
+from ...profiler.records.role import BLOCK, HEAD, SELF
 from ...profiler.records.surface import LatencySurface
+from ...runtime.models.drafter import draft_role
 from ..inputs import agreement, missing, note_of_rounds, recorded_model, recorded_together
 from ..request import Identities, Models, PlanRequest
 from .architectures import architecture_of, footprints_of
@@ -27,6 +29,7 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
     """Return the store's traces with surfaces computed for the request's device, which are kept in the store.
 
     Host time is that of the measured device nearest to it, or none; the notes say which, and what the rest goes by.
+    Drafters that read what the target computes on the way are left out and named: theirs are measured alone.
 
     Args:
         request: its device is one of the catalogue.
@@ -42,8 +45,10 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
     if not traces:
         raise missing(f"trace of the workload {request.workload!r}", request, store)
     together, left_out = recorded_together(traces)
-    drafted = with_weights(together)
-    models = {trace.drafter_name: recorded_model(trace, request, store) for trace in drafted}
+    recorded = {trace.drafter_name: recorded_model(trace, request, store) for trace in with_weights(together)}
+    beside = _beside_target(recorded, store)
+    models = {name: model for name, model in recorded.items() if name not in beside}
+    drafted = [trace for trace in together if trace.drafter_name in models]
     done = estimate(_wanted(request, models, together), store, Identities(target=request.target, drafters=models))
     verify, *drafts = done.surfaces
     verify.require_ran()
@@ -63,7 +68,28 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
         temperature=together[-1].temperature,
         pairwise=agreement(drafted, request, store),
         footprints=footprints_of(request.target, models.values(), request.dtype),
-        notes=(_origin(done), *done.reasons, told, *left_out, *note_of_rounds(overhead, request.temperature)),
+        notes=(
+            *(_origin(done), *done.reasons, told, *left_out),
+            *(_measured_alone(name) for name in beside),
+            *note_of_rounds(overhead, request.temperature),
+        ),
+    )
+
+
+def _beside_target(models: Mapping[str, ModelIdentity], store: Store) -> list[str]:
+    """Return the names of heads, exits and all else that reads its target, by their folders, or by what was timed."""
+    timed = {row.model for row in store.surface_rows() if row.role in (HEAD, BLOCK, SELF)}
+    return [
+        name
+        for name, model in models.items()
+        if model.key in timed or (model.location and draft_role(Path(model.location)) != "draft")
+    ]
+
+
+def _measured_alone(name: str) -> str:
+    return (
+        f"{name} reads what the target computes on the way and does not compete: the forwards of such drafters are "
+        "measured, not estimated"
     )
 
 
