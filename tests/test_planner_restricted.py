@@ -64,6 +64,15 @@ def test_a_policy_that_cannot_be_priced_has_no_price() -> None:
     assert prices(measured(), cells(), [(PlainPolicy(), None), (wide, "small")])[wide, "small"] == {}
 
 
+def test_a_padded_round_verifies_the_full_size_whatever_was_found() -> None:
+    cell, lookup = cells_of((1,), (40,))[0], LookupPolicy(length=4)
+    padded = prices(measured(), [cell], [(lookup, LOOKUP)], is_padded=True)[lookup, LOOKUP][1, 40].tokens_per_s
+    alone = price(measured(), cell, lookup, LOOKUP)
+    verify_ms, host_ms = 10.0 + 0.1 * 5, 0.1
+    assert padded == pytest.approx(1000.0 * alone.tokens_per_round / (verify_ms + host_ms))
+    assert padded < alone.tokens_per_s
+
+
 def test_a_price_says_whether_the_bound_is_kept() -> None:
     found = prices(measured(), cells(), STAGED[:2], LatencyBound(metric="itl", most_ms=9.0))
     assert not any(one.keeps_bound for one in found[STAGED[0]].values())

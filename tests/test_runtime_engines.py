@@ -188,6 +188,11 @@ class TestSGLang:
         assert "--speculative-adaptive" not in found.flags
         assert "one length for all batches" in found.dropped[0].reason
 
+    @pytest.mark.parametrize(("length", "is_carried"), [(17, True), (18, False)])
+    def test_a_draft_is_no_longer_than_what_its_trie_holds_behind_a_token(self, length: int, is_carried: bool) -> None:
+        (dropped,) = single("sglang", LookupPolicy(length=length)).dropped
+        assert ("NGRAM" in dropped.gets) == is_carried != ("finds 17 at most" in dropped.reason)
+
     def test_a_lookup_is_told_to_be_another_thing(self) -> None:
         found = single("sglang", LookupPolicy(length=7, max_ngram=3))
         assert flags(found)["--speculative-num-draft-tokens"] == "8"
@@ -270,7 +275,7 @@ class TestTensorRTLLM:
     @pytest.mark.parametrize(("occurrence", "is_oldest"), [("first", True), ("last", False)])
     def test_either_occurrence_may_be_copied_behind(self, occurrence: Occurrence, is_oldest: bool) -> None:
         found = single("tensorrt-llm", LookupPolicy(length=7, occurrence=occurrence))
-        assert not found.dropped and config(found)["is_use_oldest"] is is_oldest
+        assert config(found)["is_use_oldest"] is is_oldest
 
     def test_a_draft_model_ends_above_a_batch(self) -> None:
         plan = chains_by_batch([(1, 5), (4, 0)])
@@ -381,6 +386,15 @@ class TestOpenVINO:
         assert generation(first) == generation(last) == {"max_ngram_size": 3, "num_assistant_tokens": 4}
         assert "first occurrence" in last.dropped[0].reason and "first occurrence" not in first.dropped[0].reason
         assert "whatever its lookup found" in first.dropped[0].reason
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_that_pads_its_lookups_says_so(engine: str) -> None:
+    lookups = [LookupPolicy(length=4, max_ngram=2, min_ngram=least, occurrence="last") for least in (1, 2)]
+    told = [ENGINES[engine].setting(one, None, recorded_version(engine, None)) for one in lookups]
+    (setting, *_) = [one for one in told if isinstance(one, Setting)]
+    pads = engine in ("sglang", "tensorrt-llm", "openvino")
+    assert setting.is_padded == pads == ("verifies its full length in every round" in setting.differs)
 
 
 def test_the_contract_knows_every_kind_of_policy() -> None:

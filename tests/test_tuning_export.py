@@ -19,8 +19,10 @@ from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy, Tr
 from spectune.planner.pricing.cost import cells_of
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price
+from spectune.planner.search.restricted import prices
 from spectune.planner.search.search import solve
 from spectune.runtime.engines.exported import Exported
+from spectune.runtime.engines.grids import FIRST_LOOKUPS, LOOKUPS
 from spectune.tuning.engines.counters import read_counters
 from spectune.tuning.export import ExportRequest, export, inputs_of_plan
 
@@ -85,6 +87,27 @@ def test_what_is_dropped_is_priced_on_both_sides(engine: str) -> None:
     assert all(one.loss is not None for one in found.dropped)
     kept = math.prod(1.0 - (one.loss or 0.0) for one in found.dropped) ** (1.0 / len(planned().cells))
     assert found.kept == pytest.approx(kept)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm", "openvino"])
+def test_what_an_engine_pads_has_the_price_of_full_rounds_and_what_was_planned_its_own(engine: str) -> None:
+    cell, lookup = cells_of((1,), (40,))[0], LookupPolicy(length=4, max_ngram=2)
+    plan = replace(planned(), drafters=(), cells=(cell_with(1, 40, lookup, LOOKUP, 150.0),))
+    (dropped,) = export(plan, ExportRequest(engine=engine), measured()).dropped
+    grid: list[tuple[TreePolicy, str | None]] = [(policy, LOOKUP) for policy in (*LOOKUPS, *FIRST_LOOKUPS)]
+    full = {
+        f"priced as {policy.label}": by_place[1, 40].tokens_per_s
+        for (policy, _), by_place in prices(measured(), [cell], grid, is_padded=True).items()
+        if by_place
+    }
+    print(
+        engine,
+        dropped.gets,
+        dropped.gets_tokens_per_s,
+        [v for (p, _), v in unp.items() if p.label == dropped.gets.partition("priced as ")[2]],
+    )
+    assert dropped.gets_tokens_per_s == full[dropped.gets.partition(", ")[2]]
+    assert dropped.wanted_tokens_per_s == pytest.approx(price(measured(), cell, lookup, LOOKUP).tokens_per_s)
 
 
 def test_an_engine_that_follows_the_batch_keeps_at_least_as_much() -> None:

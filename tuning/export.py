@@ -13,14 +13,14 @@ from ..planner.inputs import PlanInputs
 from ..planner.plans.plan import Plan
 from ..planner.plans.schedule import Place
 from ..planner.pricing.cost import cells_of
-from ..planner.search.restricted import Staged, prices
+from ..planner.search.restricted import Price, Staged, prices
 from ..runtime.engines.drafter import engine_drafters
 from ..runtime.engines.export import export_plan, expressible
 from ..runtime.engines.exported import Exported
 from ..runtime.engines.rates import PLAIN, Rates, rates_of_plan
 from ..runtime.engines.regime import measured_in
 from ..runtime.engines.schema import nearest_recorded, recorded_version
-from ..runtime.engines.setting import EngineDrafter
+from ..runtime.engines.setting import EngineDrafter, Setting
 from ..runtime.engines.table import ENGINES
 from .engines import sps
 from .engines.export import rates_of_engine
@@ -73,7 +73,7 @@ def export(plan: Plan, request: ExportRequest, inputs: PlanInputs | None, why_no
     if inputs is not None:
         _require_of_plan(plan, inputs)
         try:
-            rates = _solved(plan, inputs, list(expressible(engine, plan, drafters, _version(plan, request))))
+            rates = _solved(plan, inputs, expressible(engine, plan, drafters, _version(plan, request)))
         except (PlanError, MeasurementError) as error:  # measured anew since, at other batches
             rates = _without(plan, str(error))
     found = _exported(plan, request, rates)
@@ -223,21 +223,35 @@ def _without(plan: Plan, why_not: str) -> Rates:
     return Rates(known=told.known, is_complete=False, notes=(f"{note}: {why_not}" if why_not else note,))
 
 
-def _solved(plan: Plan, inputs: PlanInputs, able: list[Staged]) -> Rates:
-    """Return prices of all that the engine can express and of the plan's own policies, on the plan's inputs."""
+def _solved(plan: Plan, inputs: PlanInputs, able: Mapping[Staged, Setting]) -> Rates:
+    """Return prices of all that the engine can express and of the plan's own policies, on the plan's inputs.
+
+    What the engine pads is priced as our own decoder runs it, since the plan may have it, and as the engine does.
+    """
     batches, contexts = {cell.batch for cell in plan.cells}, {cell.context for cell in plan.cells}
     wanted = {(cell.batch, cell.context): (cell.policy, cell.drafter) for cell in plan.cells}
     cells = [cell for cell in cells_of(sorted(batches), sorted(contexts)) if (cell.batch, cell.context) in wanted]
     staged = list(dict.fromkeys([PLAIN, *able, *wanted.values()]))
     found = prices(inputs, cells, staged, plan.bound, plan.new_tokens)
-    known: dict[Staged, dict[Place, float]] = {}
-    for one, by_place in found.items():
-        known[one] = {
-            place: price.tokens_per_s
-            for place, price in by_place.items()
-            if price.keeps_bound or one in (PLAIN, wanted[place])
-        }
+    known = _speeds(found, wanted)
+    filled = [one for one, setting in able.items() if setting.is_padded]
+    padded = _speeds(prices(inputs, cells, filled, plan.bound, plan.new_tokens, is_padded=True), {})
     if len(known[PLAIN]) < len(wanted):
         raise PlanError("plain decoding has no price in some cell of the plan; profile its batches and contexts")
     regime = inputs.verify.regime
-    return Rates(known=known, is_complete=True, notes=(f"speeds are of the regime {regime!r} that was measured here",))
+    note = f"speeds are of the regime {regime!r} that was measured here"
+    return Rates(known=known, is_complete=True, notes=(note,), padded=padded)
+
+
+def _speeds(
+    found: Mapping[Staged, Mapping[Place, Price]], wanted: Mapping[Place, Staged]
+) -> dict[Staged, dict[Place, float]]:
+    """Return the speeds of what keeps the bound; of plain decoding and of what is wanted in any case."""
+    return {
+        one: {
+            place: price.tokens_per_s
+            for place, price in by_place.items()
+            if price.keeps_bound or one in (PLAIN, wanted.get(place))
+        }
+        for one, by_place in found.items()
+    }

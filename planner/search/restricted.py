@@ -7,7 +7,9 @@ replay on the recorded texts and the measured surfaces.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ...errors import PlanError
 from ..inputs import LOOKUP, PlanInputs, resumes_of
@@ -55,6 +57,8 @@ def prices(
     staged: Sequence[Staged],
     bound: LatencyBound | None = None,
     new_tokens: int | None = None,
+    *,
+    is_padded: bool = False,
 ) -> dict[Staged, dict[Place, Price]]:
     """Return the prices of policies by cell; none where a policy cannot be priced there, with the reason unsaid.
 
@@ -64,6 +68,8 @@ def prices(
         staged: policies with their drafters: None for plain decoding, LOOKUP where the text drafts.
         bound: of the latency.
         new_tokens: of an answer, where whole requests are priced; None for decoding alone.
+        is_padded: whether every round verifies the full size of a policy, as some engines do, instead of what it
+            drafted. Not for CAST and stacks, which no engine has.
 
     Raises:
         PlanError: the inputs have no such drafter, or fewer texts than slots.
@@ -72,7 +78,8 @@ def prices(
     rehearsal = Rehearsal(shortened(inputs, new_tokens))
     contests = {(cell.batch, cell.context): _contest(rehearsal.inputs, cell, bound, new_tokens) for cell in cells}
     found: dict[Staged, dict[Place, Price]] = {one: {} for one in staged}
-    for one, results in _results(rehearsal, staged):
+    for one, drafted in _results(rehearsal, staged):
+        results = _padded(one[0], drafted) if is_padded else drafted
         replays = {batch: replay_results(results, rehearsal.rows, batch) for batch in {cell.batch for cell in cells}}
         for place, contest in contests.items():
             _note(found[one], place, contest, contest.enter(*one, replays[place[0]]) is not None)
@@ -115,6 +122,11 @@ def _results(rehearsal: Rehearsal, staged: Sequence[Staged]) -> Iterator[tuple[S
     for policy, drafter in staged:
         if not isinstance(policy, together):
             yield from _alone(rehearsal, policy, drafter)
+
+
+def _padded(policy: TreePolicy, results: PositionResults) -> PositionResults:
+    """Return results whose every tree is as large as the policy allows; what was added is never accepted."""
+    return replace(results, sizes=np.full_like(results.sizes, policy.max_verify_tokens))
 
 
 def _beam(

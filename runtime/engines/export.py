@@ -178,7 +178,7 @@ def _dropped(cell: PlanCell, offer: Offer, reason: str, rates: Rates) -> Dropped
         gets_drafter=gets[1],
         reason=reason,
         wanted_tokens_per_s=rates.known.get((cell.policy, cell.drafter), {}).get(place),
-        gets_tokens_per_s=offer.rates.get(place) or rates.known.get(gets, {}).get(place),
+        gets_tokens_per_s=offer.rates.get(place) or rates.in_engine(gets).get(place),
     )
 
 

@@ -19,12 +19,12 @@ from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS, TREES
 from .one_sequence import first_lookup
 from .schema import schema_of
-from .setting import EngineDrafter, Knobs, Schedule, Serving, Setting, Value
+from .setting import PADS, EngineDrafter, Knobs, Schedule, Serving, Setting, Value
 
 SCRIPT, FILE = "generate.py", "generation.json"
 ENDING = ".openvino"  # of what a converted folder is called
-PADS = "OpenVINO verifies its full length in every round, whatever its lookup found; what was priced, what it found"
-FIRST = f"OpenVINO copies behind the first occurrence of the n-gram, what was priced behind the latest; {PADS}"
+FILLS = PADS.format(who="OpenVINO")
+FIRST = f"OpenVINO copies behind the first occurrence of the n-gram, what was priced behind the latest; {FILLS}"
 UNBOUNDED = "OpenVINO's threshold has no length beside it; its chains end at doubt alone"
 NO_LENGTH = max(policy.length for policy in CONFIDENT)  # stands for that of a chain that ends at doubt alone
 DEAF = "OpenVINO GenAI 2026 drafts one token a round with any threshold (measured on 2026.4.1)"
@@ -162,7 +162,9 @@ def properties_of(serving: Serving) -> dict[str, Value]:
 
 def _lookup(policy: LookupPolicy) -> Setting | str:
     found = first_lookup(policy, "OpenVINO", "max_ngram_size")
-    return found if isinstance(found, str) else replace(found, differs=FIRST if found.distance else PADS)
+    if isinstance(found, str):
+        return found
+    return replace(found, differs=FIRST if found.distance else FILLS, is_padded=True)
 
 
 def _tree(policy: Eagle2Policy, drafter: EngineDrafter) -> Setting | str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...planner.plans.plan import Plan
 from ...planner.plans.schedule import Place
@@ -22,6 +22,8 @@ class Rates:
 
     Attributes:
         known: by policy and drafter, then by cell. Plain decoding and every cell's own policy are among them.
+        padded: of policies whose rounds an engine fills up to their full size, their price there. `known` has them as
+            our own decoder runs them.
         is_complete: whether a cell without an entry means that the policy cannot be used there; else it is not known.
         notes: what a reader must know of them.
     """
@@ -29,16 +31,21 @@ class Rates:
     known: Mapping[Staged, Mapping[Place, float]]
     is_complete: bool
     notes: tuple[str, ...] = ()
+    padded: Mapping[Staged, Mapping[Place, float]] = field(default_factory=dict)
+
+    def in_engine(self, one: Staged) -> Mapping[Place, float]:
+        """Return what a policy yields in the engine, by cell."""
+        return self.padded.get(one, self.known.get(one, {}))
 
     def of(self, one: Staged, places: Sequence[Place]) -> dict[Place, float | None]:
-        """Return a policy's rates by cell, None where one is not known."""
-        known = self.known.get(one, {})
+        """Return a policy's rates in the engine by cell, None where one is not known."""
+        known = self.in_engine(one)
         return {place: known.get(place) for place in places if place in known or not self.is_complete}
 
     def gain(self, one: Staged) -> float:
         """Return the sum over cells of log(speed / plain speed); a cell without a known speed adds nothing."""
         plain = self.known[PLAIN]
-        return sum(math.log(rate / plain[place]) for place, rate in self.known.get(one, {}).items())
+        return sum(math.log(rate / plain[place]) for place, rate in self.in_engine(one).items())
 
 
 def rates_of_plan(plan: Plan) -> Rates:
@@ -88,7 +95,7 @@ def _offer(same: Sequence[Staged], settings: Mapping[Staged, Setting], rates: Ra
 
 
 def _nearest(same: Sequence[Staged], settings: Mapping[Staged, Setting], rates: Rates) -> Staged:
-    priced = [one for one in same if rates.known.get(one)] or same
+    priced = [one for one in same if rates.in_engine(one)] or same
     return min(priced, key=lambda one: (settings[one].distance, rates.gain(one)))
 
 
@@ -96,7 +103,7 @@ def _nearest_rate(
     same: Sequence[Staged], settings: Mapping[Staged, Setting], rates: Rates, place: Place
 ) -> float | None:
     """Return the price in one cell, None where no policy has one there."""
-    known = [(settings[one].distance, rates.known[one][place]) for one in same if place in rates.known.get(one, {})]
+    known = [(settings[one].distance, rates.in_engine(one)[place]) for one in same if place in rates.in_engine(one)]
     return min(known)[1] if known else None
 
 

@@ -24,6 +24,7 @@ LIKELIEST = (
     "noise, and the nearer a drafter is to its target, the more of these are kept: what rounds keep here was not "
     "recorded, the server's own counters tell it"
 )
+PADS = "{who} verifies its full length in every round, whatever its lookup found; our own decoder, what it found"
 OF_LLAMA_CPP = "that is llama.cpp's own search, which remembers what it decoded before"  # why others lack a lookup
 
 
@@ -62,6 +63,7 @@ class Setting:
         most_batch: the largest batch it works at; None for any.
         differs: how the engine's way differs from the policy as our own decoder runs it; empty where it does not. It is
             a remark: settings that differ in it alone are equal.
+        is_padded: whether every round verifies the full length, however little there was to draft.
         distance: how far the policy is from what the engine does, 0 where none is nearer. Of all policies that are
             written as this setting, the price of the nearest one is the setting's.
     """
@@ -75,6 +77,7 @@ class Setting:
     longest_first: bool = False
     most_batch: int | None = None
     differs: str = field(default="", compare=False)
+    is_padded: bool = False
     distance: int = 0
 
     def __post_init__(self) -> None:

@@ -14,17 +14,18 @@ from ...planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, TreePol
 from .engine import Option, Written
 from .grids import CHAINS, LOOKUPS, TREES
 from .schema import schema_of
-from .setting import OF_LLAMA_CPP, EngineDrafter, Schedule, Setting, with_likeliest
+from .setting import OF_LLAMA_CPP, PADS, EngineDrafter, Schedule, Setting, with_likeliest
 
 ALGORITHMS = {"model": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3"}
 ADAPTIVE = ("EAGLE", "EAGLE3")  # algorithms whose steps may follow the batch
 FILE = "adaptive.json"
-DEPTH = 18  # of its trie unless told otherwise, and so of the longest n-gram that it follows
+DEPTH = 18  # of its trie unless told otherwise, and so of an n-gram and what follows it
+SHALLOW = f"SGLang's trie is {DEPTH} tokens deep: behind an n-gram it finds {DEPTH - 1} at most"
 HELD = 48  # requests that it runs at once when it drafts, unless told otherwise
 MORE = (
     "{held} requests run at once, others wait: SGLang that drafts holds 48 unless --max-running-requests says otherwise"
 )
-TRIE = "its trie covers all requests and follows frequent continuations; the lookup that was priced copies one"
+TRIE = "NGRAM: its trie covers all requests and follows frequent continuations; the lookup that was priced copies one"
 
 
 class SGLang:
@@ -86,14 +87,20 @@ class SGLang:
         )
 
 
-def _ngram(policy: LookupPolicy) -> Setting:
-    """Return the trie of a length; the nearest lookup is that of the longest n-grams, down to 1, and of the latest."""
+def _ngram(policy: LookupPolicy) -> Setting | str:
+    """Return the trie of a length; the nearest lookup is that of the longest n-grams, down to 1, and of the latest.
+
+    Source: python/sglang/srt/speculative/ngram_worker.py verifies as many tokens of every sequence as were set.
+    """
+    if policy.length >= DEPTH:
+        return SHALLOW
     return Setting(
         method="NGRAM",
         drafter=None,
         knobs=(("topk", 1), ("tokens", policy.length + 1)),
         length=policy.length,
-        differs=f"NGRAM: {TRIE}",
+        differs=f"{TRIE}; {PADS.format(who='SGLang')}",
+        is_padded=True,
         distance=max(0, DEPTH - policy.max_ngram) + policy.min_ngram - 1 + (policy.occurrence != "last"),
     )
 

@@ -14,7 +14,7 @@ from typing import TypeGuard
 from ...planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
 from .engine import Option, Written
 from .grids import CHAINS, FIRST_LOOKUPS, LOOKUPS, TREES
-from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Schedule, Setting, Value, with_likeliest
+from .setting import OF_LLAMA_CPP, PADS, EngineDrafter, Knobs, Schedule, Setting, Value, with_likeliest
 from .yaml import yaml_of
 
 FILE = "speculative.yaml"
@@ -85,6 +85,10 @@ class TensorRTLLM:
 
 
 def _lookup(policy: LookupPolicy) -> Setting | str:
+    """Return the n-grams of a size and a length.
+
+    Source: `pad_draft_tokens_for_cuda_graph` of tensorrt_llm/_torch/speculative/drafter.py fills every draft up.
+    """
     if policy.min_ngram > 1:
         return "TensorRT-LLM's n-grams have a longest size, and always look down to 1"
     knobs: Knobs = (
@@ -93,7 +97,15 @@ def _lookup(policy: LookupPolicy) -> Setting | str:
         ("is_use_oldest", policy.occurrence == "first"),
         ("is_public_pool", False),  # of this request alone, as was replayed
     )
-    return Setting(method="NGram", drafter=None, knobs=knobs, length=policy.length, off="above")
+    return Setting(
+        method="NGram",
+        drafter=None,
+        knobs=knobs,
+        length=policy.length,
+        off="above",
+        differs=PADS.format(who="TensorRT-LLM"),
+        is_padded=True,
+    )
 
 
 def _tree(policy: Eagle2Policy, drafter: EngineDrafter) -> Setting | str:
