@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..db.store import Store
+
 NOTHING = "so it remembers nothing; run: spectune profile"
 
 
@@ -11,6 +16,19 @@ def as_it_is(store: str | None) -> str | None:
 
     file = sqlite_file(resolve_url(store))
     return store if file is None or file.exists() else ":memory:"
+
+
+def opened_as_it_is(store: str | None) -> Store:
+    """Open a store to look into it, one in memory where there is none yet; nothing of it is changed.
+
+    Raises:
+        StoreError: it cannot be opened, or its schema is an older one: it would have to be upgraded first.
+    """
+    from ..db.store import open_store
+    from ..db.url import is_sqlite_memory, resolve_url
+
+    place = as_it_is(store)
+    return open_store(place, upgrade=is_sqlite_memory(resolve_url(place)))
 
 
 def require_there(store: str | None, advice: str) -> None:

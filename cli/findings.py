@@ -129,14 +129,20 @@ def _torch(devices: Sequence[Inspection]) -> Examination:
 
 
 def _store(url: str | None, devices: Sequence[Inspection]) -> Examination:
+    from ..db.migrate import OlderSchemaError
     from ..db.store import open_store
-    from ..db.url import resolve_url, shown, sqlite_file
+    from ..db.url import is_sqlite_memory, resolve_url, shown, sqlite_file
 
     place = resolve_url(url)
     file = sqlite_file(place)
     if file is not None and not file.exists():
         return Examination(findings=(_absent_store(file),))
-    with open_store(url) as store:
+    try:
+        opened = open_store(url, upgrade=is_sqlite_memory(place))
+    except OlderSchemaError:  # every command that opens it would upgrade it, but for this one, which changes nothing
+        seen, advice = f"{shown(place)}, with the schema of an older spectune", "spectune db upgrade"
+        return Examination(findings=(Finding(name="store", seen=seen, verdict="note", advice=advice),))
+    with opened as store:
         kept = compare(store.devices(), [found.device for found in devices])
         found = Finding(name="store", seen=f"{shown(place)}, {len(store.plans())} plans", command="spectune list")
     return Examination(findings=(found, *kept_findings(kept)), kept=kept)

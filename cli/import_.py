@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from . import options
-from .existing import as_it_is
+from .existing import as_it_is, opened_as_it_is
 from .report import Table, print_json, print_table, tell
 from .settings import Settings
 
@@ -78,7 +78,7 @@ def import_(
     from ..db.url import resolve_url, shown
     from ..tuning.foreign.importing import read_import
 
-    with open_store(as_it_is(store)) as known:  # a file with a mistake in it makes no store
+    with _looked_into(store, dry_run) as known:  # a file with a mistake in it makes no store
         records = read_import(file, _given(known, **told), cast("Format | None", file_format))
         new = known.missing(records)
     if not dry_run:
@@ -90,6 +90,13 @@ def import_(
     else:
         _print(facts)
     tell(settings, _outcome(new, dry_run, place))
+
+
+def _looked_into(store: str | None, dry_run: bool) -> Store:
+    """Open a store, one in memory where there is none yet; in a dry run not even its schema is upgraded."""
+    from ..db.store import open_store
+
+    return opened_as_it_is(store) if dry_run else open_store(as_it_is(store))
 
 
 def _require_none(given: Mapping[str, object], why: str) -> None:
@@ -119,11 +126,10 @@ def _keep(
     """Add counters to a plan's observations, and return what became of them."""
     from importlib.metadata import version
 
-    from ..db.store import open_store
     from ..tuning.engines.counted import counted_observation, keep_observation, stored_plan
 
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    with open_store(as_it_is(store) if dry_run else store) as opened:
+    with _looked_into(store, dry_run) as opened:
         seen = counted_observation(
             found,
             stored_plan(opened, plan_id),

@@ -21,6 +21,10 @@ POSTGRES_LOCK = 0x73706563  # any number, the same in every process
 _one_at_a_time = threading.Lock()  # alembic keeps the running migration in module variables
 
 
+class OlderSchemaError(StoreError):
+    """A database that is not to be changed has no schema of ours, or that of an older version."""
+
+
 def migration_config(connection: Connection) -> Config:
     """Return alembic's settings for a connection; alembic works inside its transaction and never commits it."""
     config = Config()
@@ -56,10 +60,17 @@ def migrate(reader: Engine, writer: Engine, shown_url: str) -> None:
 
 
 def require_current(connection: Connection, shown_url: str) -> None:
-    """Raise StoreError unless a database has this version's schema."""
+    """Check that a database has this version's schema.
+
+    Raises:
+        OlderSchemaError: it has an older one, or none.
+        StoreError: it has a newer one.
+    """
     if not _is_current(connection, shown_url):
         versions = ", ".join(stored_versions(connection)) or "none"
-        raise StoreError(f"{shown_url} has schema {versions}, this spectune's is {HEAD}; run: spectune db upgrade")
+        raise OlderSchemaError(
+            f"{shown_url} has schema {versions}, this spectune's is {HEAD}; run: spectune db upgrade"
+        )
 
 
 def _is_current(connection: Connection, shown_url: str) -> bool:

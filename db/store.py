@@ -288,12 +288,13 @@ class Store(Protocol):
         ...
 
 
-def open_store(url: str | None = None) -> Store:
+def open_store(url: str | None = None, *, upgrade: bool = True) -> Store:
     """Open a store: a database, whose schema is created or upgraded where needed, or a planner service.
 
     Args:
         url: the path of an SQLite file, any SQLAlchemy URL, or the https:// URL of a service (http:// on this machine);
             None means the SPECTUNE_STORE variable, else `store.db` in the user's data folder.
+        upgrade: create or upgrade a database's schema; else one of this version's schema must be there.
 
     Raises:
         StoreError: the text is no URL, the scheme is unknown, the file is damaged or may not be written, the server
@@ -308,4 +309,4 @@ def open_store(url: str | None = None) -> Store:
         from .remote_url import service_url
 
         return RemoteStore(service_url(place))
-    return SqlStore(resolve_url(place))
+    return SqlStore(resolve_url(place), upgrade=upgrade)

@@ -24,6 +24,7 @@ from spectune.profiler.records.device import Device
 from spectune.profiler.records.state import OtherProcess
 
 from .fake_nvml import Gpu, Slice, install
+from .older_store import is_older, make_older
 
 DISTURBED = "other processes kept 1.00 of 2 cores busy"
 
@@ -85,6 +86,14 @@ def test_a_store_that_is_not_there_is_a_note_and_is_not_made(tmp_path: Path) -> 
 def test_a_store_that_opens_is_ok(tmp_path: Path) -> None:
     open_store(str(tmp_path / "store.db")).close()
     assert json.loads(doctor(tmp_path / "store.db", "--json").stdout)["findings"][-1]["verdict"] == "ok"
+
+
+def test_a_store_of_an_older_schema_is_a_note_and_is_not_upgraded(tmp_path: Path) -> None:
+    open_store(str(tmp_path / "store.db")).close()
+    make_older(tmp_path / "store.db")
+    finding = seen(facts(tmp_path / "store.db"), "store")
+    assert (finding["verdict"], finding["advice"]) == ("note", "spectune db upgrade")
+    assert is_older(tmp_path / "store.db")
 
 
 @pytest.mark.parametrize("name", ["store.db", "store.db/below.db"])

@@ -15,7 +15,9 @@ from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import to_json
 
+from .older_store import is_older, make_older
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, model, record, surface, texts
+from .test_tuning_engine_counters import metrics
 
 HEADER = "role,dtype,attention,batch,context_tokens,tokens,ms,failure\n"
 TIMINGS = f"{HEADER}verify,bfloat16,flash,1,64,1,2.5,\nverify,bfloat16,flash,1,64,8,2.75,\n"
@@ -85,6 +87,16 @@ def test_a_dry_run_says_what_is_new_and_adds_nothing(folder: Path) -> None:
     assert facts["new"]["cells"] == 2
     with open_store(str(folder / "store.db")) as store:
         assert len(store.surfaces()) == 1
+
+
+def test_a_dry_run_upgrades_no_store(folder: Path) -> None:
+    make_older(folder / "store.db")
+    (folder / "metrics.txt").write_text(metrics([1, 2, 3], "vllm:", "_total"))
+    kept = (str(folder / "metrics.txt"), "--format", "vllm-metrics", "--plan", "1")
+    for arguments in (timings(folder), kept):
+        result = typed(folder, "import", *arguments, "--dry-run")
+        assert (result.exit_code, is_older(folder / "store.db")) == (1, True)
+        assert "run: spectune db upgrade" in result.stderr
 
 
 @pytest.mark.parametrize("kind", ["surface", "trace"])
