@@ -15,6 +15,7 @@ from .eagle import EagleHead
 from .eagle_shape import head_shape, is_head, read_tensors, require_head_of
 from .exit import ExitModel
 from .exit_shape import exit_shape, is_exit, require_exit_of
+from .fitted import FittedModel
 from .forward import CausalModel
 from .loading import load_model, require_one_vocabulary
 from .medusa import MedusaHeads
@@ -49,6 +50,8 @@ def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str 
     if is_head(Path(location)):
         return load_head(Path(location), target)
     model, gallery = load_model(location, dtype=dtype, device=device), target.gallery
+    if model.vocabulary != target.vocabulary:
+        model = FittedModel(model, target.vocabulary)
     return model if gallery is None else BlindModel(model, gallery.tokens.placeholder)
 
 
@@ -129,6 +132,6 @@ def require_drafter_of(folder: Path, target: ModelIdentity) -> None:
     if is_recycling(folder):
         require_recycling_of(folder, target.name, target.weights_hash)
         return
-    require_one_vocabulary(target.location, str(folder))
+    require_one_vocabulary(target.location, str(folder), may_be_padded=not is_head(folder))
     if is_head(folder):
         require_head_of(folder, target.name, target.weights_hash)

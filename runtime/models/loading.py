@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from .lean import LeanModel
 from .support import require_supported
 from .vision import sees
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")  # one of which every tokenizer has
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -132,27 +135,52 @@ def load_tokenizer(location: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def require_one_vocabulary(target: str, drafter: str) -> None:
+def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return what tells one numbering of tokens from another, however the tokenizer's file is written."""
+    numbered = sorted(tokenizer.get_vocab().items())
+    return hashlib.sha256(json.dumps(numbered).encode()).hexdigest()
+
+
+def require_one_vocabulary(target: str, drafter: str, *, may_be_padded: bool = True) -> None:
     """Raise ModelError unless a drafter counts tokens as its target does.
 
-    Vocabulary sizes are read from the configurations; where both models carry a tokenizer, their
-    token-to-id maps must be equal too. A config.json by itself carries none.
+    Where both models carry a tokenizer, their token-to-id maps must be equal, and their tables of embeddings may differ
+    in what pads them. Else the tables' sizes, read from the configurations, must be equal: a config.json by itself
+    carries no tokenizer.
+
+    Args:
+        target: a folder, a hub id or a config.json.
+        drafter: likewise.
+        may_be_padded: whether the tables may differ.
     """
     sizes = [_vocabulary_size(location) for location in (target, drafter)]
-    if sizes[0] != sizes[1]:
+    are_known = all(_has_tokenizer(location) for location in (target, drafter))
+    if sizes[0] != sizes[1] and not (may_be_padded and are_known):
         raise ModelError(
             f"{drafter} has a vocabulary of {sizes[1]} tokens and the target {target} of {sizes[0]}; "
             "a drafter must share its target's tokenizer"
         )
-    if Path(target).is_file() or Path(drafter).is_file():
+    if not are_known:
         return
-    if not Path(drafter, "tokenizer.json").exists() and Path(drafter).is_dir():
-        return
-    if load_tokenizer(target).get_vocab() != load_tokenizer(drafter).get_vocab():
+    numbered = load_tokenizer(target).get_vocab()
+    if numbered != load_tokenizer(drafter).get_vocab():
         raise ModelError(
             f"the tokenizers of {drafter} and of the target {target} number their tokens differently; "
             "a drafter must share its target's tokenizer"
         )
+    if sizes[0] != sizes[1] and max(numbered.values()) >= min(sizes):
+        raise ModelError(
+            f"the tables of {drafter} and of the target {target} have {sizes[1]} and {sizes[0]} rows, and their "
+            f"tokenizer numbers tokens up to {max(numbered.values())}; a drafter must know all of its target's tokens"
+        )
+
+
+def _has_tokenizer(location: str) -> bool:
+    """Whether a tokenizer lies with a model, or may: what is no path is an id of the hub."""
+    path = Path(location)
+    if path.is_dir():
+        return any(path.joinpath(file).exists() for file in TOKENIZER_FILES)
+    return not path.is_file()
 
 
 def _vocabulary_size(location: str) -> int:

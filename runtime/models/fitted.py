@@ -1,0 +1,49 @@
+"""A drafter with its target's tokenizer and a table of another size: families pad their tables as each size needs it.
+
+Qwen2.5, for one, numbers the same tokens in tables of 151,936 rows up to 3 B parameters and of 152,064 above.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..cache import KeyValueCache
+from .forward import CausalModel, ForwardInput
+
+
+class FittedModel:
+    """Any causal language model, told and asked in a vocabulary of another size; the sizes differ by padding alone."""
+
+    gallery = None
+
+    def __init__(self, model: CausalModel, vocabulary: int) -> None:
+        """Wrap a model.
+
+        Args:
+            model: with a table of its own size.
+            vocabulary: tokens of its target.
+        """
+        self.regime, self.dtype, self.device, self.attention = model.regime, model.dtype, model.device, model.attention
+        self.vocabulary, self.longest_context = vocabulary, model.longest_context
+        self._model, self._lacks = model, vocabulary - model.vocabulary
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        """Return an empty cache for that many sequences of at most `capacity` tokens."""
+        return self._model.new_cache(slots, capacity)
+
+    @torch.inference_mode()
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache.
+
+        Ids that its own table lacks are no text: it reads its first token for them, and never drafts them. Those that
+        its target's lacks are left out.
+        """
+        if self._lacks <= 0:
+            return self._model.forward(step, cache)[..., : self.vocabulary]
+        told = step.tokens.masked_fill(step.tokens >= self._model.vocabulary, 0)
+        logits = self._model.forward(replace(step, tokens=told, packed=None), cache)
+        return F.pad(logits, (0, self._lacks), value=-torch.inf)
