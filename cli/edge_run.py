@@ -87,7 +87,7 @@ def run(
     from ..runtime.edge.joining import joined
     from ..runtime.generation import GenerationSettings
     from ..runtime.models.drafter import draft_role
-    from ..runtime.models.loading import load_model, load_tokenizer
+    from ..runtime.models.loading import load_model, load_tokenizer, vocabulary_hash
     from ..runtime.prompt_ids import request_of
     from ..runtime.transcript import Transcript
     from ..tuning.family import torch_device
@@ -100,7 +100,8 @@ def run(
     here, tokenizer, done = detect(device), load_tokenizer(str(drafter)), EdgeRun()
     model = load_model(str(drafter), dtype=here.dtype_for(dtype), device=torch_device(here))
     secret, patience = os.environ.get(TOKEN, ""), Patience(timeout_s=timeout_s, fallback=fallback)
-    with joined(server, identity, model, token=secret, patience=patience) as (remote, known):
+    own = vocabulary_hash(tokenizer)
+    with joined(server, identity, model, tokenizer=own, token=secret, patience=patience) as (remote, known):
         tell(settings, known.welcome.reason)
         asked = request_of(tokenizer, text, wanted, ends=frozenset(known.welcome.stop))
         transcript = Transcript(tokenizer, len(asked.prompt), stop)

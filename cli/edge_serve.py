@@ -70,11 +70,10 @@ def serve(
     from ..db.store import open_store
     from ..planner.edge.setting import BatchRule
     from ..profiler.device import detect
-    from ..profiler.identity import identify
     from ..runtime.edge.desk import Desk
     from ..runtime.edge.server import EdgeServer
     from ..runtime.ends import end_tokens
-    from ..runtime.models.loading import load_model, load_tokenizer
+    from ..runtime.models.loading import load_model, load_tokenizer, vocabulary_hash
     from ..tuning.edge import EdgeRequest, adviser_from_store
     from ..tuning.family import torch_device
     from .existing import as_it_is
@@ -87,9 +86,9 @@ def serve(
         tell(settings, f"devices are told to draft as is usual: {adviser.why_not}")
     model = load_model(str(target), dtype=here.dtype_for(dtype), device=torch_device(here))
     verifier = _verifier(settings, model, slots=slots, capacity=capacity, most_drafted=most_drafted)
-    ends = end_tokens(target, load_tokenizer(str(target)))
-    secret, tokenizer = os.environ.get(TOKEN, ""), identify(target).tokenizer_hash
-    desk = Desk(verifier, rule, adviser, token=secret, tokenizer=tokenizer, stop=tuple(sorted(ends)))
+    tokenizer = load_tokenizer(str(target))
+    ends, secret = end_tokens(target, tokenizer), os.environ.get(TOKEN, "")
+    desk = Desk(verifier, rule, adviser, token=secret, tokenizer=vocabulary_hash(tokenizer), stop=tuple(sorted(ends)))
     server = EdgeServer(desk, host=host, port=port)
     try:
         asyncio.run(server.serve(lambda at: tell(settings, f"listening on {host}:{at}")))

@@ -175,7 +175,7 @@ def test_a_device_that_knows_a_secret_may_come_where_none_is_asked_for() -> None
 
 def test_a_drafter_with_another_tokenizer_is_refused() -> None:
     with served(tokenizer="one") as (server, _):
-        with pytest.raises(RequestError, match="another tokenizer than the target"):
+        with pytest.raises(RequestError, match="numbers its tokens otherwise than the target"):
             introduced(server, replace(HELLO, tokenizer="two"))
         assert introduced(server, replace(HELLO, tokenizer="one")).welcome.reason
 

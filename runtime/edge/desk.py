@@ -68,7 +68,7 @@ class Desk:
             welcome: says how a device is to draft.
             idle_s: seconds of silence after which a session may have to make room for another.
             token: a secret that devices must know; "" for none.
-            tokenizer: the target's, as `ModelIdentity.tokenizer_hash` names it; "" where it is not known.
+            tokenizer: how the target's numbers tokens, see `vocabulary_hash`; "" where it is not known.
             stop: tokens that end the target's texts.
             clock: of the waiting.
         """
@@ -92,7 +92,7 @@ class Desk:
             reason = f"the device speaks version {hello.version} and the server {VERSION}; run one version of spectune"
             return Refused(session="", reason=reason)
         if self._tokenizer and hello.tokenizer and hello.tokenizer != self._tokenizer:
-            reason = "the drafter has another tokenizer than the target; take a drafter that was made for this target"
+            reason = "the drafter numbers its tokens otherwise than the target; take one with the target's tokenizer"
             return Refused(session="", reason=reason)
         try:
             return replace(self._welcome(hello), stop=self._stop)

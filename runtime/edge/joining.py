@@ -17,7 +17,13 @@ INTRODUCTION_S = 60.0  # the first device of its kind waits for a plan
 
 @contextmanager
 def joined(
-    address: tuple[str, int], identity: ModelIdentity, drafter: CausalModel, *, token: str, patience: Patience
+    address: tuple[str, int],
+    identity: ModelIdentity,
+    drafter: CausalModel,
+    *,
+    tokenizer: str,
+    token: str,
+    patience: Patience,
 ) -> Iterator[tuple[RemoteTarget, Introduced]]:
     """Connect a drafter to a server; yield the target behind it, and what both know of each other.
 
@@ -25,6 +31,7 @@ def joined(
         address: host and port.
         identity: of the drafter.
         drafter: loaded.
+        tokenizer: how its own numbers tokens, see `vocabulary_hash`.
         token: the server's secret; "" for none.
         patience: with the server.
 
@@ -32,7 +39,7 @@ def joined(
         RequestError: the server refuses the device.
         ServerAwayError: it does not answer.
     """
-    hello = Hello(drafter=identity.key, draft_ms=draft_ms_of(drafter), tokenizer=identity.tokenizer_hash, token=token)
+    hello = Hello(drafter=identity.key, draft_ms=draft_ms_of(drafter), tokenizer=tokenizer, token=token)
     link = TcpLink(*address, greeting=lambda: hello, connect_s=patience.timeout_s)
     try:
         known = introduce(link, hello, timeout_s=max(patience.timeout_s, INTRODUCTION_S))

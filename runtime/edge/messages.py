@@ -19,7 +19,7 @@ from ..requests import Request
 
 MOST_BYTES = 1 << 23  # of a line: a prompt of a million tokens
 MOST_NAME, MOST_STOPS = 64, 1024
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Hello:
 
     drafter: str  # ModelIdentity.key
     draft_ms: float  # a drafted token takes
-    tokenizer: str = ""  # ModelIdentity.tokenizer_hash; "" where it is not known
+    tokenizer: str = ""  # how it numbers tokens, see `vocabulary_hash`; "" where it is not known
     rtt_ms: float | None = None  # to the server and back; None where it is not known yet: then nothing is answered
     token: str = ""  # a secret that the server may ask for
     version: int = VERSION
