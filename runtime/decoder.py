@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..errors import RequestError
@@ -100,6 +101,11 @@ class Decoder:
     def forwards(self) -> int:
         """Of the target, in rounds that were committed."""
         return self._told + self._verifying.forwards
+
+    @property
+    def device(self) -> torch.device:
+        """Where the target runs."""
+        return self._target.device
 
     @property
     def vocabulary(self) -> int:

@@ -24,6 +24,11 @@ class Feed:
         self._decoder, self._requests, self._keeps_full = decoder, requests, keeps_full
         self._again = 0  # admitted anew
 
+    @property
+    def admitted(self) -> int:
+        """Requests that have joined so far, those decoded anew included."""
+        return len(self.sequences) + self._again
+
     def refill(self) -> bool:
         """Let waiting requests join while there is room; return whether anything is to be decoded."""
         while self._decoder.has_room and len(self.sequences) < len(self._requests):

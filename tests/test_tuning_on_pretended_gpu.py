@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,14 +13,21 @@ from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy
 from spectune.profiler.records.role import CAPTURED
+from spectune.runtime.feed import Feed
 from spectune.runtime.loader import load
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import RoundSetup, always
+from spectune.tuning.measuring.decoding import Family, refilled
 from spectune.tuning.plan import make_plan
 from spectune.tuning.profile import Profile, profile
 from spectune.tuning.request import PlanRequest
 
 from . import fake_nvml
 from .pretended.cuda import pretended_gpu
+from .pretended.device import PLACE, entered
 from .tiny_family import quick_request
+from .tiny_models import tiny_llama
 
 PROMPTS = ["def f(x)", "return"]
 
@@ -70,3 +78,25 @@ def test_a_session_emits_what_plain_decoding_on_the_cpu_does(
         assert planned.choice.plan is not None and not planned.choice.substitutes
     plain = load(place / "target", plan="none", dtype="float32", device="cpu")
     assert [text.tokens for text in texts] == [t.tokens for t in plain.generate_batch(PROMPTS, max_new_tokens=20)]
+
+
+def test_a_round_is_timed_when_the_device_has_read_the_prompts_before_it() -> None:
+    """Else reading would be the time of the round that is timed next, and a drafter reads what plain rounds do not."""
+    requests = [Request(prompt=(3, 4, 5), max_new_tokens=6)] * 4
+    setup = RoundSetup(policy=ChainPolicy(length=2), drafter="small")
+    with pretended_gpu():
+        placed: list[Any] = [tiny_llama(layers=1, seed=seed) for seed in (1, 2)]  # Any: torch types no model's `to`
+        target, small = (LeanModel(model.to(PLACE)) for model in placed)
+        family = Family(target=target, drafters={"small": small})
+        decoder = family.decoder(always(setup), names=["small"], batch=2, capacity=60)
+        feed, traffic = Feed(decoder, requests, keeps_full=True), entered().traffic
+        joined = 0
+        while True:
+            before = feed.admitted
+            if not refilled(feed, decoder):
+                break
+            if feed.admitted > before:
+                joined += 1
+                assert traffic.done == traffic.given
+            decoder.step()
+        assert joined > 1

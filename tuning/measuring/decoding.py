@@ -20,6 +20,7 @@ from ...runtime.models.tapped import tapped_for
 from ...runtime.pad import PivotJudge
 from ...runtime.requests import Request
 from ...runtime.setup import RoundSetup, Schedule, draft_room
+from ...runtime.transfer import wait_for
 
 LOOKUP = "lookup"  # name of the drafter that needs no model
 
@@ -156,6 +157,19 @@ def room_for(requests: Sequence[Request], setups: Sequence[RoundSetup], batch: i
     return longest + draft_room(setups, batch)
 
 
+def refilled(feed: Feed, decoder: Decoder) -> bool:
+    """Let requests join, and wait until the device has read their prompts; return whether anything is to be decoded.
+
+    A round is timed behind it: what a GPU still reads would be its time, and a drafter reads what plain decoding does
+    not.
+    """
+    before = feed.admitted
+    is_on = feed.refill()
+    if feed.admitted > before:
+        wait_for(decoder.device)
+    return is_on
+
+
 def timed_step(decoder: Decoder) -> TimedRound:
     """Run one round and time it.
 
@@ -183,6 +197,6 @@ def decode_timed(decoder: Decoder, requests: Sequence[Request], batch: int, *, k
     """
     feed = Feed(decoder, requests, keeps_full=keeps_full)
     rounds: list[TimedRound] = []
-    while feed.refill():
+    while refilled(feed, decoder):
         rounds.append(timed_step(decoder))
     return Run(batch=batch, rounds=tuple(rounds), texts=tuple(tuple(s.emitted) for s in feed.sequences))

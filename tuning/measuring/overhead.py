@@ -36,6 +36,7 @@ from ...runtime.models.exit import ExitModel
 from ...runtime.models.tapped import is_beside_target
 from ...runtime.requests import Request
 from ...runtime.setup import PLAIN, RoundSetup
+from ...runtime.transfer import wait_for
 from .alone import Alone
 from .decoding import LOOKUP, Family, require_faultless, room_for
 from .loss import NOTHING_LOST, Loss, loss_of
@@ -154,12 +155,15 @@ class _Running:
 
     def _fill(self) -> None:
         """Let texts join; whoever did not draft the round before reads their prompts when it is asked to draft."""
+        if not self._decoder.has_room:
+            return
         while self._decoder.has_room:
             request = next(self._waiting)
             self._decoder.admit(request)
             for name in self._models:
                 if name != self._setup.drafter:
                     self._unread[name] = self._unread.get(name, 0) + len(request.prompt)
+        wait_for(self._decoder.device)  # which would read them in the round that is timed next
 
     def _run(self, setup: RoundSetup) -> tuple[Round, float]:
         self._fill()

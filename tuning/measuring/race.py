@@ -15,7 +15,7 @@ from ...profiler.records.excess import STALL
 from ...runtime.decoder import Decoder
 from ...runtime.feed import Feed
 from ...runtime.requests import Request
-from .decoding import Run, TimedRound, throughput, timed_step
+from .decoding import Run, TimedRound, refilled, throughput, timed_step
 
 
 class Entrant(Protocol):
@@ -73,7 +73,7 @@ class DecoderEntrant:
 
     def _step(self) -> bool:
         """Refill, run one timed round; return whether there was anything to do."""
-        if not self._feed.refill():
+        if not refilled(self._feed, self._decoder):
             return False
         self._rounds.append(timed_step(self._decoder))
         return True
