@@ -106,6 +106,11 @@ def test_a_row_counts_the_tokens_that_rounds_of_the_plan_kept(bench: Bench) -> N
     assert row.tokens_per_round == pytest.approx(decode_timed(decoder, requests, 1).tokens_per_round)
 
 
+def test_in_another_number_format_than_the_plans_nothing_tells_the_machines_pace(bench: Bench) -> None:
+    (row,) = bench.validated(dtype="float64").rows
+    assert row.machine_speed is None and row.by_rounds is None and row.tokens_per_round is not None
+
+
 def test_what_was_measured_lies_beside_the_plan(bench: Bench) -> None:
     validation = bench.validated()
     assert [from_json(Validation, text) for text in bench.store.validations(validation.plan_id)] == [validation]

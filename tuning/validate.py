@@ -88,10 +88,11 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
     family = load_family(models, dtype=dtype, device=torch_device(device), classifiers=judging, regime=regime)
     requests = shown_to(family.target, requests)
     require_room(family.target, requests)
+    is_as_priced = (dtype, regime) == (plan.dtype, decoding_regime(plan.regime, device.kind))
     rows = []
     for done, batch in enumerate(batches):
         progress(f"measuring batch {batch}", done / len(batches))
-        rows.append(_measured(_cell_for(plan, batch, requests), family, requests, request))
+        rows.append(_measured(_cell_for(plan, batch, requests), family, requests, request, gauges_pace=is_as_priced))
     validation = Validation(plan_id=row.id, rows=tuple(rows))
     store.add_validation(row.id, to_json(validation))
     return validation
@@ -127,7 +128,10 @@ def _cell_for(plan: Plan, batch: int, requests: Sequence[Request]) -> PlanCell:
     return plan.cell(batch, int(np.median(contexts.max(axis=1))))
 
 
-def _measured(cell: PlanCell, family: Family, requests: Sequence[Request], request: ValidateRequest) -> ValidationRow:
+def _measured(
+    cell: PlanCell, family: Family, requests: Sequence[Request], request: ValidateRequest, *, gauges_pace: bool
+) -> ValidationRow:
+    """Race a cell; how fast the machine is tells only who runs the plan's own forwards, in its number format."""
     if cell.is_lossy and not request.allow_lossy:
         raise RequestError(
             f"batch {cell.batch}, context {cell.context} of the plan is {cell.policy.label}, whose output is not the "
@@ -135,18 +139,18 @@ def _measured(cell: PlanCell, family: Family, requests: Sequence[Request], reque
         )
     planned: list[float] = []
     plain: list[float] = []
-    speeds: list[float] = []
+    paces: list[float] = []
     kept: list[float] = []
     for repeat in range(request.rounds):
         entrants = [
             entrant(PLAIN_NAME, plain_setup(cell), family, requests, cell.batch),
             entrant(PLAN_NAME, setup_of(cell), family, requests, cell.batch),
         ]
-        gauge = Gauge(cell, family.target, cell.policy.max_verify_tokens)
-        race([*entrants, gauge], turns=TURNS, seed=request.seed + repeat)
+        gauges = [Gauge(cell, family.target, cell.policy.max_verify_tokens)] if gauges_pace else []
+        race([*entrants, *gauges], turns=TURNS, seed=request.seed + repeat)
         plain.append(entrants[0].tokens_per_s)
         planned.append(entrants[1].tokens_per_s)
-        speeds.append(gauge.speed)
+        paces += [gauge.speed for gauge in gauges]
         kept.append(entrants[1].run.tokens_per_round)
     return ValidationRow(
         batch=cell.batch,
@@ -157,7 +161,7 @@ def _measured(cell: PlanCell, family: Family, requests: Sequence[Request], reque
         interval=(cell.prediction.low, cell.prediction.high),
         measured_tokens_per_s=median(planned),
         plain_tokens_per_s=median(plain),
-        machine_speed=median(speeds),
+        machine_speed=median(paces) if paces else None,
         predicted_tokens_per_round=cell.prediction.tokens_per_round,
         tokens_per_round=median(kept),
     )
