@@ -19,7 +19,7 @@ from .layout import PREFILL_TOKENS
 from .models.forward import CausalModel
 from .pad import PivotJudge
 from .prompt_ids import request_of
-from .requests import Request
+from .requests import Request, seed_behind
 from .serving import Session
 from .setup import Schedule
 from .warming import WarmUp
@@ -270,7 +270,7 @@ def _one_per_prompt(
     """Return each prompt's settings, the options put over them; settings for all give every prompt its own seed."""
     if settings is None or isinstance(settings, GenerationSettings):
         shared = replace(settings or GenerationSettings(), **options)
-        return [replace(shared, seed=shared.seed + place) for place in range(prompts)]
+        return [replace(shared, seed=seed_behind(shared.seed, place)) for place in range(prompts)]
     if len(settings) != prompts:
         raise RequestError(f"there are {prompts} prompts and {len(settings)} settings; give one each, or one for all")
     return [replace(own, **options) for own in settings]

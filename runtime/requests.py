@@ -80,6 +80,11 @@ def require_whole(name: str, value: object, *, least: int, advice: str = "") -> 
         raise RequestError(f"{name} must be a whole number of at least {least}, got {value!r}{advice}")
 
 
+def seed_behind(first: int, place: int) -> int:
+    """Return the seed of the request so many places behind the one with the first seed; in 64 bits, as they wrap."""
+    return (first + place + 2**63) % 2**64 - 2**63
+
+
 def require_seed(seed: object) -> None:
     """Raise RequestError unless a seed is a whole number of 64 bits."""
     if type(seed) is not int or not -(2**63) <= seed < 2**63:

@@ -10,10 +10,11 @@ from transformers import PreTrainedTokenizerFast
 
 from spectune.errors import RequestError
 from spectune.profiler.prompts import Message, Prompt
+from spectune.runtime.prompt_ids import prompt_ids
 from spectune.tuning.prompts import encode_prompt, requests_of
 from spectune.tuning.request import Models, ProfileRequest
 
-from .tiny_family import END, byte_tokenizer
+from .tiny_family import END, beginning_tokenizer, byte_tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<it>{% endif %}"
@@ -79,6 +80,21 @@ def test_a_long_prompt_keeps_its_end() -> None:
     cut, short = requests_of(request("abcdefghij", "xy", longest=4), made)
     assert cut.prompt == whole[-4:] and made.decode(list(cut.prompt)) == "ghij"
     assert made.decode(list(short.prompt)) == "xy"
+
+
+@pytest.mark.parametrize(("longest", "cut"), [(4, "hij"), (11, "abcdefghij"), (1, "j")])
+def test_a_cut_prompt_keeps_the_token_that_begins_a_text(longest: int, cut: str) -> None:
+    made = beginning_tokenizer("hello there")
+    first = made.bos_token_id
+    found, _ = requests_of(request("abcdefghij", "xy", longest=longest), made)
+    kept = tuple(made(cut, add_special_tokens=False)["input_ids"])
+    assert found.prompt == ((first, *kept) if longest > 1 else kept)
+
+
+def test_a_text_that_carries_its_first_token_is_recorded_as_it_is_decoded() -> None:
+    made = beginning_tokenizer("hello there")
+    ids = encode_prompt(Prompt(text=f"{END}hello"), made)
+    assert ids == prompt_ids(made, f"{END}hello") and ids.count(made.bos_token_id) == 1
 
 
 def test_requests_draw_with_seeds_of_their_own_and_stop_at_the_tokenizers_end() -> None:

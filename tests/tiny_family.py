@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from spectune.profiler.prompts import Prompt
@@ -24,6 +25,15 @@ def byte_tokenizer(text: str, *, most: int = 300) -> PreTrainedTokenizerFast:
     trainer = trainers.BpeTrainer(vocab_size=most, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator([text], trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END)
+
+
+def beginning_tokenizer(text: str) -> PreTrainedTokenizerFast:
+    """Return a tokenizer that writes a first token before every text, as Llama's, Mistral's and Gemma's do."""
+    tokenizer = byte_tokenizer(text)
+    tokenizer.bos_token = END
+    inside = tokenizer.backend_tokenizer
+    inside.post_processor = TemplateProcessing(single=f"{END} $A", special_tokens=[(END, tokenizer.bos_token_id)])
+    return PreTrainedTokenizerFast(tokenizer_object=inside, bos_token=END, eos_token=END)
 
 
 def save_model(folder: Path, *, layers: int, seed: int, text: str = "def main(): return 1") -> Path:

@@ -16,7 +16,7 @@ from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_config
 from ..runtime.models.vision import image_tokens, sees
 from ..runtime.prompt_ids import prompt_ids
-from ..runtime.requests import Request
+from ..runtime.requests import Request, seed_behind
 from .request import ProfileRequest
 
 
@@ -29,10 +29,21 @@ def encode_prompt(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> tuple[i
     if prompt.messages and tokenizer.chat_template:
         ids = tokenizer(_in_template(prompt.messages, tokenizer), add_special_tokens=False)["input_ids"]
     else:
-        ids = tokenizer(prompt.text)["input_ids"]
+        ids = prompt_ids(tokenizer, prompt.text)
     if not ids:
         raise RequestError(f"the prompt {prompt.text[:40]!r} has no tokens under this tokenizer; write some text in it")
     return tuple(ids)
+
+
+def last_tokens(ids: Sequence[int], most: int, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return the last tokens of a prompt, behind the one that begins a text where the prompt has it.
+
+    A model that always saw that token writes nothing like itself without it.
+    """
+    if len(ids) <= most:
+        return tuple(ids)
+    begins = most > 1 and tokenizer.bos_token_id is not None and ids[0] == tokenizer.bos_token_id
+    return (ids[0], *ids[len(ids) - most + 1 :]) if begins else tuple(ids[-most:])
 
 
 def require_room(target: CausalModel, requests: Sequence[Request]) -> None:
@@ -82,10 +93,10 @@ def requests_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> 
         replace(
             _with_images(prompt, tokenizer, tokens, request)
             if prompt.images
-            else Request(prompt=encode_prompt(prompt, tokenizer)[-request.max_prompt_tokens :], max_new_tokens=1),
+            else Request(prompt=_cut(prompt, tokenizer, request.max_prompt_tokens), max_new_tokens=1),
             max_new_tokens=request.max_new_tokens,
             temperature=request.temperature,
-            seed=request.seed + place,
+            seed=seed_behind(request.seed, place),
             stop=stop,
         )
         for place, prompt in enumerate(request.prompts)
@@ -107,6 +118,10 @@ def shown_to(target: CausalModel, requests: Sequence[Request]) -> list[Request]:
             f"the prompts have {len(images)} images and the target keeps {gallery.room} at once; give fewer prompts"
         )
     return [gallery.shown(request, target) for request in requests]
+
+
+def _cut(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, most: int) -> tuple[int, ...]:
+    return last_tokens(encode_prompt(prompt, tokenizer), most, tokenizer)
 
 
 def _with_images(
