@@ -15,6 +15,8 @@ from spectune.runtime.engines.export import expressible
 from spectune.runtime.engines.schema import recorded_version
 from spectune.runtime.engines.setting import DrafterForm
 from spectune.runtime.engines.table import ENGINES
+from spectune.runtime.engines.vllm import EAGLE
+from spectune.training.head_files import ARCHITECTURES
 from spectune.tuning.export import ExportRequest, export
 
 from .engine_policies import cell_with
@@ -86,3 +88,29 @@ def test_without_the_target_a_head_s_last_layer_says_how_many_there_are(
 def test_what_a_head_names_for_engines_they_read(tmp_path: Path) -> None:
     named = {"eagle_aux_hidden_state_layer_ids": [1, 3, 6]}
     assert own_reads(head(tmp_path, spectune={"reads": [2, 4, 7]}, eagle_config=named), 8) == ()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "bias", "is_loaded"),
+    [
+        ("LlamaForCausalLM", (), True),
+        ("LlamaForCausalLM", ("fc.bias",), False),
+        ("LlamaForCausalLMEagle", (), False),
+    ],
+)
+def test_vllm_loads_no_eagle_head_with_a_bias_or_of_sglang_s_architecture(
+    tmp_path: Path, architecture: str, bias: tuple[str, ...], is_loaded: bool
+) -> None:
+    names = ("fc.weight", "layers.0.self_attn.q_proj.weight", *bias)
+    save_file({name: torch.zeros(2) for name in names}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    plan = plan_with(cell_with(1, 100, ChainPolicy(length=3), "small", 200.0))
+    for engine in ("vllm", "sglang"):
+        told = export(plan, ExportRequest(engine=engine, drafters={"small": tmp_path}), None)
+        assert (not told.dropped) == (is_loaded or engine == "sglang")
+        assert all(one.reason.startswith("vLLM does not load small") for one in told.dropped)
+
+
+def test_a_head_that_is_trained_here_is_told_from_what_vllm_loads() -> None:
+    """The name under which they are written, so that neither changes without the other."""
+    assert ARCHITECTURES["eagle"] == EAGLE

@@ -12,6 +12,7 @@ from ..models.config_file import own_config, published_reads, written_config
 from .setting import DrafterForm, EngineDrafter
 
 JOINS = "fc.weight"  # a tensor that heads of EAGLE's forms have and language models do not
+BIAS = "fc.bias"  # one that heads of form EAGLE have where they were trained as EAGLE-1 was published
 IMITATES = "imitation.up.weight"  # one that exits of the target's own layers have, which no engine runs
 FORMS: Mapping[str, DrafterForm] = {"midlayer.": "eagle3", "layers.0.": "eagle"}  # how their one layer begins
 MOST_HEADER_BYTES = 2**27
@@ -41,6 +42,8 @@ def engine_drafters(plan: Plan, places: Mapping[str, Path], target: Path | None 
             path=str(path),
             form="unknown" if reads else form,
             refused=READS_OTHERWISE.format(name=name, reads=", ".join(map(str, reads))) if reads else "",
+            architecture=_architecture(path),
+            has_bias=BIAS in set(_tensor_names(path)),
         )
     return found
 
@@ -82,6 +85,12 @@ def _layers(model: Path) -> int | None:
     text = config.get("text_config")
     count = (text if isinstance(text, dict) else config).get("num_hidden_layers")
     return count if isinstance(count, int) else None
+
+
+def _architecture(model: Path) -> str:
+    """Return the architecture that a folder's config.json names first, nothing where it names none."""
+    named = written_config(model).get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else ""
 
 
 def _tensor_names(path: Path) -> Iterator[str]:

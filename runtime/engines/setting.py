@@ -37,12 +37,16 @@ class EngineDrafter:
         path: where it lies.
         form: a language model of its own, a head of EAGLE's forms, or not known because its files are not there.
         refused: why no engine runs it; empty where nothing speaks against it but its form.
+        architecture: that its config.json names; empty where it names none.
+        has_bias: whether what joins the two inputs of an EAGLE head adds one.
     """
 
     name: str
     path: str
     form: DrafterForm
     refused: str = ""
+    architecture: str = ""
+    has_bias: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,11 @@ from .grids import CHAINS, FIRST_LOOKUPS, SUFFIX_TREES
 from .schema import schema_of
 from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Off, Schedule, Setting, with_likeliest
 
+EAGLE = "LlamaForCausalLMEagle"  # the architecture that SGLang knows heads of EAGLE-1 and 2 by
+NO_SUCH_EAGLE = (
+    "vLLM does not load {name}: its EAGLE heads are of the architecture LlamaForCausalLM, and join their inputs without "
+    "a bias; SGLang takes it"
+)
 ROWS = "num_speculative_tokens_per_batch_size"
 METHODS = {"model": "draft_model", "eagle": "eagle", "eagle3": "eagle3"}
 LAST_BATCH = 4096  # end of the last row; vLLM's own schedules end there
@@ -53,6 +58,8 @@ class VLLM:
             return f"the form of {drafter.name} is not known, because its files are not there"
         if method not in self._methods(version):
             return f"vLLM {version} takes no draft model of its own"
+        if drafter.form == "eagle" and (drafter.has_bias or drafter.architecture == EAGLE):
+            return NO_SUCH_EAGLE.format(name=drafter.name)
         if isinstance(policy, StaticPolicy):
             return NO_TREES
         if not isinstance(policy, ChainPolicy):
