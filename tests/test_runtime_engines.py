@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from spectune.errors import PlanError, RequestError
+from spectune.planner.kernels.suffix import LONGEST_MATCH
 from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TreePolicy
 from spectune.planner.text.lookup import Occurrence
@@ -237,6 +238,10 @@ class TestVLLM:
         assert speculative(suffixes)["method"] == "suffix"
         assert any("pip install" in note and "arctic-inference" in note for note in suffixes.notes)
         assert not any("arctic" in note for note in single("vllm", ChainPolicy(length=3)).notes)
+
+    def test_a_suffix_may_be_as_long_as_those_that_were_priced_and_its_draft_behind_it(self) -> None:
+        found = speculative(exported("vllm", plan_of_kind("suffix-tree")))
+        assert found["suffix_decoding_max_tree_depth"] == LONGEST_MATCH + found["num_speculative_tokens"]
 
     def test_an_old_version_takes_no_draft_model(self) -> None:
         (dropped,) = single("vllm", ChainPolicy(length=3), "model", "0.11").dropped

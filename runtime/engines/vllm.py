@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...planner.kernels.suffix import LONGEST_MATCH
 from ...planner.policies import ChainPolicy, LookupPolicy, StaticPolicy, SuffixTreePolicy, TreePolicy
 from .engine import Option, Written
 from .grids import CHAINS, FIRST_LOOKUPS, SUFFIX_TREES
@@ -19,7 +20,7 @@ from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Off, Schedule, Setting,
 
 EAGLE = "LlamaForCausalLMEagle"  # the architecture that SGLang knows heads of EAGLE-1 and 2 by
 NO_SUCH_EAGLE = (
-    "vLLM does not load {name}: its EAGLE heads are of the architecture LlamaForCausalLM, and join their inputs without "
+    "vLLM does not load {name}: its EAGLE heads are of the architecture LlamaForCausalLM and join their inputs without "
     "a bias; SGLang takes it"
 )
 ROWS = "num_speculative_tokens_per_batch_size"
@@ -119,6 +120,7 @@ class VLLM:
         if policy.offset or not policy.factor:
             return "vLLM's suffix decoding has a factor of the match and no offset"
         knobs: Knobs = (
+            ("suffix_decoding_max_tree_depth", LONGEST_MATCH + policy.nodes - 1),  # of a match and its draft together
             ("suffix_decoding_max_cached_requests", 0),  # the text of a request alone, as was replayed
             ("suffix_decoding_max_spec_factor", float(policy.factor)),
             ("suffix_decoding_min_token_prob", policy.least_chance),
