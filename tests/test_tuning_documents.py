@@ -71,7 +71,7 @@ def with_host_times(found: Documents, ms_by_way: Mapping[bool, float]) -> Docume
         for sample in measured().overhead.samples
     )
     timed = replace(measured().overhead, samples=samples)
-    return found | {"verify": replace(surface_of(found, "verify"), overhead=timed)}
+    return {**found, "verify": replace(surface_of(found, "verify"), overhead=timed)}
 
 
 def test_host_times_are_those_of_rounds_at_the_temperature_of_the_texts(tmp_path: Path) -> None:
