@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ..errors import MeasurementError
 from .clock import Call
 from .protocols import ShapeRunner
 from .tally import Cell
@@ -36,13 +37,26 @@ class PreparedCalls:
             Exception: the shape cannot run.
         """
         runner, is_new = self._runners[cell.surface], cell not in self._calls
-        call = runner.prepare(*cell.shape) if is_new else self._calls.pop(cell)
+        call = self._prepared(cell) if is_new else self._calls.pop(cell)
         self._calls[cell] = call  # the last one is the one used last
         if len(self._calls) > self._most:
             del self._calls[next(iter(self._calls))]
         self._is_warm = is_new or self._last_model == runner.identity  # a new one warms up first
         self._last_model = runner.identity
         return call
+
+    def _prepared(self, cell: Cell) -> Call:
+        """Return a new call; where it cannot be had, the others go, which hold memory, and are prepared anew."""
+        prepare = self._runners[cell.surface].prepare
+        try:
+            return prepare(*cell.shape)
+        except MeasurementError:  # it fits in no memory
+            raise
+        except Exception:
+            if not self._calls:
+                raise
+            self._calls.clear()
+        return prepare(*cell.shape)
 
     def drop(self, cell: Cell) -> None:
         """Forget the call of a cell, if there is one."""

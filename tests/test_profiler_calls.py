@@ -6,10 +6,12 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from weakref import WeakSet
 
 import pytest
 
 from spectune.profiler.calls import PreparedCalls
+from spectune.profiler.clock import Call
 from spectune.profiler.domain import Domain, Shape
 from spectune.profiler.latency import Session, measure
 from spectune.profiler.records.visit import Visit
@@ -146,3 +148,24 @@ def test_a_drafter_far_faster_than_its_target_is_timed_within_the_budget(budget_
     session = Session(clock=machine)
     measure(runners, [DOMAIN, DOMAIN], device=DEVICE, budget_s=budget_s, sink=KeptVisits(), session=session)
     assert 0.9 * budget_s < machine.now_s() < 1.1 * budget_s
+
+
+class Crammed(FakeRunner):
+    """Forwards of which no two can be kept ready at once."""
+
+    kept: WeakSet[Call]
+
+    def prepare(self, batch: int, context_tokens: int, tokens: int) -> Call:
+        self.kept = getattr(self, "kept", WeakSet())
+        if self.kept:
+            raise MemoryError("no room for two")
+        call = super().prepare(batch, context_tokens, tokens)
+        self.kept.add(call)
+        return call
+
+
+def test_calls_that_hold_the_memory_of_a_new_one_are_let_go_and_prepared_anew() -> None:
+    calls = PreparedCalls([Crammed(machine := FakeMachine())], 512)
+    run(calls, SHORT, LONG, SHORT)
+    assert machine.log == [SHORT.shape, LONG.shape, SHORT.shape]
+    assert LONG not in calls

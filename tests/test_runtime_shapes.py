@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -10,12 +11,15 @@ import torch
 
 from spectune.errors import DeviceError, MeasurementError, ModelError
 from spectune.planner.policies import Eagle2Policy
+from spectune.profiler.device import detect
+from spectune.profiler.domain import Domain
+from spectune.profiler.latency import measure
 from spectune.profiler.protocols import ShapeRunner
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.layout import PREFILL_TOKENS
-from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel, ForwardInput
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
@@ -23,6 +27,8 @@ from spectune.runtime.setup import RoundSetup, always
 from spectune.runtime.shapes import room_of, runner_of
 from spectune.runtime.shapes.piece import tree_layer, whole_tree
 
+from .kept_visits import KeptVisits
+from .repeated import graphed
 from .tiny_models import tiny_lean, tiny_llama, tiny_neox
 
 ROLES = ["verify", "draft", "exit:1", "prefill", "loop:3"]
@@ -48,6 +54,21 @@ class Witness:
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> torch.Tensor:
         self.steps.append(step)
         return self.model.forward(step, cache)
+
+
+@dataclass
+class Cramped(Witness):
+    """A model on a device that has memory for the caches of so many tokens."""
+
+    most: int = 0
+    alive: WeakSet[KeyValueCache] = field(default_factory=WeakSet)
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        if slots * capacity + sum(cache.slots * cache.capacity for cache in self.alive) > self.most:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        cache = self.model.new_cache(slots, capacity)
+        self.alive.add(cache)
+        return cache
 
 
 def runner(model: CausalModel, role: str, *, slots: int = 3, capacity: int = 200) -> ShapeRunner:
@@ -116,6 +137,47 @@ def test_places_behind_the_longest_context_are_refused_before_they_are_run(role:
     longest = tiny_lean(layers=2, seed=0).longest_context
     with pytest.raises(MeasurementError, match=f"longest context of {longest}"):
         runner(tiny_lean(layers=2, seed=0), role, capacity=2 * longest).prepare(1, longest, 2)
+
+
+@pytest.mark.parametrize("role", ["verify", "draft", "prefill"])
+def test_without_memory_for_the_largest_shape_a_smaller_one_runs_and_the_largest_is_refused(role: str) -> None:
+    model = Cramped(tiny_lean(layers=1, seed=0), most=500)
+    cramped = runner_of(model, role, identity="model", slots=3, capacity=2000)
+    cramped.prepare(1, 100, 4)()
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        cramped.prepare(3, 480, 4)
+
+
+def test_without_memory_for_all_shapes_those_that_fit_into_a_cache_share_it() -> None:
+    model = Cramped(tiny_lean(layers=1, seed=0), most=1000)
+    cramped = runner(model, "verify", capacity=600)
+    kept = [cramped.prepare(*shape) for shape in ((3, 20, 4), (1, 10, 8), (2, 200, 4))]
+    for call in kept:
+        call()
+    assert [(cache.slots, cache.capacity) for cache in model.alive] == [(3, 256)]
+
+
+def test_a_captured_shape_without_memory_for_all_sees_no_more_than_its_own_cache() -> None:
+    witness = Cramped(tiny_lean(layers=1, seed=0), most=800)
+    model, recorder = graphed(witness)
+    model.attention = TREE_ATTENTION  # which looks no further than each text, so that all of a cache is in sight
+    shapes = runner_of(model, "verify", "cuda-graph", identity="model", slots=3, capacity=600)
+    call = shapes.prepare(3, 200, 4)
+    call()
+    call()
+    assert {step.seen for step in witness.steps} == {256}
+    assert [one.replays for one in recorder.recorded] == [2]
+
+
+def test_a_cache_that_does_not_fit_fails_its_own_cells_and_all_others_are_timed() -> None:
+    model = Cramped(tiny_lean(layers=1, seed=0), most=800)  # for three texts of 20 tokens, or for one of 400
+    domain = Domain(batches=(1, 3), contexts=(20, 400), most_tokens=8)
+    cramped = runner(model, "verify", capacity=room_of("verify", 400, 8))
+    (surface,) = measure([cramped], [domain], device=detect("cpu"), budget_s=1.0, sink=KeptVisits(), held_out=0)
+    failed = {(cell.batch, cell.context_tokens) for cell in surface.measurements if cell.failure}
+    ran = {(cell.batch, cell.context_tokens) for cell in surface.measurements if cell.repeats_ms}
+    assert (3, 400) in failed and {batch for batch, _ in failed} == {3}
+    assert ran >= {(1, 20), (1, 400), (3, 20)}
 
 
 def test_a_tree_of_seven_is_the_complete_one_of_three_levels() -> None:

@@ -8,26 +8,26 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from ..cache import KeyValueCache
 from ..layout import Ints, lay_out, seen_by
 from ..models.forward import CausalModel, ForwardInput
+from .caches import ShapeCaches
 from .piece import Piece, tree_layer, whole_tree
 from .room import Room
 
 
 class ForwardShapes:
-    """One model in one role; all shapes share one cache filled with noise.
+    """One model in one role; all shapes share one cache filled with noise, where there is memory for it.
 
     A target verifies a whole tree; whatever drafts reads one layer of a tree.
     """
 
     def __init__(self, model: CausalModel, *, identity: str, dtype: str, role: str, slots: int, capacity: int) -> None:
-        """Allocate a cache for the largest batch and context to be timed."""
+        """Allocate a cache for the largest batch and context to be timed, if it can be had."""
         self.identity, self.dtype, self.role = identity, dtype, role
         self.regime, self.attention = model.regime, model.attention
         self._model = model
-        self._cache = model.new_cache(slots, capacity)
-        self._cache.states.normal_()
-        self._seen_in = seen_by(model, capacity)
+        self._caches = ShapeCaches(model, slots=slots, capacity=capacity)
         self._room = Room(slots=slots, capacity=capacity, longest_context=model.longest_context)
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
@@ -38,14 +38,17 @@ class ForwardShapes:
 
         Raises:
             MeasurementError: the shape does not fit into the cache or the model's positions.
+            Exception: there is no memory for a cache of that size.
         """
         piece = self._piece(tokens)
         last = context_tokens + int(piece.depths.max())
-        self._room.require(batch=batch, columns=context_tokens + piece.room, last_place=last)
-        step = self._step(batch, context_tokens, piece)
+        columns = context_tokens + piece.room
+        self._room.require(batch=batch, columns=columns, last_place=last)
+        cache = self._caches.holding(batch, columns)
+        step = self._step(batch, context_tokens, piece, cache)
 
         def run() -> None:
-            self._model.forward(step, self._cache)
+            self._model.forward(step, cache)
 
         return run
 
@@ -66,12 +69,13 @@ class ForwardShapes:
     def _piece(self, tokens: int) -> Piece:
         return whole_tree(tokens) if self.role == "verify" else tree_layer(tokens)
 
-    def _step(self, batch: int, context_tokens: int, piece: Piece) -> ForwardInput:
+    def _step(self, batch: int, context_tokens: int, piece: Piece, cache: KeyValueCache) -> ForwardInput:
         """Return the input of all rows: laid out for one, and repeated."""
         drawn = np.random.default_rng(0).integers(0, self._model.vocabulary, (batch, piece.tokens))
-        if self._seen_in is not None:  # no mask to keep once
-            return self._laid_out(drawn, [context_tokens] * batch, piece)
-        row = self._laid_out(drawn[:1], [context_tokens], piece)
+        seen_in = seen_by(self._model, cache.capacity)
+        if seen_in is not None:  # no mask to keep once
+            return self._laid_out(drawn, [context_tokens] * batch, piece, seen_in)
+        row = self._laid_out(drawn[:1], [context_tokens], piece, None)
         return replace(
             row,
             tokens=torch.from_numpy(drawn).to(self._model.device),
@@ -80,7 +84,9 @@ class ForwardShapes:
             bias=None if row.bias is None else row.bias.expand(batch, -1, -1),
         )
 
-    def _laid_out(self, tokens: Ints, contexts: list[int], piece: Piece) -> ForwardInput:
+    def _laid_out(
+        self, tokens: Ints, contexts: list[int], piece: Piece, seen_in: Callable[[int], int] | None
+    ) -> ForwardInput:
         return lay_out(
             tokens,
             piece.depths,
@@ -89,5 +95,5 @@ class ForwardShapes:
             written=piece.written,
             dtype=self._model.dtype,
             device=self._model.device,
-            seen_in=self._seen_in,
+            seen_in=seen_in,
         )

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..layout import PREFILL_TOKENS, chain_sight, lay_out
 from ..models.forward import CausalModel, ForwardInput
+from .caches import ShapeCaches
 from .room import Room
 
 
@@ -20,12 +21,11 @@ class PrefillShapes:
     role = "prefill"
 
     def __init__(self, model: CausalModel, *, identity: str, dtype: str, capacity: int) -> None:
-        """Allocate a cache for the longest prompt to be timed."""
+        """Allocate a cache for the longest prompt to be timed, if it can be had."""
         self.identity, self.dtype = identity, dtype
         self.regime, self.attention = model.regime, model.attention
         self._model = model
-        self._cache = model.new_cache(1, capacity)
-        self._cache.states.normal_()
+        self._caches = ShapeCaches(model, slots=1, capacity=capacity)
         self._room = Room(slots=1, capacity=capacity, longest_context=model.longest_context)
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
@@ -33,16 +33,18 @@ class PrefillShapes:
 
         Raises:
             MeasurementError: the prompt does not fit into the cache or the model's positions.
+            Exception: there is no memory for a cache of that size.
         """
         end = context_tokens + tokens
         self._room.require(batch=1, columns=end, last_place=end - 1)
+        cache = self._caches.holding(1, end)
         starts = range(context_tokens, end, PREFILL_TOKENS)
         steps = [self._step(start, min(PREFILL_TOKENS, end - start)) for start in starts]
 
         def run() -> None:
             for _ in range(batch):
                 for step in steps:
-                    self._model.forward(step, self._cache)
+                    self._model.forward(step, cache)
 
         return run
 

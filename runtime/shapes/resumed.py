@@ -20,26 +20,29 @@ class ResumedShapes(ForwardShapes):
     """
 
     def __init__(self, model: ExitModel, *, identity: str, dtype: str, slots: int, capacity: int) -> None:
-        """Allocate a cache of the exit's target for the largest batch and context to be timed."""
+        """Allocate a cache of the exit's target for the largest batch and context to be timed, if it can be had."""
         super().__init__(model.target, identity=identity, dtype=dtype, role=RESUME, slots=slots, capacity=capacity)
         self._exit, self._target = model, model.target
-        self._lower = self._cache.first(model.exit_layer)
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
         """Return a call that verifies chains of so many tokens, roots included; all states but the last are noise.
 
         Raises:
             MeasurementError: the shape does not fit into the cache or the model's positions.
+            Exception: there is no memory for a cache of that size.
         """
         last = context_tokens + tokens - 1
         self._room.require(batch=batch, columns=last + 1, last_place=last)
-        unread, whole = self._step(batch, last, chain(1)), self._step(batch, context_tokens, chain(tokens))
-        model, states = self._target, torch.randn(batch, tokens, self._target.hidden).to(self._cache.states)
+        cache = self._caches.holding(batch, last + 1)
+        unread = self._step(batch, last, chain(1), cache)
+        whole = self._step(batch, context_tokens, chain(tokens), cache)
+        model, lower = self._target, cache.first(self._exit.exit_layer)
+        states = torch.randn(batch, tokens, model.hidden).to(cache.states)
         left = LeftStates(owner=model, layers=self._exit.exit_layer, states=states)
 
         def run() -> None:
-            self._exit.leave(unread, self._lower, states[:, -1])
-            model.resume(whole, self._cache, left)
+            self._exit.leave(unread, lower, states[:, -1])
+            model.resume(whole, cache, left)
 
         return run
 
