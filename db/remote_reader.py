@@ -85,6 +85,7 @@ class CachedReader:
             return self._old(kept)
         self._away_until_s = self._clock()
         if answer.status == NOT_MODIFIED and kept is not None:
+            self._cache.keep(asked, kept.body, kept.etag)  # it is as new as what is said now
             return kept.body
         if is_hashed and not _has_hash(answer.body, answer.etag):
             raise StoreError(f"{self._service.url} sent a text for {asked} that does not have its hash; ask again")

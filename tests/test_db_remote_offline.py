@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,18 @@ class TestPlans:
             first, again = store.plan(1), store.plan(1)
         assert first == again
         assert "if-none-match" in service.told("GET", "/plans/1")[1].headers
+
+    def test_a_plan_that_is_still_so_is_kept_as_of_now(self, service: FaultyService, cache: Path) -> None:
+        with opened(service) as store:
+            store.plan(1)
+            (file,) = (one for one in cache.glob("services/*/answers/*.json") if "/plans/1" in one.read_text())
+            file.write_text(re.sub(r'"at":"[^"]*"', '"at":"2001-02-03T04:05:06+00:00"', file.read_text()))
+            os.utime(file, (1.0, 1.0))
+            store.plan(1)
+            assert file.stat().st_mtime > 1.0
+            service.faults["GET"].extend(AWAY)
+            store.plan(1)
+            assert "2001-02-03" not in store.note and "what it said on 20" in store.note
 
     def test_a_changed_answer_takes_the_place_of_the_kept_one(self, service: FaultyService) -> None:
         with opened(service) as store:
