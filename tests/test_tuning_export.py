@@ -100,12 +100,6 @@ def test_what_an_engine_pads_has_the_price_of_full_rounds_and_what_was_planned_i
         for (policy, _), by_place in prices(measured(), [cell], grid, is_padded=True).items()
         if by_place
     }
-    print(
-        engine,
-        dropped.gets,
-        dropped.gets_tokens_per_s,
-        [v for (p, _), v in unp.items() if p.label == dropped.gets.partition("priced as ")[2]],
-    )
     assert dropped.gets_tokens_per_s == full[dropped.gets.partition(", ")[2]]
     assert dropped.wanted_tokens_per_s == pytest.approx(price(measured(), cell, lookup, LOOKUP).tokens_per_s)
 
