@@ -10,6 +10,7 @@ from typing import Protocol
 from urllib.parse import urlencode
 
 from ..errors import StoreError
+from .etags import tag_of
 from .remote_cache import AnswerCache, Kept
 from .remote_http import BRISK, NOT_MODIFIED, PATIENT, Answer, AwayError, Patience
 from .remote_service import Params, Service
@@ -106,7 +107,7 @@ class CachedReader:
 
 
 def _has_hash(body: bytes, etag: str | None) -> bool:
-    return etag is not None and etag.strip('"') == hashlib.sha256(body).hexdigest()
+    return etag is not None and tag_of(etag) == hashlib.sha256(body).hexdigest()
 
 
 def _plain(params: Params) -> list[tuple[str, str]]:

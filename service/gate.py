@@ -16,6 +16,7 @@ from time import monotonic, perf_counter
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..db.etags import is_known
 from ..errors import SpectuneError
 from .callers import scope_for, token_of
 from .cookies import is_page
@@ -112,12 +113,12 @@ class Gate:
             return False
         self._service.metrics.events["resolve_cache_hits"] += 1
         answer.route = RESOLVE
-        is_known = headers.get(b"if-none-match") == ready.tag
-        body = b"" if is_known else ready.body
+        is_fresh = is_known(headers.get(b"if-none-match", b"").decode("latin-1"), ready.tag.decode())
+        body = b"" if is_fresh else ready.body
         kind = [(b"etag", ready.tag), (b"cache-control", b"no-cache")]
-        if not is_known:
+        if not is_fresh:
             kind += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        await answer({"type": "http.response.start", "status": 304 if is_known else 200, "headers": kind})
+        await answer({"type": "http.response.start", "status": 304 if is_fresh else 200, "headers": kind})
         await answer({"type": "http.response.body", "body": body})
         return True
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
+from ..db.etags import is_known
 from ..db.plans import PlanEvent, PlanRow, PlanSource, mark_of
 from ..db.receipts import Receipt
 from ..db.wire import Decision, NewPlan, Page, Rollback
@@ -102,7 +103,7 @@ async def get_plan(request: Request, plan_id: Number, known: KnownTag = None) ->
     row = await service.read(required, service.store.plan_row, plan_id)
     tag = f'"{row.content_hash}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
-    if known == tag:
+    if is_known(known, tag):
         return Response(status_code=304, headers=headers)
     text = await service.read(service.store.plan, plan_id)
     return Response(text, headers=headers, media_type="application/json")

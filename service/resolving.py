@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from fastapi import APIRouter, Request, Response
 
+from ..db.etags import is_known
 from ..db.wire import Resolving
 from ..errors import PlanError
 from ..profiler.records.match import DeviceMatch
@@ -66,7 +67,7 @@ async def get_resolved(
     ready = await _answered(service, asked)
     service.resolver.remember(request.scope["query_string"], asked)
     headers = {"ETag": ready.tag.decode(), "Cache-Control": "no-cache"}
-    if known == headers["ETag"]:
+    if is_known(known, headers["ETag"]):
         return Response(status_code=304, headers=headers)
     return Response(ready.body, headers=headers, media_type="application/json")
 

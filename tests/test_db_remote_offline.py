@@ -61,6 +61,13 @@ class TestPlans:
         assert first == again
         assert "if-none-match" in service.told("GET", "/plans/1")[1].headers
 
+    @pytest.mark.parametrize("etag", ['W/"{}"', '"{}-gzip"', 'W/"{}--gzip"', '"{}-br"'])
+    def test_a_plan_comes_through_a_proxy_that_packs_answers(self, service: FaultyService, etag: str) -> None:
+        service.etag = etag
+        with opened(service) as store:
+            assert store.plan(1) == store.plan(1) == '{"ü" :\t1.0}'
+        assert "if-none-match" in service.told("GET", "/plans/1")[1].headers
+
     def test_a_plan_that_is_still_so_is_kept_as_of_now(self, service: FaultyService, cache: Path) -> None:
         with opened(service) as store:
             store.plan(1)

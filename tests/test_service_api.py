@@ -114,6 +114,15 @@ def test_a_plan_comes_back_byte_for_byte_under_its_hash(client: TestClient) -> N
     assert (known.status_code, known.content) == (304, b"")
 
 
+@pytest.mark.parametrize("etag", ['W/"{}"', '"{}-gzip"', '"other", W/"{}-br"'])
+def test_a_plan_is_known_by_the_tag_that_a_packing_proxy_made_of_its_own(client: TestClient, etag: str) -> None:
+    row = send(client, "/v1/plans", FILED).json()
+    known = {"If-None-Match": etag.format(row["content_hash"])}
+    assert client.get(f"/v1/plans/{row['id']}", headers=known).status_code == 304
+    other = {"If-None-Match": etag.format("0" * 64)}
+    assert client.get(f"/v1/plans/{row['id']}", headers=other).status_code == 200
+
+
 def test_a_plan_filed_under_another_setup_is_refused(client: TestClient) -> None:
     body = json.loads(to_json(FILED)) | {"workload": "another"}
     assert "filed under workload 'another'" in refused(client.post("/v1/plans", json=body), 422)
