@@ -15,6 +15,7 @@ from .app import create_app
 from .heap import bound_heaps
 from .log import log_to_stderr, tell
 from .settings import Settings
+from .sockets import listening_sockets, require_certificate
 from .state import Service
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -88,8 +89,11 @@ def serve(store: str | None, listening: Listening, settings: Settings) -> None:
 
     Raises:
         StoreError: the store cannot be opened.
-        RequestError: it must not be served like this: the store has no token, and others than this machine would ask.
+        RequestError: it cannot or must not be served like this: the certificate is none, another program listens
+            there, or the store has no token, and others than this machine would ask.
     """
+    if listening.certificate is not None and listening.key is not None:
+        require_certificate(listening.certificate, listening.key)
     bound_heaps()
     app = create_app(store, _with_access(settings, listening))
     service: Service = app.state.service
@@ -100,10 +104,11 @@ def serve(store: str | None, listening: Listening, settings: Settings) -> None:
                 f"{service.store.url} holds no token, so nobody could be let in; make one with: "
                 f"spectune token create NAME --scope read --store {service.store.url}"
             )
+        sockets = listening_sockets(listening.host, listening.port)
         log_to_stderr()
         tell("serving", url=listening.url, store=service.store.url, access=_access(listening, has_tokens))
         sys.setswitchinterval(SWITCH_S)
-        _server(app, listening).run()
+        _server(app, listening).run(sockets)
     finally:
         service.store.close()
 
@@ -126,8 +131,6 @@ def _access(listening: Listening, has_tokens: bool) -> str:
 def _server(app: object, listening: Listening) -> uvicorn.Server:
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]  # FastAPI is an ASGI application
-        host=listening.host,
-        port=listening.port,
         loop="uvloop",
         http="httptools",
         ws="none",

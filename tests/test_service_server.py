@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from spectune.cli import main
 from spectune.db.access import Tokens
 from spectune.errors import RequestError
 from spectune.service.server import Listening, serve
@@ -39,8 +42,6 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def free_port() -> int:
-    import socket
-
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -100,6 +101,24 @@ def first_answer(client: httpx.Client, url: str, headers: dict[str, str]) -> htt
 def test_a_server_that_would_be_open_to_others_is_refused(options, told: str) -> None:
     with pytest.raises(RequestError, match=told):
         Listening(**options)
+
+
+def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        where = ["serve", "--store", str(tmp_path / "store.db"), "--port", port, "--workers", "0"]
+        result = CliRunner().invoke(main, where)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert result.stderr.startswith(f"Error: cannot listen on 127.0.0.1, port {port}: Address already in use;")
+
+
+def test_a_certificate_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
+    for name in ("cert.pem", "key.pem"):
+        (tmp_path / name).write_text("no PEM")
+    files = ["--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
+    result = CliRunner().invoke(main, ["serve", "--store", str(tmp_path / "store.db"), *files])
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert result.stderr.startswith("Error: no TLS with the certificate")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])

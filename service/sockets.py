@@ -1,0 +1,53 @@
+"""What a service listens on and shows: whatever is wrong with it is told before it starts."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+from pathlib import Path
+
+from ..errors import RequestError
+
+NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # an address of a name that this machine does not have, e.g. ::1
+
+
+def listening_sockets(host: str, port: int) -> list[socket.socket]:
+    """Return a socket that listens for each address of a host.
+
+    Raises:
+        RequestError: another program listens there, it may not be listened there, or the host is not this machine.
+    """
+    opened: list[socket.socket] = []
+    try:
+        for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            try:
+                opened.append(socket.create_server(address, family=family))
+            except OSError as error:
+                if error.errno not in NOT_HERE:
+                    raise
+        if not opened:
+            raise OSError(errno.EADDRNOTAVAIL, "it is no address of this machine")
+    except OSError as error:
+        for each in opened:
+            each.close()
+        why = (error.strerror or str(error)).partition(" (while")[0]
+        raise RequestError(
+            f"cannot listen on {host}, port {port}: {why}; give another --port or --host, or end what listens there"
+        ) from error
+    return opened
+
+
+def require_certificate(certificate: Path, key: Path) -> None:
+    """Check that TLS can be had with two files.
+
+    Raises:
+        RequestError: they are no PEM files, or do not belong together.
+    """
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except (ssl.SSLError, OSError) as error:
+        raise RequestError(
+            f"no TLS with the certificate {certificate} and the key {key} ({error}); give two PEM files that belong "
+            "together as --tls-cert and --tls-key"
+        ) from error
