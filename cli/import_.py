@@ -186,6 +186,7 @@ def _facts(records: Records, new: Records) -> Json:
             "models": len(new.models),
             "cells": new.cells,
             "traces": len(new.traces),
+            "overheads": len(new.overheads),
         },
     }
 
@@ -202,5 +203,12 @@ def _print(facts: Json) -> None:
 def _outcome(new: Records, dry_run: bool, place: str) -> str:
     if not (new.cells or new.traces or new.overheads):
         return f"{place} holds all of it already; nothing {'to add' if dry_run else 'was added'}"
-    counts = f"{new.cells} cells, {len(new.traces)} traces, {len(new.devices)} devices, {len(new.models)} models"
-    return f"{'would add' if dry_run else 'added'} {counts} to {place}"
+    counts = {
+        "cells": new.cells,
+        "host times": len(new.overheads),
+        "traces": len(new.traces),
+        "devices": len(new.devices),
+        "models": len(new.models),
+    }
+    told = ", ".join(f"{count} {what}" for what, count in counts.items())
+    return f"{'would add' if dry_run else 'added'} {told} to {place}"

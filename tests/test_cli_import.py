@@ -16,7 +16,7 @@ from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import to_json
 
 from .older_store import is_older, make_older
-from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, model, record, surface, texts
+from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, model, overhead, record, surface, texts
 from .test_tuning_engine_counters import metrics
 
 HEADER = "role,dtype,attention,batch,context_tokens,tokens,ms,failure\n"
@@ -61,7 +61,7 @@ def timings(folder: Path) -> tuple[str, ...]:
 
 def test_a_table_enters_the_store_under_a_regime_of_its_own(folder: Path) -> None:
     facts = imported(folder, *timings(folder))
-    assert facts["new"] == {"devices": 0, "models": 0, "cells": 2, "traces": 0}
+    assert facts["new"] == {"devices": 0, "models": 0, "cells": 2, "traces": 0, "overheads": 0}
     with open_store(str(folder / "store.db")) as store:
         (found,) = store.surfaces(regime="imported:vllm")
         assert [cell.repeats_ms for cell in found.measurements] == [(2.5,), (2.75,)]
@@ -155,4 +155,16 @@ def test_a_device_nobody_knows_is_refused(folder: Path) -> None:
 def test_tables_for_people_name_the_surface_and_stderr_counts_what_was_added(folder: Path) -> None:
     result = typed(folder, "import", *timings(folder))
     assert "imported:vllm" in result.stdout
-    assert result.stderr.startswith("added 2 cells, 0 traces, 0 devices, 0 models to ")
+    assert result.stderr.startswith("added 2 cells, 0 host times, 0 traces, 0 devices, 0 models to ")
+
+
+def test_host_times_that_a_file_brings_are_counted(folder: Path) -> None:
+    with open_store(str(folder / "store.db")) as store:
+        store.add_overhead(overhead(0.1))
+    assert typed(folder, "show", "surface", "-o", str(folder / "own.json")).exit_code == 0
+    told = typed(folder, "import", str(folder / "own.json"), "--dry-run", store="another.db")
+    assert ", 1 host times, " in told.stderr
+    with open_store(str(folder / "another.db")) as store:
+        store.add_measurements(key_of(MEASURED), MEASURED.measurements)
+    facts = imported(folder, str(folder / "own.json"), store="another.db")
+    assert (facts["new"]["cells"], facts["new"]["overheads"]) == (0, 1)
