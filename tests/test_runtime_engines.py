@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import shlex
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
@@ -108,11 +108,27 @@ class TestContract:
 
     def test_a_plan_of_plain_decoding_needs_no_settings(self, engine: str) -> None:
         found = exported(engine, chains_by_batch([(1, 0), (8, 0)]))
-        slots = ("--parallel", "8") if engine == "llama.cpp" else ()  # else its server has its own number of them
-        assert (found.flags, found.dropped, found.kept) == (slots, (), 1.0)
+        told = {
+            "llama.cpp": ("--parallel", "8"),  # other servers have their own number of slots
+            "sglang": ("--dtype", "float32"),
+            "vllm": ("--dtype", "float32"),
+        }
+        assert (found.flags, found.dropped, found.kept) == (told.get(engine, ()), (), 1.0)
         assert any(
             name in found.command + str(found.files) for name in ("models/large", "large.gguf", "large.openvino")
         )
+
+    @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+    def test_the_plan_s_number_format_is_set_or_a_note_says_who_decides(self, engine: str, dtype: str) -> None:
+        """No server has a word for float64."""
+        for plan in (plan_of_kind("chain"), chains_by_batch([(1, 0)])):
+            found = exported(engine, replace(plan, dtype=dtype))
+            is_flag = engine in ("sglang", "vllm") and dtype == "bfloat16"
+            assert (flags(found).get("--dtype") == dtype) == is_flag
+            program = dict(found.files).get("generate.py", "")
+            assert (f"dtype=torch.{dtype}" in program) == (engine == "transformers")
+            told = any(f"priced with models in {dtype}" in note for note in found.notes)
+            assert told == (not is_flag and engine != "transformers")
 
     def test_an_unrecorded_version_is_refused_with_the_recorded_ones(self, engine: str) -> None:
         with pytest.raises(RequestError, match=schema_of(engine).versions[0]):
@@ -163,6 +179,7 @@ class TestSGLang:
             "9": {"candidate_steps": [0]},
         }
         assert found.flags == (
+            *("--dtype", "float32"),
             *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "drafters/small"),
             *("--speculative-num-steps", "5", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "6"),
             *("--speculative-adaptive", "--speculative-adaptive-config", "adaptive.json"),

@@ -109,7 +109,7 @@ def test_another_engine_is_told_where_the_plan_was_measured() -> None:
 def test_our_own_decoder_s_plan_says_nothing_of_how_an_engine_ran(engine: str) -> None:
     found = exported(engine, plan_with(cell_with(1, 100, CHAIN, "small", 200.0)))
     told = found.command + str(found.files)
-    assert not [word for word in ("threads", "float32", "f32") if word in told.lower()]
+    assert not [word for word in ("threads", "f32") if word in told.lower()]
 
 
 class TestLlamaCpp:
@@ -199,6 +199,16 @@ class TestTransformers:
     def test_plain_decoding_is_loaded_as_it_was_measured_too(self) -> None:
         found = exported("transformers", measured(chains_by_batch([(1, 0)]), REGIMES["transformers"]))
         assert "dtype=torch.float32" in script(found) and "generation.json" not in dict(found.files)
+
+
+@pytest.mark.parametrize(("engine", "is_written"), [("llama.cpp", True), ("openvino", False)])
+def test_our_own_decoder_s_models_are_converted_to_their_number_format_where_it_is_written(
+    engine: str, is_written: bool
+) -> None:
+    """OpenVINO's files hold no bfloat16."""
+    plan = replace(plan_with(cell_with(1, 100, CHAIN, "small", 200.0)), dtype="bfloat16")
+    told = " ".join(exported(engine, plan).notes)
+    assert ("--dtype bfloat16" in told) == is_written and "priced with models in bfloat16" in told
 
 
 def test_models_of_llama_cpp_s_own_need_no_conversion_and_others_say_how() -> None:

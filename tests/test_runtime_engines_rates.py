@@ -105,4 +105,6 @@ def test_a_drafter_whose_folder_is_called_as_the_target_s_is_converted_to_a_file
     written = "".join([found.command, *(text for _, text in found.files)])
     ending = {"llama.cpp": "gguf", "openvino": "openvino"}[engine]
     assert f"final.{ending}" in written and f"small-drafter.{ending}" in written
-    assert any(f"runs/draft/final --engine {engine} -o small-drafter.{ending}" in note for note in found.notes)
+    assert any(
+        f"runs/draft/final --engine {engine} --dtype float32 -o small-drafter.{ending}" in note for note in found.notes
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...errors import ModelError
-from .setting import EngineDrafter, Schedule, Serving
+from .setting import EngineDrafter, Schedule
 
 
 class Elsewhere(Protocol):
@@ -30,6 +30,7 @@ class OwnForm:
         require: raises ModelError of a folder that `spectune convert` does not write in it.
         elsewhere: how the engine's own converter writes it.
         for_heads: what converts heads, which `spectune convert` does not.
+        dtypes: number formats that `spectune convert` writes it in.
     """
 
     engine: str
@@ -37,6 +38,7 @@ class OwnForm:
     require: Callable[[Path], object]
     elsewhere: Elsewhere
     for_heads: str
+    dtypes: tuple[str, ...]
 
 
 def conversions(form: OwnForm, schedule: Schedule, target: str) -> tuple[str, ...]:
@@ -52,21 +54,21 @@ def drafter_named(drafter: EngineDrafter, target: str, named: Callable[[str], st
 
 def _conversions(form: OwnForm, schedule: Schedule, target: str) -> Iterator[str]:
     named = form.named
+    dtype = schedule.dtype if schedule.dtype in form.dtypes else None
     if named(target) != target:
-        yield _converted(form, target, named(target), schedule.serving)
+        yield _converted(form, target, named(target), dtype)
     drafter = None if schedule.setting is None else schedule.setting.drafter
     if drafter is None or named(drafter.path) == drafter.path:
         return
     out = drafter_named(drafter, target, named)
     if drafter.form == "model":
-        yield _converted(form, drafter.path, out, schedule.serving)
+        yield _converted(form, drafter.path, out, dtype)
     else:
         yield f"{form.engine} does not read {drafter.path}; make {out} of it with {form.for_heads}"
 
 
-def _converted(form: OwnForm, path: str, out: str, serving: Serving | None) -> str:
-    """Say how one model is converted, to the number format it was measured in: by us where we can."""
-    dtype = None if serving is None else serving.dtype
+def _converted(form: OwnForm, path: str, out: str, dtype: str | None) -> str:
+    """Say how one model is converted, to the number format it was planned in: by us where we can."""
     told = () if dtype is None else ("--dtype", dtype)
     ours = shlex.join(("spectune", "convert", path, "--engine", form.engine, *told, "-o", out))
     theirs = form.elsewhere(path, out, dtype)

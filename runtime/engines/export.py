@@ -129,9 +129,9 @@ def _planned(plan: Plan, settings: Mapping[Staged, Setting]) -> Line | None:
 
 
 def _schedule(line: Line, plan: Plan, engine: Engine) -> Schedule:
-    """Return a line as stages, and at which temperature; of a plan that was measured in the engine, with how it ran."""
+    """Return a line as stages, with the plan's temperature and number format, and how the engine ran, if it did."""
     serving = Serving(dtype=plan.dtype, threads=plan.device.threads) if _is_own(plan, engine) else None
-    return replace(schedule_of(line), serving=serving, temperature=plan.temperature)
+    return replace(schedule_of(line), serving=serving, temperature=plan.temperature, dtype=plan.dtype)
 
 
 def _drafter_of(offer: Offer) -> str | None:

@@ -21,6 +21,7 @@ TYPES = {"model": "draft-simple", "eagle3": "draft-eagle3"}
 DOUBT = "llama.cpp does not verify the token it doubts, the chain that was priced does"
 WHOLE = "llama.cpp drafts nothing in loops that are no longer than the n-gram; the lookup that was priced does"
 SHARED = "{slots} slots share the context: give --ctx-size {slots} times the tokens of the longest text"
+DTYPE = "llama.cpp computes with what its GGUF files hold"
 OLD = {  # names before draft types had one
     "spec-draft-model": "model-draft",
     "spec-draft-n-max": "draft-max",
@@ -133,6 +134,7 @@ GGUF = OwnForm(
     require=_require_ours,
     elsewhere=_elsewhere,
     for_heads="llama.cpp's convert_hf_to_gguf.py",
+    dtypes=tuple(GGUF_DTYPES),
 )
 
 
@@ -156,4 +158,4 @@ def _serving(schedule: Schedule) -> list[Option]:
 def _remarks(schedule: Schedule) -> tuple[str, ...]:
     shared = (SHARED.format(slots=schedule.most_batch),) if schedule.most_batch > 1 else ()
     serving = () if schedule.serving is None else schedule.serving.notes
-    return (*shared, *serving, *schedule.asked)
+    return (*shared, *serving, *schedule.priced_in(DTYPE), *schedule.asked)

@@ -21,6 +21,7 @@ from .one_sequence import first_lookup
 from .schema import schema_of
 from .setting import PADS, EngineDrafter, Knobs, Schedule, Serving, Setting, Value
 
+DTYPE = "OpenVINO's files hold float32 or float16, and INFERENCE_PRECISION_HINT says what it computes in"
 SCRIPT, FILE = "generate.py", "generation.json"
 ENDING = ".openvino"  # of what a converted folder is called
 FILLS = PADS.format(who="OpenVINO")
@@ -113,6 +114,7 @@ class OpenVINO:
             notes=(
                 *conversions(FOLDER, schedule, target),
                 *(() if serving is None else serving.notes),
+                *schedule.priced_in(DTYPE),
             ),
         )
 
@@ -146,6 +148,7 @@ FOLDER = OwnForm(
     require=_require_ours,
     elsewhere=_elsewhere,
     for_heads="optimum-cli export openvino",
+    dtypes=("float32", "float16"),
 )
 
 

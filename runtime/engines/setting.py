@@ -19,6 +19,9 @@ ASKED = (
     "what is kept of drafts was recorded at temperature {temperature:g}: let requests ask for it, since the server's "
     "own sampling, or that of the model's generation_config.json, holds for those that ask for nothing"
 )
+SERVED = ("float32", "bfloat16", "float16")  # number formats that servers have a word for
+NO_WORD = "the server has no word for that, and computes in what the checkpoint's config.json says"
+PRICED_IN = "the plan was priced with models in {dtype}: {who}"
 LIKELIEST = (
     "{who} drafts its drafter's likeliest tokens at any temperature; what was priced draws them with the target's own "
     "noise, and the nearer a drafter is to its target, the more of these are kept: what rounds keep here was not "
@@ -151,6 +154,7 @@ class Schedule:
         most_batch: the largest batch that was planned.
         serving: how it ran when the plan was measured in it; None where it was not.
         temperature: at which acceptance was measured; 0 is greedy.
+        dtype: number format of the models that were planned for; None where nobody says.
     """
 
     setting: Setting | None
@@ -158,11 +162,27 @@ class Schedule:
     most_batch: int
     serving: Serving | None = None
     temperature: float = 0.0
+    dtype: str | None = None
 
     @property
     def asked(self) -> tuple[str, ...]:
         """What requests to a server must ask for: their own temperature, since servers sample unless told."""
         return () if self.setting is None else (ASKED.format(temperature=self.temperature),)
+
+    @property
+    def served_dtype(self) -> str | None:
+        """The number format as servers are told it; None where they have no word for it."""
+        return self.dtype if self.dtype in SERVED else None
+
+    def priced_in(self, who: str) -> tuple[str, ...]:
+        """Say in which number format models must be, and who decides that; nothing where it was measured so."""
+        is_told = self.dtype is None or self.serving is not None
+        return () if is_told else (PRICED_IN.format(dtype=self.dtype, who=who),)
+
+    @property
+    def unserved(self) -> tuple[str, ...]:
+        """What a reader must know where a server cannot be told the number format."""
+        return () if self.served_dtype else self.priced_in(NO_WORD)
 
     @property
     def longest(self) -> int:

@@ -68,9 +68,8 @@ class SGLang:
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return the server's flags, and the adaptive file where lengths differ."""
         setting, start = schedule.setting, ("python", "-m", "sglang.launch_server", "--model-path", target)
-        if setting is None:
-            return Written(command=shlex.join(start))
-        options = [*_options(setting, schedule), *_room(schedule)]
+        options: list[Option] = [] if schedule.served_dtype is None else [("flags", "dtype", schedule.served_dtype)]
+        options += [] if setting is None else [*_options(setting, schedule), *_room(schedule)]
         files: tuple[tuple[str, str], ...] = ()
         if len(schedule.stages) > 1:
             steps = {str(stage.first): {"candidate_steps": [stage.length]} for stage in schedule.stages}
@@ -83,7 +82,7 @@ class SGLang:
             files=files,
             command=shlex.join([*start, *flags]),
             options=(*options, *rows),
-            notes=(*_remarks(schedule), *schedule.asked),
+            notes=(*_remarks(schedule), *schedule.unserved, *schedule.asked),
         )
 
 
@@ -130,6 +129,8 @@ def _room(schedule: Schedule) -> list[Option]:
 
 
 def _remarks(schedule: Schedule) -> tuple[str, ...]:
+    if schedule.setting is None:
+        return ()
     return (MORE.format(held=max(HELD, schedule.most_batch)),)
 
 

@@ -18,6 +18,7 @@ from .setting import OF_LLAMA_CPP, PADS, EngineDrafter, Knobs, Schedule, Setting
 from .yaml import yaml_of
 
 FILE = "speculative.yaml"
+DTYPE = "TensorRT-LLM computes in what the checkpoint's config.json says, unless the YAML's own dtype says otherwise"
 
 
 class TensorRTLLM:
@@ -63,7 +64,7 @@ class TensorRTLLM:
         """Return the YAML file and the command that reads it."""
         setting, start = schedule.setting, ("trtllm-serve", target)
         if setting is None:
-            return Written(command=shlex.join(start))
+            return Written(command=shlex.join(start), notes=schedule.priced_in(DTYPE))
         values: dict[str, object] = {"decoding_type": setting.method, "max_draft_len": schedule.longest}
         if setting.drafter is not None:
             values["speculative_model"] = setting.drafter.path
@@ -80,7 +81,7 @@ class TensorRTLLM:
             files=((FILE, yaml_of({"speculative_config": values})),),
             command=shlex.join((*start, *flags)),
             options=tuple(options),
-            notes=(*notes, *schedule.asked),
+            notes=(*notes, *schedule.priced_in(DTYPE), *schedule.asked),
         )
 
 

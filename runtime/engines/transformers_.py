@@ -124,10 +124,10 @@ class Transformers:
 
     def _loading(self, schedule: Schedule, version: str) -> tuple[Option, ...]:
         """Return by which of its names a version is told the number format; nothing where none is known."""
-        if schedule.serving is None:
+        if schedule.dtype is None:
             return ()
         name = "dtype" if schema_of(self.name).knows("loading", "dtype", version) else "torch_dtype"
-        return (("loading", name, schedule.serving.dtype),)
+        return (("loading", name, schedule.dtype),)
 
 
 def _lookup(policy: LookupPolicy) -> Setting | str:
@@ -146,7 +146,7 @@ def _drawn(temperature: float) -> dict[str, str]:
 
 
 def _program(schedule: Schedule, loading: Sequence[Option]) -> dict[str, str]:
-    """Return the parts of the program that make it run as it was measured; empty where it was not."""
+    """Return the parts of the program for its number format, and for its threads where it was measured."""
     threads = None if schedule.serving is None else schedule.serving.threads
     return {
         "torch": "import torch\n" if loading else "",

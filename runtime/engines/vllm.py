@@ -84,23 +84,27 @@ class VLLM:
 
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return the configuration as a flag."""
-        setting = schedule.setting
+        setting, dtype = schedule.setting, schedule.served_dtype
+        formats: tuple[str, ...] = () if dtype is None else ("--dtype", dtype)
+        told: list[Option] = [] if dtype is None else [("flags", "dtype", dtype)]
         if setting is None:
-            return Written(command=shlex.join(("vllm", "serve", target)))
+            command = shlex.join(("vllm", "serve", target, *formats))
+            return Written(flags=formats, command=command, options=tuple(told), notes=schedule.unserved)
         values: dict[str, object] = {"method": setting.method}
         if setting.drafter is not None:
             values["model"] = setting.drafter.path
         values |= {"num_speculative_tokens": schedule.longest, **dict(setting.knobs)}
         if len(schedule.stages) > 1:
             values[ROWS] = _rows(schedule)
-        flags = ("--speculative-config", json.dumps(values))
+        flags = (*formats, "--speculative-config", json.dumps(values))
         return Written(
             flags=flags,
             command=shlex.join(("vllm", "serve", target, *flags)),
-            options=tuple(_options(values)),
+            options=(*told, *_options(values)),
             notes=(
                 *((ARCTIC,) if setting.method == "suffix" else ()),
                 *((DRAWN,) if SAMPLED in values else ()),
+                *schedule.unserved,
                 *schedule.asked,
             ),
         )
