@@ -389,6 +389,12 @@ class TestOpenVINO:
         found = single("openvino", Eagle2Policy(verify_tokens=8, depth=4, top_k=4), "eagle3")
         assert generation(found) == {"branching_factor": 4, "tree_depth": 5, "num_assistant_tokens": 7}
 
+    def test_prompts_are_continued_as_they_are(self) -> None:
+        """From 2025.1 a chat model's template would be put around them unless told otherwise."""
+        program = dict(single("openvino", ChainPolicy(length=3)).files)["generate.py"]
+        told = [ast.unparse(node) for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Assign)]
+        assert "config.apply_chat_template = False" in told
+
     def test_an_older_version_drafts_no_trees(self) -> None:
         found = single("openvino", Eagle2Policy(verify_tokens=8, depth=4, top_k=4), "eagle3", "2025.3")
         assert found.version == "2025" and found.dropped

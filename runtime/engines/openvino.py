@@ -45,6 +45,8 @@ import openvino_genai
 config = openvino_genai.GenerationConfig(max_new_tokens=128, {sampling})
 for name, value in json.load(open("generation.json")).items():
     setattr(config, name, value)
+if hasattr(config, "apply_chat_template"):  # 2025.0 has none and applies none
+    config.apply_chat_template = False  # prompts are continued as they are, as in the plan's measurements
 properties = {properties}  # of the target and of a draft model
 scheduler = openvino_genai.SchedulerConfig()  # with it the pipeline batches continuously
 pipeline = openvino_genai.LLMPipeline({target}, "CPU", scheduler_config=scheduler{drafting}, **properties)
