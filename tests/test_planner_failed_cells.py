@@ -175,34 +175,34 @@ def test_published_defaults_of_a_drafter_that_does_not_run_say_so() -> None:
 
 
 def test_a_context_counts_where_the_widest_row_of_one_batch_failed() -> None:
-    assert verify(lambda one: False).full_contexts == (NEAR, 100, FAR)
+    assert verify(lambda one: False).full_contexts([1, 3]) == (NEAR, 100, FAR)
     corner = verify(lambda one: (one.batch, one.context_tokens, one.tokens) == (3, FAR, 16))
-    assert corner.full_contexts == (NEAR, 100, FAR) and corner.barred(3, FAR) is None
+    assert corner.full_contexts([1, 3]) == (NEAR, 100, FAR) and corner.barred(3, FAR) is None
 
 
 def test_a_context_where_all_of_a_larger_batch_failed_is_planned_for_the_smaller_ones() -> None:
     found = verify(lambda one: one.batch == 3 and one.context_tokens == FAR)
-    cells = cells_that_run(found, [1, 3], found.full_contexts)
+    cells = cells_that_run(found, [1, 3], found.full_contexts([1, 3]))
     places = [(cell.batch, cell.context, cell.high) for cell in cells]
     inf = float("inf")
     assert places == [(1, NEAR, 60.0), (3, NEAR, 60.0), (1, 100, 150.0), (3, 100, inf), (1, FAR, inf)]
 
 
 def test_a_context_where_all_of_the_smallest_batch_failed_does_not_count() -> None:
-    assert verify(lambda one: one.batch == 1 and one.context_tokens == FAR).full_contexts == (NEAR, 100)
+    assert verify(lambda one: one.batch == 1 and one.context_tokens == FAR).full_contexts([1, 3]) == (NEAR, 100)
 
 
 def test_a_context_where_all_of_a_batch_failed_bars_it_between_others_and_beyond_them() -> None:
     between, beyond = (verify(in_cell(3, at)) for at in (100, FAR))
     assert [between.barred(3, at) is None for at in (99, 100, 101, FAR)] == [True, False, True, True]
     assert [beyond.barred(3, at) is None for at in (100, 199, FAR, 900)] == [True, True, False, False]
-    assert beyond.barred(1, FAR) is None and between.full_contexts == (NEAR, 100, FAR)
+    assert beyond.barred(1, FAR) is None and between.full_contexts([1, 3]) == (NEAR, 100, FAR)
 
 
 def test_a_context_that_was_never_tried_whole_does_not_count() -> None:
     whole = verify(lambda one: False)
     beside = Measurement(batch=1, context_tokens=150, tokens=2, repeats_ms=(10.0,))
-    assert replace(whole, measurements=(*whole.measurements, beside)).full_contexts == (NEAR, 100, FAR)
+    assert replace(whole, measurements=(*whole.measurements, beside)).full_contexts([1, 3]) == (NEAR, 100, FAR)
 
 
 def test_where_nothing_failed_all_cells_run() -> None:
@@ -231,4 +231,4 @@ def test_a_cell_where_only_one_token_can_be_verified_is_plain_decoding() -> None
     whole = two_drafters()
     narrow = failing(whole.verify, lambda one: one.context_tokens == FAR and one.tokens > 1)
     (cell,) = solved(replace(whole, verify=narrow), Cell(batch=1, context=FAR)).cells
-    assert cell.policy.kind == "plain" and narrow.full_contexts == (2, FAR)
+    assert cell.policy.kind == "plain" and narrow.full_contexts([1, 3]) == (2, FAR)

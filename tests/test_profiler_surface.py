@@ -196,7 +196,7 @@ def test_a_surface_of_failures_has_no_error() -> None:
 def test_a_surface_of_failures_has_no_contexts_and_says_why() -> None:
     failed = Measurement(batch=1, context_tokens=0, tokens=2, failure="out of memory")
     with pytest.raises(MeasurementError, match=r"\(verify of m, eager, float32\): out of memory; ask"):
-        assert surface([failed]).full_contexts
+        assert surface([failed]).full_contexts([1])
 
 
 def test_the_drift_of_a_session_is_the_spread_of_its_calls_factors() -> None:

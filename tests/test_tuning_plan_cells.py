@@ -42,6 +42,28 @@ def test_a_batch_that_nobody_asked_for_is_not_named() -> None:
     assert TOO_FEW not in planned(alone((1, 8), (30,)), batches=(1,)).provenance.notes
 
 
+def test_a_batch_whose_forwards_were_timed_alone_is_left_out_and_named() -> None:
+    plan = planned(replace(alone((1, 4), (30,)), overhead=overhead(0.5, (1,))))
+    assert cells(plan) == [(1, 30)]
+    why = "its forwards were timed alone; run: spectune profile --batch 4"
+    assert f"batch 4 has no plan, because {why}" in plan.provenance.notes
+
+
+def test_a_batch_whose_forwards_were_timed_alone_does_not_say_where_others_are_planned() -> None:
+    found = alone((1, 3), (30, 200))
+    elsewhere = surface("large", "verify", lambda *shape: 10.0, batches=(4,), contexts=(900,))
+    verify = replace(found.verify, measurements=(*found.verify.measurements, *elsewhere.measurements))
+    assert {context for _, context in cells(planned(replace(found, verify=verify)))} == {30, 200}
+
+
+def test_a_batch_that_was_timed_again_at_another_context_leaves_the_others_theirs() -> None:
+    found, again = (alone((3,), (30, 200)), alone((1,), (900,)))
+    verify = replace(found.verify, measurements=(*found.verify.measurements, *again.verify.measurements))
+    plan = planned(replace(found, verify=verify, overhead=overhead(0.5, (1, 3))))
+    assert cells(plan) == [(3, 30), (3, 200), (1, 900)]
+    assert any("no context in common (batch 1 at 900; batch 3 at 30, 200)" in note for note in plan.provenance.notes)
+
+
 @pytest.mark.parametrize("contexts", [(0,), (0, 200)])
 def test_an_empty_context_is_planned_with_a_drafter_too(contexts: tuple[int, ...]) -> None:
     found = inputs(recorded())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import chain
 
 from optuna.exceptions import OptunaError
 from sqlalchemy.exc import SQLAlchemyError
@@ -23,6 +24,7 @@ from ..planner.policies import PlainPolicy
 from ..planner.pricing.cost import Cell, cells_that_run
 from ..planner.search.search import solve
 from ..profiler.records.device import GIB
+from ..profiler.records.overhead import PLAIN
 from .estimates.host_time import is_known
 from .inputs import inputs_from_store
 from .request import PlanRequest
@@ -81,8 +83,9 @@ def solve_plan(inputs: PlanInputs, request: PlanRequest, effort: Effort | None =
         StoreError: the storage of trials failed.
     """
     used, cells = effort or Effort(), _cells(inputs, request)
+    inputs = replace(inputs, notes=(*inputs.notes, *_apart(inputs, request)))
     if not request.batches:
-        inputs = replace(inputs, notes=(*inputs.notes, *_too_large(inputs)))
+        inputs = replace(inputs, notes=(*inputs.notes, *_left_out(inputs)))
     if request.allow_lossy:
         inputs = with_lossy_runs(inputs, request.lossy)
     _require_footprints(inputs, request)
@@ -124,28 +127,62 @@ def keep_plan(plan: Plan, inputs: PlanInputs, store: Store) -> int:
     )
 
 
-def _served(batches: Sequence[int], texts: int) -> tuple[int, ...]:
-    """Return the measured batch sizes that the recorded texts fill; the smallest in any case."""
-    return tuple(batch for batch in batches if batch <= max(texts, min(batches)))
+def _planned(inputs: PlanInputs) -> tuple[int, ...]:
+    """Return the measured batch sizes that have a plan where none are asked for; the smallest in any case.
 
-
-def _too_large(inputs: PlanInputs) -> tuple[str, ...]:
-    """Return a note on each measured batch size that the recorded texts do not fill."""
+    The recorded texts fill them, and host times are known of whole rounds, which timing forwards alone does not tell.
+    """
     measured, texts = inputs.verify.batches, len(inputs.texts)
+    in_rounds = tuple(batch for batch in measured if batch in _timed_in_rounds(inputs)) or measured
+    return tuple(batch for batch in in_rounds if batch <= max(texts, in_rounds[0]))
+
+
+def _timed_in_rounds(inputs: PlanInputs) -> set[int]:
+    return {sample.batch for sample in inputs.overhead.samples if sample.kind == PLAIN}
+
+
+def _left_out(inputs: PlanInputs) -> tuple[str, ...]:
+    """Return a note on each measured batch size that has no plan, and why."""
+    planned, texts = _planned(inputs), len(inputs.texts)
     return tuple(
         f"batch {batch} has no plan, because only {texts} texts were recorded; profile with more prompts"
-        for batch in measured
-        if batch not in _served(measured, texts)
+        if batch in _timed_in_rounds(inputs)
+        else f"batch {batch} has no plan, because its forwards were timed alone; run: spectune profile --batch {batch}"
+        for batch in inputs.verify.batches
+        if batch not in planned
     )
 
 
 def _cells(inputs: PlanInputs, request: PlanRequest) -> tuple[Cell, ...]:
-    """Return the cells to plan; an empty context, which imports may hold, is planned as one of a single token."""
+    """Return the cells to plan; an empty context, which imports may hold, is planned as one of a single token.
+
+    Where batches were timed at no context in common, as after one of them was timed again alone, each has its own.
+    """
     verify = inputs.verify
     verify.require_ran()
-    batches = request.batches or _served(verify.batches, len(inputs.texts))
-    contexts = request.contexts or tuple(dict.fromkeys(max(context, 1) for context in verify.full_contexts))
-    return cells_that_run(verify, batches, contexts)
+    batches = request.batches or _planned(inputs)
+    contexts = request.contexts or _filled(verify.full_contexts(batches))
+    if contexts:
+        return cells_that_run(verify, batches, contexts)
+    own = (cells_that_run(verify, [batch], _filled(verify.full_contexts([batch]))) for batch in batches)
+    return tuple(sorted(chain.from_iterable(own), key=lambda cell: (cell.context, cell.batch)))
+
+
+def _filled(contexts: Sequence[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(max(context, 1) for context in contexts))
+
+
+def _apart(inputs: PlanInputs, request: PlanRequest) -> tuple[str, ...]:
+    """Return a note where the batches of a plan were timed at different contexts."""
+    batches = request.batches or _planned(inputs)
+    if request.contexts or inputs.verify.full_contexts(batches):
+        return ()
+    each = "; ".join(
+        f"batch {batch} at {', '.join(map(str, inputs.verify.full_contexts([batch])))}" for batch in batches
+    )
+    return (
+        f"batches were timed at no context in common ({each}), so each is planned at its own; profile them together",
+    )
 
 
 def _require_footprints(inputs: PlanInputs, request: PlanRequest) -> None:

@@ -94,22 +94,27 @@ class LatencySurface:
         """Batch sizes with at least one cell that ran, ascending."""
         return tuple(sorted(self._grid))
 
-    @property
-    def full_contexts(self) -> tuple[int, ...]:
-        """Contexts that were tried from the fewest tokens to the most at every batch, ascending; see `barred`.
+    def full_contexts(self, batches: Sequence[int]) -> tuple[int, ...]:
+        """Return the contexts that were tried from the fewest tokens to the most at all of these batches, ascending.
 
-        Some of what was tried must have run at the smallest batch. The first and the last context stand in for none.
+        Some of what was tried must have run at the smallest of them; see `barred`. Several may have none in common; of
+        one alone the first and the last context stand in for none.
+
+        Args:
+            batches: those of which no cell ran are passed over; all that ran are meant where nothing else is left.
 
         Raises:
             MeasurementError: no cell ran.
         """
         self.require_ran()
+        known = sorted({*batches} & {*self._grid}) or list(self.batches)
         spans = [
-            {c for c in rows.contexts if rows.spans(c)} | self._failures.cut_contexts(batch)
-            for batch, rows in self._grid.items()
+            {c for c in self._grid[b].contexts if self._grid[b].spans(c)} | self._failures.cut_contexts(b)
+            for b in known
         ]
-        common = sorted(set.intersection(set(self.contexts(self.batches[0])), *spans))
-        return tuple(common) or self.contexts(self.batches[0])[:: max(1, len(self.contexts(self.batches[0])) - 1)]
+        first = self.contexts(known[0])
+        common = sorted(set(first).intersection(*spans))
+        return tuple(common) if common or len(known) > 1 else first[:: max(1, len(first) - 1)]
 
     def require_ran(self) -> None:
         """Refuse a surface none of whose cells ran, held-out ones aside.
