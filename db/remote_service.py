@@ -167,7 +167,7 @@ class Service:
         try:
             self._send_pieces(place, body, state.received, patience)
             return self._transport.send(Ask(method="POST", path=f"{place}/finish", key=ask.key), patience)
-        except RefusedError:
+        except BaseException:  # refused, away or interrupted: nobody goes on with it
             with suppress(StoreError):  # it would only take room there until it is too old
                 self._transport.send(Ask(method="DELETE", path=place), ONCE)
             raise

@@ -21,10 +21,15 @@ from .tables import utc_now
 SHA256 = re.compile(r"[0-9a-f]{64}")
 LARGEST_BYTES = 2**30
 KEPT_HOURS = 24  # after the last part came
+IDLE_MINUTES = 10  # without a part: its sender has given up long ago, and it makes room for another
 
 
 class NoUploadError(StoreError):
     """There is no upload of this key, or it has ended."""
+
+
+class TooManyUploadsError(StoreError):
+    """A token has as many uploads under way as it may."""
 
 
 class UploadConflictError(StoreError):
@@ -61,9 +66,11 @@ class Uploads:
     def begin(self, token_name: str, *, kind: str, target: str, size: int, sha256: str) -> UploadRow:
         """Keep what is to come and return it, with its key.
 
+        Where as many are open as may be, the one that got no part for longest ends, if it got none for ten minutes.
+
         Raises:
             RequestError: the size or the hash cannot be.
-            UploadConflictError: too many are open.
+            TooManyUploadsError: too many are under way.
         """
         if not 0 < size <= self._most_bytes:
             raise RequestError(f"an upload has 1 to {self._most_bytes} bytes, got {size}; send less at once")
@@ -75,7 +82,11 @@ class Uploads:
         with self._database._writing() as session:
             count = session.scalar(select(func.count(UploadTable.id)).where(is_open)) or 0
             if count >= self._most_open:
-                raise UploadConflictError(f"{count} uploads are open already; finish some of them first")
+                idle = is_open & (UploadTable.touched < _ago(timedelta(minutes=IDLE_MINUTES)))
+                oldest = session.scalar(select(UploadTable).where(idle).order_by(UploadTable.touched).limit(1))
+                if oldest is None:
+                    raise TooManyUploadsError(f"{count} uploads are under way already; finish some of them first")
+                _end(session, oldest)
             session.add(row)
             session.flush()
             return _row(row)
@@ -138,15 +149,13 @@ class Uploads:
             NoUploadError: there is no such upload, or it has ended.
         """
         with self._database._writing() as session:
-            row = _open(session, token_name, key)
-            row.ended = utc_now()
-            _drop_parts(session, row.id)
+            _end(session, _open(session, token_name, key))
 
     def drop_old(self, hours: float = KEPT_HOURS) -> int:
         """Forget uploads to which nothing was added for so long, and return how many."""
-        before = (datetime.now(UTC) - timedelta(hours=hours)).isoformat(timespec="microseconds")
         with self._database._writing() as session:
-            numbers = session.scalars(select(UploadTable.id).where(UploadTable.touched < before)).all()
+            is_old = UploadTable.touched < _ago(timedelta(hours=hours))
+            numbers = session.scalars(select(UploadTable.id).where(is_old)).all()
             for number in numbers:
                 _drop_parts(session, number)
                 session.execute(delete(UploadTable).where(UploadTable.id == number))
@@ -172,6 +181,15 @@ def _open(session: Session, token_name: str, key: str, *, is_held: bool = True) 
 def _parts(session: Session, upload_id: int) -> Iterator[bytes]:
     found = select(UploadPartTable.content).filter_by(upload_id=upload_id).order_by(UploadPartTable.position)
     yield from session.scalars(found.execution_options(yield_per=8))
+
+
+def _end(session: Session, row: UploadTable) -> None:
+    row.ended = utc_now()
+    _drop_parts(session, row.id)
+
+
+def _ago(time: timedelta) -> str:
+    return (datetime.now(UTC) - time).isoformat(timespec="microseconds")
 
 
 def _drop_parts(session: Session, upload_id: int) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from ..db import wire
 from ..db.jobs import JobEndedError, LostJobError, NoJobError
 from ..db.profile_facts import NoProfileError
-from ..db.uploads import NoUploadError, UploadConflictError
+from ..db.uploads import NoUploadError, TooManyUploadsError, UploadConflictError
 from ..errors import NoPlanError, SpectuneError, StoreAwayError, StoreError
 from ..profiler.records.wire import to_json
 
@@ -91,6 +91,8 @@ def problem_of(error: SpectuneError | OverflowError | RecursionError) -> Problem
         return ProblemError(404, wire.NO_PLAN, text)
     if isinstance(error, NOT_FOUND):
         return not_found(text)
+    if isinstance(error, TooManyUploadsError):
+        return ProblemError(429, "too-many", text, {"Retry-After": str(RETRY_S)})
     if isinstance(error, CONFLICTS):
         return conflict(text)
     if isinstance(error, StoreError):

@@ -169,6 +169,24 @@ def test_a_huge_body_whose_last_answer_is_lost_is_kept_once(service: FaultyServi
     assert service.outcomes == ["x" * 2**23]
 
 
+def test_an_upload_that_breaks_off_is_dropped_there(service: FaultyService) -> None:
+    service.faults["PATCH"].extend([None, *[503] * 30])
+    with pytest.raises(AwayError):
+        client(service).write("POST", OBSERVATIONS, Document(document="x" * 2**23))
+    assert len(service.told("DELETE", "upload")) == 1
+
+
+def test_an_upload_that_is_interrupted_is_dropped_there(service: FaultyService) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    service.faults["PATCH"].append(503)
+    OPENED.append(Transport(service_url(service.url), interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        Service(OPENED[-1]).write("POST", OBSERVATIONS, Document(document="x" * 2**23))
+    assert len(service.told("DELETE", "upload")) == 1
+
+
 def test_another_answer_than_expected_is_told(service: FaultyService) -> None:
     with pytest.raises(StoreError, match=r"answered what this spectune \(.*\) does not understand: .*ServiceInfo"):
         client(service).get(ServiceInfo, "/v1/plans/1")

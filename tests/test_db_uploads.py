@@ -11,7 +11,7 @@ from sqlalchemy import update
 
 from spectune.db.service_tables import UploadPartTable, UploadTable
 from spectune.db.sql_store import SqlStore
-from spectune.db.uploads import NoUploadError, UploadConflictError, Uploads
+from spectune.db.uploads import NoUploadError, TooManyUploadsError, UploadConflictError, Uploads
 from spectune.errors import RequestError
 
 from .fresh_store import fresh_store
@@ -101,10 +101,19 @@ def test_what_cannot_be_is_not_begun(uploads: Uploads, size: int, sha256: str) -
 def test_a_token_has_only_so_many_open_uploads(uploads: Uploads) -> None:
     begin(uploads)
     key = begin(uploads)
-    with pytest.raises(UploadConflictError, match="2 uploads are open"):
+    with pytest.raises(TooManyUploadsError, match="2 uploads are under way"):
         begin(uploads)
     uploads.end("ci", key)
     begin(uploads)
+
+
+def test_an_upload_that_got_no_part_for_long_makes_room_for_another(store: SqlStore, uploads: Uploads) -> None:
+    keys = [begin(uploads), begin(uploads)]
+    for key, touched in zip(keys, ("2021", "2020"), strict=True):
+        with store._writing() as session:
+            session.execute(update(UploadTable).where(UploadTable.key == key).values(touched=touched))
+    new = begin(uploads)
+    assert [uploads.find("ci", key).ended is None for key in (*keys, new)] == [True, False, True]
 
 
 def test_an_upload_nobody_goes_on_with_is_forgotten(store: SqlStore, uploads: Uploads) -> None:

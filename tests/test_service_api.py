@@ -245,6 +245,14 @@ def test_an_upload_stands_only_for_what_it_may(client: TestClient, target: str) 
     assert "cannot stand for" in refused(client.post("/v1/uploads", json=new), 422)
 
 
+def test_too_many_uploads_are_put_off(client: TestClient) -> None:
+    new = {"kind": "any", "size": 1, "sha256": "0" * 64, "target": "/v1/plans"}
+    answers = [client.post("/v1/uploads", json=new) for _ in range(17)]
+    assert {answer.status_code for answer in answers[:-1]} == {201}
+    assert "16 uploads are under way" in refused(answers[-1], 429)
+    assert int(answers[-1].headers["retry-after"]) > 0
+
+
 def test_limits_of_uploads_hold(client: TestClient) -> None:
     new = {"kind": "any", "size": 200_001, "sha256": "0" * 64, "target": "/v1/plans"}
     assert "at most 200000" in refused(client.post("/v1/uploads", json=new), 413)
