@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from . import options
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def demo(settings: Settings, store: str | None, as_json: bool, train: bool, outp
         spectune demo --train -o my-family
     """
     if train:
+        options.require_untyped(("store", "as_json"), "is of what is measured, and --train measures nothing.")
         _train(output)
         return
     if output is not None:

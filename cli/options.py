@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from ..planner.search.objective import LatencyBound
@@ -75,6 +76,15 @@ def latency_bound(_ctx: click.Context, _param: click.Parameter, text: str | None
         return parse_bound(text)
     except PlanError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def require_untyped(names: Collection[str], why: str) -> None:
+    """Raise a usage error for the first of some parameters that was typed, though it would say nothing."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        is_typed = context.get_parameter_source(str(parameter.name)) == ParameterSource.COMMANDLINE
+        if is_typed and parameter.name in names:
+            raise click.UsageError(f"{parameter.opts[0]} {why}")
 
 
 def named_folders(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[str, Path]:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from ..profiler.prompts import Prompt
     from ..tuning.request import Models, ProfileRequest
 
+OF_TEXTS = ("prompts", "workload", "temperatures", "record", "max_new_tokens", "max_prompt_tokens")
+OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", "fresh")
+
 
 @click.command()
 @engines.option
@@ -171,11 +174,13 @@ def profile(
     if estimated is not None:
         if dry_run or ray_address is not None or roles is not None or ranks is not None:
             raise click.UsageError("--estimate measures nothing; leave out what asks for a measurement.")
+        options.require_untyped(OF_TEXTS + OF_TIMING, "is for a measurement, and --estimate measures nothing.")
         _estimate(settings, models, estimated, store, measured, as_json)
         return
     if config_only is not None or roles is not None or ranks is not None:
         if dry_run or ray_address is not None:
             raise click.UsageError("Timing alone knows neither --dry-run nor --ray; leave them out.")
+        options.require_untyped(OF_TEXTS, "is of what is recorded along texts, and timing alone records nothing.")
         alone = {"roles": tuple((roles or "verify,draft").split(",")), "ranks": ranks or 1}
         alone |= {"most_tokens": most_tokens} if most_tokens else {}
         _time_alone(settings, models, alone | measured, store, fresh, as_json)

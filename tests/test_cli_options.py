@@ -77,6 +77,42 @@ def test_a_wrong_value_is_a_usage_error(wrong: tuple[str, ...]) -> None:
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        ("--prompts", "p.txt"),
+        ("--workload", "chat"),
+        ("--temperature", "0.8"),
+        ("--record", "quick"),
+        ("--max-new-tokens", "64"),
+        ("--max-prompt-tokens", "32"),
+    ],
+)
+@pytest.mark.parametrize("way", [("--latency-only", "verify"), ("--tensor-parallel", "2"), ("--estimate", "H200")])
+def test_what_a_profile_without_texts_would_ignore_is_refused(way: tuple[str, ...], ignored: tuple[str, ...]) -> None:
+    for target in (TARGET, ("--config-only", "config.json")):
+        result = typed("profile", *target, *way, *ignored)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"{ignored[0]} is " in result.stderr
+
+
+@pytest.mark.parametrize(
+    "ignored",
+    [("--device", "cpu"), ("--budget", "5"), ("--held-out", "3"), ("--regime", "eager"), ("--seed", "1"), ("--fresh",)],
+)
+def test_what_an_estimate_would_ignore_is_refused(ignored: tuple[str, ...]) -> None:
+    result = typed("profile", *TARGET, "--estimate", "H200", *ignored)
+    assert result.exit_code == 2
+    assert f"{ignored[0]} is for a measurement" in result.stderr
+
+
+@pytest.mark.parametrize("ignored", [("--json",), ("--store", "x.db")])
+def test_what_training_the_demo_would_ignore_is_refused(ignored: tuple[str, ...]) -> None:
+    result = typed("demo", "--train", "-o", "somewhere", *ignored)
+    assert result.exit_code == 2
+    assert f"{ignored[0]} is of what is measured" in result.stderr
+
+
 @pytest.mark.parametrize("wrong", [("show", "model"), ("show", "--id", "0"), ("list", "--what"), ("run",)])
 def test_a_wrong_word_is_a_usage_error(wrong: tuple[str, ...]) -> None:
     assert typed(*wrong).exit_code == 2
