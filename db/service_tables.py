@@ -58,7 +58,7 @@ class ReceiptTable(Base):
         Index("ix_spectune_receipt_created", "created"),
     )
 
-    key: Mapped[str] = mapped_column(KEY)  # hash of the token's name and its key: nobody meets another's receipts
+    key: Mapped[str] = mapped_column(KEY)  # hash of the write's own: of the whole service, not of a token
     token_name: Mapped[str] = mapped_column(NAME)
     digest: Mapped[str] = mapped_column(KEY)  # of the whole request
     status: Mapped[int]

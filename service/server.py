@@ -29,7 +29,7 @@ class Listening:
 
     Attributes:
         certificate, key: files for TLS; both or none.
-        is_behind_proxy: whether a proxy on this machine or in this network ends TLS, and says who asks.
+        is_behind_proxy: whether a proxy ends TLS; who asks, only one on this machine (127.0.0.1, ::1) is believed.
         is_open: whether nobody needs a token; on loopback only.
     """
 

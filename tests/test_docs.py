@@ -57,6 +57,17 @@ def test_every_command_s_help_shows_an_example_on_its_own_line(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_named_in_its_command_s_section_or_holds_for_all(name: str) -> None:
+    for_all, *sections = re.split(r"(?m)^## ", (ROOT / "docs" / "commands.md").read_text())
+    (own,) = (section for section in sections if section.partition("\n")[0] == name)
+    named = set(re.findall(r"--?[a-z][a-z-]*", for_all + own))
+    command = COMMANDS[name].load()
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    given = [p for one in (command, *below) for p in one.params if isinstance(p, click.Option)]
+    assert [p.opts for p in given if named.isdisjoint((*p.opts, *p.secondary_opts))] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_table_s_line_is_the_first_of_the_command_s_docstring(name: str) -> None:
     text = COMMANDS[name].load().help
     assert text is not None
