@@ -71,6 +71,21 @@ def test_a_head_that_reads_other_layers_than_engines_do_is_refused_with_the_reas
     assert not (is_refused and any(name == "small" for _, name in able))
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("rows", [96, 100])
+def test_a_drafter_whose_table_is_padded_otherwise_goes_to_no_engine_that_refuses_it(
+    tmp_path: Path, engine: str, rows: int
+) -> None:
+    for name, size in (("small", rows), ("target", 100)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"vocab_size": size}))
+    plan = plan_with(cell_with(1, 100, ChainPolicy(length=3), "small", 200.0))
+    found = engine_drafters(plan, {"small": tmp_path / "small"}, tmp_path / "target")
+    able = expressible(ENGINES[engine], plan, found, recorded_version(engine, None))
+    refuses = engine in ("vllm", "transformers") and rows != 100
+    assert any(name == "small" for _, name in able) != refuses
+
+
 def test_the_reason_for_a_head_s_layers_is_told_in_the_export(tmp_path: Path) -> None:
     place = head(tmp_path, spectune={"reads": [2, 4, 7]})
     plan = plan_with(cell_with(1, 100, ChainPolicy(length=3), "small", 200.0))

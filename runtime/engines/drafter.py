@@ -44,6 +44,7 @@ def engine_drafters(plan: Plan, places: Mapping[str, Path], target: Path | None 
             refused=READS_OTHERWISE.format(name=name, reads=", ".join(map(str, reads))) if reads else "",
             architecture=_architecture(path),
             has_bias=BIAS in set(_tensor_names(path)),
+            tables=_tables(path, Path(plan.target.location) if target is None else target),
         )
     return found
 
@@ -81,10 +82,20 @@ def own_reads(head: Path, layers: int | None) -> tuple[int, ...]:
 
 def _layers(model: Path) -> int | None:
     """Return how many layers a model's config.json tells of, None where it tells nothing."""
+    return _number_in(model, "num_hidden_layers")
+
+
+def _number_in(model: Path, name: str) -> int | None:
     config = written_config(model)
     text = config.get("text_config")
-    count = (text if isinstance(text, dict) else config).get("num_hidden_layers")
-    return count if isinstance(count, int) else None
+    number = (text if isinstance(text, dict) else config).get(name)
+    return number if isinstance(number, int) else None
+
+
+def _tables(drafter: Path, target: Path) -> tuple[int, int] | None:
+    """Return the sizes of a drafter's and its target's table of tokens where both are known and differ."""
+    rows, wanted = _number_in(drafter, "vocab_size"), _number_in(target, "vocab_size")
+    return None if rows is None or wanted is None or rows == wanted else (rows, wanted)
 
 
 def _architecture(model: Path) -> str:

@@ -28,6 +28,10 @@ LIKELIEST = (
     "recorded, the server's own counters tell it"
 )
 PADS = "{who} verifies its full length in every round, whatever its lookup found; our own decoder, what it found"
+PADDED = (
+    "{engine} takes no draft model whose table of tokens is of another size than the target's, and that of {name} has "
+    "{tables[0]} rows for {tables[1]}; pad it to them"
+)
 OF_LLAMA_CPP = "that is llama.cpp's own search, which remembers what it decoded before"  # why others lack a lookup
 
 
@@ -42,6 +46,7 @@ class EngineDrafter:
         refused: why no engine runs it; empty where nothing speaks against it but its form.
         architecture: that its config.json names; empty where it names none.
         has_bias: whether what joins the two inputs of an EAGLE head adds one.
+        tables: rows of its table of tokens and of the target's where they are known to differ, by what pads them.
     """
 
     name: str
@@ -50,6 +55,7 @@ class EngineDrafter:
     refused: str = ""
     architecture: str = ""
     has_bias: bool = False
+    tables: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

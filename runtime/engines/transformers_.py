@@ -16,7 +16,7 @@ from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS
 from .one_sequence import first_lookup
 from .schema import schema_of
-from .setting import EngineDrafter, Knobs, Schedule, Setting, Value
+from .setting import PADDED, EngineDrafter, Knobs, Schedule, Setting, Value
 
 SCRIPT, FILE = "generate.py", "generation.json"
 FIRST = "transformers copies behind the first occurrence of the n-gram; the lookup that was priced behind the latest"
@@ -80,6 +80,8 @@ class Transformers:
             return f"transformers has no {policy.kind} drafting: chains, confident chains and prompt lookup"
         if drafter.form != "model":
             return f"transformers assists with language models, which {drafter.name} is not, as far as its files tell"
+        if drafter.tables:
+            return PADDED.format(engine="transformers", name=drafter.name, tables=drafter.tables)
         threshold = policy.confidence if isinstance(policy, ConfidentChainPolicy) else 0.0
         knobs: Knobs = (("num_assistant_tokens_schedule", "constant"), (THRESHOLD, threshold))
         return Setting(method="assistant", drafter=drafter, knobs=knobs, length=policy.length, off="any", most_batch=1)

@@ -16,7 +16,7 @@ from ...planner.policies import ChainPolicy, LookupPolicy, StaticPolicy, SuffixT
 from .engine import Option, Written
 from .grids import CHAINS, FIRST_LOOKUPS, SUFFIX_TREES
 from .schema import schema_of
-from .setting import OF_LLAMA_CPP, EngineDrafter, Knobs, Off, Schedule, Setting, with_likeliest
+from .setting import OF_LLAMA_CPP, PADDED, EngineDrafter, Knobs, Off, Schedule, Setting, with_likeliest
 
 EAGLE = "LlamaForCausalLMEagle"  # the architecture that SGLang knows heads of EAGLE-1 and 2 by
 NO_SUCH_EAGLE = (
@@ -61,6 +61,8 @@ class VLLM:
             return f"vLLM {version} takes no draft model of its own"
         if drafter.form == "eagle" and (drafter.has_bias or drafter.architecture == EAGLE):
             return NO_SUCH_EAGLE.format(name=drafter.name)
+        if drafter.form == "model" and drafter.tables:
+            return PADDED.format(engine="vLLM", name=drafter.name, tables=drafter.tables)
         if isinstance(policy, StaticPolicy):
             return NO_TREES
         if not isinstance(policy, ChainPolicy):
