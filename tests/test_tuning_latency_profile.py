@@ -57,6 +57,15 @@ def test_every_role_has_a_surface_of_its_own_model(profile: LatencyProfile) -> N
     assert seen == [(target, "verify"), (target, "prefill"), (target, "exit:1"), (small, "draft"), (small, "loop:2")]
 
 
+def test_two_names_of_the_same_weights_are_refused(family: Models, tmp_path: Path) -> None:
+    twice = Models(target=family.target, drafters={"small": family.drafters["small"], "b": family.drafters["small"]})
+    with (
+        open_store(str(tmp_path / "store.db")) as store,
+        pytest.raises(RequestError, match="the drafters 'small' and 'b' are the same weights"),
+    ):
+        timed(request(twice), store)
+
+
 def test_every_surface_answers_inside_its_domain(profile: LatencyProfile) -> None:
     for surface in profile.surfaces:
         context = 0 if surface.role == "prefill" else 16

@@ -106,6 +106,23 @@ def test_drafters_named_in_another_order_are_another_request(request_: ProfileRe
     assert key_of(asked[0]) != key_of(asked[1])
 
 
+def test_two_names_of_the_same_weights_are_refused_before_anything_is_recorded(
+    request_: ProfileRequest, tmp_path: Path
+) -> None:
+    small = request_.models.drafters["small"]
+    twice = replace(request_.models, drafters={"small": small, "again": small})
+    with pytest.raises(RequestError, match="the drafters 'small' and 'again' are the same weights"):
+        run(replace(request_, models=twice), tmp_path)
+    assert rows(tmp_path, "SELECT name, document FROM spectune_part") == []
+
+
+def test_a_workload_of_too_few_prompts_is_named(request_: ProfileRequest, tmp_path: Path) -> None:
+    chat, *others = (replace(prompt, workload="chat") for prompt in request_.prompts)
+    mixed = replace(request_, prompts=[chat, *others, replace(chat, workload="code")])
+    with pytest.raises(RequestError, match=r"^workload 'code': a profile needs at least 2 prompts, got 1; add some$"):
+        run(mixed, tmp_path)
+
+
 def test_what_an_earlier_version_timed_is_not_gone_on_with(
     request_: ProfileRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

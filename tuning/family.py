@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import DeviceError, MeasurementError
+from ..errors import DeviceError, MeasurementError, RequestError
 from ..profiler.identity import identify
 from ..profiler.records.device import Device
+from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
 from ..runtime.models.drafter import draft_role, load_drafter, require_drafter_of
 from ..runtime.models.loading import load_model
@@ -26,13 +27,26 @@ def identify_all(models: Models) -> Identities:
     """Return who the models are.
 
     Raises:
+        RequestError: two drafters are the same weights.
         ModelError: they do not share one vocabulary, or a head was trained for another target.
     """
     target = identify(models.target)
     drafters = {name: identify(path, name) for name, path in models.drafters.items()}
+    require_apart(drafters)
     for path in models.drafters.values():
         require_drafter_of(path, target)
     return Identities(target=target, drafters=drafters)
+
+
+def require_apart(drafters: Mapping[str, ModelIdentity]) -> None:
+    """Raise RequestError where two drafters are the same weights: what is measured of one is measured of both."""
+    names: dict[str, str] = {}
+    for name, model in drafters.items():
+        other = names.setdefault(model.key, name)
+        if other != name:
+            raise RequestError(
+                f"the drafters {other!r} and {name!r} are the same weights ({model.key}); leave one of them out"
+            )
 
 
 def load_family(

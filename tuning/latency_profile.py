@@ -29,7 +29,7 @@ from ..runtime.models.random import count_parameters, load_random
 from ..runtime.models.regime import in_regime
 from ..runtime.shapes import ForwardShapes, room_of
 from ..runtime.shapes.lockstep import LockstepShapes, follow
-from .family import settled_regime, torch_device
+from .family import require_apart, settled_regime, torch_device
 from .measuring.holding import held
 from .measuring.timing import draft_tokens, resumed_domain, runner_for
 from .parts import finished_surfaces
@@ -218,10 +218,9 @@ def _loaded(path: Path, request: LatencyRequest, device: str, target: CausalMode
 
 
 def _identities(models: Models) -> Identities:
-    return Identities(
-        target=_identity(models.target, None),
-        drafters={name: _identity(path, name) for name, path in models.drafters.items()},
-    )
+    drafters = {name: _identity(path, name) for name, path in models.drafters.items()}
+    require_apart(drafters)
+    return Identities(target=_identity(models.target, None), drafters=drafters)
 
 
 def _identity(path: Path, name: str | None) -> ModelIdentity:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from transformers import PreTrainedTokenizerBase
 
 from ...errors import RequestError
-from ...profiler.prompts import by_workload
+from ...profiler.prompts import Prompt, by_workload
 from ...profiler.protocols import Parts
 from ...profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance, PromptTrace
 from ...runtime.models.tapped import reads_of
@@ -55,9 +55,16 @@ def workloads_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) ->
     found = []
     for temperature in (request.temperature, *request.more_temperatures):
         for name, prompts in by_workload(request.prompts, request.workload).items():
-            own = replace(request, prompts=prompts, workload=name, temperature=temperature, more_temperatures=())
+            own = _of_workload(request, name, prompts, temperature)
             found.append(Workload(request=own, requests=tuple(requests_of(own, tokenizer))))
     return tuple(found)
+
+
+def _of_workload(request: ProfileRequest, name: str, prompts: Sequence[Prompt], temperature: float) -> ProfileRequest:
+    try:
+        return replace(request, prompts=prompts, workload=name, temperature=temperature, more_temperatures=())
+    except RequestError as error:  # all prompts of a file were enough, those of one of its workloads are not
+        raise RequestError(f"workload {name!r}: {error}") from error
 
 
 def record_workloads(
