@@ -34,6 +34,7 @@ from ...runtime.engines.measured import EngineFacts, MeasuredEngine
 from ..measuring.holding import held
 from ..request import Identities, Models
 from ..steps import Progress
+from .cut import cut_prompts
 from .inputs import inputs_of_surfaces, setting_of, way_of
 from .models import identify_engine_models
 from .pooling import pooled
@@ -110,8 +111,8 @@ def profile_engine(
     most = facts.most_concurrency
     if most is not None and max(request.concurrencies) > most:
         raise RequestError(f"{facts.name} decodes {most} sequences at once; give --batch {most}")
-    encoded = engine.encode([prompt.text for prompt in request.prompts])
-    prompts = [tokens[-request.max_prompt_tokens :] for tokens in encoded]
+    texts = [prompt.text for prompt in request.prompts]
+    prompts = cut_prompts(texts, engine.encode(texts), request.max_prompt_tokens)
     with held(device, identities, store, wait_s=0.0):
         progress("recording drafts in the engine", 0.0)
         traces = engine_traces(request, engine, identities, prompts)

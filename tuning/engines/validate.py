@@ -22,6 +22,7 @@ from ...profiler.prompts import Prompt
 from ...profiler.records.wire import to_json
 from ...runtime.engines.measured import EngineCounters, MeasuredEngine
 from ..steps import Progress
+from .cut import cut_prompts
 from .inputs import setting_of
 from .plan import EnginePlanRequest
 from .record import workload_in
@@ -103,8 +104,8 @@ def validate_engine(
     """
     number, plan = newest_engine_plan(request.plan, store)
     cells = _cells(plan, request.concurrencies)
-    encoded = engine.encode([prompt.text for prompt in request.prompts])
-    prompts = [tokens[-request.max_prompt_tokens :] for tokens in encoded]
+    texts = [prompt.text for prompt in request.prompts]
+    prompts = cut_prompts(texts, engine.encode(texts), request.max_prompt_tokens)
     longest = max(cell.policy.max_verify_tokens for cell in cells)
     room = max(len(prompt) for prompt in prompts) + request.max_new_tokens + 2 * longest + 32
     rows, checks = [], []
