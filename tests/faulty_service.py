@@ -40,6 +40,7 @@ class FaultyService:
     seen: list[Seen] = field(default_factory=list)
     receipts: dict[str, Reply] = field(default_factory=dict)
     plans: dict[int, str] = field(default_factory=dict)
+    records: dict[str, str] = field(default_factory=dict)  # what a GET of a list's name answers
     outcomes: list[Json] = field(default_factory=list)
     traces: list[Json] = field(default_factory=list)
     visits: dict[int, Json] = field(default_factory=dict)
@@ -73,6 +74,8 @@ class FaultyService:
         match method, path.strip("/").split("/"):
             case "GET", [""]:
                 return said(200, self.info)
+            case "GET", [name] if name in self.records:
+                return 200, self.records[name].encode()
             case "GET", ["plans"]:
                 rows = [row(number, text) for number, text in self.plans.items()]
                 after, most = int(seen.query.get("after", ["0"])[0]), min(2, int(seen.query["limit"][0]))

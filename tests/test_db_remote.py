@@ -18,15 +18,19 @@ from spectune.db.store import Store, open_store
 from spectune.db.url import resolve_url
 from spectune.errors import NoPlanError, StoreError
 from spectune.planner.plans.document import plan_to_json
+from spectune.profiler.records.wire import to_json
 from spectune.runtime.choice import Choice, choose_plan
 from spectune.service.settings import Settings
 
+from .faulty_service import FaultyService
+from .faulty_service import served as faulty
 from .journal_records import TRACE
 from .plan_contract import PlanContract, ShelfContract, SourceContract
 from .plans import plan_of
 from .postgres_server import PostgresServer, postgres
 from .served_store import ServedStore, empty_store, served_store
 from .store_contract import IdentityContract, RecordContract, StoreContract
+from .store_records import SETUP, agreement, overhead
 from .whole_plans import WholePlans
 
 __all__ = ["postgres"]
@@ -50,6 +54,14 @@ def served(tmp_path: Path) -> Iterator[ServedStore]:
 def store(served: ServedStore) -> Iterator[RemoteStore]:
     with RemoteStore(service_url(served.url)) as opened:
         yield opened
+
+
+def test_a_service_that_is_older_tells_host_times_as_one_record_and_agreement_by_names_alone() -> None:
+    known = {"overheads": to_json(overhead(0.5)), "pairwise": to_json(agreement(10, **SETUP))}
+    with faulty(FaultyService(records=known)) as older, RemoteStore(service_url(older.url)) as store:
+        assert store.host_times("device", "target", "float32") == [overhead(0.5)]
+        assert store.pairwise(["large", "small"], **SETUP) == agreement(10, **SETUP)
+        assert store.pairwise(["large", "small"], **{**SETUP, "temperature": 0.0}) is None
 
 
 def add_plan(store: Store, text: str | None = None, *, apart: str = "") -> int:

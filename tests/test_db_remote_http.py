@@ -17,6 +17,7 @@ from spectune.errors import StoreError
 from .faulty_service import TOKEN, Fault, FaultyService, served
 
 OBSERVATIONS = "/v1/plans/1/observations"
+GONE: list[Fault | None] = [None, *(503,) * 30]  # after the first piece
 PASSING: list[Fault] = ["drop before", "drop after", "cut", 429, 502, 503, 504]
 
 
@@ -170,7 +171,7 @@ def test_a_huge_body_whose_last_answer_is_lost_is_kept_once(service: FaultyServi
 
 
 def test_an_upload_that_breaks_off_is_dropped_there(service: FaultyService) -> None:
-    service.faults["PATCH"].extend([None, *[503] * 30])
+    service.faults["PATCH"].extend(GONE)
     with pytest.raises(AwayError):
         client(service).write("POST", OBSERVATIONS, Document(document="x" * 2**23))
     assert len(service.told("DELETE", "upload")) == 1
