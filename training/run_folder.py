@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -20,6 +21,7 @@ from .acceptance import Acceptance, chain_acceptance
 from .kept_folder import PARTIAL, require_own
 from .own_text import Ids, OwnTextSettings, corpus_of, own_requests, write_own_texts
 
+DATA = "data_sha256"  # of every file of a request, beside what was asked
 CHECKED = 24  # texts whose drafts are counted when a drafter is done
 
 Progress = Callable[[str, float], None]
@@ -64,7 +66,7 @@ def run_folder(request: Asked, identity: ModelIdentity, folder: Path, *, fresh: 
     """Return the folder of the unfinished run, new or of the same request.
 
     Args:
-        request: what is asked; it must be the same for a run to go on.
+        request: what is asked; it must be the same for a run to go on, and so must what lies in its files.
         identity: of the target.
         folder: the drafter's own.
         fresh: forget what an earlier run left unfinished.
@@ -76,13 +78,31 @@ def run_folder(request: Asked, identity: ModelIdentity, folder: Path, *, fresh: 
     partial = folder / PARTIAL
     if fresh and partial.exists():
         shutil.rmtree(partial)
-    asked = json.dumps({**asdict(request), "target": identity.weights_hash}, default=str, sort_keys=True)
+    asked = json.loads(json.dumps({**asdict(request), "target": identity.weights_hash}, default=str))
+    data = {str(path): sha256(path.read_bytes()).hexdigest() for path in getattr(request, "data", ())}
     note = partial / "request.json"
-    if note.exists() and note.read_text() != asked:
-        raise TrainingError(f"{folder} holds another unfinished run; finish it, or forget it with --fresh")
+    if note.exists():
+        _require_same(folder, note.read_text(), asked, data)
     partial.mkdir(parents=True, exist_ok=True)
-    note.write_text(asked)
+    note.write_text(json.dumps({**asked, DATA: data}, sort_keys=True))
     return partial
+
+
+def _require_same(folder: Path, written: str, asked: dict[str, Any], data: dict[str, str]) -> None:
+    """Raise TrainingError unless an unfinished run is of this request; older ones do not say what lay in its files."""
+    try:
+        known: dict[str, Any] = json.loads(written)
+    except ValueError:
+        known = {}
+    lay = known.pop(DATA, data)
+    if known != asked:
+        raise TrainingError(f"{folder} holds another unfinished run; finish it, or forget it with --fresh")
+    changed = [path for path, digest in data.items() if lay.get(path) != digest]
+    if changed:
+        raise TrainingError(
+            f"{folder} holds an unfinished run of other data: {', '.join(changed)} changed since it began; put back "
+            "what lay there, or forget the run with --fresh"
+        )
 
 
 def corpus_for(request: OwnTextRequest) -> Ids:
