@@ -18,6 +18,7 @@ from spectune.runtime.edge.messages import (
     Open,
     Ping,
     Pong,
+    Refused,
     Welcome,
     from_device,
     from_server,
@@ -138,6 +139,28 @@ class SilentLink(LocalLink):
             super().deliver(message)
         elif self._is_cut:
             raise ServerAwayError("nobody is there")
+
+
+class BusyLink(LocalLink):
+    """Refuses every draft at first, because the server is busy, and counts the waits for what never comes."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        self.refused, self.vain = 0, 0
+        self._is_busy = False
+
+    def deliver(self, message: FromDevice) -> None:
+        self._is_busy = isinstance(message, Draft) and not self._is_busy
+        if isinstance(message, Draft) and self._is_busy:
+            self.refused += 1
+            self.take(Refused(session=message.session, reason="busy", is_passing=True))
+        else:
+            super().deliver(message)
+
+    def receive(self, timeout_s: float) -> FromServer | None:
+        found = super().receive(timeout_s)
+        self.vain += found is None and timeout_s > 0.0
+        return found
 
 
 def forgetful(link: LocalLink, desks: list[Desk], after: int) -> LocalLink:

@@ -26,7 +26,7 @@ from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
 
 from .decoded_runs import random_requests, run
-from .edge_links import FaultyLink, LocalLink, SilentLink, desk_of, forgetful
+from .edge_links import BusyLink, FaultyLink, LocalLink, SilentLink, desk_of, forgetful
 from .tiny_models import perturbed, tiny_llama
 
 pytestmark = pytest.mark.lossless
@@ -66,6 +66,18 @@ def test_what_a_device_decodes_is_the_target_s_own(way: DeviceDrafting, temperat
     assert [tuple(one.tokens) for one in runs] == plain(temperature, penalty)
     assert all(not one.own and not one.asked_again for one in runs)
     assert sum(one.accepted for one in runs) > 0
+
+
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids=str)
+def test_a_draft_that_is_refused_for_now_is_sent_again_and_no_answer_to_it_is_waited_for(
+    way: DeviceDrafting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge_device, "PAUSE_S", 0.0)
+    link = BusyLink(desk_of(TARGET))
+    runs = decoded(link, 0.0, way)
+    assert [tuple(one.tokens) for one in runs] == plain(0.0)
+    assert sum(one.asked_again for one in runs) == link.refused > 0
+    assert link.vain == 0
 
 
 @pytest.mark.parametrize("way", [WAYS[1], WAYS[3], WAYS[5]], ids=str)

@@ -126,7 +126,7 @@ class RemoteTarget:
         chain = self._chain(text, guesser)
         for _ in range(MOST_SILENT):
             text.ask(chain, run)
-            answer = self._drafting_on(text, guesser, len(chain))
+            answer = text.settled(self._drafting_on(text, guesser, len(chain)))
             if answer is not None:
                 return text.take(answer, chain, guesser, run)
             run.asked_again += 1
@@ -149,7 +149,7 @@ class RemoteTarget:
         return tuple(guesser.guesses[:length])
 
     def _drafting_on(self, text: _Text, guesser: Guesser, sent: int) -> FromServer | None:
-        """Guess behind what was sent until the answer comes; None where it does not in time."""
+        """Guess behind what was sent until the answer comes, were it a refusal; None where it does not in time."""
         until = time.monotonic() + self._patience.timeout_s
         most = sent + self._drafting.ahead
         while (answer := text.heard(0.0)) is None and len(guesser.guesses) < most and text.left > len(guesser.guesses):
@@ -186,7 +186,7 @@ class _Text:
             for session in self._left_behind:
                 self._say(Close(session=session))
             self._say(open_of(self._session, asked))
-            answer = self.heard(self._patience.timeout_s)
+            answer = self.settled(self.heard(self._patience.timeout_s))
             if answer is not None:
                 return self.take(answer, None, guesser, run)
             run.asked_again += 1
@@ -199,7 +199,7 @@ class _Text:
         self._asked_s = time.monotonic()
 
     def heard(self, timeout_s: float) -> FromServer | None:
-        """Return what the server says of this text, if it is news; None where it is silent, or asks for patience.
+        """Return what the server says of this text, if it is news; None where it is silent.
 
         Raises:
             RequestError: the server refuses the device.
@@ -212,13 +212,19 @@ class _Text:
                 continue
             if isinstance(message, Refused) and message.is_passing:
                 self._reason = message.reason
-                time.sleep(min(PAUSE_S, timeout_s))
-                return None
+                return message
             if isinstance(message, Refused) or self._is_news(message):
                 self._answered_s, self._reason = time.monotonic(), ""
                 return message
         if timeout_s > 0.0:
             self._link.renew()  # a connection may be dead without anybody's knowing
+        return None
+
+    def settled(self, message: FromServer | None) -> FromServer | None:
+        """Return what was heard; None, behind a pause, where the server asks for patience: no other answer comes."""
+        if not isinstance(message, Refused) or not message.is_passing:
+            return message
+        time.sleep(min(PAUSE_S, self._patience.timeout_s))
         return None
 
     def _is_news(self, answer: Answer) -> bool:
