@@ -1,4 +1,4 @@
-"""Pairwise acceptance against sums over single tokens of transformers' own distributions."""
+"""Pairwise acceptance against sums over single tokens of transformers' own distributions, and against real stacks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import math
 from functools import cache
 
 import pytest
+import torch
 
+from spectune.planner.policies.stack import StackPolicy
 from spectune.profiler.records.acceptance import PairwiseAcceptance
+from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.noise import gumbel
+from spectune.runtime.requests import Request, Sequence
 from spectune.tuning.recording.agreement import pairwise_acceptance
+from spectune.tuning.recording.continuations import continuations
 
+from .decoded_runs import CAPACITY, random_requests
 from .shelf import Shelf, StoppedError
+from .stack_family import MODELS as STACKED
+from .stack_family import TARGET
 from .tiny_models import perturbed, plain_logits, tiny_llama
 
 MODELS = {
@@ -25,9 +34,17 @@ TEXTS = [((1, 2, 3), (4, 5, 6, 7)), ((9,), (0, 23)), ((8, 8, 1, 0), (3,))]
 LEAN = {name: LeanModel(model) for name, model in MODELS.items()}
 
 
+def asked(temperature: float) -> list[tuple[Request, tuple[int, ...]]]:
+    """Return each text with its request; every one draws by a seed of its own."""
+    return [
+        (Request(prompt=prompt, max_new_tokens=9, temperature=temperature, seed=seed), continuation)
+        for seed, (prompt, continuation) in enumerate(TEXTS)
+    ]
+
+
 @cache
 def measured(temperature: float) -> PairwiseAcceptance:
-    return pairwise_acceptance(LEAN, TEXTS, temperature, target="hash", workload="prose")
+    return pairwise_acceptance(LEAN, asked(temperature), target="hash", workload="prose")
 
 
 def distributions(name: str, temperature: float) -> list[list[float]]:
@@ -41,15 +58,46 @@ def distributions(name: str, temperature: float) -> list[list[float]]:
     return found
 
 
+def first_choices(name: str, temperature: float) -> list[int]:
+    """Return one token per continuation token: the best, or at a temperature the best with its place's own noise."""
+    found, every = [], iter(distributions(name, temperature))
+    for seed, (prompt, continuation) in enumerate(TEXTS):
+        for place in range(len(prompt), len(prompt) + len(continuation)):
+            chances = next(every)
+            noise = gumbel(torch.tensor(seed), torch.tensor(place), len(chances)).tolist()
+            scores = [math.log(p) + (g if temperature else 0.0) for p, g in zip(chances, noise, strict=True)]
+            found.append(scores.index(max(scores)))
+    return found
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.6])
 def test_overlap_and_agreement_equal_sums_over_single_tokens(temperature: float) -> None:
-    each = [distributions(name, temperature) for name in MODELS]
-    for i, left in enumerate(each):
-        for j, right in enumerate(each):
+    each = [(distributions(name, temperature), first_choices(name, temperature)) for name in MODELS]
+    for i, (left, said) in enumerate(each):
+        for j, (right, answered) in enumerate(each):
             common = [sum(map(min, p, q)) for p, q in zip(left, right, strict=True)]
-            same = [p.index(max(p)) == q.index(max(q)) for p, q in zip(left, right, strict=True)]
+            same = [one == other for one, other in zip(said, answered, strict=True)]
             assert measured(temperature).overlap[i][j] == pytest.approx(sum(common) / 7, abs=1e-5)
             assert measured(temperature).greedy[i][j] == pytest.approx(sum(same) / 7)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8, 1.5])
+def test_two_models_agree_as_often_as_one_of_a_stack_takes_what_the_other_says(temperature: float) -> None:
+    """A chain of 2 over drafts of 1 runs the upper model once where it takes the draft, and twice elsewhere."""
+    policy = StackPolicy(drafters=("medium", "small"), lengths=(2, 1))
+    requests = random_requests(5, tokens=16, temperature=temperature)
+    texts = list(zip(requests, continuations(TARGET, requests), strict=True))
+    taken = []
+    for request, text in texts:
+        drafter = stack_drafter(policy, STACKED, slots=1, capacity=CAPACITY)
+        sequence = Sequence(request, 0)
+        drafter.admit(0, sequence)
+        for token in text:
+            taken.append(drafter.draft([sequence], policy).levels.count(0) == 1)
+            sequence.tokens.append(token)
+    found = pairwise_acceptance(STACKED, texts)
+    assert found.positions == len(taken) and 0 < sum(taken) < len(taken)
+    assert found.greedy[found.models.index("medium")][found.models.index("small")] == sum(taken) / len(taken)
 
 
 def test_every_continuation_token_is_a_position() -> None:
@@ -81,7 +129,7 @@ def test_an_agreement_says_what_it_was_measured_on() -> None:
 def test_texts_read_in_pieces_agree_as_texts_read_whole(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = measured(0.6)
     monkeypatch.setattr("spectune.tuning.recording.agreement.PIECE_TOKENS", tokens)
-    found = pairwise_acceptance(LEAN, TEXTS, 0.6)
+    found = pairwise_acceptance(LEAN, asked(0.6))
     assert found.greedy == whole.greedy
     for row, expected in zip(found.overlap, whole.overlap, strict=True):
         assert row == pytest.approx(expected, abs=1e-6)
@@ -91,8 +139,8 @@ def test_texts_read_in_pieces_agree_as_texts_read_whole(tokens: int, monkeypatch
 def test_a_stopped_comparison_reads_only_the_texts_it_lacks_and_ends_the_same(finished: int) -> None:
     shelf = Shelf(stop_after=finished)
     with pytest.raises(StoppedError):
-        pairwise_acceptance(LEAN, TEXTS, 0.6, parts=shelf)
+        pairwise_acceptance(LEAN, asked(0.6), parts=shelf)
     again = Shelf(shelf.documents)
-    found = pairwise_acceptance(LEAN, TEXTS, 0.6, target="hash", workload="prose", parts=again)
+    found = pairwise_acceptance(LEAN, asked(0.6), target="hash", workload="prose", parts=again)
     assert found == measured(0.6)
     assert again.added == [f"agreement {text}" for text in range(finished, 3)]

@@ -131,10 +131,13 @@ class AcceptanceTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairwiseAcceptance:
-    """How often each pair of models agrees on the next token, over the same positions."""
+    """How often each pair of models agrees on the next token, over the same positions.
+
+    A first choice is a model's argmax; of sampled texts, that of its scores with the noise of the target's own draws.
+    """
 
     models: tuple[str, ...]  # names, distinct
-    greedy: tuple[tuple[float, ...], ...]  # (n, n), share of positions with the same argmax
+    greedy: tuple[tuple[float, ...], ...]  # (n, n), share of positions with the same first choice
     overlap: tuple[tuple[float, ...], ...]  # (n, n), mean over positions of sum over tokens of min(p, q)
     positions: int
     target: str = ""  # ModelIdentity.key of the model that wrote the text; "" where it was not written down

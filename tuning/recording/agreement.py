@@ -17,6 +17,8 @@ from ...runtime.layout import chain_sight, lay_out
 from ...runtime.models.block import RoundHead
 from ...runtime.models.eagle import EagleHead
 from ...runtime.models.forward import CausalModel
+from ...runtime.requests import Request
+from ...runtime.sampling import processed, with_noise
 from ..parts import kept_or_made
 
 PIECE_TOKENS = 128  # of a text, read at once: no model's distributions are held for more than these
@@ -25,7 +27,7 @@ Matrix = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Sums over the positions of one text: (n, n) positions with the same argmax, and common probability mass."""
+    """Sums over the positions of one text: (n, n) positions with the same first choice, and common probability mass."""
 
     same: Matrix
     common: Matrix
@@ -34,22 +36,24 @@ class Agreement:
 
 def pairwise_acceptance(
     models: Mapping[str, CausalModel],
-    texts: Sequence[tuple[Sequence[int], Sequence[int]]],
-    temperature: float,
+    texts: Sequence[tuple[Request, Sequence[int]]],
     *,
     target: str = "",
     workload: str = "",
     parts: Parts | None = None,
 ) -> PairwiseAcceptance:
-    """Return greedy agreement and overlap of all pairs along the target's own texts.
+    """Return agreement and overlap of all pairs along the target's own texts.
+
+    Two models agree where their first choices are the same. Of sampled texts these are, as in a stack, the draws with
+    the noise of the target's own.
 
     overlap[i][j] is the mean over positions of sum over tokens of min(p_i, p_j): the acceptance of
     speculative sampling with drafter j on target i, and the other way round.
 
     Args:
         models: by name; all read every text once, piece by piece side by side.
-        texts: prompt and continuation tokens of each text.
-        temperature: of the distributions; at 0 the models' own are compared.
+        texts: the request and the continuation tokens of each text, all of one temperature; at 0 the models' own
+            distributions are compared.
         target: ModelIdentity.key of the model that wrote the texts.
         workload: what the texts are.
         parts: keeps every finished text as "agreement 0", "agreement 1", ...
@@ -57,7 +61,7 @@ def pairwise_acceptance(
     Source: Leviathan et al. 2023, arXiv:2211.17192, Theorem 3.5.
     """
     along = [
-        kept_or_made(parts, f"agreement {place}", Agreement, partial(_along, models, *text, temperature))
+        kept_or_made(parts, f"agreement {place}", Agreement, partial(_along, models, *text))
         for place, text in enumerate(texts)
     ]
     positions = sum(one.positions for one in along)
@@ -69,28 +73,34 @@ def pairwise_acceptance(
         positions=positions,
         target=target,
         workload=workload,
-        temperature=temperature,
+        temperature=texts[0][0].temperature,
     )
 
 
-def _along(
-    models: Mapping[str, CausalModel], prompt: Sequence[int], continuation: Sequence[int], temperature: float
-) -> Agreement:
+def _along(models: Mapping[str, CausalModel], request: Request, continuation: Sequence[int]) -> Agreement:
     """Compare all models along one text."""
     same, common = np.zeros((2, len(models), len(models)))
+    prompt = request.prompt
     whole = [*prompt, *continuation[:-1]]
     readers = [_Reader(model, len(prompt) + len(continuation), whole) for model in models.values()]
     for reader in readers:
         reader.skip(prompt[:-1])
     told = [*prompt[-1:], *continuation[:-1]]  # behind each of these stands one token of the continuation
     for start in range(0, len(told), PIECE_TOKENS):
-        each = [reader.distributions(told[start : start + PIECE_TOKENS], temperature) for reader in readers]
-        best = [probabilities.argmax(-1) for probabilities in each]
+        scores = [reader.scores(told[start : start + PIECE_TOKENS], request) for reader in readers]
+        each = [torch.softmax(one, dim=-1) for one in scores]
+        best = [_drawn(one, request, len(prompt) + start) for one in scores]
         for i in range(len(each)):
             for j in range(i, len(each)):
                 same[i, j] += int((best[i] == best[j]).sum())
                 common[i, j] += float(torch.minimum(each[i], each[j]).sum(dtype=torch.float64))
     return Agreement(same=_mirrored(same), common=_mirrored(common), positions=len(continuation))
+
+
+def _drawn(scores: torch.Tensor, request: Request, first: int) -> torch.Tensor:
+    """Return (tokens,): what a model of a stack says behind each token; the first one's stands at place `first`."""
+    places = torch.arange(first, first + len(scores), device=scores.device)
+    return with_noise(scores[None], [request], places[None])[0].argmax(-1)
 
 
 class _Reader:
@@ -106,10 +116,9 @@ class _Reader:
         for start in range(0, len(tokens), PIECE_TOKENS):
             self._feed(tokens[start : start + PIECE_TOKENS], is_asked=False)
 
-    def distributions(self, tokens: Sequence[int], temperature: float) -> torch.Tensor:
-        """Read tokens; return (tokens, vocabulary) float32, the distribution behind each."""
-        logits = self._feed(tokens, is_asked=True)[0].float()
-        return torch.softmax(logits / (temperature or 1.0), dim=-1)
+    def scores(self, tokens: Sequence[int], request: Request) -> torch.Tensor:
+        """Read tokens; return (tokens, vocabulary) float32, what the request draws from behind each, before noise."""
+        return processed(self._feed(tokens, is_asked=True).float(), [request])[0]
 
     def _feed(self, tokens: Sequence[int], *, is_asked: bool) -> torch.Tensor:
         count = len(tokens)

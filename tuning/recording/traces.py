@@ -100,8 +100,7 @@ def record_workloads(
         pairwise.append(
             pairwise_acceptance(
                 {"target": family.target, **family.drafters},
-                [(asked.prompt, text) for asked, text in texts],
-                workload.request.temperature,
+                texts,
                 target=identities.target.key,
                 workload=workload.request.workload,
                 parts=own,
