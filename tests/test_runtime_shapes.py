@@ -139,7 +139,7 @@ def test_places_behind_the_longest_context_are_refused_before_they_are_run(role:
         runner(tiny_lean(layers=2, seed=0), role, capacity=2 * longest).prepare(1, longest, 2)
 
 
-@pytest.mark.parametrize("role", ["verify", "draft", "prefill"])
+@pytest.mark.parametrize("role", ["verify", "draft", "prefill", "loop:3"])
 def test_without_memory_for_the_largest_shape_a_smaller_one_runs_and_the_largest_is_refused(role: str) -> None:
     model = Cramped(tiny_lean(layers=1, seed=0), most=500)
     cramped = runner_of(model, role, identity="model", slots=3, capacity=2000)

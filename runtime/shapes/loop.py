@@ -8,6 +8,7 @@ import numpy as np
 
 from ...planner.policies import Eagle2Policy
 from ..drafters.model import ModelDrafter
+from ..faults import is_out_of_memory
 from ..models.forward import CausalModel
 from ..requests import Request, Sequence
 from .room import Room
@@ -21,21 +22,26 @@ class LoopShapes:
     """
 
     def __init__(self, model: CausalModel, *, identity: str, dtype: str, depth: int, slots: int, capacity: int) -> None:
-        """Allocate the drafter's cache and let it read a random text as long as it holds."""
+        """Allocate the drafter's cache, if it can be had, and let it read a random text as long as it holds."""
         self.identity, self.dtype, self.role = identity, dtype, f"loop:{depth}"
         self.regime, self.attention = model.regime, model.attention
-        self._depth = depth
+        self._model, self._depth = model, depth
         self._room = Room(slots=slots, capacity=capacity, longest_context=model.longest_context)
-        self._drafter = ModelDrafter(model, slots=slots, capacity=capacity)
         longest = min(capacity, model.longest_context)
         self._text = tuple(np.random.default_rng(0).integers(0, model.vocabulary, longest).tolist())
-        self._drafter.read_prefixes(self._text, [longest] * slots)
+        self._whole: ModelDrafter | None = None
+        try:
+            self._whole = self._reading(slots, capacity)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
         """Return a call that drafts one tree behind a context and its newest token, which is not read yet.
 
         Raises:
             MeasurementError: the trees do not fit into the cache or the model's positions.
+            Exception: there is no memory for a cache of that size.
         """
         columns = context_tokens + 1 + (self._depth - 1) * tokens
         last = context_tokens + self._depth - 1
@@ -43,9 +49,17 @@ class LoopShapes:
         policy = Eagle2Policy(verify_tokens=1 + self._depth * tokens, depth=self._depth - 1, top_k=tokens)
         request = Request(prompt=self._text[: context_tokens + 1], max_new_tokens=1)
         sequences = [Sequence(request, 0)] * batch  # drafting reads them only
+        drafter = self._whole or self._reading(batch, columns)
 
         def run() -> None:
-            self._drafter.rewind([context_tokens] * batch)
-            self._drafter.draft(sequences, policy)
+            drafter.rewind([context_tokens] * batch)
+            drafter.draft(sequences, policy)
 
         return run
+
+    def _reading(self, slots: int, capacity: int) -> ModelDrafter:
+        """Return a drafter whose slots hold as much of the text as there is room for."""
+        drafter = ModelDrafter(self._model, slots=slots, capacity=capacity)
+        text = self._text[:capacity]
+        drafter.read_prefixes(text, [len(text)] * slots)
+        return drafter
