@@ -13,10 +13,12 @@ from .plans import PlanRow
 from .remote_client import RemoteClient
 from .remote_http import BRISK, AwayError, RefusedError
 from .remote_queue import OF_THE_DOCUMENT, Waiting
-from .remote_service import ABSENT, CONFLICT, Params
+from .remote_service import ABSENT, CONFLICT, INVALID, Params
 from .shelf import PlanEvent
 from .sources import PlanSource
 from .wire import Decision, Document, NewPlan, Resolved, Resolving, Rollback
+
+TOKENS_OF_A_ROUND = ("predicted_tokens_per_round", "tokens_per_round")  # older services refuse rows that have them
 
 
 class RemotePlans(RemoteClient):
@@ -267,12 +269,21 @@ class RemotePlans(RemoteClient):
         return self.observations(plan_id)[-limit:]
 
     def add_validation(self, plan_id: int, document: str) -> None:
-        """Keep what a plan delivered when it was measured.
+        """Keep what a plan delivered when it was measured; an older service gets it without the tokens of a round.
 
         Raises:
             StoreError: there is no such plan.
         """
-        self._service.write("POST", f"/v1/plans/{plan_id:d}/validations", Document(document=document))
+        place = f"/v1/plans/{plan_id:d}/validations"
+        try:
+            self._service.write("POST", place, Document(document=document))
+        except RefusedError as error:
+            if error.status != INVALID:
+                raise
+            known = _without_tokens(document)
+            if known == document:
+                raise
+            self._service.write("POST", place, Document(document=known))
 
     def validations(self, plan_id: int) -> list[str]:
         """Return every validation of a plan, oldest first."""
@@ -301,3 +312,13 @@ class RemotePlans(RemoteClient):
     def _recalled(self, path: str, params: Params) -> bytes:
         """Return a body that is kept for when the service does not answer."""
         return self._reader.read(path, params).encode()
+
+
+def _without_tokens(document: str) -> str:
+    """Return a validation without the tokens of a round in its rows; as it is where it has none, or is none."""
+    try:
+        told = json.loads(document)
+        rows = [{name: row[name] for name in row if name not in TOKENS_OF_A_ROUND} for row in told["rows"]]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return document
+    return document if rows == told["rows"] else json.dumps({**told, "rows": rows})

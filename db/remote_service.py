@@ -18,7 +18,7 @@ from .wire import API, MOST_BODY_BYTES, MOST_ITEMS, UPLOAD_OFFSET, NewUpload, Pa
 Record = TypeVar("Record")
 Params = Mapping[str, str | float | bool | tuple[str, ...] | None]
 PIECE_BYTES = 4 * 2**20  # of an upload
-ABSENT, CONFLICT = 404, 409
+ABSENT, CONFLICT, INVALID = 404, 409, 422
 MOST_STUMBLES = 20  # wrong offsets of one upload before it is given up
 JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 

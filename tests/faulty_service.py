@@ -41,6 +41,7 @@ class FaultyService:
     receipts: dict[str, Reply] = field(default_factory=dict)
     plans: dict[int, str] = field(default_factory=dict)
     records: dict[str, str] = field(default_factory=dict)  # what a GET of a list's name answers
+    unknown: tuple[str, ...] = ()  # fields of validations that it is too old for
     outcomes: list[Json] = field(default_factory=list)
     traces: list[Json] = field(default_factory=list)
     visits: dict[int, Json] = field(default_factory=dict)
@@ -85,6 +86,12 @@ class FaultyService:
                 return 200, self.plans[int(number)].encode()
             case "POST", ["plans", number, "observations"] if int(number) in self.plans:
                 self.outcomes.append(json.loads(seen.body)["document"])
+                return said(201, {})
+            case "POST", ["plans", number, "validations"] if int(number) in self.plans:
+                told = json.loads(json.loads(seen.body)["document"])
+                if unknown := [name for each in told["rows"] for name in each if name in self.unknown]:
+                    return problem(422, f"the document is refused: unknown field {unknown[0]!r}")
+                self.outcomes.append(told)
                 return said(201, {})
             case "POST", ["traces"]:
                 self.traces.append(json.loads(seen.body))
