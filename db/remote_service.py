@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from ..errors import SpectuneError, StoreError
 from ..profiler.records.wire import from_json, to_json
-from .remote_http import ONCE, PATIENT, Answer, Ask, Patience, RefusedError, Transport
+from .remote_http import ONCE, PATIENT, Answer, Ask, AwayError, Patience, RefusedError, Transport
 from .wire import API, MOST_BODY_BYTES, MOST_ITEMS, UPLOAD_OFFSET, NewUpload, Page, ServiceInfo, UploadState
 
 Record = TypeVar("Record")
@@ -166,11 +166,21 @@ class Service:
         place = f"/v1/uploads/{quote(state.key, safe='')}"
         try:
             self._send_pieces(place, body, state.received, patience)
-            return self._transport.send(Ask(method="POST", path=f"{place}/finish", key=ask.key), patience)
         except BaseException:  # refused, away or interrupted: nobody goes on with it
-            with suppress(StoreError):  # it would only take room there until it is too old
-                self._transport.send(Ask(method="DELETE", path=place), ONCE)
+            self._drop(place)
             raise
+        try:
+            return self._transport.send(Ask(method="POST", path=f"{place}/finish", key=ask.key), patience)
+        except AwayError:  # all of it is there: the service may be at it still
+            raise
+        except BaseException:
+            self._drop(place)
+            raise
+
+    def _drop(self, place: str) -> None:
+        """End an upload, which would only take room until it is too old."""
+        with suppress(StoreError):
+            self._transport.send(Ask(method="DELETE", path=place), ONCE)
 
     def _send_pieces(self, place: str, body: bytes, received: int, patience: Patience) -> None:
         stumbles = 0

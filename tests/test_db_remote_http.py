@@ -188,6 +188,21 @@ def test_an_upload_that_is_interrupted_is_dropped_there(service: FaultyService) 
     assert len(service.told("DELETE", "upload")) == 1
 
 
+def test_an_upload_that_is_all_there_is_left_to_a_service_that_is_slow_to_finish_it(service: FaultyService) -> None:
+    service.faults["POST"].extend(GONE)
+    with pytest.raises(AwayError):
+        client(service).write("POST", OBSERVATIONS, Document(document="x" * 2**23))
+    assert len(service.told("POST", "finish")) == PATIENT.attempts
+    assert not service.told("DELETE", "upload")
+
+
+def test_an_upload_that_is_refused_at_its_end_is_dropped_there(service: FaultyService) -> None:
+    service.faults["POST"].extend([None, 403])
+    with pytest.raises(RefusedError):
+        client(service).write("POST", OBSERVATIONS, Document(document="x" * 2**23))
+    assert len(service.told("DELETE", "upload")) == 1
+
+
 def test_another_answer_than_expected_is_told(service: FaultyService) -> None:
     with pytest.raises(StoreError, match=r"answered what this spectune \(.*\) does not understand: .*ServiceInfo"):
         client(service).get(ServiceInfo, "/v1/plans/1")
