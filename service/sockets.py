@@ -20,7 +20,8 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
     """
     opened: list[socket.socket] = []
     try:
-        for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        found = [(each[0], each[4]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        for family, address in dict.fromkeys(found):  # a hosts file may name one twice
             try:
                 opened.append(socket.create_server(address, family=family))
             except OSError as error:

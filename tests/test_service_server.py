@@ -21,6 +21,7 @@ from spectune.db.access import Tokens
 from spectune.errors import RequestError
 from spectune.service.server import Listening, serve
 from spectune.service.settings import Settings
+from spectune.service.sockets import listening_sockets
 
 from .fresh_store import fresh_store
 
@@ -110,6 +111,14 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
         result = CliRunner().invoke(main, where)
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert result.stderr.startswith(f"Error: cannot listen on 127.0.0.1, port {port}: Address already in use;")
+
+
+def test_an_address_that_a_host_has_twice_is_listened_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", free_port()))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [address, address])
+    (opened,) = listening_sockets("localhost", 0)
+    with opened:
+        assert opened.getsockname() == address[-1]
 
 
 def test_a_certificate_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
