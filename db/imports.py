@@ -20,7 +20,7 @@ from .database import Database, insert_once
 from .documents import record_of
 from .identities import device_row, model_row
 from .locks import wait_for_turn
-from .measurements import keep_cells, overhead_row
+from .measurements import keep_cells, keep_overhead
 from .tables import DeviceTable, MeasurementTable, ModelTable, OverheadTable, SurfaceTable, TraceTable, is_temperature
 from .traces import trace_row
 
@@ -103,7 +103,8 @@ class Imports(Database):
             for row in (*map(device_row, new.devices), *map(model_row, new.models)):
                 insert_once(session, row)
             session.add_all(trace_row(trace) for trace in new.traces)
-            session.add_all(overhead_row(overhead) for overhead in new.overheads)
+            for overhead in new.overheads:
+                keep_overhead(session, overhead)
             for surface in new.surfaces:
                 keep_cells(session, surface, surface.measurements)
             return places

@@ -18,7 +18,7 @@ from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import to_json
 from .database import Database, insert_once
 from .documents import record_of
-from .tables import MeasurementTable, OverheadTable, SurfaceTable
+from .tables import MeasurementTable, OverheadTable, SurfaceTable, utc_now
 
 CELL = (MeasurementTable.batch, MeasurementTable.context_tokens, MeasurementTable.tokens)
 PROFILED = (MeasurementTable.profile_id, MeasurementTable.surface_id, MeasurementTable.batch)
@@ -74,7 +74,7 @@ class Measurements(Database):
 
     def add_overhead(self, overhead: RoundOverhead) -> None:
         """Keep the host time per round of one target on one device."""
-        self._write(lambda session: session.add(overhead_row(overhead)))
+        self._write(lambda session: keep_overhead(session, overhead))
 
     def overhead(self, device: str, target: str, dtype: str, regime: str | None = None) -> RoundOverhead | None:
         """Return the newest host times of a target on a device, None where they were never measured.
@@ -139,6 +139,14 @@ def keep_cells(
     """Write cells of one surface, and which profile timed them, as part of a transaction."""
     surface_id = surface_id_of(session, surface)
     session.add_all(measurement_row(surface_id, profile_id, measurement) for measurement in measurements)
+
+
+def keep_overhead(session: Session, overhead: RoundOverhead) -> None:
+    """Write host times as the newest of their setup, as part of a transaction, whatever a clock said before."""
+    row = overhead_row(overhead)
+    alike = select(func.max(OverheadTable.created)).filter_by(device=row.device, target=row.target, dtype=row.dtype)
+    row.created = max(utc_now(), session.scalar(alike) or "")
+    session.add(row)
 
 
 def overhead_row(overhead: RoundOverhead) -> OverheadTable:

@@ -18,7 +18,7 @@ from ..profiler.records.visit import Visit
 from ..profiler.records.wire import to_json
 from .database import Database
 from .locks import wait_for_turn
-from .measurements import keep_cells, overhead_row
+from .measurements import keep_cells, keep_overhead
 from .tables import Base, PartTable, ProfileTable, VisitTable
 from .traces import pairwise_row, trace_row
 
@@ -145,7 +145,7 @@ class ProfileJournal:
             self._require_open(session)
             session.add_all(trace_row(trace) for trace in traces)
             if overhead is not None:
-                session.add(overhead_row(overhead))
+                keep_overhead(session, overhead)
             session.add_all(pairwise_row(agreement) for agreement in pairwise)
             _close(session, self.profile_id, "finished")
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spectune.db import Store, open_store
+from spectune.db.imports import Records
+from spectune.db.measurements import overhead_row
+from spectune.db.prune import prune
+from spectune.db.sql_store import SqlStore
 from spectune.errors import MeasurementError
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
 
@@ -49,6 +53,32 @@ def test_the_newest_samples_of_a_kind_at_a_batch_are_the_only_ones(store: Store)
     for ms in (1.0, 2.0, 3.0):
         store.add_overhead(host_times(ms, ("plain", 1)))
     assert store.overhead(*SETUP) == host_times(3.0, ("plain", 1))
+
+
+def by_add(store: Store, times: RoundOverhead) -> None:
+    store.add_overhead(times)
+
+
+def by_profile(store: Store, times: RoundOverhead) -> None:
+    store.open_profile("key").finish(overhead=times)
+
+
+def by_import(store: Store, times: RoundOverhead) -> None:
+    store.add_records(Records(overheads=(times,)))
+
+
+@pytest.mark.parametrize("keep", [by_add, by_profile, by_import])
+def test_host_times_are_the_newest_though_the_clock_was_ahead_before(
+    store: Store, keep: Callable[[Store, RoundOverhead], None]
+) -> None:
+    assert isinstance(store, SqlStore)
+    early = overhead_row(host_times(1.0, ("plain", 1)))
+    early.created = "2999-01-01T00:00:00.000000+00:00"
+    store._write(lambda session: session.add(early))
+    keep(store, host_times(2.0, ("plain", 1)))
+    assert found(store, ("plain", 1)) == pytest.approx([2.0])
+    prune(store)
+    assert store.host_times(*SETUP) == [host_times(2.0, ("plain", 1))]
 
 
 def sampled(times: RoundOverhead, is_sampled: bool | None) -> RoundOverhead:
