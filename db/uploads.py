@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy.orm import Session
 
 from ..errors import RequestError, StoreError
@@ -22,6 +22,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 LARGEST_BYTES = 2**30
 KEPT_HOURS = 24  # after the last part came
 IDLE_MINUTES = 10  # without a part: its sender has given up long ago, and it makes room for another
+WAITING_MINUTES = 60  # of one that is all there: until then it may wait for its turn to be finished
 
 
 class NoUploadError(StoreError):
@@ -66,7 +67,8 @@ class Uploads:
     def begin(self, token_name: str, *, kind: str, target: str, size: int, sha256: str) -> UploadRow:
         """Keep what is to come and return it, with its key.
 
-        Where as many are open as may be, the one that got no part for longest ends, if it got none for ten minutes.
+        Where as many are open as may be, the one that got no part for longest ends, if it got none for ten minutes; for
+        an hour, if it is complete.
 
         Raises:
             RequestError: the size or the hash cannot be.
@@ -82,8 +84,8 @@ class Uploads:
         with self._database._writing() as session:
             count = session.scalar(select(func.count(UploadTable.id)).where(is_open)) or 0
             if count >= self._most_open:
-                idle = is_open & (UploadTable.touched < _ago(timedelta(minutes=IDLE_MINUTES)))
-                oldest = session.scalar(select(UploadTable).where(idle).order_by(UploadTable.touched).limit(1))
+                idle = select(UploadTable).where(is_open, _is_left()).order_by(UploadTable.touched).limit(1)
+                oldest = session.scalar(idle.with_for_update(skip_locked=True))
                 if oldest is None:
                     raise TooManyUploadsError(f"{count} uploads are under way already; finish some of them first")
                 _end(session, oldest)
@@ -160,6 +162,13 @@ class Uploads:
                 _drop_parts(session, number)
                 session.execute(delete(UploadTable).where(UploadTable.id == number))
             return len(numbers)
+
+
+def _is_left() -> ColumnElement[bool]:
+    """Return the condition of uploads that nobody goes on with."""
+    is_partial = UploadTable.received < UploadTable.size
+    is_idle = UploadTable.touched < _ago(timedelta(minutes=IDLE_MINUTES))
+    return (is_partial & is_idle) | (UploadTable.touched < _ago(timedelta(minutes=WAITING_MINUTES)))
 
 
 def _existing(session: Session, token_name: str, key: str, *, is_held: bool = True) -> UploadTable:

@@ -7,14 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from spectune.db.service_tables import UploadPartTable, UploadTable
 from spectune.db.sql_store import SqlStore
+from spectune.db.tables import utc_ago
 from spectune.db.uploads import NoUploadError, TooManyUploadsError, UploadConflictError, Uploads
+from spectune.db.url import resolve_url
 from spectune.errors import RequestError
 
 from .fresh_store import fresh_store
+from .postgres_server import PostgresServer, postgres
+
+__all__ = ["postgres"]
 
 BYTES = b"one two three"
 SHA256 = hashlib.sha256(BYTES).hexdigest()
@@ -107,13 +112,51 @@ def test_a_token_has_only_so_many_open_uploads(uploads: Uploads) -> None:
     begin(uploads)
 
 
+def touch(store: SqlStore, key: str, minutes_ago: float) -> None:
+    touched = utc_ago(60.0 * minutes_ago)
+    with store._writing() as session:
+        session.execute(update(UploadTable).where(UploadTable.key == key).values(touched=touched))
+
+
 def test_an_upload_that_got_no_part_for_long_makes_room_for_another(store: SqlStore, uploads: Uploads) -> None:
     keys = [begin(uploads), begin(uploads)]
-    for key, touched in zip(keys, ("2021", "2020"), strict=True):
-        with store._writing() as session:
-            session.execute(update(UploadTable).where(UploadTable.key == key).values(touched=touched))
+    for key, minutes_ago in zip(keys, (11, 12), strict=True):
+        touch(store, key, minutes_ago)
     new = begin(uploads)
     assert [uploads.find("ci", key).ended is None for key in (*keys, new)] == [True, False, True]
+
+
+def test_an_upload_of_another_token_makes_no_room(store: SqlStore, uploads: Uploads) -> None:
+    other = uploads.begin("somebody", kind="trace", target="POST /v1/traces", size=len(BYTES), sha256=SHA256).key
+    touch(store, other, 1000)
+    begin(uploads), begin(uploads)
+    with pytest.raises(TooManyUploadsError):
+        begin(uploads)
+    assert uploads.find("somebody", other).ended is None
+
+
+def test_a_complete_upload_waits_an_hour_for_its_turn_to_be_finished(store: SqlStore, uploads: Uploads) -> None:
+    whole, part = begin(uploads), begin(uploads)
+    uploads.add("ci", whole, 0, BYTES)
+    touch(store, whole, 50)
+    touch(store, part, 11)
+    begin(uploads)
+    assert [uploads.find("ci", key).ended is None for key in (whole, part)] == [True, False]
+    with pytest.raises(TooManyUploadsError):
+        begin(uploads)
+    touch(store, whole, 61)
+    begin(uploads)
+
+
+def test_an_upload_that_somebody_is_at_makes_no_room(postgres: PostgresServer) -> None:
+    with SqlStore(resolve_url(postgres.new_database())) as store:
+        uploads = Uploads(store, most_bytes=100, most_open=1)
+        key = begin(uploads)
+        touch(store, key, 11)
+        with store._writing() as session:
+            session.scalar(select(UploadTable).filter_by(key=key).with_for_update())
+            with pytest.raises(TooManyUploadsError):
+                begin(uploads)
 
 
 def test_an_upload_nobody_goes_on_with_is_forgotten(store: SqlStore, uploads: Uploads) -> None:
