@@ -89,13 +89,14 @@ def validation_facts(row: ValidationRow) -> dict[str, Any]:
 
 
 def why_apart(row: ValidationRow) -> str:
-    """Return what most of the distance between predicted and measured speed comes from, and what to do about it."""
+    """Return what did most to set measured and predicted speed apart, and what to do about it."""
     effects = {"texts": row.by_texts, "machine": row.machine_speed, "rounds": row.by_rounds}
-    known = {name: effect for name, effect in effects.items() if effect is not None}
+    known = {name: math.log(effect) for name, effect in effects.items() if effect is not None}
     if len(known) < len(effects):
-        return "are prompts and lengths those of the profile?"
-    name = max(known, key=lambda name: abs(math.log(known[name])))
-    how = f"{abs(known[name] - 1.0):.0%} {'more' if known[name] > 1.0 else 'fewer'}"
+        return "are prompts, lengths and number format those of the profile?"
+    direction = math.copysign(1.0, math.log(row.measured_tokens_per_s) - math.log(row.predicted_tokens_per_s))
+    name = max(known, key=lambda name: direction * known[name])
+    how = f"{abs(math.expm1(known[name])):.0%} {'more' if known[name] > 0.0 else 'fewer'}"
     if name == "texts":
         return f"of these texts a round keeps {how} tokens than of the profile's; profile on prompts of their kind"
     if name == "machine":

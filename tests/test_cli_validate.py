@@ -46,10 +46,12 @@ def apart(texts: float, machine: float, rounds: float) -> ValidationRow:
         (apart(0.8, 1.1, 1.0), "of these texts a round keeps 20% fewer tokens"),
         (apart(1.1, 0.8, 1.1), "the machine runs 20% fewer forwards a second than in its profile"),
         (apart(1.0, 1.0, 0.7), "30% fewer rounds a second than its forwards and the machine's pace tell"),
-        (measured(120.0, 10), "are prompts and lengths those of the profile?"),
+        (apart(1.5, 0.75, 0.7), "30% fewer rounds a second"),  # slower, though the texts are far easier
+        (apart(0.6, 1.5, 1.4), "the machine runs 50% more forwards"),
+        (measured(120.0, 10), "are prompts, lengths and number format those of the profile?"),
     ],
 )
-def test_the_largest_of_texts_machine_and_rounds_is_named(row: ValidationRow, told: str) -> None:
+def test_what_did_most_of_texts_machine_and_rounds_is_named(row: ValidationRow, told: str) -> None:
     assert told in why_apart(row)
 
 
