@@ -14,6 +14,7 @@ from spectune.runtime.edge import desk as edge_desk
 from spectune.runtime.edge.desk import MOST_OPENING, Desk
 from spectune.runtime.edge.messages import (
     MOST_NAME,
+    VERSION,
     Answer,
     Close,
     Draft,
@@ -341,7 +342,7 @@ def test_a_device_that_was_silent_for_long_is_not_waited_for() -> None:
 def test_a_device_of_another_version_is_refused_and_others_are_told_how_to_draft() -> None:
     desk = desk_of(TARGET)
     assert isinstance(desk.greeted(Hello(drafter="x", draft_ms=2.0, rtt_ms=1.0)), Welcome)
-    found = desk.greeted(Hello(drafter="x", draft_ms=2.0, rtt_ms=1.0, version=2))
+    found = desk.greeted(Hello(drafter="x", draft_ms=2.0, rtt_ms=1.0, version=VERSION + 1))
     assert isinstance(found, Refused) and "version" in found.reason
 
 
