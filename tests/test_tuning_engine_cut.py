@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from spectune.tuning.engines.cut import cut_prompts
@@ -9,16 +11,22 @@ from spectune.tuning.engines.cut import cut_prompts
 BEGIN = 1
 
 
-@pytest.mark.parametrize(
-    ("texts", "encoded", "most", "kept"),
-    [
-        (("ab", "cd"), [(BEGIN, 5, 6, 7), (BEGIN, 8, 9)], 3, [(BEGIN, 6, 7), (BEGIN, 8, 9)]),
-        (("ab", "cd"), [(4, 5, 6, 7), (3, 8, 9)], 3, [(5, 6, 7), (3, 8, 9)]),  # nothing begins these
-        (("ab", "ac"), [(4, 5, 6, 7), (4, 8, 9)], 2, [(6, 7), (8, 9)]),  # both may begin with the same word
-        (("ab", "cd"), [(BEGIN, 5, 6), (BEGIN, 8, 9)], 1, [(6,), (9,)]),
-    ],
-)
-def test_the_end_of_a_prompt_is_kept_and_what_begins_every_text(
-    texts: tuple[str, ...], encoded: list[tuple[int, ...]], most: int, kept: list[tuple[int, ...]]
-) -> None:
-    assert cut_prompts(texts, encoded, most) == kept
+def beginning(texts: Sequence[str]) -> list[tuple[int, ...]]:
+    """Tokenize by character behind a token of its own."""
+    return [(BEGIN, *map(ord, text)) for text in texts]
+
+
+def bare(texts: Sequence[str]) -> list[tuple[int, ...]]:
+    """Tokenize by character."""
+    return [tuple(map(ord, text)) for text in texts]
+
+
+@pytest.mark.parametrize("texts", [("abcd", "xyz"), ("abcd", "abce"), ("abcd",)])  # they may all begin alike
+def test_the_end_of_a_prompt_is_kept_and_what_begins_every_text(texts: tuple[str, ...]) -> None:
+    assert cut_prompts(beginning, texts, 3) == [(BEGIN, *map(ord, text[-2:])) for text in texts]
+    assert cut_prompts(bare, texts, 3) == [tuple(map(ord, text[-3:])) for text in texts]
+
+
+def test_one_token_is_the_last_and_short_prompts_are_whole() -> None:
+    assert cut_prompts(beginning, ["ab"], 1) == [(ord("b"),)]
+    assert cut_prompts(beginning, ["ab"], 3) == [(BEGIN, ord("a"), ord("b"))]

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+PROBES = ("a", "7")  # texts with no character in common: what both begin with, every text does
+
+Encode = Callable[[Sequence[str]], list[tuple[int, ...]]]
 
 
-def cut_prompts(texts: Sequence[str], encoded: Sequence[tuple[int, ...]], most: int) -> list[tuple[int, ...]]:
+def cut_prompts(encode: Encode, texts: Sequence[str], most: int) -> list[tuple[int, ...]]:
     """Return the last tokens of prompts, behind the one that begins every text where the engine writes one.
 
-    An engine does not say which that is. It is the first of all prompts where these begin with different characters.
-
     Args:
+        encode: the engine's own, which does not say whether it writes one.
         texts: the prompts.
-        encoded: their tokens as the engine reads them.
         most: tokens to be kept of each.
     """
-    firsts = {tokens[0] for tokens in encoded if tokens}
-    begins = most > 1 and len(firsts) == 1 and len({text[:1] for text in texts}) > 1
-    return [
-        (tokens[0], *tokens[len(tokens) - most + 1 :]) if begins and len(tokens) > most else tokens[-most:]
-        for tokens in encoded
-    ]
+    *encoded, first, second = encode([*texts, *PROBES])
+    begin = first[:1] if first[:1] == second[:1] else ()
+    return [_cut(tokens, most, begin) for tokens in encoded]
+
+
+def _cut(tokens: tuple[int, ...], most: int, begin: tuple[int, ...]) -> tuple[int, ...]:
+    if len(tokens) <= most:
+        return tokens
+    if begin and most > 1 and tokens[:1] == begin:
+        return *begin, *tokens[len(tokens) - most + 1 :]
+    return tokens[-most:]

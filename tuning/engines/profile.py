@@ -112,7 +112,7 @@ def profile_engine(
     if most is not None and max(request.concurrencies) > most:
         raise RequestError(f"{facts.name} decodes {most} sequences at once; give --batch {most}")
     texts = [prompt.text for prompt in request.prompts]
-    prompts = cut_prompts(texts, engine.encode(texts), request.max_prompt_tokens)
+    prompts = cut_prompts(engine.encode, texts, request.max_prompt_tokens)
     with held(device, identities, store, wait_s=0.0):
         progress("recording drafts in the engine", 0.0)
         traces = engine_traces(request, engine, identities, prompts)

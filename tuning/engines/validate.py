@@ -105,7 +105,7 @@ def validate_engine(
     number, plan = newest_engine_plan(request.plan, store)
     cells = _cells(plan, request.concurrencies)
     texts = [prompt.text for prompt in request.prompts]
-    prompts = cut_prompts(texts, engine.encode(texts), request.max_prompt_tokens)
+    prompts = cut_prompts(engine.encode, texts, request.max_prompt_tokens)
     longest = max(cell.policy.max_verify_tokens for cell in cells)
     room = max(len(prompt) for prompt in prompts) + request.max_new_tokens + 2 * longest + 32
     rows, checks = [], []
@@ -212,17 +212,18 @@ def _measured(
     rounds = sum(turn.sample.rounds for turn in turns[own])
     tokens = sum(len(text.tokens) - 1 for turn in turns[own] for text in turn.sample.texts)
     require_effect(cell, counted, tokens / rounds, request.max_new_tokens)
+    promise = cell.prediction
     row = ValidationRow(
         batch=cell.batch,
         context=cell.context,
         policy=cell.policy.label,
         drafter=cell.drafter,
-        predicted_tokens_per_s=cell.prediction.tokens_per_s,
-        interval=(cell.prediction.low, cell.prediction.high),
+        predicted_tokens_per_s=promise.tokens_per_s,
+        interval=(promise.low, promise.high),
         measured_tokens_per_s=speed(turns[own]),
         plain_tokens_per_s=speed(turns[plain]),
         machine_speed=speed(turns[plain]) / cell.plain.tokens_per_s,
-        predicted_tokens_per_round=cell.prediction.tokens_per_round,
+        predicted_tokens_per_round=promise.tokens_per_round * (1.0 - promise.errors.optimism),
         tokens_per_round=tokens / rounds,
     )
     return row, EngineCheck(
