@@ -143,4 +143,4 @@ def test_a_stopped_comparison_reads_only_the_texts_it_lacks_and_ends_the_same(fi
     again = Shelf(shelf.documents)
     found = pairwise_acceptance(LEAN, asked(0.6), target="hash", workload="prose", parts=again)
     assert found == measured(0.6)
-    assert again.added == [f"agreement {text}" for text in range(finished, 3)]
+    assert again.added == [f"agreement drawn {text}" for text in range(finished, 3)]

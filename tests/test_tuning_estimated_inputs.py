@@ -15,7 +15,7 @@ from spectune.errors import MeasurementError, RequestError, StoreError
 from spectune.profiler.catalogue import catalogued
 from spectune.profiler.identity import identify, identify_config
 from spectune.profiler.protocols import SurfaceKey
-from spectune.profiler.records.acceptance import AcceptanceTrace
+from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.model import ModelIdentity
 from spectune.runtime.choice import choose_plan
@@ -143,6 +143,19 @@ def test_a_drafter_beside_the_target_is_left_out_and_named(name: str, store: Sto
     found = inputs_on_estimates(request(), store)
     assert [drafter.name for drafter in found.drafters] == [recorded().drafter_name]
     assert found.notes[-1].startswith(f"{name} reads what the target computes on the way and does not compete")
+
+
+def test_how_models_agree_is_known_beside_a_drafter_that_is_left_out(store: Store) -> None:
+    store.add_model(identity("medusa"))
+    store.add_trace(replace(recorded(), drafter=identity("medusa").key, drafter_name="medusa"))
+    all_of_them = ((1.0, 0.7, 0.5), (0.7, 1.0, 0.4), (0.5, 0.4, 1.0))
+    together = PairwiseAcceptance(
+        models=("target", recorded().drafter_name, "medusa"), greedy=all_of_them, overlap=all_of_them, positions=40,
+        target=identity("target").key, workload="made up", temperature=0.0,
+    )  # fmt: skip
+    store.add_pairwise(together)
+    found = inputs_on_estimates(request(), store)
+    assert len(found.drafters) == 1 and found.pairwise == together
 
 
 def test_a_head_whose_folder_is_gone_is_left_out_by_what_was_timed_of_it(store: Store) -> None:

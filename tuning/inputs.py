@@ -86,7 +86,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         texts=texts_of(together[-1]),
         workload=request.workload,
         temperature=together[-1].temperature,
-        pairwise=agreement([drafter.trace for drafter in drafters], request, store),
+        pairwise=agreement(together, [drafter.trace for drafter in drafters], request, store),
         footprints=footprints_of(request.target, (drafter.model for drafter in drafters), request.dtype),
         paces=paces_of(store, request.device.fingerprint, request.target.key),
         readings=readings_of(_readings([request.target, *(drafter.model for drafter in drafters)], verify, timed)),
@@ -132,16 +132,30 @@ def recorded_model(trace: AcceptanceTrace, request: PlanRequest, store: Store) -
     return model
 
 
-def agreement(traces: Sequence[AcceptanceTrace], request: PlanRequest, store: Store) -> PairwiseAcceptance | None:
-    """Return how the target and these drafters agree along the request's texts; None where the store does not say."""
-    if not traces:
-        return None
-    return store.pairwise(
-        [TARGET, *(trace.drafter_name for trace in traces)],
-        target=request.target.key,
-        workload=request.workload,
-        temperature=traces[0].temperature,
-    )
+def agreement(
+    together: Sequence[AcceptanceTrace],
+    competing: Sequence[AcceptanceTrace],
+    request: PlanRequest,
+    store: Store,
+) -> PairwiseAcceptance | None:
+    """Return how the target and its drafters agree along the request's texts; None where the store does not say.
+
+    It is kept of all models that a profile compared, more perhaps than compete.
+
+    Args:
+        together: traces of all drafters that were recorded along the same texts.
+        competing: those of the drafters in question.
+        request: whose texts.
+        store: what is remembered.
+    """
+    for traces in (with_weights(together), competing) if competing else ():
+        names = [TARGET, *(trace.drafter_name for trace in traces)]
+        found = store.pairwise(
+            names, target=request.target.key, workload=request.workload, temperature=competing[0].temperature
+        )
+        if found is not None:
+            return found
+    return None
 
 
 def note_of_rounds(overhead: RoundOverhead, temperature: float) -> tuple[str, ...]:

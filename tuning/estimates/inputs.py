@@ -66,7 +66,7 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
         texts=texts_of(together[-1]),
         workload=request.workload,
         temperature=together[-1].temperature,
-        pairwise=agreement(drafted, request, store),
+        pairwise=agreement(together, drafted, request, store),
         footprints=footprints_of(request.target, models.values(), request.dtype),
         notes=(
             *(_origin(done), *done.reasons, told, *left_out),

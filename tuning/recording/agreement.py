@@ -56,12 +56,14 @@ def pairwise_acceptance(
             distributions are compared.
         target: ModelIdentity.key of the model that wrote the texts.
         workload: what the texts are.
-        parts: keeps every finished text as "agreement 0", "agreement 1", ...
+        parts: keeps every finished text as "agreement 0", "agreement 1", ..., sampled ones as "agreement drawn 0", ...:
+            under the first names older versions kept them by their likeliest tokens.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Theorem 3.5.
     """
+    kind = "agreement drawn" if texts[0][0].temperature else "agreement"
     along = [
-        kept_or_made(parts, f"agreement {place}", Agreement, partial(_along, models, *text))
+        kept_or_made(parts, f"{kind} {place}", Agreement, partial(_along, models, *text))
         for place, text in enumerate(texts)
     ]
     positions = sum(one.positions for one in along)
