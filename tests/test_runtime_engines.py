@@ -118,17 +118,18 @@ class TestContract:
             name in found.command + str(found.files) for name in ("models/large", "large.gguf", "large.openvino")
         )
 
-    @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+    @pytest.mark.parametrize("dtype", ["bfloat16", "float64", "q4_K_M"])
     def test_the_plan_s_number_format_is_set_or_a_note_says_who_decides(self, engine: str, dtype: str) -> None:
-        """No server has a word for float64."""
+        """No server has a word for float64, and nobody but llama.cpp for a format of imported measurements."""
         for plan in (plan_of_kind("chain"), chains_by_batch([(1, 0)])):
             found = exported(engine, replace(plan, dtype=dtype))
             is_flag = engine in ("sglang", "vllm") and dtype == "bfloat16"
             assert (flags(found).get("--dtype") == dtype) == is_flag
             program = dict(found.files).get("generate.py", "")
-            assert (f"dtype=torch.{dtype}" in program) == (engine == "transformers")
+            is_loaded = engine == "transformers" and dtype != "q4_K_M"
+            assert ("dtype=torch." in program) == (f"dtype=torch.{dtype}" in program) == is_loaded
             told = any(f"priced with models in {dtype}" in note for note in found.notes)
-            assert told == (not is_flag and engine != "transformers")
+            assert told == (not is_flag and not is_loaded)
 
     def test_an_unrecorded_version_is_refused_with_the_recorded_ones(self, engine: str) -> None:
         with pytest.raises(RequestError, match=schema_of(engine).versions[0]):

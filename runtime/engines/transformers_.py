@@ -16,7 +16,7 @@ from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS
 from .one_sequence import first_lookup
 from .schema import schema_of
-from .setting import PADDED, EngineDrafter, Knobs, Schedule, Setting, Value
+from .setting import PADDED, SERVED, EngineDrafter, Knobs, Schedule, Setting, Value
 
 SCRIPT, FILE = "generate.py", "generation.json"
 FIRST = "transformers copies behind the first occurrence of the n-gram; the lookup that was priced behind the latest"
@@ -65,6 +65,8 @@ inputs = tokenizer(prompts, return_tensors="pt", padding=True)
 written = target.generate(**inputs, **extra, max_new_tokens=128, {sampling})
 print("\\n".join(tokenizer.batch_decode(written, skip_special_tokens=True)))
 """
+LOADED = (*SERVED, "float64")  # number formats that torch has
+NOT_LOADED = "torch has no such format, and the program computes in what the checkpoint's config.json says"
 
 
 class Transformers:
@@ -121,12 +123,13 @@ class Transformers:
             notes=(
                 *((MOVES,) if values.get(THRESHOLD) else ()),
                 *(() if schedule.serving is None else schedule.serving.notes),
+                *(() if schedule.dtype in LOADED else schedule.priced_in(NOT_LOADED)),
             ),
         )
 
     def _loading(self, schedule: Schedule, version: str) -> tuple[Option, ...]:
         """Return by which of its names a version is told the number format; nothing where none is known."""
-        if schedule.dtype is None:
+        if schedule.dtype not in LOADED:
             return ()
         name = "dtype" if schema_of(self.name).knows("loading", "dtype", version) else "torch_dtype"
         return (("loading", name, schedule.dtype),)
