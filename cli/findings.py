@@ -139,9 +139,8 @@ def _store(url: str | None, devices: Sequence[Inspection]) -> Examination:
         return Examination(findings=(_absent_store(file),))
     try:
         opened = open_store(url, upgrade=is_sqlite_memory(place))
-    except OlderSchemaError:  # every command that opens it would upgrade it, but for this one, which changes nothing
-        seen, advice = f"{shown(place)}, with the schema of an older spectune", "spectune db upgrade"
-        return Examination(findings=(Finding(name="store", seen=seen, verdict="note", advice=advice),))
+    except OlderSchemaError as older:  # most commands that open it would upgrade it; this one changes nothing
+        return Examination(findings=(Finding(name="store", seen=older.seen, verdict="note", advice=older.advice),))
     with opened as store:
         kept = compare(store.devices(), [found.device for found in devices])
         found = Finding(name="store", seen=f"{shown(place)}, {len(store.plans())} plans", command="spectune list")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from alembic import command
@@ -22,7 +24,18 @@ _one_at_a_time = threading.Lock()  # alembic keeps the running migration in modu
 
 
 class OlderSchemaError(StoreError):
-    """A database that is not to be changed has no schema of ours, or that of an older version."""
+    """A database that is not to be changed has no schema of ours, or that of an older version.
+
+    Attributes:
+        seen: what is wrong.
+        advice: the command that changes it.
+    """
+
+    def __init__(self, shown_url: str, versions: Sequence[str]) -> None:
+        found = f"schema {', '.join(versions)}, this spectune's is {HEAD}" if versions else "nothing of spectune in it"
+        self.seen = f"{shown_url} has {found}"
+        self.advice = f"spectune db upgrade --store {shlex.quote(shown_url)}"
+        super().__init__(f"{self.seen}; run: {self.advice}")
 
 
 def migration_config(connection: Connection) -> Config:
@@ -67,10 +80,7 @@ def require_current(connection: Connection, shown_url: str) -> None:
         StoreError: it has a newer one.
     """
     if not _is_current(connection, shown_url):
-        versions = ", ".join(stored_versions(connection)) or "none"
-        raise OlderSchemaError(
-            f"{shown_url} has schema {versions}, this spectune's is {HEAD}; run: spectune db upgrade"
-        )
+        raise OlderSchemaError(shown_url, stored_versions(connection))
 
 
 def _is_current(connection: Connection, shown_url: str) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import subprocess
+from contextlib import closing
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +18,7 @@ from click.testing import CliRunner, Result
 from spectune.cli import main
 from spectune.cli.findings import library_findings
 from spectune.db import open_store
+from spectune.db.url import resolve_url, shown
 from spectune.profiler.bandwidth import known_bandwidth, remember_bandwidth
 from spectune.profiler.device import detect
 from spectune.profiler.lock import device_lock
@@ -92,8 +95,19 @@ def test_a_store_of_an_older_schema_is_a_note_and_is_not_upgraded(tmp_path: Path
     open_store(str(tmp_path / "store.db")).close()
     make_older(tmp_path / "store.db")
     finding = seen(facts(tmp_path / "store.db"), "store")
-    assert (finding["verdict"], finding["advice"]) == ("note", "spectune db upgrade")
+    advice = f"spectune db upgrade --store {shown(resolve_url(str(tmp_path / 'store.db')))}"
+    assert (finding["verdict"], finding["advice"]) == ("note", advice)
+    assert "has schema 0004, this spectune's is" in finding["seen"]
     assert is_older(tmp_path / "store.db")
+
+
+def test_a_database_of_something_else_is_not_taken_for_an_older_store(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("CREATE TABLE theirs (id INTEGER)")
+    place = shown(resolve_url(str(tmp_path / "other.db")))
+    finding = seen(facts(tmp_path / "other.db"), "store")
+    assert finding["seen"] == f"{place} has nothing of spectune in it"
+    assert (finding["verdict"], finding["advice"]) == ("note", f"spectune db upgrade --store {place}")
 
 
 @pytest.mark.parametrize("name", ["store.db", "store.db/below.db"])
