@@ -147,7 +147,8 @@ def _left_out(inputs: PlanInputs) -> tuple[str, ...]:
     return tuple(
         f"batch {batch} has no plan, because only {texts} texts were recorded; profile with more prompts"
         if batch in _timed_in_rounds(inputs)
-        else f"batch {batch} has no plan, because its forwards were timed alone; run: spectune profile --batch {batch}"
+        else f"batch {batch} has no plan, because its rounds were not timed: its forwards were timed alone, or memory "
+        f"had no room for rounds; run: spectune profile --batch {batch}"
         for batch in inputs.verify.batches
         if batch not in planned
     )

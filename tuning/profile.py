@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
 from ..db.store import Store
+from ..errors import MeasurementError
 from ..profiler.device import detect
 from ..profiler.domain import Domain
 from ..profiler.protocols import Parts, SurfaceKey
@@ -22,6 +23,7 @@ from ..profiler.records.device import Device
 from ..profiler.records.overhead import OverheadSample, RoundOverhead
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json, to_json
+from ..runtime.faults import is_out_of_memory
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.tapped import is_beside_target
 from ..runtime.requests import Request
@@ -54,7 +56,7 @@ class Profile:
     pairwise: tuple[PairwiseAcceptance, ...]
     seconds: float  # of this run; what an earlier, stopped one did is not counted
     is_resumed: bool
-    disturbances: tuple[str, ...]  # what spoilt timings meanwhile, in words
+    disturbances: tuple[str, ...]  # what spoilt timings meanwhile or left some out, in words
     resumes: dict[str, LatencySurface] = field(default_factory=dict)  # of verifying from exits' states
     readings: tuple[LatencySurface, ...] = ()  # of prompts, by the target and by drafters
 
@@ -85,6 +87,7 @@ def profile(
 
     Raises:
         SpectuneError: a model, tokenizer, device or prompt is not fit; nothing was measured then.
+        MeasurementError: memory has no room for whole rounds of any batch.
         Interrupted: Ctrl-C; what was timed and recorded is in the store, and the same request goes on from there.
     """
     start = time.monotonic()
@@ -115,7 +118,7 @@ def profile(
             progress=progress,
         )
         asked = [shown_to(family.target, each.requests) for each in workloads]
-        samples = _overhead(request, family, asked, journal, progress)
+        samples, left_out = _overhead(request, family, asked, journal, progress)
         overhead = RoundOverhead(
             device=device.fingerprint,
             target=identities.target.key,
@@ -140,7 +143,7 @@ def profile(
         pairwise=recorded.pairwise,
         seconds=time.monotonic() - start,
         is_resumed=journal.is_resumed,
-        disturbances=noticed,
+        disturbances=(*noticed, *left_out),
     )
 
 
@@ -192,8 +195,14 @@ def _facts(request: Request) -> tuple[object, ...]:
 
 def _overhead(
     request: ProfileRequest, family: Family, asked: Sequence[Sequence[Request]], journal: Parts, progress: Progress
-) -> tuple[OverheadSample, ...]:
-    """Return the host times of greedy rounds and of sampled ones, as far as any of the workloads has such."""
+) -> tuple[tuple[OverheadSample, ...], tuple[str, ...]]:
+    """Return the host times of greedy rounds and of sampled ones, as far as any of the workloads has such.
+
+    With them a sentence on each batch size that memory has no room for: its host times are not known.
+
+    Raises:
+        MeasurementError: memory has no room for any.
+    """
     greedy = [own for own in asked if own[0].temperature == 0.0]
     sampled = [own for own in asked if own[0].temperature > 0.0]
     ways = [("overhead", greedy[0])] if greedy else []
@@ -201,14 +210,23 @@ def _overhead(
     models = [name for name, model in family.drafters.items() if not is_beside_target(model)]
     drafter = next(iter([*models, *family.drafters]), None)  # a model where there is one: others are in no stack
     samples: list[OverheadSample] = []
+    left_out: list[str] = []
     rounds = [(way, requests, batch) for way, requests in ways for batch in request.batches]
     for done, (way, requests, batch) in enumerate(rounds):
         progress("timing whole rounds", done / len(rounds))
         name = f"{way} {batch}"
         document = journal.part(name)
         if document is None:
-            timed = tuple(measure_overhead(family, requests, batch=batch, drafter=drafter, seed=request.seed))
+            try:
+                timed = tuple(measure_overhead(family, requests, batch=batch, drafter=drafter, seed=request.seed))
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                left_out.append(f"memory has no room for rounds of batch {batch}, which were not timed")
+                continue
             document = to_json(timed, tuple[OverheadSample, ...])
             journal.add_part(name, document)
         samples.extend(from_json(tuple[OverheadSample, ...], document))
-    return tuple(samples)
+    if not samples:
+        raise MeasurementError(f"{left_out[0]}; profile smaller batches, or shorter texts with --max-new-tokens")
+    return tuple(samples), tuple(dict.fromkeys(left_out))

@@ -67,11 +67,15 @@ def measure_overhead(
         batch: sequences.
         drafter: the one the probes draft with; None where the family has none.
         seed: of the order.
+
+    Raises:
+        MemoryError, RuntimeError: memory has no room for the rounds (`is_out_of_memory`).
     """
     setups = [probe for probe in probes(drafter) if _is_run(probe.policy, family, drafter)]
     unending = [replace(r, stop=frozenset(), max_new_tokens=max(r.max_new_tokens, 2)) for r in requests]
     room = room_for(unending, setups, batch)
-    alone, running = Alone(family, drafter, batch, room), _Running(family, unending, drafter, batch, room)
+    running = _Running(family, unending, drafter, batch, room)  # first: what times forwards alone takes what is left
+    alone = Alone(family, drafter, batch, room)
     is_sampled = any(request.temperature > 0.0 for request in requests)
     found = [_Probe(setup, batch, is_sampled=is_sampled) for setup in setups]
     order, is_told = random.Random(seed), tells_verification(family)
