@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spectune.db.sources import overhead_source, sources_of_inputs
 from spectune.errors import PlanError, RequestError, StoreError
 from spectune.planner.inputs import PlanInputs
 from spectune.profiler.records.document import SurfaceDocument, TraceDocument
@@ -78,6 +79,13 @@ def test_host_times_are_those_of_rounds_at_the_temperature_of_the_texts(tmp_path
     read_back = read(tmp_path, with_host_times(documents(), {False: 0.25, True: 5.0}))
     assert read_back.overhead.host_ms("chain", 1, 3, 4) == pytest.approx(0.25)
     assert read_back.notes == ()
+
+
+def test_the_source_of_host_times_is_the_record_of_the_file(tmp_path: Path) -> None:
+    found = with_host_times(documents(), {False: 0.25, True: 5.0})
+    whole = surface_of(found, "verify").overhead
+    assert whole is not None
+    assert overhead_source(whole) in sources_of_inputs(read(tmp_path, found))
 
 
 def test_host_times_of_rounds_at_another_temperature_alone_are_noted(tmp_path: Path) -> None:

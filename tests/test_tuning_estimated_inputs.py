@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
+from spectune.db.sources import overhead_source, sources_of_inputs
 from spectune.errors import MeasurementError, RequestError, StoreError
 from spectune.profiler.catalogue import catalogued
 from spectune.profiler.identity import identify, identify_config
@@ -105,6 +106,19 @@ def test_host_time_is_that_of_greedy_rounds_where_they_were_timed(
     found = inputs_on_estimates(request(), store)
     assert found.overhead.host_ms("chain", 1, 3, 4) == pytest.approx(5.0 if is_noted else 0.5)
     assert any("timed in sampled rounds" in note for note in found.notes) == is_noted
+
+
+def test_the_sources_of_borrowed_host_time_are_the_records_that_were_measured(store: Store) -> None:
+    store.add_device(DEVICE)
+    host = replace(overhead(0.5), target=identity("target").key, dtype="bfloat16")
+    records = [
+        replace(host, samples=tuple(replace(sample, is_sampled=is_sampled) for sample in host.samples))
+        for is_sampled in (False, True)
+    ]
+    for each in records:
+        store.add_overhead(each)
+    told = [each for each in sources_of_inputs(inputs_on_estimates(request(), store)) if each.kind == "overhead"]
+    assert told == [overhead_source(records[0])]
 
 
 @pytest.mark.parametrize(("regime", "is_borrowed"), [("eager", True), ("cuda-graph", False)])

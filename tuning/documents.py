@@ -68,6 +68,7 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
         dtype=found.surface.dtype,
         verify=found.surface,
         overhead=overhead.at_temperature(temperature),
+        host_times=(overhead,) if found.overhead else (),
         drafters=tuple(
             DrafterInputs(
                 name=trace.drafter_name,

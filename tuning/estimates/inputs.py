@@ -12,7 +12,7 @@ from ...planner.replay.recorded import texts_of
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.match import nearest
 from ...profiler.records.model import ModelIdentity
-from ...profiler.records.overhead import RoundOverhead
+from ...profiler.records.overhead import RoundOverhead, joined
 from ...profiler.records.role import BLOCK, HEAD, SELF
 from ...profiler.records.surface import LatencySurface
 from ...runtime.models.drafter import draft_role
@@ -52,13 +52,14 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
     done = estimate(_wanted(request, models, together), store, Identities(target=request.target, drafters=models))
     verify, *drafts = done.surfaces
     verify.require_ran()
-    overhead, told = _host_time(request, verify, store)
+    overhead, times, told = _host_time(request, verify, store)
     return PlanInputs(
         device=request.device,
         target=request.target,
         dtype=request.dtype,
         verify=verify,
         overhead=overhead.at_temperature(request.temperature),
+        host_times=times,
         drafters=tuple(
             DrafterInputs(name=name, model=model, surface=surface, trace=trace)
             for (name, model), surface, trace in zip(models.items(), drafts, drafted, strict=True)
@@ -117,17 +118,25 @@ def _wanted(
     )
 
 
-def _host_time(request: PlanRequest, verify: LatencySurface, store: Store) -> tuple[RoundOverhead, str]:
-    """Return the host times of the nearest device that has some for the target in its regime, and a note on them."""
+def _host_time(
+    request: PlanRequest, verify: LatencySurface, store: Store
+) -> tuple[RoundOverhead, tuple[RoundOverhead, ...], str]:
+    """Return the host times of the nearest device that has some for the target in its regime.
+
+    Beside them the records of that device that tell those of the request's temperature, and a note on them.
+    """
     known = {}
     for device in store.devices():
-        overhead = store.overhead(device.fingerprint, request.target.key, request.dtype, verify.regime)
-        if overhead is not None:
-            known[device] = overhead
+        times = store.host_times(device.fingerprint, request.target.key, request.dtype, verify.regime)
+        if times:
+            known[device] = times
     near = nearest(request.device, list(known))
     if near is None:
-        return no_host_time(verify), UNKNOWN
-    return borrowed_host_time(known[near], verify), f"the host time of rounds is that of {near.label}"
+        return no_host_time(verify), (), UNKNOWN
+    measured = joined(known[near])
+    asked = {*measured.at_temperature(request.temperature).samples}
+    telling = tuple(each for each in known[near] if not asked.isdisjoint(each.samples))
+    return borrowed_host_time(measured, verify), telling, f"the host time of rounds is that of {near.label}"
 
 
 def _origin(done: Estimate) -> str:
