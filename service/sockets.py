@@ -43,12 +43,17 @@ def require_certificate(certificate: Path, key: Path) -> None:
     """Check that TLS can be had with two files.
 
     Raises:
-        RequestError: they are no PEM files, or do not belong together.
+        RequestError: they are no PEM files, do not belong together, or the key has a passphrase.
     """
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_passphrase)
     except (ssl.SSLError, OSError) as error:
         raise RequestError(
             f"no TLS with the certificate {certificate} and the key {key} ({error}); give two PEM files that belong "
             "together as --tls-cert and --tls-key"
         ) from error
+
+
+def _no_passphrase() -> str:
+    """Stand in for OpenSSL's question at the terminal, which a service has nobody to answer."""
+    raise RequestError("the key of --tls-key is encrypted; give one without a passphrase")

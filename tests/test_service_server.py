@@ -130,6 +130,18 @@ def test_a_certificate_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
     assert result.stderr.startswith("Error: no TLS with the certificate")
 
 
+def test_a_key_with_a_passphrase_is_told_in_one_line(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    made, key = certificate
+    locked = tmp_path / "locked.pem"
+    assert OPENSSL is not None
+    command = [OPENSSL, "pkcs8", "-topk8", "-in", str(key), "-out", str(locked), "-passout", "pass:secret"]
+    subprocess.run(command, check=True, capture_output=True)
+    files = ["--tls-cert", str(made), "--tls-key", str(locked)]
+    result = CliRunner().invoke(main, ["serve", "--store", str(tmp_path / "store.db"), *files])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "Error: the key of --tls-key is encrypted; give one without a passphrase\n"
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
 def test_a_store_without_tokens_is_not_served_to_others(tmp_path: Path, host: str) -> None:
     fresh_store(tmp_path).close()
