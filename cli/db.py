@@ -110,7 +110,8 @@ def import_(source: str, store: str | None, as_json: bool) -> None:
 
     SOURCE is a folder that `spectune db export` wrote, or the path or URL of another store, which is only read.
     What is here already is not added again; what is older than what is here of the same setup is left out and
-    listed. All of it is added or, after an error, nothing.
+    listed, host times only where newer ones have all their batches and kinds of round. All of it is added or,
+    after an error, nothing.
 
     \b
         spectune db import measurements/

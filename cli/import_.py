@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from . import options
-from .existing import as_it_is, opened_as_it_is
+from .existing import as_it_is, opened_as_it_is, require_there
 from .report import Table, print_json, print_table, tell
 from .settings import Settings
 
@@ -128,6 +128,7 @@ def _keep(
 
     from ..tuning.engines.counted import counted_observation, keep_observation, stored_plan
 
+    require_there(store, "so no plan either; run: spectune plan")
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     with _looked_into(store, dry_run) as opened:
         seen = counted_observation(

@@ -63,8 +63,9 @@ class Merged:
 def merge(database: Database, items: Callable[[], Iterable[Shared]]) -> Merged:
     """Take from another store what this one lacks, all of it or nothing, and return what became of it.
 
-    In a store the newest row of a setup counts. So what is older than what is here of the same setup is left out, and
-    a plan that is older than the setup's newest comes in retired. Which plan counts is decided here, not elsewhere:
+    In a store the newest row of a setup counts. So what is older than what is here of the same setup is left out, host
+    times only where newer ones have all their batches and kinds of round, and a plan that is older than the setup's
+    newest comes in retired. Which plan counts is decided here, not elsewhere:
     promotions are taken over for setups that are new here, in the order in which they happened, and nowhere else.
 
     Args:

@@ -2,8 +2,9 @@
 
 Every table's name starts with `spectune_`, because other programs' tables (Optuna's) may share the database.
 Devices and models are replaced by their key; visits and parts are dropped when their profile no longer needs them;
-every other row is only ever added, so the newest is the highest id. The tables of `APPEND_ONLY` refuse in the database
-itself to be changed by anything but a prune (`migrations/versions/0003_provenance.py`).
+every other row is only ever added. The newest is the highest id, but of host times the last that was `created`: a merge
+brings older ones, for the batches and kinds of round that newer ones lack. The tables of `APPEND_ONLY` refuse in the
+database itself to be changed by anything but a prune (`migrations/versions/0003_provenance.py`).
 A `content_hash` is the sha256 of the row's document, 64 hex digits.
 """
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from spectune.cli import main
 from spectune.db import open_store
+from spectune.db.url import resolve_url, shown
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import to_json
@@ -97,6 +98,16 @@ def test_a_dry_run_upgrades_no_store(folder: Path) -> None:
         result = typed(folder, "import", *arguments, "--dry-run")
         assert (result.exit_code, is_older(folder / "store.db")) == (1, True)
         assert "run: spectune db upgrade" in result.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_counters_of_a_plan_in_no_store_name_where_there_is_none(options: tuple[str, ...], folder: Path) -> None:
+    (folder / "metrics.txt").write_text(metrics([1, 2, 3], "vllm:", "_total"))
+    arguments = (str(folder / "metrics.txt"), "--format", "vllm-metrics", "--plan", "3", *options)
+    result = typed(folder, "import", *arguments, store="absent.db")
+    place = shown(resolve_url(str(folder / "absent.db")))
+    assert result.stderr == f"Error: there is no store at {place}, so no plan either; run: spectune plan\n"
+    assert not (folder / "absent.db").exists()
 
 
 @pytest.mark.parametrize("kind", ["surface", "trace"])

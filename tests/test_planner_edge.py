@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.edge.costs import ServerCosts, server_costs
+from spectune.planner.edge.costs import ServerCosts, server_batches, server_costs
 from spectune.planner.edge.forecast import EdgeForecast, forecast
 from spectune.planner.edge.rounds import EdgeRounds, edge_rounds
 from spectune.planner.edge.search import DEFAULT, EdgeSearch
@@ -18,7 +18,7 @@ from spectune.planner.policies import ConfidentChainPolicy
 from spectune.planner.replay.recorded import recording_of
 from spectune.profiler.records.acceptance import AcceptanceTrace
 
-from .synthetic import Language, SkilledDrafter, inputs, record, texts
+from .synthetic import Language, SkilledDrafter, inputs, overhead, record, surface, texts
 
 DRAFT_MS, RTT_MS, VERIFY_MS = 2.0, 9.0, 5.0
 DEVICE = EdgeDevice(draft_ms=DRAFT_MS, rtt_ms=RTT_MS)
@@ -193,8 +193,24 @@ def test_costs_between_measured_batches_are_a_line_and_the_host_is_in_them() -> 
     assert costs.ms[1, 4] == pytest.approx(14.5) and costs.ms[3, 4] == pytest.approx(34.5)
     assert costs.ms[2, 4] == pytest.approx(24.5)
     assert (costs.most_rows, costs.ms[0].tolist()) == (3, [0.0] * (costs.most_tokens + 1))
-    with pytest.raises(PlanError, match="forwards of 4 sequences were not measured"):
+    with pytest.raises(PlanError, match="rounds of 4 sequences were not timed, at most 3"):
         server_costs(made, most_rows=4, context=20)
+
+
+@pytest.mark.parametrize(("alone", "contexts"), [(2, (2, 200)), (4, (900,))])
+def test_a_batch_whose_forwards_were_timed_alone_prices_no_rounds(alone: int, contexts: tuple[int, ...]) -> None:
+    made = inputs(trace(0.9))
+    forwards = surface("large", "verify", lambda *shape: 99.0, batches=(alone,), contexts=contexts).measurements
+    more = replace(made, verify=replace(made.verify, measurements=(*made.verify.measurements, *forwards)))
+    assert server_batches(more) == (1, 3)
+    found, expected = (server_costs(each, most_rows=3, context=20).ms for each in (more, made))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_where_no_rounds_were_timed_nothing_is_planned() -> None:
+    made = inputs(trace(0.9))
+    with pytest.raises(PlanError, match="no rounds were timed at the batches whose forwards were"):
+        server_costs(replace(made, overhead=overhead(0.1, (7,))), most_rows=1, context=20)
 
 
 def test_chains_that_go_on_behind_what_was_recorded_do_not_compete() -> None:

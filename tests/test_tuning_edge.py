@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spectune.errors import PlanError
@@ -11,7 +13,7 @@ from spectune.planner.inputs import DrafterInputs
 from spectune.runtime.edge.messages import Hello
 from spectune.tuning.edge import Adviser, EdgePlanner
 
-from .synthetic import Language, SkilledDrafter, inputs, model, record, texts
+from .synthetic import Language, SkilledDrafter, inputs, model, overhead, record, texts
 
 LANGUAGE = Language(3)
 SPOKEN = texts(LANGUAGE, 4, lambda text: 30)
@@ -35,6 +37,11 @@ def test_a_device_is_told_the_plan_for_its_like_under_the_server_s_own_rule() ->
     assert told.reason.startswith("planned for 3 devices that draft a token in about 1 ms and are about 4.87 ms away: ")
 
 
+def test_no_more_devices_are_planned_for_than_rounds_were_timed_of() -> None:
+    assert EdgePlanner(MADE).most_devices == 3
+    assert EdgePlanner(replace(MADE, overhead=overhead(0.1, (1,)))).most_devices == 1
+
+
 def test_devices_that_are_nearly_alike_are_searched_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     advise, planner = adviser()
     searches, plan = list[EdgeDevice](), planner.plan
@@ -52,7 +59,7 @@ def test_devices_that_are_nearly_alike_are_searched_for_once(monkeypatch: pytest
     ("hello", "devices", "why"),
     [
         (Hello(drafter="another", draft_ms=1.0, rtt_ms=5.0), 3, "this drafter was not recorded with the target"),
-        (HELLO, 4, "forwards of 4 sequences were not measured"),
+        (HELLO, 4, "rounds of 4 sequences were not timed"),
     ],
 )
 def test_what_cannot_be_planned_is_told_as_is_usual(hello: Hello, devices: int, why: str) -> None:

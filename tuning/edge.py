@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..db.store import Store
 from ..errors import PlanError, StoreError
-from ..planner.edge.costs import server_costs
+from ..planner.edge.costs import server_batches, server_costs
 from ..planner.edge.search import DEFAULT, EdgePlan, EdgeSearch
 from ..planner.edge.setting import BatchRule, EdgeDevice
 from ..planner.inputs import DrafterInputs, PlanInputs
@@ -71,8 +71,12 @@ class EdgePlanner:
 
     @property
     def most_devices(self) -> int:
-        """Most devices at once that forwards were measured for."""
-        return self._inputs.verify.batches[-1]
+        """Most devices at once that rounds were timed for.
+
+        Raises:
+            PlanError: there were none.
+        """
+        return server_batches(self._inputs)[-1]
 
     def named(self, name: str) -> DrafterInputs:
         """Return the drafter of that name.
@@ -102,7 +106,7 @@ class EdgePlanner:
         """Return what to do with so many devices that are all alike.
 
         Raises:
-            PlanError: forwards of so many sequences were not measured; or the drafter reads what the target computes.
+            PlanError: rounds of so many sequences were not timed; or the drafter reads what the target computes.
         """
         return self.search(drafter, devices).plan([device] * devices)
 
@@ -197,9 +201,10 @@ def adviser_from_store(
     """Return what advises devices of a server from the store's profile of the target, or says why it cannot."""
     try:
         planner = edge_planner(request, store, rule=rule, most_drafted=most_drafted)
+        most = planner.most_devices
     except (StoreError, PlanError) as error:
         return Adviser(None, devices=devices, most_drafted=most_drafted, why_not=told(error))
-    if devices > planner.most_devices:
-        why = f"forwards of {devices} sequences were not measured, at most {planner.most_devices}"
+    if devices > most:
+        why = f"rounds of {devices} sequences were not timed, at most {most}"
         return Adviser(None, devices=devices, most_drafted=most_drafted, why_not=f"{why}; profile larger batches")
     return Adviser(planner, devices=devices, most_drafted=most_drafted)

@@ -24,7 +24,6 @@ from ..planner.policies import PlainPolicy
 from ..planner.pricing.cost import Cell, cells_that_run
 from ..planner.search.search import solve
 from ..profiler.records.device import GIB
-from ..profiler.records.overhead import PLAIN
 from .estimates.host_time import is_known
 from .inputs import inputs_from_store
 from .request import PlanRequest
@@ -133,12 +132,8 @@ def _planned(inputs: PlanInputs) -> tuple[int, ...]:
     The recorded texts fill them, and host times are known of whole rounds, which timing forwards alone does not tell.
     """
     measured, texts = inputs.verify.batches, len(inputs.texts)
-    in_rounds = tuple(batch for batch in measured if batch in _timed_in_rounds(inputs)) or measured
+    in_rounds = tuple(batch for batch in measured if batch in inputs.overhead.timed_batches) or measured
     return tuple(batch for batch in in_rounds if batch <= max(texts, in_rounds[0]))
-
-
-def _timed_in_rounds(inputs: PlanInputs) -> set[int]:
-    return {sample.batch for sample in inputs.overhead.samples if sample.kind == PLAIN}
 
 
 def _left_out(inputs: PlanInputs) -> tuple[str, ...]:
@@ -146,7 +141,7 @@ def _left_out(inputs: PlanInputs) -> tuple[str, ...]:
     planned, texts = _planned(inputs), len(inputs.texts)
     return tuple(
         f"batch {batch} has no plan, because only {texts} texts were recorded; profile with more prompts"
-        if batch in _timed_in_rounds(inputs)
+        if batch in inputs.overhead.timed_batches
         else f"batch {batch} has no plan, because its rounds were not timed: its forwards were timed alone, or memory "
         f"had no room for rounds; run: spectune profile --batch {batch}"
         for batch in inputs.verify.batches

@@ -38,6 +38,18 @@ class ServerCosts:
         return int(self.ms.shape[1]) - 1
 
 
+def server_batches(inputs: PlanInputs) -> tuple[int, ...]:
+    """Return the batch sizes that rounds of a server are priced from, smallest first: those of whole rounds.
+
+    Raises:
+        PlanError: forwards alone were timed.
+    """
+    known = tuple(batch for batch in inputs.verify.batches if batch in inputs.overhead.timed_batches)
+    if not known:
+        raise PlanError("no rounds were timed at the batches whose forwards were; run: spectune profile")
+    return known
+
+
 def server_costs(inputs: PlanInputs, *, most_rows: int, context: int) -> ServerCosts:
     """Return what rounds cost that verify 1 .. most_rows drafts at a context.
 
@@ -51,12 +63,12 @@ def server_costs(inputs: PlanInputs, *, most_rows: int, context: int) -> ServerC
         context: tokens before them.
 
     Raises:
-        PlanError: no measured batch holds so many drafts.
+        PlanError: no batch whose rounds were timed holds so many drafts.
     """
-    measured = inputs.verify.batches
+    measured = server_batches(inputs)
     if measured[-1] < most_rows:
         raise PlanError(
-            f"forwards of {most_rows} sequences were not measured, at most {measured[-1]}; profile larger batches with "
+            f"rounds of {most_rows} sequences were not timed, at most {measured[-1]}; profile larger batches with "
             "--batch"
         )
     known = measured[: bisect_left(measured, most_rows) + 1]

@@ -102,6 +102,11 @@ class RoundOverhead:
         if self.regime:
             require_regime(self.regime)
 
+    @property
+    def timed_batches(self) -> tuple[int, ...]:
+        """Batch sizes whose plain rounds were timed, smallest first: without those nothing can be priced at one."""
+        return tuple(sorted({sample.batch for sample in self.samples if sample.kind == PLAIN}))
+
     def at_temperature(self, temperature: float) -> RoundOverhead:
         """Return what rounds of a temperature take: greedy ones, or sampled ones.
 
