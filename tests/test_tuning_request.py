@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,23 @@ def test_what_cannot_be_profiled_is_refused(wrong: dict[str, Any], complaint: st
     asked: dict[str, Any] = {"models": Models(target=Path("t")), "prompts": PROMPTS, "batches": (1,), **wrong}
     with pytest.raises(RequestError, match=complaint):
         ProfileRequest(**asked)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "tab\t", "\x00", "\x7f", "\x85"])
+def test_a_control_character_in_a_name_is_refused(name: str) -> None:
+    models = Models(target=Path("t"), drafters={name: Path("d")})
+    prompts = [replace(prompt, workload=name) for prompt in PROMPTS]
+    for named in ({"workload": name}, {"models": models}, {"prompts": prompts}):
+        asked: dict[str, Any] = {"models": Models(target=Path("t")), "prompts": PROMPTS, "batches": (1,), **named}
+        with pytest.raises(RequestError) as refusal:
+            ProfileRequest(**asked)
+        assert str(refusal.value) == f"{name!r} has a control character in it; give a name without one"
+
+
+@pytest.mark.parametrize("name", ["größe 7B", "例 1", "a/b c"])
+def test_any_printed_name_is_taken(name: str) -> None:
+    models = Models(target=Path("t"), drafters={name: Path("d")})
+    assert ProfileRequest(models=models, prompts=PROMPTS, workload=name, batches=(1,)).workload == name
 
 
 @pytest.mark.parametrize("name", ["lookup", "target", "small+lookup", "v1.0+fast", ""])

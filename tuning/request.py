@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,8 @@ from ..profiler.prompts import Prompt
 from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
 from .recording.recipe import Level
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,7 @@ class ProfileRequest:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        require_printed(self.workload, *self.models.drafters, *(prompt.workload for prompt in self.prompts))
         if len(self.prompts) < 2:
             raise RequestError(f"a profile needs at least 2 prompts, got {len(self.prompts)}; add some")
         if not self.batches or min(self.batches) < 1:
@@ -120,3 +124,10 @@ class PlanRequest:
             max_quality_loss=self.max_quality_loss,
             tables=self.tables,
         )
+
+
+def require_printed(*names: str) -> None:
+    """Raise RequestError for a name with a control character: a service takes none in a path, where names go."""
+    for name in names:
+        if CONTROL.search(name):
+            raise RequestError(f"{name!r} has a control character in it; give a name without one")
