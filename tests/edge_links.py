@@ -142,19 +142,20 @@ class SilentLink(LocalLink):
 
 
 class BusyLink(LocalLink):
-    """Refuses every draft at first, because the server is busy, and counts the waits for what never comes."""
+    """Refuses every draft so often at first, because the server is busy, and counts the waits for what never comes."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, times: int = 1) -> None:
         super().__init__(desk)
         self.refused, self.vain = 0, 0
-        self._is_busy = False
+        self._times, self._left = times, times
 
     def deliver(self, message: FromDevice) -> None:
-        self._is_busy = isinstance(message, Draft) and not self._is_busy
-        if isinstance(message, Draft) and self._is_busy:
+        if isinstance(message, Draft) and self._left:
+            self._left -= 1
             self.refused += 1
             self.take(Refused(session=message.session, reason="busy", is_passing=True))
         else:
+            self._left = self._times
             super().deliver(message)
 
     def receive(self, timeout_s: float) -> FromServer | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -39,6 +40,7 @@ WAYS = [
     for length, confidence, ahead in [(1, 0.0, 0), (4, 0.0, 0), (4, 0.5, 0), (3, 0.0, 5), (6, 0.4, 2), (8, 0.9, 16)]
 ]
 PATIENT = Patience(timeout_s=9.0)  # nothing here takes time: what is not there at once never comes
+HASTY = Patience(timeout_s=0.02)  # for refusals, which are borne for a time
 
 
 @cache
@@ -78,6 +80,25 @@ def test_a_draft_that_is_refused_for_now_is_sent_again_and_no_answer_to_it_is_wa
     assert [tuple(one.tokens) for one in runs] == plain(0.0)
     assert sum(one.asked_again for one in runs) == link.refused > 0
     assert link.vain == 0
+
+
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids=str)
+def test_refusals_for_now_are_borne_for_as_long_as_silences_however_many_they_are(
+    way: DeviceDrafting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge_device, "PAUSE_S", 0.0)
+    link = BusyLink(desk_of(TARGET), times=3 * edge_device.MOST_SILENT)
+    assert tuple(device(link, way).generate(requests(0.0)[0]).tokens) == plain(0.0)[0]
+    assert link.refused >= 3 * edge_device.MOST_SILENT and link.vain == 0
+
+
+def test_refusals_for_now_that_do_not_end_are_told_after_as_long_as_silences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge_device, "PAUSE_S", 0.001)
+    link = BusyLink(desk_of(TARGET), times=10**9)
+    start = time.monotonic()
+    with pytest.raises(RequestError, match=r"cannot go on since .*: busy"):
+        device(link, patience=HASTY).generate(requests(0.0)[0])
+    assert time.monotonic() - start >= edge_device.MOST_SILENT * HASTY.timeout_s
 
 
 @pytest.mark.parametrize("way", [WAYS[1], WAYS[3], WAYS[5]], ids=str)
@@ -155,7 +176,7 @@ def test_a_server_that_cannot_go_on_says_why(monkeypatch: pytest.MonkeyPatch) ->
     other = device(LocalLink(desk)).stream(requests(0.0)[1])
     next(other)  # takes the only place
     with pytest.raises(RequestError, match=r"cannot go on since .* all 1 places are taken"):
-        device(LocalLink(desk)).generate(requests(0.0)[0])
+        device(LocalLink(desk), patience=HASTY).generate(requests(0.0)[0])
     other.close()
     assert tuple(device(LocalLink(desk)).generate(requests(0.0)[0]).tokens) == plain(0.0)[0]
 

@@ -23,7 +23,7 @@ from .guessing import Guesser
 from .link import Link
 from .messages import Answer, Close, Draft, FromDevice, FromServer, Refused, open_of
 
-MOST_SILENT = 8  # times that a device asks in vain, before it gives up or goes on alone
+MOST_SILENT = 8  # silences that a device bears, before it gives up or goes on alone; refusals for now, for as long
 PAUSE_S = 0.2  # before a server is asked again that has said that it cannot right now
 
 
@@ -48,7 +48,8 @@ class EdgeRun:
         tokens: emitted.
         own: places among them that the device's drafter said alone: the target has not seen them.
         answers_ms: from sending a draft to its answer.
-        rounds, drafted, accepted, asked_again: answers that brought something, tokens sent, tokens borne out, timeouts.
+        rounds, drafted, accepted: answers that brought something, tokens sent, tokens borne out.
+        asked_again: silences and refusals for now.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -124,9 +125,10 @@ class RemoteTarget:
     def _round(self, text: _Text, guesser: Guesser, run: EdgeRun) -> list[int]:
         """Draft, ask, draft on until the answer comes; return what is new."""
         chain = self._chain(text, guesser)
-        for _ in range(MOST_SILENT):
+        tries = _Tries(self._patience.timeout_s)
+        while tries.left:
             text.ask(chain, run)
-            answer = text.settled(self._drafting_on(text, guesser, len(chain)))
+            answer = tries.settled(self._drafting_on(text, guesser, len(chain)))
             if answer is not None:
                 return text.take(answer, chain, guesser, run)
             run.asked_again += 1
@@ -157,6 +159,30 @@ class RemoteTarget:
         return answer if answer is not None else text.heard(max(until - time.monotonic(), 0.0))
 
 
+class _Tries:
+    """How often one thing may still be asked in vain.
+
+    Only silences are counted. A server that asks for patience is there: it is asked again for as long as they take.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.left = MOST_SILENT
+        self._pause_s = min(PAUSE_S, timeout_s)
+        self._until_s = time.monotonic() + MOST_SILENT * timeout_s
+
+    def settled(self, message: FromServer | None) -> FromServer | None:
+        """Return what was heard; None, behind a pause, where the server asks for patience: no other answer comes."""
+        if message is None:
+            self.left -= 1
+        elif not isinstance(message, Refused) or not message.is_passing:
+            return message
+        elif time.monotonic() < self._until_s:
+            time.sleep(self._pause_s)
+        else:
+            self.left = 0
+        return None
+
+
 class _Text:
     """One text as the device knows it, and its session with the server."""
 
@@ -182,11 +208,12 @@ class _Text:
     def begin(self, guesser: Guesser, run: EdgeRun) -> list[int]:
         """Open the session; return the first token."""
         asked = replace(self._request, prompt=tuple(self._tokens), max_new_tokens=self.left)
-        for _ in range(MOST_SILENT):
+        tries = _Tries(self._patience.timeout_s)
+        while tries.left:
             for session in self._left_behind:
                 self._say(Close(session=session))
             self._say(open_of(self._session, asked))
-            answer = self.settled(self.heard(self._patience.timeout_s))
+            answer = tries.settled(self.heard(self._patience.timeout_s))
             if answer is not None:
                 return self.take(answer, None, guesser, run)
             run.asked_again += 1
@@ -218,13 +245,6 @@ class _Text:
                 return message
         if timeout_s > 0.0:
             self._link.renew()  # a connection may be dead without anybody's knowing
-        return None
-
-    def settled(self, message: FromServer | None) -> FromServer | None:
-        """Return what was heard; None, behind a pause, where the server asks for patience: no other answer comes."""
-        if not isinstance(message, Refused) or not message.is_passing:
-            return message
-        time.sleep(min(PAUSE_S, self._patience.timeout_s))
         return None
 
     def _is_news(self, answer: Answer) -> bool:
