@@ -15,7 +15,9 @@ from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.feed import Feed
 from spectune.runtime.models import choices
-from spectune.runtime.models.forward import TREE_ATTENTION
+from spectune.runtime.models.blind import BlindModel
+from spectune.runtime.models.fitted import FittedModel
+from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
 from spectune.runtime.models.kernels.jitted import has_triton
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import in_regime
@@ -39,13 +41,15 @@ WAYS: dict[str, TreePolicy] = {
 TOKENS = 6
 LLAMA = tiny_llama(layers=2, seed=0, hidden=64)
 SKETCH = perturbed(LLAMA, 0.06)
+ROWS = {"narrower": 19, "wider": 32}  # of a drafter's table of tokens; its target's has 24
 
 
-def texts(device: torch.device, way: str, temperature: float) -> Tensor:
-    """Return (3, TOKENS): what is emitted behind three prompts in two slots."""
+def texts(device: torch.device, way: str, temperature: float, made_to_fit: str = "") -> Tensor:
+    """Return (3, TOKENS + 1): what is emitted behind three prompts in two slots, and in how many rounds."""
     regime = "cuda-graph" if device.type == "cuda" else "eager"
-    target, drafter = (in_regime(LeanModel(moved(model, device)), regime) for model in (LLAMA, SKETCH))
-    assert regime == "eager" or target.attention == TREE_ATTENTION
+    models = LeanModel(moved(LLAMA, device)), drafting(device, made_to_fit)
+    target, drafter = (in_regime(model, regime) for model in models)
+    assert regime == "eager" or target.attention == drafter.attention == TREE_ATTENTION
     setup = RoundSetup(policy=WAYS[way], drafter=None if way == "plain" else "it")
     drafters = {"it": ModelDrafter(drafter, slots=2, capacity=32)}
     decoder = Decoder(target, drafters, always(setup), slots=2, capacity=32)
@@ -54,10 +58,23 @@ def texts(device: torch.device, way: str, temperature: float) -> Tensor:
         decoder,
         [Request(prompt=prompt, max_new_tokens=TOKENS, temperature=temperature, seed=7) for prompt in prompts],
     )
+    rounds = 0
     while feed.refill():
         done = decoder.step()
+        rounds += 1
         assert not done.faults, done.faults
-    return torch.tensor([sequence.emitted for sequence in feed.sequences])
+    return torch.tensor([[*sequence.emitted, rounds] for sequence in feed.sequences])
+
+
+def drafting(device: torch.device, made_to_fit: str) -> CausalModel:
+    """Return a drafter that fits its target, or is made to: it is told no images, or has a table of other rows."""
+    sketch = deepcopy(SKETCH)
+    if made_to_fit in ROWS:
+        sketch.resize_token_embeddings(ROWS[made_to_fit], mean_resizing=False)
+    model = LeanModel(moved(sketch, device))
+    if made_to_fit in ROWS:
+        return FittedModel(model, LLAMA.config.vocab_size)
+    return BlindModel(model, placeholder=0) if made_to_fit else model
 
 
 def moved(model: torch.nn.Module, device: torch.device) -> Any:
@@ -73,6 +90,13 @@ def texts_by_kernels(way: str, temperature: float) -> Tensor:
         return found
 
 
+def texts_by_one_made_to_fit(made_to_fit: str) -> Tensor:
+    """Return the same by a drafter that is made to fit its target, whichever kernels are chosen for products."""
+    quickly = mock.patch.object(choices, "REPEATS", 1)
+    with pretended_gpu(processors=2, has_kernels=True), quickly:
+        return texts(PLACE, "eagle2", 0.0, made_to_fit)
+
+
 @pytest.mark.parametrize(
     ("way", "temperature"),
     [
@@ -85,4 +109,11 @@ def texts_by_kernels(way: str, temperature: float) -> Tensor:
 def test_texts_by_captured_kernels_are_those_of_the_host(way: str, temperature: float) -> None:
     (found,) = launch(texts_by_kernels, way=way, temperature=temperature)
     expected = texts(torch.device("cpu"), way, temperature)
+    assert found is not None and found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("made_to_fit", ["blind", "narrower", "wider"])
+def test_a_drafter_that_is_made_to_fit_its_target_reads_trees_in_captured_work_too(made_to_fit: str) -> None:
+    (found,) = launch(texts_by_one_made_to_fit, made_to_fit=made_to_fit)
+    expected = texts(torch.device("cpu"), "eagle2", 0.0, made_to_fit)
     assert found is not None and found.tolist() == expected.tolist()

@@ -14,6 +14,8 @@ from spectune.errors import MeasurementError
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.layout import lay_out
 from spectune.runtime.models.arena import Arena
+from spectune.runtime.models.blind import BlindModel
+from spectune.runtime.models.fitted import FittedModel
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
@@ -139,9 +141,18 @@ def test_a_model_in_its_own_regime_is_itself() -> None:
     assert in_regime(lean, "eager") is lean and in_regime(generic, "eager") is generic
 
 
-def test_only_the_lean_forward_is_compiled() -> None:
-    with pytest.raises(MeasurementError, match="only the lean forward"):
-        in_regime(GenericModel(tiny_neox(layers=1, seed=0)), "compiled")
+@pytest.mark.parametrize(
+    "model",
+    [
+        GenericModel(tiny_neox(layers=1, seed=0)),
+        FittedModel(tiny_lean(layers=1, seed=0), 30),
+        BlindModel(tiny_lean(layers=1, seed=0), placeholder=0),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_only_the_lean_forward_itself_is_compiled(model: CausalModel) -> None:
+    with pytest.raises(MeasurementError, match=r"only the lean forward itself .* nor one whose tokens are made to fit"):
+        in_regime(model, "compiled")
 
 
 def test_blocked_bf16_weights_are_not_compiled() -> None:

@@ -20,6 +20,7 @@ class BlindModel:
     def __init__(self, model: CausalModel, placeholder: int) -> None:
         """Wrap a model; the placeholder is a token that it knows."""
         self.regime, self.dtype, self.device, self.attention = model.regime, model.dtype, model.device, model.attention
+        self.reads_trees: bool = getattr(model, "reads_trees", False)  # where a captured forward tells by them
         self.vocabulary, self.longest_context = model.vocabulary, model.longest_context
         self._model, self._placeholder = model, placeholder
 

@@ -28,6 +28,7 @@ class FittedModel:
             vocabulary: tokens of its target.
         """
         self.regime, self.dtype, self.device, self.attention = model.regime, model.dtype, model.device, model.attention
+        self.reads_trees: bool = getattr(model, "reads_trees", False)  # where a captured forward tells by them
         self.vocabulary, self.longest_context = vocabulary, model.longest_context
         self._model, self._lacks = model, vocabulary - model.vocabulary
 

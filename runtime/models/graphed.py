@@ -21,7 +21,6 @@ from .arena import Arena
 from .capturing import capturing
 from .forward import TREE_ATTENTION, CausalModel, ForwardInput
 from .kernels.jitted import launch_errors
-from .lean import LeanModel
 from .static_input import StaticInput
 
 LOGITS, BEST = range(2)  # what is wanted of a forward
@@ -95,7 +94,7 @@ class GraphedModel:
         if recorder is None and model.device.type != "cuda":
             raise DeviceError(f"CUDA graphs need a model on a GPU and this one is on {model.device}; use regime eager")
         self.dtype, self.device = model.dtype, model.device
-        self.attention = TREE_ATTENTION if isinstance(model, LeanModel) and model.reads_trees else model.attention
+        self.attention = TREE_ATTENTION if getattr(model, "reads_trees", False) else model.attention
         self.vocabulary, self.longest_context = model.vocabulary, model.longest_context
         self.gallery = model.gallery
         self.model = model  # whose forwards these are, run as they come

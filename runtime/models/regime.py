@@ -33,5 +33,8 @@ def in_regime(model: CausalModel, regime: str) -> CausalModel:
     if regime == "compiled" and isinstance(model, LeanModel):
         return CompiledModel(model)
     if regime == "compiled":
-        raise MeasurementError("only the lean forward can be compiled, not transformers' own; use eager or cuda-graph")
+        raise MeasurementError(
+            "only the lean forward itself can be compiled: not transformers' own, nor one whose tokens are made to fit "
+            "its target's; use eager or cuda-graph"
+        )
     raise MeasurementError(f"a forward of regime {model.regime} cannot run as {regime!r}; use the model as loaded")
