@@ -255,12 +255,12 @@ def _checks_table(done: EngineValidation) -> Table:
             check.concurrency,
             check.drafted,
             check.accepted,
-            check.tokens_per_round,
-            check.predicted_tokens_per_round,
+            row.tokens_per_round,
+            row.predicted_tokens_per_round,
             check.neighbour,
             check.neighbour_tokens_per_s,
         )
-        for check in done.checks
+        for row, check in zip(done.validation.rows, done.checks, strict=True)
     ]
     columns = ("sequences", "drafted", "accepted", "tokens a round", "predicted", "beside it", "its tokens/s")
     return Table(title="what the engine counted: the plan's setting took effect", columns=columns, rows=rows)

@@ -62,6 +62,7 @@ def test_a_plan_is_validated_on_the_engine(folder: Path) -> None:
     told = json.loads(typed(folder, "validate", *texts_of(folder), "--rounds", "1", "--json"))
     (row,) = told["rows"]
     assert row["tokens_per_round"] == pytest.approx(row["predicted_tokens_per_round"], rel=0.35)
+    assert row["by_texts"] == pytest.approx(row["tokens_per_round"] / row["predicted_tokens_per_round"])
     assert row["measured_tokens_per_s"] > 0 and row["neighbour_tokens_per_s"] > 0
 
 

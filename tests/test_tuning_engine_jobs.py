@@ -173,7 +173,7 @@ def test_a_validation_stands_beside_the_plan_and_is_near_its_promise(models: Mod
     for cell, row, check in zip(plan.cells, done.validation.rows, done.checks, strict=True):
         assert row.error < 0.1 and row.speedup > 1.0
         assert check.drafted > check.accepted > 0
-        assert check.tokens_per_round == pytest.approx(cell.prediction.tokens_per_round, rel=0.1)
+        assert row.tokens_per_round == pytest.approx(cell.prediction.tokens_per_round, rel=0.1)
 
 
 def test_an_engine_that_ignores_its_setting_fails_the_validation(models: Models, store: Store) -> None:

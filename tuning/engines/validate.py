@@ -38,7 +38,6 @@ class EngineCheck:
 
     Attributes:
         drafted, accepted: tokens since the setting's first turn; None of them without drafting.
-        tokens_per_round, predicted_tokens_per_round: per sequence.
         neighbour: label of the setting next to the plan's, and its speed.
         neighbour_tokens_per_s: measured in the same turns.
     """
@@ -46,8 +45,6 @@ class EngineCheck:
     concurrency: int
     drafted: int
     accepted: int
-    tokens_per_round: float
-    predicted_tokens_per_round: float
     neighbour: str
     neighbour_tokens_per_s: float
 
@@ -230,8 +227,6 @@ def _measured(
         concurrency=cell.batch,
         drafted=counted.drafted,
         accepted=counted.accepted,
-        tokens_per_round=tokens / rounds,
-        predicted_tokens_per_round=cell.prediction.tokens_per_round,
         neighbour=beside[0].label if beside[1] is None else f"{beside[0].label} by {beside[1]}",
         neighbour_tokens_per_s=speed(turns[other]),
     )
