@@ -153,7 +153,7 @@ def observation(plan_id: int, plan: Plan, hour: int) -> Observation:
             draft_ms=0.0,
             verify_ms=0.0,
             round_ms=1e6 / rate,
-            block_tokens_per_s=(rate,) * 4 if is_planned else (),
+            block_tokens_per_s=(rate,) * 4,
         )
         for is_planned, rate in ((True, slow), (False, cell.plain.tokens_per_s))
     ]

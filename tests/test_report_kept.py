@@ -81,9 +81,20 @@ def test_tokens_of_a_round_are_those_that_decoders_saw_else_what_validations_cou
     assert kept_cells(PLAN, [validation(1, PLAN)], [])[0].tokens_per_round is None
 
 
-def test_the_observed_speed_up_is_over_observed_plain_rounds() -> None:
-    cell = second(seen(1.2, 5))
+def test_the_observed_speed_up_is_over_plain_blocks_and_not_over_plain_rounds_of_other_batches_near_it() -> None:
+    made = seen(1.2, 5)
+    crowd = replace(made.cells[1], tokens=1, round_ms=1e9)  # sums over all rounds of the cell; its blocks are its own
+    cell = second(replace(made, cells=(made.cells[0], crowd)))
     assert cell.measured_speedup == pytest.approx(1.2 * cell.cell.prediction.speedup_over_plain)
+
+
+def test_blocks_without_plain_blocks_tell_no_speed_up_and_borrow_none_from_another_day() -> None:
+    made = seen(1.2, 5)
+    older = replace(made.cells[1], block_tokens_per_s=())  # as decoders of older versions report
+    report = replace(made, cells=(made.cells[0], older))
+    rows = validation(1, replace(PLAN, cells=PLAN.cells[1:]))
+    cell = kept_cells(PLAN, [rows], [report])[1]
+    assert cell.validated and cell.measured_speed is not None and cell.measured_speedup is None
 
 
 def test_blocks_count_in_the_order_of_time() -> None:
@@ -127,7 +138,7 @@ def test_what_was_seen_where_a_plan_promises_nothing_is_not_held_against_it(chan
     cell = second(own, *elsewhere)
     assert (cell.verdict, len(cell.seen)) == ("kept", 1)
     assert cell.measured_speed == pytest.approx(cell.cell.prediction.tokens_per_s)
-    assert cell.plain_speed == second(own).plain_speed
+    assert cell.plain_blocks == second(own).plain_blocks != ()
 
 
 def test_rounds_of_a_cell_that_ran_another_way_are_not_held_against_it() -> None:

@@ -154,6 +154,18 @@ def test_rounds_of_another_batch_size_say_nothing_of_the_promise() -> None:
     assert not [event for event in watch.events if event.kind == "drift"]
 
 
+def test_plain_rounds_beside_a_plan_are_told_in_blocks_of_the_same_conditions() -> None:
+    kept: list[str] = []
+    writer = ObservationWriter(kept.append)
+    watch = Watch(choice_of(drafting_plan()), QUICK, subject=SUBJECT, writer=writer)
+    driven(watch, 500, lambda setup: 1000.0, batch=2)
+    driven(watch, 500, steady)
+    watch.flush()
+    writer.close()
+    ways = {cell.is_planned: set(cell.block_tokens_per_s) for cell in from_json(Observation, kept[0]).cells}
+    assert ways == {True: {100.0}, False: {50.0}}
+
+
 def drifts(choice: Choice, **other: Any) -> bool:
     """Whether rounds far slower than promised are told as drift."""
     watch = Watch(choice, QUICK)

@@ -22,7 +22,8 @@ class CellObservation:
         kept: index = tokens that one sequence got in one round, value = how often; what is beyond its end counts last.
         draft_ms, verify_ms, round_ms: added up; the rest of a round is the host's.
         faults: reported in these rounds.
-        block_tokens_per_s: speeds of whole blocks of rounds at exactly the cell's batch: what its promise is about.
+        block_tokens_per_s: speeds of whole blocks of rounds at exactly the cell's batch, in its contexts and at the
+            plan's temperature: what its promise is about. Older records have none of plain rounds beside a plan's.
     """
 
     batch: int

@@ -50,7 +50,7 @@ class KeptCell:
 
     Attributes:
         seen: by decoders where and as the plan promises, in order of time.
-        plain_speed: of plain rounds that decoders ran in the cell, tokens/s; None where none were.
+        plain_blocks: speeds of blocks that decoders ran plainly under the same conditions, tokens/s.
         tokens_per_round: of one sequence, in all rounds that decoders ran as planned, else the middle of validations;
             None where nobody counted.
         validated: when it was measured beside plain decoding, oldest first.
@@ -60,7 +60,7 @@ class KeptCell:
 
     cell: PlanCell
     seen: tuple[Seen, ...]
-    plain_speed: float | None
+    plain_blocks: tuple[float, ...]
     tokens_per_round: float | None
     validated: tuple[ValidationRow, ...]
     faults: int
@@ -81,9 +81,9 @@ class KeptCell:
 
     @property
     def measured_speedup(self) -> float | None:
-        """Measured speed over measured plain decoding of the same cell; None where either was not measured."""
-        if self.blocks and self.plain_speed:
-            return statistics.median(self.blocks) / self.plain_speed
+        """Measured speed over plain decoding, both from the same source; None where either was not measured."""
+        if self.blocks:
+            return statistics.median(self.blocks) / statistics.median(self.plain_blocks) if self.plain_blocks else None
         rows = [row.speedup for row in self.validated]
         return statistics.median(rows) if rows else None
 
@@ -101,17 +101,17 @@ def _kept(
     rows = [row for each in validations for row in each.rows if (row.batch, row.context) == (cell.batch, cell.context)]
     own = [(each, part) for each in observations for part in each.cells if _is_of(part, cell)]
     planned = [(each, part) for each, part in own if is_promised(part, cell)]
-    plain = [part for _, part in own if not part.is_planned and part.round_ms > 0.0]
     seen = tuple(
         Seen(began=each.began, rounds=part.rounds, speeds=part.block_tokens_per_s, speed=part.tokens_per_s)
         for each, part in planned
     )
     blocks = [speed for each in seen for speed in each.speeds]
-    spent_ms = sum(part.round_ms for part in plain)
     return KeptCell(
         cell=cell,
         seen=seen,
-        plain_speed=1e3 * sum(part.tokens for part in plain) / spent_ms if spent_ms else None,
+        plain_blocks=tuple(
+            speed for _, part in own if not part.is_planned for speed in part.block_tokens_per_s if speed > 0.0
+        ),
         tokens_per_round=_tokens_per_round([part for _, part in planned], rows),
         validated=tuple(rows),
         faults=sum(part.faults for _, part in own),

@@ -155,7 +155,7 @@ class Watch:
             )
             if switch is not None:
                 self._tell(_switched(cell, switch))
-        if lane.promise is None or lane.cell is None or not self._is_promised(done, lane.cell):
+        if lane.cell is None or not self._is_promised(done, lane.cell):
             return
         options, block = self._options, lane.block
         block.add(tokens, done.round_ms, self._texts)
@@ -173,11 +173,13 @@ class Watch:
         return low <= done.context <= high
 
     def _judge_block(self, lane: Lane, block: BlockMeans) -> None:
-        """Compare the speed of a block with the promise, where its times were told."""
+        """Keep the speed of a block where its times were told, and compare it with the promise where there is one."""
         speed = block.tokens_per_s
-        if not speed or lane.promise is None or lane.cell is None:
+        if not speed:
             return
         lane.speeds.append(speed)
+        if lane.promise is None or lane.cell is None:
+            return
         direction = lane.promise.add(speed)
         if direction is not None:
             low, high = lane.promise.low, lane.promise.high
