@@ -10,7 +10,9 @@ the drafter's `ranks` best children of the node before.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,16 +93,28 @@ def path_ranks(prompt: PromptTrace, depths: int, prefix_exact: bool) -> Ints:
         for depth in range(min(depths, prompt.positions)):
             found[: prompt.positions - depth, depth] = prompt.next_rank[depth:]
         return found
-    child = np.full((len(prompt.parent) + 1, prompt.children + 1), UNKNOWN, dtype=np.int64)  # the last of each: none
+    for depth, (positions, ranks) in enumerate(islice(path_steps(prompt), depths)):
+        found[positions, depth] = ranks
+    return found
+
+
+def path_steps(prompt: PromptTrace) -> Iterator[tuple[Ints, Ints]]:
+    """Yield for depth 1, 2, ... the positions whose tree holds the target's path so far, and the child it takes there.
+
+    As long as any does, so that all steps together are no larger than the recording. MISS as in `path_ranks`.
+    """
+    child = np.full((len(prompt.parent), prompt.children + 1), UNKNOWN, dtype=np.int64)  # the last of each: none
     inner = np.flatnonzero(prompt.parent >= 0)
     child[owners_of(prompt)[inner], prompt.rank[inner]] = inner
-    hits = np.append(prompt.hit_rank.astype(np.int64), UNKNOWN)
-    nodes = prompt.offsets[:-1].astype(np.int64)
-    for depth in range(min(depths, prompt.positions)):
-        is_inside = np.arange(prompt.positions) + depth < prompt.positions
-        found[:, depth] = np.where(is_inside, hits[nodes], UNKNOWN)
-        nodes = child[nodes, np.minimum(found[:, depth], prompt.children)]
-    return found
+    hits, nodes = prompt.hit_rank.astype(np.int64), prompt.offsets[:-1].astype(np.int64)
+    positions, depth = np.arange(prompt.positions), 0
+    while len(positions):
+        ranks = hits[nodes]
+        yield positions, ranks
+        depth += 1
+        below = child[nodes, np.minimum(ranks, prompt.children)]
+        stays = (below != UNKNOWN) & (positions + depth < prompt.positions)
+        positions, nodes = positions[stays], below[stays]
 
 
 def _tally(found: Ints, ranks: int) -> tuple[Ints, Ints, Ints]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..profiler.rank_depth import UNKNOWN, path_ranks
+from ..profiler.rank_depth import path_steps
 from ..profiler.records.acceptance import AcceptanceTrace, PromptTrace
 
 Ints = NDArray[np.int64]
@@ -70,11 +70,8 @@ def share_of(hits: Ints, positions: Ints, rng: np.random.Generator) -> Share:
 
 def _of_prompt(prompt: PromptTrace) -> Ints:
     """Return (depths, ranks + 1) counts; the last rank is a miss."""
-    found = path_ranks(prompt, prompt.positions, prefix_exact=False)
-    depths = int((found != UNKNOWN).any(axis=0).sum())
-    ranks = np.minimum(found, prompt.children)
-    told = [ranks[found[:, depth] != UNKNOWN, depth] for depth in range(depths)]
-    return np.array([np.bincount(each, minlength=prompt.children + 1) for each in told])
+    steps = (np.minimum(ranks, prompt.children) for _, ranks in path_steps(prompt))
+    return np.array([np.bincount(ranks, minlength=prompt.children + 1) for ranks in steps])
 
 
 def _over_prompts(hits: Ints, positions: Ints, rng: np.random.Generator) -> tuple[float, float]:

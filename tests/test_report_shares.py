@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from spectune.profiler.records.acceptance import AcceptanceTrace
+from spectune.profiler.records.acceptance import MISS, AcceptanceTrace
 from spectune.report.shares import count_hits, share_of
 
+from .chain_traces import rooted, trace_of
 from .synthetic import Language, Nodes, SkilledDrafter, every_node, record, texts
 
 LANGUAGE = Language(seed=3)
@@ -57,6 +59,16 @@ def test_counts_equal_a_walk_along_every_text(nodes: Nodes, depth: int) -> None:
 
 def test_counts_end_where_no_tree_holds_the_text() -> None:
     assert count_hits(trace([()])).positions.shape == (len(PAIRS), 1)
+
+
+def test_a_long_text_takes_no_more_memory_than_its_recording() -> None:
+    long = trace_of(rooted([0, 1, MISS, 0] * 1000))  # its square is 128 MB
+    tracemalloc.start()
+    found = count_hits(long)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.positions.tolist() == [[4000]]
+    assert peak < 2e6
 
 
 def test_shares_at_the_root_are_those_of_the_trace() -> None:
