@@ -58,7 +58,7 @@ class Generator:
         `ends` are the tokens that end a text, see `ends.py`; None: the tokenizer's own alone.
 
         Caches are allocated per call. Where forwards are captured, which can take longer than a text, a call takes over
-        the caches and graphs of the one before if they fit.
+        the caches and graphs of the one before if they fit; a session never does, and lets them go.
         """
         self.choice = choice
         self._target, self._tokenizer, self._ends, self.observer = target, tokenizer, ends, observer
@@ -167,6 +167,7 @@ class Generator:
         if not 2 <= longest <= most:
             raise RequestError(f"the model has {most} positions, and a request takes 2 or more; got longest={longest}")
         _require_slots(slots)
+        self._spare = None  # its caches make room for the new ones
         held = self._maker.make(slots, longest)
         if warm:
             self._warm(held)

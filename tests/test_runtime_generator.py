@@ -139,7 +139,10 @@ def test_where_forwards_are_captured_a_call_takes_over_what_the_last_one_capture
     assert first == plain_generator().generate_batch(PROMPTS, max_new_tokens=9)
 
 
-def test_caches_that_do_not_serve_are_let_go_before_others_are_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["batch", "session"])
+def test_caches_that_do_not_serve_are_let_go_before_others_are_allocated(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     generator, _ = captured_generator()
     generator.generate("to be", max_new_tokens=9)
     assert generator._spare is not None
@@ -152,7 +155,10 @@ def test_caches_that_do_not_serve_are_let_go_before_others_are_allocated(monkeyp
         return made(maker, slots, longest)
 
     monkeypatch.setattr(DecoderMaker, "make", watched)
-    generator.generate_batch(PROMPTS, max_new_tokens=9)
+    if kind == "batch":
+        generator.generate_batch(PROMPTS, max_new_tokens=9)
+    else:
+        generator.session(slots=3)
     assert gone == [True]
 
 
