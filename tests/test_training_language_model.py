@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import groupby
 
 import numpy as np
@@ -79,3 +80,14 @@ def test_a_step_moves_every_parameter() -> None:
     text = np.random.default_rng(0).integers(0, 24, 100).astype(np.uint16)
     list(train(model, lambda batch: model(input_ids=batch).logits.float().square().mean(), text, settings(1)))
     assert [name for name, weight in model.named_parameters() if torch.equal(weight, before[name])] == []
+
+
+def test_a_loss_that_is_no_number_ends_the_run_at_its_step() -> None:
+    model = tiny_llama(layers=1, seed=0).float()
+    steps = iter([1.0, math.nan])
+
+    def loss(batch: Tensor) -> Tensor:
+        return model.lm_head.weight.square().mean() * next(steps)
+
+    with pytest.raises(TrainingError, match="the loss of step 2 is nan"):
+        list(train(model, loss, TEXT, settings(3)))

@@ -152,6 +152,12 @@ def test_an_exit_learns_from_images_and_drafts_behind_them_without_changing_the_
     assert texts[0] == texts[1] and len(texts[0]) > 2
 
 
+def test_an_image_longer_than_a_piece_is_read_whole_with_what_is_said_behind_it(tmp_path: Path) -> None:
+    short = replace(request().settings, steps=1, sequence_tokens=8)
+    card = train_exit(request(settings=short), tmp_path / "exit", progress=lambda *_: None)
+    assert card.losses[0] == trained()[1].losses[0] and card.sequence_tokens > shapes_models.IMAGE_TOKENS
+
+
 def test_a_run_that_stopped_goes_on_with_the_texts_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
     folder, written = place() / "stopped", list[int]()
     with monkeypatch.context() as patch:

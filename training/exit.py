@@ -96,7 +96,7 @@ def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progr
     save_exit(folder, network.tensors(), shape)
     accepted = lesson.judge(folder)
     seconds = time.monotonic() - start
-    card = _card(request, identity, job, network, checkpoint.losses, accepted, tokens=lesson.written, seconds=seconds)
+    card = _card(request, identity, job, network, checkpoint.losses, accepted, lesson, seconds=seconds)
     save_exit_card(folder, card)
     shutil.rmtree(partial)
     return card
@@ -108,6 +108,7 @@ class _Lesson:
 
     tokens: Tokens  # that batches are drawn from: texts one behind the other, or numbers of texts with images
     settings: TrainingSettings  # of these batches
+    piece: int  # most tokens of a text that are read at once
     written: int  # tokens of all texts
     loss: Callable[[_Job, ImitationModule], Loss]
     judge: Callable[[Path], Acceptance]
@@ -132,6 +133,7 @@ def _text_lesson(request: ExitRequest, corpus: Ids, partial: Path, progress: Pro
     return _Lesson(
         tokens=texts.ravel(),
         settings=request.settings,
+        piece=request.settings.sequence_tokens,
         written=texts.size,
         loss=lambda job, network: lambda batch: job.loss(network, batch),
         judge=lambda folder: judged(request, corpus, folder, CHAIN, progress),
@@ -145,7 +147,8 @@ def _seen_lesson(request: ExitRequest, asked: SeenPrompts, partial: Path, progre
     def loss(job: _Job, network: ImitationModule) -> Loss:
         def of_batch(picked: Tensor) -> Tensor:  # (batch, 2): the first column's numbers count
             rows = picked[:, 0].cpu().numpy()
-            ids = torch.from_numpy(texts[rows, : request.settings.sequence_tokens + 1]).to(picked.device)
+            longest = int((texts[rows] >= 0).sum(axis=1).max())
+            ids = torch.from_numpy(texts[rows, :longest]).to(picked.device)
             return job.seen_loss(network, ids, [asked.learned[row].images for row in rows.tolist()])
 
         return of_batch
@@ -153,6 +156,7 @@ def _seen_lesson(request: ExitRequest, asked: SeenPrompts, partial: Path, progre
     return _Lesson(
         tokens=np.arange(len(texts)),
         settings=replace(request.settings, sequence_tokens=1),
+        piece=texts.shape[1],
         written=int((texts >= 0).sum()),
         loss=loss,
         judge=lambda folder: seen_acceptance(request, asked.judged, folder, CHAIN, progress),
@@ -251,8 +255,8 @@ def _card(
     network: ImitationModule,
     losses: Sequence[float],
     accepted: Acceptance,
+    lesson: _Lesson,
     *,
-    tokens: int,
     seconds: float,
 ) -> ExitCard:
     return ExitCard(
@@ -265,10 +269,10 @@ def _card(
         parameters=sum(tensor.numel() for tensor in network.tensors().values()),
         files=tuple(path.name for path in request.data),
         own_texts=request.own.texts,
-        own_tokens=tokens,
+        own_tokens=lesson.written,
         steps=request.settings.steps,
         batch=request.settings.batch,
-        sequence_tokens=request.settings.sequence_tokens,
+        sequence_tokens=lesson.piece,
         seed=request.settings.seed,
         losses=tuple(losses),
         acceptance=accepted.by_depth,

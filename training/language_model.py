@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +36,9 @@ def train(
         settings: of the run.
         checkpoint: where the run is kept as it goes; steps that it holds are not run again, nor yielded.
 
+    Raises:
+        TrainingError: a loss is no finite number.
+
     Source: Muon, Jordan et al. 2024; the update-size match to AdamW, Liu et al. 2025, arXiv:2502.16982.
     """
     device = next(model.parameters()).device
@@ -56,9 +60,15 @@ def train(
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        found = float(value.detach())
+        if not math.isfinite(found):
+            raise TrainingError(
+                f"the loss of step {step + 1} is {found}, of which nothing is learned; look whether the target writes "
+                "sense in float32 and whether its texts hold tokens to learn from"
+            )
         if checkpoint is not None:
-            checkpoint.keep(float(value.detach()), model, optimizers)
-        yield float(value.detach())
+            checkpoint.keep(found, model, optimizers)
+        yield found
     model.eval()
 
 
