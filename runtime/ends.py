@@ -1,16 +1,17 @@
-"""The tokens that end a target's text: its tokenizer's end of text, and whatever its generation settings name.
+"""The tokens that end a target's text: its tokenizer's end, and what its generation settings or a caller name.
 
 Chat models end a turn by a token that is not the end of all text: their `generation_config.json` then lists several.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from ..errors import ModelError
+from ..errors import ModelError, RequestError
 from .models.loading import first_line, load_config
 
 
@@ -33,6 +34,23 @@ def end_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[in
 def own_ends(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Return the tokenizer's end of text alone; nothing where it has none."""
     return _ids(tokenizer.eos_token_id)
+
+
+def special_ends(tokenizer: PreTrainedTokenizerBase, stop: Iterable[str]) -> frozenset[int]:
+    """Return the special tokens among stop strings: a text is shown without them, so nobody would find them there.
+
+    Raises:
+        RequestError: a string is more than a special token.
+    """
+    special = {token.content: number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    for string in stop:
+        held = next((token for token in special if token in string), None)
+        if held is not None and string not in special:
+            raise RequestError(
+                f"the stop string {string!r} holds the special token {held!r}, without which texts are shown; "
+                f"stop at {held!r} alone"
+            )
+    return frozenset(special[string] for string in stop if string in special)
 
 
 def _configured(folder: Path) -> Any:  # Any: None, a token or a list of them

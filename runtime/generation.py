@@ -18,7 +18,7 @@ class GenerationSettings(Sampling):
 
     max_new_tokens: int = 128
     seed: int = 0  # keys every draw together with the place in the text
-    stop: Sequence[str] = ()  # the text ends before the first of these; kept as a tuple
+    stop: Sequence[str] = ()  # the text ends before the first of these, a special token too; kept as a tuple
 
     def __post_init__(self) -> None:
         Sampling.__post_init__(self)

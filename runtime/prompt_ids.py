@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
 from ..planner.text.image_ids import IMAGE_IDS
-from .ends import own_ends
+from .ends import own_ends, special_ends
 from .generation import GenerationSettings
 from .images import Image, ImagePrompt, ImageTokens, PromptLike
 from .requests import Request, Sampling
@@ -88,17 +88,19 @@ def request_of(
         ends: tokens that end a text; None: the tokenizer's own alone.
 
     Raises:
-        RequestError: the prompt has no tokens, or images that do not fit its text or the target.
+        RequestError: the prompt has no tokens, or images that do not fit its text or the target; or a stop string holds a
+            special token and more.
     """
     text, images = (prompt.text, prompt.images) if isinstance(prompt, ImagePrompt) else (prompt, ())
     ids = prompt_ids(tokenizer, text, images, seen)
     if not ids:
         raise RequestError("the prompt is empty; write some text")
+    known = own_ends(tokenizer) if ends is None else ends
     return Request(
         prompt=ids,
         images=images,
         max_new_tokens=settings.max_new_tokens,
         seed=settings.seed,
-        stop=own_ends(tokenizer) if ends is None else ends,
+        stop=known | special_ends(tokenizer, settings.stop) if settings.stop else known,
         **{setting.name: getattr(settings, setting.name) for setting in fields(Sampling)},
     )

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import spectune
-from spectune.errors import ModelError
-from spectune.runtime.ends import end_tokens
+from spectune.errors import ModelError, RequestError
+from spectune.runtime.ends import end_tokens, special_ends
 from spectune.runtime.models.loading import load_tokenizer
 
-from .tiny_family import save_model
+from .tiny_family import END, byte_tokenizer, save_model
 
 
 def saved(folder: Path, settings: str | None, ends: int | list[int] | None = None) -> Path:
@@ -59,3 +59,14 @@ def test_a_loaded_target_stops_at_an_end_that_its_settings_alone_name(tmp_path: 
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [last]}))
     done = spectune.load(folder, store=f"sqlite:///{cache}").generate("def main", max_new_tokens=24)
     assert done.finish_reason == "stop" and done.tokens == whole.tokens[: whole.tokens.index(last) + 1]
+
+
+def test_stop_strings_that_are_special_tokens_are_found_by_their_number() -> None:
+    tokenizer = byte_tokenizer("to be")
+    tokenizer.add_tokens(["<said>"])  # a word that is shown
+    assert special_ends(tokenizer, ["to", END, "<said>", "<"]) == {tokenizer.eos_token_id}
+
+
+def test_a_stop_string_of_which_a_text_shows_a_part_alone_is_refused() -> None:
+    with pytest.raises(RequestError, match=f"'{END}\\\\n' holds the special token '{END}'.*stop at '{END}' alone"):
+        special_ends(byte_tokenizer("to be"), ["to", f"{END}\n"])

@@ -30,7 +30,7 @@ from spectune.runtime.watch.protocol import RoundObserver
 from .decoded_runs import BUSHY
 from .plans import plan_of
 from .synthetic import model
-from .tiny_family import byte_tokenizer
+from .tiny_family import END, byte_tokenizer
 from .tiny_models import perturbed, tiny_llama
 
 pytestmark = pytest.mark.lossless
@@ -248,6 +248,14 @@ def test_the_end_of_text_stops_and_is_not_shown(kind: str) -> None:
 @lru_cache
 def hot() -> list[Completion]:
     return generator("plain").generate_batch(["to be"] * 60, GenerationSettings(max_new_tokens=24, temperature=50.0))
+
+
+def test_a_stop_string_that_is_a_special_token_ends_the_text_at_it() -> None:
+    place, expected = next((place, one) for place, one in enumerate(hot()) if one.finish_reason == "stop")
+    choice = Choice(plan=None, source="none", reason="a test")
+    endless = Generator(TARGET, TOKENIZER, {}, always(PLAIN), choice, ends=frozenset())
+    settings = GenerationSettings(max_new_tokens=24, temperature=50.0, seed=place, stop=("never said", END))
+    assert endless.generate("to be", settings) == expected
 
 
 class Watcher:
