@@ -88,8 +88,8 @@ def request_of(
         ends: tokens that end a text; None: the tokenizer's own alone.
 
     Raises:
-        RequestError: the prompt has no tokens, or images that do not fit its text or the target; or a stop string holds a
-            special token and more.
+        RequestError: the prompt has no tokens, or images that do not fit its text or the target; or a stop string holds
+            more than a special token.
     """
     text, images = (prompt.text, prompt.images) if isinstance(prompt, ImagePrompt) else (prompt, ())
     ids = prompt_ids(tokenizer, text, images, seen)
