@@ -51,8 +51,7 @@ def test_an_observation_comes_back_bit_for_bit(speeds: list[float], event: str, 
     assert from_json(Observation, to_json(seen)) == seen
 
 
-def test_speed_host_time_and_acceptance_follow_from_what_was_counted() -> None:
-    assert CELL.tokens_per_s == 1400.0
+def test_host_time_and_acceptance_follow_from_what_was_counted() -> None:
     assert CELL.host_ms == 2.0
     assert CELL.accepted_at_least == (5, 2)  # of 7, the draft's first token was kept 5 times and its second 2 times
 
@@ -65,7 +64,7 @@ def test_an_observed_cell_that_cannot_be_is_refused(wrong: dict[str, object]) ->
         replace(CELL, **wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", [{"block_tokens_per_s": (1e308,)}, {"round_ms": 1e-300}, {"tokens": 10**400}])
+@pytest.mark.parametrize("wrong", [{"block_tokens_per_s": (1e308,)}, {"tokens": 10**400}])
 def test_a_speed_that_no_axis_can_show_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(PlanError, match=r"leave out what was not timed|counts of 0 to"):
         replace(CELL, **wrong)  # type: ignore[arg-type]

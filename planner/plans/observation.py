@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 
 from ...errors import PlanError
 
-LARGEST = 1e15  # count, milliseconds or tokens/s: nothing real is near it, and sums and ratios of such stay finite
+LARGEST = 1e15  # count, milliseconds or tokens/s: nothing real is near it, and sums of such stay finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellObservation:
-    """The rounds of one cell, run one way.
+    """The rounds of one cell, run one way: sums over all of them, and speeds of blocks under the cell's own conditions.
+
+    The sums give shares and tokens a round. They give no speed: their rounds had other batches and contexts too.
 
     Attributes:
         batch, context: the plan's cell; rounds may have had other batches near it.
@@ -45,16 +47,11 @@ class CellObservation:
         if self.rounds < 1 or min(counts) < 0 or max(counts) > LARGEST:
             raise PlanError(f"an observed cell needs a round or more and counts of 0 to {LARGEST:g}, got {self}")
         times = (self.draft_ms, self.verify_ms, self.round_ms, *self.block_tokens_per_s)
-        if not all(0.0 <= time <= LARGEST for time in (*times, self.tokens_per_s)):
+        if not all(0.0 <= time <= LARGEST for time in times):
             raise PlanError(
-                f"observed times and speeds must be finite and 0 to {LARGEST:g}, got {times} and {self.tokens_per_s} "
-                "tokens/s; leave out what was not timed"
+                f"observed times and speeds must be finite and 0 to {LARGEST:g}, got {times}; leave out what was not "
+                "timed"
             )
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Measured speed of all sequences together; 0 where no time was told."""
-        return 1e3 * self.tokens / self.round_ms if self.round_ms else 0.0
 
     @property
     def host_ms(self) -> float:

@@ -87,14 +87,15 @@ def _tokens(kept: KeptCell) -> str | Html:
 
 
 def _over_time(each: Standing, name: str) -> Html | None:
-    seen = [kept for kept in each.measured if any(one.speeds or one.speed for one in kept.seen)]
+    seen = [kept for kept in each.measured if kept.blocks]
     if not seen:
         return None
     chosen = sorted(seen, key=lambda kept: (kept.verdict not in DRIFTED, -sum(one.rounds for one in kept.seen)))
     panels = [_panel(kept) for kept in chosen[:MOST_CHARTS]]
     left = len(chosen) - len(panels)
     said = note(
-        "Each dot is one report of a decoder, faint ones its blocks. Dashed are the ends of the promised interval."
+        "Each dot is the median of a decoder's report, faint ones its blocks; reports without a whole block are in the "
+        "table alone. Dashed are the ends of the promised interval."
         + (f" {count(left, 'cell')} less often seen not drawn." if left > 0 else "")
     )
     drawn = charts(panels, name, f"{name}-over-time", has_strip=False)
@@ -108,7 +109,7 @@ def _reports(chosen: Sequence[KeptCell], name: str) -> Html:
             f"{kept.cell.context:,}",
             moment(one.began),
             f"{one.rounds:,}",
-            speed(_middle(one.speeds, one.speed)),
+            NONE if one.speed is None else speed(one.speed),
         )
         for kept in chosen
         for one in kept.seen
@@ -120,31 +121,30 @@ def _reports(chosen: Sequence[KeptCell], name: str) -> Html:
 
 def _panel(kept: KeptCell) -> Panel:
     cell, promise = kept.cell, kept.cell.prediction
-    first = moment_of(kept.seen[0].began)
-    points = [((moment_of(one.began) - first).total_seconds() / 3600.0, one) for one in kept.seen]
+    told = [(moment_of(one.began), one.speed, one) for one in kept.seen if one.speed is not None]
+    first = told[0][0]
     marks = tuple(
         Mark(
             kind="measured",
-            x=hours,
-            y=_middle(one.speeds, one.speed),
+            x=(began - first).total_seconds() / 3600.0,
+            y=middle,
             text="\n".join(
                 (
                     one.began,
-                    f"{speed(_middle(one.speeds, one.speed))} tokens/s",
+                    f"{speed(middle)} tokens/s",
                     f"{one.rounds:,} rounds, {len(one.speeds):,} blocks",
                     f"promised {speed(promise.tokens_per_s)}, {interval(promise.low, promise.high)}",
                 )
             ),
             repeats=one.speeds,
         )
-        for hours, one in points
+        for began, middle, one in told
     )
     stroke = tuple((mark.x, mark.y) for mark in marks if mark.y is not None)
-    heights = [*(y for _, y in stroke), *(each for one in kept.seen for each in one.speeds), promise.high]
     return Panel(
         title=f"batch {cell.batch:,}, context {cell.context:,}",
-        x=_hours(max(hours for hours, _ in points), first),
-        y=axis_of_times("tokens/s", heights, is_log=False),
+        x=_hours(max(mark.x for mark in marks), first),
+        y=axis_of_times("tokens/s", [*kept.blocks, promise.high], is_log=False),
         lines=(Line(label="", shade=None, marks=marks, strokes=(stroke,) if len(stroke) > 1 else (), weight=1.5),),
         rules=tuple(_rules(promise.low, promise.high)),
     )
@@ -160,7 +160,3 @@ def _hours(most: float, first: datetime) -> Axis:
     step = next(each for each in (0.25, 0.5, 1.0, 2.0, 6.0, 12.0, 24.0, 72.0, 168.0, 720.0, 1e9) if span / each <= 8.0)
     ticks = tuple(step * place for place in range(int(span / step) + 1))
     return Axis(title=f"hours since {first:%Y-%m-%d %H:%M} UTC", low=-0.04 * span, high=1.04 * span, ticks=ticks)
-
-
-def _middle(speeds: Sequence[float], otherwise: float) -> float:
-    return sorted(speeds)[len(speeds) // 2] if speeds else otherwise

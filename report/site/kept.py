@@ -40,8 +40,12 @@ class Seen:
 
     began: str  # UTC, ISO 8601
     rounds: int
-    speeds: tuple[float, ...]  # of whole blocks at exactly the cell's batch
-    speed: float  # of all of its planned rounds, other batches near it included
+    speeds: tuple[float, ...]  # of whole blocks under the conditions that the cell promises something about
+
+    @property
+    def speed(self) -> float | None:
+        """Median of the blocks; None where no block was whole."""
+        return statistics.median(self.speeds) if self.speeds else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +105,7 @@ def _kept(
     rows = [row for each in validations for row in each.rows if (row.batch, row.context) == (cell.batch, cell.context)]
     own = [(each, part) for each in observations for part in each.cells if _is_of(part, cell)]
     planned = [(each, part) for each, part in own if is_promised(part, cell)]
-    seen = tuple(
-        Seen(began=each.began, rounds=part.rounds, speeds=part.block_tokens_per_s, speed=part.tokens_per_s)
-        for each, part in planned
-    )
+    seen = tuple(Seen(began=each.began, rounds=part.rounds, speeds=part.block_tokens_per_s) for each, part in planned)
     blocks = [speed for each in seen for speed in each.speeds]
     return KeptCell(
         cell=cell,
