@@ -12,7 +12,7 @@ import pytest
 from torch import Tensor
 from transformers import CLIPVisionConfig, LlavaConfig, LlavaForConditionalGeneration, PreTrainedTokenizerBase
 
-from spectune.errors import ModelError, RequestError
+from spectune.errors import DeviceError, ModelError, RequestError
 from spectune.planner.policies import LookupPolicy
 from spectune.planner.replay.recorded import Text
 from spectune.planner.text.image_ids import IMAGE_IDS, said
@@ -251,6 +251,12 @@ def test_a_folder_loads_as_a_target_that_sees_and_its_text_drafters_read_the_pla
     gallery = target.gallery
     assert gallery is not None and gallery.tokens == gallery_tokens()
     assert type(load_drafter(str(tmp_path / "small"), target, dtype="float32")).__name__ == "BlindModel"
+
+
+def test_a_device_without_room_for_what_becomes_of_a_model_is_named(tmp_path: Path) -> None:
+    saved().save_pretrained(tmp_path)
+    with pytest.raises(DeviceError, match=r"^cpu has no room for .* in float32: .* choose another --device"):
+        load_model(str(tmp_path), dtype="float32", images=10**12)
 
 
 def test_a_language_model_that_images_are_not_shown_to_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import BloomConfig, GPTNeoXConfig, LlamaConfig, LlamaForCausalLM
 
 from spectune.errors import DeviceError, ModelError
+from spectune.profiler.allocator import count_bytes
 from spectune.runtime.layout import lay_out
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
@@ -41,6 +42,15 @@ def test_a_llama_configuration_becomes_a_lean_model_of_its_dtype(llama: Path, dt
     model = load_random(llama, dtype=dtype)
     assert isinstance(model, LeanModel)
     assert str(model.dtype) == f"torch.{dtype}" and model.new_cache(1, 8).layers == 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_no_more_than_one_layer_is_held_twice_on_the_way(tmp_path: Path, dtype: str) -> None:
+    LlamaConfig(**SIZES, num_hidden_layers=12, max_position_embeddings=32).save_pretrained(tmp_path)
+    models = list[CausalModel]()
+    counted = count_bytes(lambda: models.append(load_random(tmp_path / "config.json", dtype=dtype)))
+    layer = (4 * 32 * 32 + 3 * 32 * 48) * models[0].dtype.itemsize
+    assert counted.peak_bytes < counted.left_bytes + layer
 
 
 def test_another_family_becomes_a_generic_model(tmp_path: Path) -> None:

@@ -103,18 +103,22 @@ def text_part(model: PreTrainedModel) -> TextPart:
     return TextPart(config=model.config.get_text_config(), base=base, head=model.get_output_embeddings())
 
 
-def anatomy_of(model: PreTrainedModel, folder: Path | None = None, images: int = IMAGES) -> Anatomy:
+def anatomy_of(
+    model: PreTrainedModel, folder: Path | None = None, images: int = IMAGES, *, uses_up: bool = False
+) -> Anatomy:
     """Copy the weights of a model of `FAMILIES` into fused form; the original may be dropped.
 
     Args:
         model: as transformers loaded it.
         folder: where what is said of a seeing model's pixels lies.
         images: that a seeing model has room for at once.
+        uses_up: whether each layer's weights are taken out of the original when they are copied, which is of no use
+            afterwards. So no more than one layer is ever held twice.
     """
     text = text_part(model)
     config, base, family = text.config, text.base, FAMILIES[text.config.model_type]
     embedding, gallery = _seen(model, base.embed_tokens.weight.detach(), folder, images)
-    reader = _Reader(family, float(config.rms_norm_eps))
+    reader = _Reader(family, float(config.rms_norm_eps), uses_up)
     sights, places = _sights(text, embedding)
     heads = int(config.num_attention_heads)
     scale = getattr(base.embed_tokens, "embed_scale", None)
@@ -129,7 +133,7 @@ def anatomy_of(model: PreTrainedModel, folder: Path | None = None, images: int =
         sights=sights,
         layers=tuple(reader.layer(layer, place) for layer, place in zip(base.layers, places, strict=True)),
         final_norm=reader.norm(base.norm),
-        head=Projection(text.head.weight.detach()),
+        head=reader.fused(text.head),
         attention_cap=config.attn_logit_softcapping if family.caps_attention else None,
         logit_cap=declared(config, "final_logit_softcapping"),
         gallery=gallery,
@@ -151,6 +155,7 @@ class _Reader:
 
     family: Family
     eps: float
+    uses_up: bool  # what it reads
 
     def layer(self, layer: Any, sight: int) -> LayerWeights:  # Any: transformers types no family's layer
         attention, mlp = layer.self_attn, layer.mlp
@@ -158,18 +163,28 @@ class _Reader:
         return LayerWeights(
             sight=sight,
             input_norm=self.norm(layer.input_layernorm),
-            qkv=_fused(attention.q_proj, attention.k_proj, attention.v_proj),
+            qkv=self.fused(attention.q_proj, attention.k_proj, attention.v_proj),
             head_norm=self._head_norm(attention),
             scale=float(attention.scaling),
-            output=_fused(attention.o_proj),
+            output=self.fused(attention.o_proj),
             output_norm=self.norm(layer.post_attention_layernorm) if has_result_norms else None,
             mlp_norm=self.norm(layer.pre_feedforward_layernorm if has_result_norms else layer.post_attention_layernorm),
-            gate_up=_fused(mlp.gate_proj, mlp.up_proj),
+            gate_up=self.fused(mlp.gate_proj, mlp.up_proj),
             activation=mlp.act_fn.forward,
-            down=_fused(mlp.down_proj),
+            down=self.fused(mlp.down_proj),
             down_norm=self.norm(layer.post_feedforward_layernorm) if has_result_norms else None,
             is_silu=isinstance(mlp.act_fn, type(ACT2FN["silu"])),
         )
+
+    def fused(self, *linears: Any) -> Projection:
+        """Return linear layers of one input as one."""
+        first = linears[0]
+        weight = torch.cat([one.weight.detach() for one in linears]) if len(linears) > 1 else first.weight.detach()
+        bias = None if first.bias is None else torch.cat([one.bias.detach() for one in linears])
+        if self.uses_up:
+            for one in linears:
+                one.weight = None
+        return Projection(weight, bias)
 
     def norm(self, module: Any) -> Norm:
         return Norm(weight=self._weight(module), eps=self.eps)
@@ -187,13 +202,6 @@ class _Reader:
         if not self.family.norm_offset:
             return weight
         return weight.to(torch.promote_types(weight.dtype, torch.float32)) + self.family.norm_offset
-
-
-def _fused(*linears: Any) -> Projection:
-    """Return linear layers of one input as one."""
-    weights, biases = ([getattr(linear, name) for linear in linears] for name in ("weight", "bias"))
-    bias = None if biases[0] is None else torch.cat([one.detach() for one in biases])
-    return Projection(torch.cat([one.detach() for one in weights]) if len(weights) > 1 else weights[0].detach(), bias)
 
 
 def _sights(text: TextPart, like: Tensor) -> tuple[tuple[Sight, ...], list[int]]:

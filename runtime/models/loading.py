@@ -22,6 +22,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from ...errors import DeviceError, ModelError
+from ..faults import is_out_of_memory
 from .anatomy import FAMILIES, anatomy_of
 from .forward import CausalModel
 from .gallery import IMAGES
@@ -46,20 +47,33 @@ def load_model(location: str, *, dtype: str, device: str = "cpu", images: int = 
     Raises:
         ModelError: no such model, not safetensors, not a causal language model, an unknown dtype, or not exactly
             verifiable.
+        DeviceError: the device cannot be used, or is too small.
     """
-    return causal_model(load_pretrained(location, dtype=dtype, device=device), location, images)
+    model = load_pretrained(location, dtype=dtype, device=device)
+    try:
+        return causal_model(model, location, images)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise DeviceError(
+            f"{device} has no room for {location} in {dtype}: {first_line(error)}; choose another --device or --dtype, "
+            "or a smaller model"
+        ) from error
 
 
 def causal_model(model: PreTrainedModel, location: str, images: int = IMAGES) -> CausalModel:
-    """Return a transformers model in the fastest form known for its family.
+    """Return a transformers model in the fastest form known for its family; the original may be used up.
 
     Raises:
         ModelError: drafts could not be verified exactly with it, see `require_supported`.
     """
     require_supported(model, location)
-    if sees(model.config):
-        return LeanModel(anatomy_of(model, Path(location), images))
-    return LeanModel(model) if model.config.model_type in FAMILIES else GenericModel(model)
+    if not sees(model.config) and model.config.model_type not in FAMILIES:
+        return GenericModel(model)
+    anatomy = anatomy_of(model, Path(location), images, uses_up=True)
+    if model.device.type == "cuda":
+        torch.cuda.empty_cache()  # a capture could not have what the allocator keeps of the original
+    return LeanModel(anatomy)
 
 
 def load_pretrained(location: str, *, dtype: str, device: str = "cpu") -> PreTrainedModel:

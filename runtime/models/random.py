@@ -17,8 +17,7 @@ from .loading import causal_model, dtype_of, first_line, load_config
 def load_random(config: Path, *, dtype: str, device: str = "cpu", seed: int = 0) -> CausalModel:
     """Return a randomly initialised model of an architecture, for measuring latency only.
 
-    The weights are drawn on the device in the number format asked for; the host holds no copy. While a lean
-    forward fuses its weights, the device holds them twice.
+    The weights are drawn on the device in the number format asked for; the host holds no copy.
 
     Args:
         config: a config.json, or a folder that holds one.
