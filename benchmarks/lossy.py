@@ -43,6 +43,7 @@ from spectune.runtime.feed import Feed
 from spectune.runtime.layout import lay_out
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.models.pivots import pivot_shape
+from spectune.runtime.prompt_ids import encode_prompt
 from spectune.runtime.requests import Request
 from spectune.runtime.requests import Sequence as Decoded
 from spectune.runtime.setup import RoundSetup, always
@@ -55,7 +56,7 @@ from spectune.tuning.family import load_family
 from spectune.tuning.lossy import setup_for
 from spectune.tuning.measuring.decoding import Family, names_of, room_for
 from spectune.tuning.measuring.race import DecoderEntrant, race
-from spectune.tuning.prompts import encode_prompt, requests_of
+from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import Models, ProfileRequest
 
 PUBLISHED = FlyRule()

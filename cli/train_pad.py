@@ -159,8 +159,8 @@ def exercises_of(path: Path, target: Path) -> list[Exercise]:
     from ..errors import RequestError
     from ..profiler.prompts import read_answers, read_prompts
     from ..runtime.models.loading import load_tokenizer
+    from ..runtime.prompt_ids import encode_prompt
     from ..training.pad_request import Exercise
-    from ..tuning.prompts import encode_prompt
 
     prompts, answers = read_prompts(path), read_answers(path)
     if not answers:

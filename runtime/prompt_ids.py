@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
 from ..planner.text.image_ids import IMAGE_IDS
+from ..profiler.prompts import Message, Prompt
 from .ends import own_ends, special_ends
 from .generation import GenerationSettings
 from .images import Image, ImagePrompt, ImageTokens, PromptLike
@@ -59,6 +61,51 @@ def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     begin, written = tokenizer.bos_token_id, tokenizer.bos_token
     is_twice = begin is not None and ids[:2] == [begin, begin]
     return ids[1:] if is_twice and isinstance(written, str) and text.startswith(written) else ids
+
+
+def encode_prompt(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return a prompt's token ids; a conversation goes through the tokenizer's own chat template, if it has one.
+
+    Raises:
+        RequestError: the prompt has no tokens, or the template refuses the conversation.
+    """
+    if prompt.messages and tokenizer.chat_template:
+        ids = tokenizer(_in_template(prompt.messages, tokenizer), add_special_tokens=False)["input_ids"]
+    else:
+        ids = prompt_ids(tokenizer, prompt.text)
+    if not ids:
+        raise RequestError(f"the prompt {prompt.text[:40]!r} has no tokens under this tokenizer; write some text in it")
+    return tuple(ids)
+
+
+def last_tokens(ids: Sequence[int], most: int, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return the last tokens of a prompt, behind the one that begins a text where the prompt has it.
+
+    A model that always saw that token writes nothing like itself without it.
+    """
+    if len(ids) <= most:
+        return tuple(ids)
+    begins = most > 1 and tokenizer.bos_token_id is not None and ids[0] == tokenizer.bos_token_id
+    return (ids[0], *ids[len(ids) - most + 1 :]) if begins else tuple(ids[-most:])
+
+
+def beginning(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return what a tokenizer writes before every text; nothing where it begins none."""
+    ids: list[int] = tokenizer("")["input_ids"]
+    return tuple(ids[:1]) if tokenizer.bos_token_id is not None and ids[:1] == [tokenizer.bos_token_id] else ()
+
+
+def _in_template(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the conversation as the model reads it, up to where its own turn begins."""
+    turns = [{"role": message.role, "content": message.content} for message in messages]
+    try:
+        return str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
+    except TemplateError as error:
+        roles = ", ".join(message.role for message in messages)
+        raise RequestError(
+            f"the tokenizer's chat template refuses a conversation of the roles {roles} ({error}); "
+            "change the roles or give the prompt as text"
+        ) from error
 
 
 def require_known(request: Request, vocabulary: int) -> None:

@@ -80,6 +80,19 @@ def require_whole(name: str, value: object, *, least: int, advice: str = "") -> 
         raise RequestError(f"{name} must be a whole number of at least {least}, got {value!r}{advice}")
 
 
+def require_positions(requests: Iterable[Request], longest: int, remedy: str) -> None:
+    """Raise RequestError unless every prompt and its answer fit into a model's positions.
+
+    Args:
+        requests: one at least.
+        longest: positions of the model.
+        remedy: what to do.
+    """
+    needed = max(len(asked.prompt) + asked.max_new_tokens for asked in requests)
+    if needed > longest:
+        raise RequestError(f"prompt and new tokens need {needed} positions and the model has {longest}; {remedy}")
+
+
 def seed_behind(first: int, place: int) -> int:
     """Return the seed of the request so many places behind the one with the first seed; in 64 bits, as they wrap."""
     return (first + place + 2**63) % 2**64 - 2**63

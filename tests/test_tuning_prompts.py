@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerFast
 
 from spectune.errors import RequestError
 from spectune.profiler.prompts import Message, Prompt
-from spectune.runtime.prompt_ids import prompt_ids
-from spectune.tuning.prompts import encode_prompt, requests_of
+from spectune.runtime.prompt_ids import beginning, encode_prompt, prompt_ids
+from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import Models, ProfileRequest
 
 from .tiny_family import END, beginning_tokenizer, byte_tokenizer
@@ -108,3 +108,8 @@ def test_requests_draw_with_seeds_of_their_own_and_stop_at_the_tokenizers_end() 
 def test_a_tokenizer_without_an_end_stops_at_nothing() -> None:
     endless = PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer("hello").backend_tokenizer)
     assert requests_of(request("a", "b"), endless)[0].stop == frozenset()
+
+
+def test_what_begins_every_text_is_known_by_itself() -> None:
+    assert beginning(beginning_tokenizer("hello there")) == (beginning_tokenizer("hello there").bos_token_id,)
+    assert beginning(byte_tokenizer("hello there")) == ()

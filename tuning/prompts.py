@@ -1,59 +1,27 @@
-"""From prompts as people write them to requests of token ids."""
+"""From the prompts of a profile to requests of token ids."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
-from ..profiler.prompts import Message, Prompt
+from ..profiler.prompts import Prompt
 from ..runtime.ends import end_tokens
 from ..runtime.images import ImageTokens, read_image
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_config
 from ..runtime.models.vision import image_tokens, sees
-from ..runtime.prompt_ids import prompt_ids
-from ..runtime.requests import Request, seed_behind
+from ..runtime.prompt_ids import encode_prompt, last_tokens, prompt_ids
+from ..runtime.requests import Request, require_positions, seed_behind
 from .request import ProfileRequest
-
-
-def encode_prompt(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return a prompt's token ids; a conversation goes through the tokenizer's own chat template, if it has one.
-
-    Raises:
-        RequestError: the prompt has no tokens, or the template refuses the conversation.
-    """
-    if prompt.messages and tokenizer.chat_template:
-        ids = tokenizer(_in_template(prompt.messages, tokenizer), add_special_tokens=False)["input_ids"]
-    else:
-        ids = prompt_ids(tokenizer, prompt.text)
-    if not ids:
-        raise RequestError(f"the prompt {prompt.text[:40]!r} has no tokens under this tokenizer; write some text in it")
-    return tuple(ids)
-
-
-def last_tokens(ids: Sequence[int], most: int, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return the last tokens of a prompt, behind the one that begins a text where the prompt has it.
-
-    A model that always saw that token writes nothing like itself without it.
-    """
-    if len(ids) <= most:
-        return tuple(ids)
-    begins = most > 1 and tokenizer.bos_token_id is not None and ids[0] == tokenizer.bos_token_id
-    return (ids[0], *ids[len(ids) - most + 1 :]) if begins else tuple(ids[-most:])
 
 
 def require_room(target: CausalModel, requests: Sequence[Request]) -> None:
     """Raise RequestError unless every prompt and its answer fit into the target's positions."""
-    longest = max(len(asked.prompt) + asked.max_new_tokens for asked in requests)
-    if longest > target.longest_context:
-        raise RequestError(
-            f"prompt and new tokens need {longest} positions and the model has {target.longest_context}; "
-            "lower --max-new-tokens or --max-prompt-tokens"
-        )
+    require_positions(requests, target.longest_context, "lower --max-new-tokens or --max-prompt-tokens")
 
 
 def require_contexts(contexts: Sequence[int], longest: int) -> None:
@@ -63,19 +31,6 @@ def require_contexts(contexts: Sequence[int], longest: int) -> None:
             f"no token fits behind a context of {max(contexts)}, the model has {longest} positions; "
             f"name contexts below {longest} with --context"
         )
-
-
-def _in_template(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the conversation as the model reads it, up to where its own turn begins."""
-    turns = [{"role": message.role, "content": message.content} for message in messages]
-    try:
-        return str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
-    except TemplateError as error:
-        roles = ", ".join(message.role for message in messages)
-        raise RequestError(
-            f"the tokenizer's chat template refuses a conversation of the roles {roles} ({error}); "
-            "change the roles or give the prompt as text"
-        ) from error
 
 
 def requests_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> list[Request]:
