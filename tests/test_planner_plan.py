@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from functools import cache
@@ -101,6 +102,26 @@ def test_a_document_edited_by_hand_is_refused() -> None:
     document["cells"][0]["predicted_speedup"] = 9.0
     with pytest.raises(PlanError, match="cell 0 of the plan contradicts itself"):
         plan_from_json(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"round_ms": 0.0}, "speed, tokens and time of a round must be above 0"),
+        ({"tokens_per_round": 0.0}, "speed, tokens and time of a round must be above 0"),
+        ({"tokens_per_s": 0.0, "low": 0.0}, "speed, tokens and time of a round must be above 0"),
+        ({"host_ms": -1.0}, "parts of a round must be 0 to"),
+        ({"draft_ms": math.nan}, "parts of a round must be 0 to"),
+    ],
+)
+def test_a_promise_that_nothing_can_be_divided_by_is_refused(wrong: dict[str, float], complaint: str) -> None:
+    with pytest.raises(PlanError, match=complaint):
+        replace(made().cells[0].prediction, **wrong)  # type: ignore[arg-type]
+
+
+def test_optimism_leaves_something_of_a_speed() -> None:
+    with pytest.raises(PlanError, match=r"below 1, got 1\.0"):
+        replace(made().cells[0].prediction.errors, optimism=1.0)
 
 
 def test_a_cell_without_its_headline_is_refused() -> None:

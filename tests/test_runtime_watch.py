@@ -130,8 +130,6 @@ def test_speeds_below_the_interval_are_told_as_drift() -> None:
     [
         (2.0, 20.0, "; profile and plan again"),  # rounds take 25 ms
         (2.6, 26.0, "; profile on texts like these and plan again"),
-        (0.0, 20.0, "at last: profile and plan again"),
-        (2.0, 0.0, "at last: profile and plan again"),
     ],
 )
 def test_drift_is_told_with_what_a_round_keeps_and_takes(kept: float, ms: float, advice: str) -> None:
@@ -142,10 +140,7 @@ def test_drift_is_told_with_what_a_round_keeps_and_takes(kept: float, ms: float,
     driven(watch, 1000, lambda setup: 25.0 if setup.policy == CHAIN else 200.0, batch=4)
     (message,) = [event.message for event in watch.events if event.kind == "drift"]
     assert message.endswith(advice)
-    if min(kept, ms) > 0.0:
-        assert (
-            f"keeps 2.00 tokens of a round where {kept:.2f} were promised, in 25.00 ms where {ms:.2f} were" in message
-        )
+    assert f"keeps 2.00 tokens of a round where {kept:.2f} were promised, in 25.00 ms where {ms:.2f} were" in message
 
 
 def test_rounds_of_another_batch_size_say_nothing_of_the_promise() -> None:

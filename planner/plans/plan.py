@@ -19,6 +19,7 @@ from ..policies.pad import classifiers_of
 from ..policies.stack import stack_name
 from ..reasons.outlook import Outlook
 from ..search.objective import LatencyBound
+from .observation import LARGEST
 from .provenance import Provenance
 from .reading import PromptReading
 
@@ -36,6 +37,10 @@ class ErrorParts:
     surfaces: float  # of the measured latencies, weighted by their share of the round
     drift: float  # the device's pace strays between measuring and decoding; older plans know that of one session alone
     optimism: float  # relative; how much choosing on the recorded texts flattered the choice
+
+    def __post_init__(self) -> None:
+        if not -LARGEST <= self.optimism < 1.0:
+            raise PlanError(f"optimism is a share of a speed that is left, below 1, got {self.optimism}; plan again")
 
     @property
     def margin(self) -> float:
@@ -64,7 +69,8 @@ class Prediction:
     errors: ErrorParts
 
     def __post_init__(self) -> None:
-        times = (self.round_ms, self.draft_ms, self.verify_ms, self.tokens_per_round)
+        divided = (self.tokens_per_s, self.tokens_per_round, self.round_ms)
+        parts = (self.draft_ms, self.verify_ms, self.host_ms)
         if not 0.0 <= self.low <= self.tokens_per_s <= self.high < math.inf:
             raise PlanError(f"need 0 <= low <= tokens_per_s <= high, got {self.low}, {self.tokens_per_s}, {self.high}")
         if not 0.0 <= self.speedup_low <= self.speedup_over_plain <= self.speedup_high < math.inf:
@@ -72,8 +78,12 @@ class Prediction:
                 f"need 0 <= speedup_low <= speedup_over_plain <= speedup_high, got {self.speedup_low}, "
                 f"{self.speedup_over_plain}, {self.speedup_high}"
             )
-        if not all(math.isfinite(time) and time >= 0.0 for time in times):
-            raise PlanError(f"times and tokens of a round must be finite and at least 0, got {times}")
+        if not all(1.0 / LARGEST <= each <= LARGEST for each in divided):
+            raise PlanError(
+                f"speed, tokens and time of a round must be above 0 and at most {LARGEST:g}, got {divided}; plan again"
+            )
+        if not all(0.0 <= each <= LARGEST for each in parts):
+            raise PlanError(f"parts of a round must be 0 to {LARGEST:g} ms, got {parts}; plan again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -221,8 +221,6 @@ class Watch:
 def _apart(block: BlockMeans, cell: PlanCell) -> str:
     """Return how a block's rounds differ from the promised ones, and what is to be done about what differs more."""
     promise, kept = cell.prediction, block.tokens / cell.batch
-    if min(promise.tokens_per_round, promise.round_ms) <= 0.0:
-        return "profile and plan again"  # it promises no rounds
     by_texts = math.log(kept) - math.log(promise.tokens_per_round)
     by_rounds = math.log(block.ms) - math.log(promise.round_ms)
     on_these = " on texts like these" if abs(by_texts) > abs(by_rounds) else ""
