@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import delete, update
+from sqlalchemy.orm import Session
 
 from spectune.db.sql_store import SqlStore
+from spectune.db.tables import DoorTable, TraceTable
 from spectune.db.url import resolve_url
 from spectune.profiler.records.wire import to_json
+from spectune.report.site import whole
 from spectune.report.site.contents import Contents, NoPageError
 from spectune.report.site.device import device_page_of
 from spectune.report.site.difference import difference_page_of
@@ -43,6 +47,7 @@ from .site_store import (
     surface_key,
     undated_observation,
 )
+from .synthetic import TARGET
 
 LINKS = SiteLinks()
 FRAME = Frame(links=LINKS, place="a store", nonce="n")
@@ -290,6 +295,34 @@ def test_what_was_kept_damaged_or_elsewhere_breaks_no_page_and_is_told() -> None
         body = plan_page_of(contents, LINKS, contents.row(1)).body
     assert "1 report of decoders left out: of another device or number format." in body
     assert "1 report of decoders cannot be read. 1 validation cannot be read." in body
+
+
+def damage_the_trace(session: Session) -> None:
+    session.add(DoorTable())  # which only a prune opens
+    session.flush()
+    session.execute(update(TraceTable).values(document="{}"))
+    session.execute(delete(DoorTable))
+
+
+def test_one_page_that_cannot_be_made_leaves_the_file_s_others_whole() -> None:
+    with filled_store() as store:
+        store._write(damage_the_trace)
+        page = parsed(str(whole_report(store)))
+    titles = [each.text for each in page.all("h1")]
+    assert page.is_whole and "traces/1" in titles and "Overview" in titles
+
+
+def test_the_file_holds_the_surfaces_that_price_its_plans_and_those_timed_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(whole, "MOST_SURFACES", 3)
+    with filled_store() as store:
+        elsewhere = [replace(surface_key("verify", TARGET.key), device=name) for name in ("a", "b")]
+        for key in (*elsewhere, elsewhere[0]):  # the first is timed again, last
+            store.add_measurements(key, cells())
+        names = [each.attributes["id"] for each in parsed(str(whole_report(store))).all("article")]
+        own = {f"surfaces-{entry.slug}" for entry in Contents(store).surfaces if entry.key.device != "b"}
+    assert {name for name in names if name.startswith("surfaces")} == own
 
 
 @pytest.mark.parametrize("text", ["0001-01-01T00:00:00+10:00", "9999-12-31T23:59:59-10:00", "yesterday", ""])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 
 from ...db.plans import PlanRow
 from ...db.store import Store
 from ...db.traces import TraceRow
+from ...errors import SpectuneError
 from ...planner.plans.plan import Plan
 from .contents import Contents, SurfaceEntry, setup_of
 from .device import device_page_of
@@ -29,15 +31,16 @@ from .links import (
     surface_page,
     trace_page,
 )
-from .markup import Html, tag
+from .markup import Html, joined, tag
 from .overview import overview_page
-from .page import Page
+from .page import Page, head, note
 from .plan import plan_page_of
 from .plans import plans_page
 from .script import SCRIPT, THEME_SCRIPT
 from .style import STYLE
 from .surface import surface_page_of
 from .trace import trace_page_of
+from .words import status
 
 MOST_PLANS = 20  # of different setups, newest first
 MOST_SURFACES = 40
@@ -90,7 +93,7 @@ class _Chosen:
             for device in contents.devices.values()
             if plan is None or device.fingerprint == plan.device.fingerprint
         ]
-        self._surfaces = [entry for entry in contents.surfaces if plan is None or _prices(entry, plan)][-MOST_SURFACES:]
+        self._surfaces = self._of_note([*self._readable()] if plan is None else [plan])
         self._traces = [row for row in contents.traces if plan is None or _replayed(row, plan)]
         self._traces = self._traces[-MOST_TRACES:]
         self._pairs = list(self._differences())
@@ -107,18 +110,26 @@ class _Chosen:
 
     def pages(self, links: FileLinks) -> Iterator[Page]:
         """Yield the pages in the order in which they are read."""
-        contents = self._contents
+
+        def made(name: str, page_of: Callable[..., Page], *about: object) -> Page:
+            try:
+                return page_of(self._contents, links, *about)
+            except SpectuneError as error:  # one damaged record is no reason to show none of the others
+                return _unshown(name, error)
+
         if not self._is_of_one:
-            yield overview_page(contents, links)
-        yield from (plan_page_of(contents, links, row) for row in self._rows)
-        yield from (difference_page_of(contents, links, older, newer) for older, newer in self._pairs)
+            yield made(HOME, overview_page)
+        yield from (made(plan_page(row.id), plan_page_of, row) for row in self._rows)
+        yield from (
+            made(difference_page(older.id, newer.id), difference_page_of, older, newer) for older, newer in self._pairs
+        )
         if not self._is_of_one:
-            yield drift_page(contents, links)
-        yield from (surface_page_of(contents, links, entry) for entry in self._surfaces)
-        yield from (trace_page_of(contents, links, row) for row in self._traces)
-        yield from (device_page_of(contents, links, device) for device in self._devices)
+            yield made(DRIFT, drift_page)
+        yield from (made(surface_page(entry.slug), surface_page_of, entry) for entry in self._surfaces)
+        yield from (made(trace_page(row.id), trace_page_of, row) for row in self._traces)
+        yield from (made(device_page(device.fingerprint), device_page_of, device) for device in self._devices)
         if not self._is_of_one:
-            yield plans_page(contents, links)
+            yield made(PLANS, plans_page)
 
     def _counting(self) -> Iterator[PlanRow]:
         for setup in list(self._contents.setups)[:MOST_PLANS]:
@@ -126,12 +137,29 @@ class _Chosen:
             if row is not None:
                 yield row
 
+    def _readable(self) -> Iterator[Plan]:
+        for row in self._rows:
+            with suppress(SpectuneError):  # its page says what is wrong
+                yield self._contents.plan(row.id)
+
+    def _of_note(self, plans: list[Plan]) -> list[SurfaceEntry]:
+        """Return the surfaces that price a plan of the file, then those timed last; of one plan, its own alone."""
+        pricing = [entry for entry in self._contents.surfaces if any(_prices(entry, plan) for plan in plans)]
+        others = [] if self._is_of_one else [entry for entry in self._contents.surfaces if entry not in pricing]
+        newest = [sorted(each, key=lambda entry: entry.newest, reverse=True) for each in (pricing, others)]
+        return [*newest[0], *newest[1]][:MOST_SURFACES]
+
     def _differences(self) -> Iterator[tuple[PlanRow, PlanRow]]:
         """Yield every plan of the file with the one made before it."""
         for row in self._rows:
             for older, newer in pairwise(self._contents.versions(setup_of(row))):
                 if newer.id == row.id:
                     yield older, newer
+
+
+def _unshown(name: str, error: SpectuneError) -> Page:
+    body = joined(head(None, name, status("cannot be shown", "warning")), note(str(error)))
+    return Page(name=name, title=name, body=body)
 
 
 def _prices(entry: SurfaceEntry, plan: Plan) -> bool:
