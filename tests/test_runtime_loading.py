@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -15,9 +16,16 @@ from transformers import PreTrainedTokenizerFast
 from spectune.errors import DeviceError, ModelError
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.models.loading import load_model, load_tokenizer, require_one_vocabulary
+from spectune.runtime.models.loading import (
+    causal_model,
+    load_model,
+    load_pretrained,
+    load_tokenizer,
+    require_one_vocabulary,
+)
 
-from .tiny_models import tiny_llama, tiny_model, tiny_neox
+from .test_runtime_models import in_pieces
+from .tiny_models import plain_logits, tiny_llama, tiny_model, tiny_neox
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +54,39 @@ def test_a_llama_loads_lean_in_the_dtype_asked_for(llama: Path, dtype: str) -> N
 def test_an_unknown_family_loads_generic(tmp_path: Path) -> None:
     tiny_neox(layers=1, seed=0).save_pretrained(tmp_path)
     assert isinstance(load_model(str(tmp_path), dtype="float32"), GenericModel)
+
+
+@pytest.fixture
+def quantised(llama: Path, tmp_path: Path) -> Path:
+    """Return the folder of a Llama whose layers round their weights, and what they read, to few numbers."""
+    shutil.copytree(llama, tmp_path, dirs_exist_ok=True)
+    said = json.loads((llama / "config.json").read_text())
+    rounding = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"}
+    (tmp_path / "config.json").write_text(json.dumps({**said, "quantization_config": rounding}))
+    return tmp_path
+
+
+def test_a_quantised_llama_keeps_its_own_layers() -> None:
+    model = tiny_llama(layers=1, seed=0)
+    vars(model)["is_quantized"] = True  # as every quantiser of transformers does
+    assert isinstance(causal_model(model, "folder"), GenericModel)
+
+
+@pytest.mark.slow  # imports torch's compiler
+def test_a_quantised_llama_computes_what_its_own_layers_do(quantised: Path) -> None:
+    model = load_model(str(quantised), dtype="float32")
+    text = list(range(1, 9))
+    with torch.compiler.set_stance("force_eager"):  # which its layers would compile
+        expected = plain_logits(load_pretrained(str(quantised), dtype="float32"), text)
+        (found,) = in_pieces(model, [text], (3,))
+    torch.testing.assert_close(found, expected)
+
+
+def test_quantised_weights_that_nothing_here_reads_are_refused(
+    quantised: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.quantizers.quantizer_bitnet.is_accelerate_available", lambda: False)
+    assert "requires accelerate" in refusal(quantised)
 
 
 def test_an_unknown_dtype_is_refused_with_the_choice(llama: Path) -> None:

@@ -64,11 +64,16 @@ def load_model(location: str, *, dtype: str, device: str = "cpu", images: int = 
 def causal_model(model: PreTrainedModel, location: str, images: int = IMAGES) -> CausalModel:
     """Return a transformers model in the fastest form known for its family; the original may be used up.
 
+    Quantised weights are of no use but to the layers that hold them, so such a model keeps these.
+
     Raises:
-        ModelError: drafts could not be verified exactly with it, see `require_supported`.
+        ModelError: drafts could not be verified exactly with it, see `require_supported`, or it sees and is quantised.
     """
     require_supported(model, location)
-    if not sees(model.config) and model.config.model_type not in FAMILIES:
+    is_seeing, is_quantised = sees(model.config), getattr(model, "is_quantized", False)
+    if is_seeing and is_quantised:
+        raise ModelError(f"{location} sees images and its weights are quantised; use one whose weights are not")
+    if is_quantised or not (is_seeing or model.config.model_type in FAMILIES):
         return GenericModel(model)
     anatomy = anatomy_of(model, Path(location), images, uses_up=True)
     if model.device.type == "cuda":
@@ -102,7 +107,15 @@ def read_weights(location: str, dtype: str, **options: Any) -> PreTrainedModel: 
             output_loading_info=True,
             **options,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, StrictDataclassError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        RuntimeError,
+        ImportError,  # a package that reads quantised weights is not installed
+        SafetensorError,
+        StrictDataclassError,
+    ) as error:
         raise ModelError(f"cannot load a causal language model from {location}: {first_line(error)}") from error
     model, found = loaded
     if found["missing_keys"]:
