@@ -3,6 +3,7 @@
 SpectuneError
 ├── DeviceError        a device cannot be found, read or used
 ├── MeasurementError   a measurement, surface or trace is wrong or does not hold what is asked
+│   └── NoRoomError    memory has no room for what is to be measured
 ├── PlanError          a tree, policy or plan is wrong or cannot be solved
 ├── StoreError         a store cannot be read, written or trusted
 │   ├── NoPlanError    the store holds no plan for this setup
@@ -28,6 +29,10 @@ class DeviceError(SpectuneError):
 
 class MeasurementError(SpectuneError):
     """A measurement, surface or trace is wrong or does not hold what is asked."""
+
+
+class NoRoomError(MeasurementError):
+    """Memory has no room for what is to be measured."""
 
 
 class PlanError(SpectuneError):

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Many
 from ..planner.growth.draft import DraftBatch
 from .drafters.lookup import roots_of
 from .drafters.protocol import Drafter, ReadsAlong, asked_of
-from .faults import MOST_FAULTS, Fault, reason_of, require_sound
+from .faults import MOST_FAULTS, Fault, is_out_of_memory, reason_of, require_sound
 from .prefill import Reading
 from .requests import Sequence
 from .setup import RoundSetup
@@ -144,4 +144,5 @@ class Drafting:
         self._failures[name] += weight
         is_last = self._failures[name] >= MOST_FAULTS
         lost = "; it is not asked again" if is_last else ""
-        self._faults.append(Fault(drafter=name, reason=reason_of(error) + lost, is_last=is_last))
+        is_memory = is_out_of_memory(error)
+        self._faults.append(Fault(drafter=name, reason=reason_of(error) + lost, is_last=is_last, is_memory=is_memory))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
-from ..errors import ModelError
+from ..errors import ModelError, NoRoomError
 from ..planner.growth.draft import DraftBatch
 from .kernels.trees import ASKEW, EARLY, FOREIGN, SOUND, flaw_of, whole
 from .reason import reason_of as reason_of  # what this module is asked for besides
@@ -27,6 +29,7 @@ class Fault:
     drafter: str | None  # None where the target's own verification did not fit into memory
     reason: str
     is_last: bool = False  # the drafter is not asked again
+    is_memory: bool = False  # an allocation failed
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -34,6 +37,27 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
+
+
+@contextmanager
+def memory_for(what: str, remedy: str) -> Iterator[None]:
+    """Let an allocation that fails in a block be told in words.
+
+    Whoever goes on with less does so behind its handler: the error holds what the block has allocated.
+
+    Args:
+        what: is to be measured.
+        remedy: what to do.
+
+    Raises:
+        NoRoomError: an allocation failed.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise NoRoomError(f"memory has no room for {what} ({reason_of(error)}); {remedy}") from error
 
 
 def require_sound(draft: DraftBatch, batch: int, vocabulary: int, most: int) -> None:

@@ -68,7 +68,7 @@ class Verifying:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error) or fed == 1:
                 raise
-            self._faults.append(Fault(drafter=None, reason=reason_of(error)))
+            self._faults.append(Fault(drafter=None, reason=reason_of(error), is_memory=True))
         return self._verify_tree(batch, roots_of(len(batch)), 1, setup)
 
     def _loosely(self, setup: RoundSetup) -> LossyPolicy | None:
@@ -90,7 +90,7 @@ class Verifying:
             return states_left(self._target, self._drafters[setup.drafter or ""], batch, draft, fed)
         except Exception as error:  # whatever is wrong with an exit, the target reads its drafts by itself
             reason = f"{setup.policy.label} is verified by all layers: {reason_of(error)}"
-            self._faults.append(Fault(drafter=setup.drafter, reason=reason))
+            self._faults.append(Fault(drafter=setup.drafter, reason=reason, is_memory=is_out_of_memory(error)))
         return None
 
     def _verify_tree(

@@ -170,11 +170,11 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Family:
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter_ns=clock.read))
     step = Decoder.step
 
-    def slow_step(decoder: Decoder) -> Round:
+    def slow_step(decoder: Decoder, setup: RoundSetup) -> Round:
         clock.now_ns += 7_000_000
         clock.rounds += 1
-        clock.is_plain = isinstance(decoder._schedule(1, 1).policy, PlainPolicy)
-        done = step(decoder)
+        clock.is_plain = isinstance(setup.policy, PlainPolicy)
+        done = step(decoder, setup)
         clock.rounds -= 1
         return done
 

@@ -14,23 +14,19 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
 from ..db.store import Store
-from ..errors import MeasurementError
 from ..profiler.device import detect
 from ..profiler.domain import Domain
 from ..profiler.protocols import Parts, SurfaceKey
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
-from ..profiler.records.overhead import OverheadSample, RoundOverhead
+from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface
-from ..profiler.records.wire import from_json, to_json
-from ..runtime.faults import is_out_of_memory
 from ..runtime.models.loading import load_tokenizer
-from ..runtime.models.tapped import is_beside_target
 from ..runtime.requests import Request
 from .family import family_in, identify_all, load_family, require_regime, settled_regime, torch_device
 from .measuring.decoding import Family
 from .measuring.holding import held
-from .measuring.overhead import measure_overhead
+from .measuring.host_times import host_times
 from .measuring.reading import measure_reading
 from .measuring.timing import by_name, domains_of, resumes_by_name, time_surfaces
 from .parts import finished_surfaces, kept_or_made
@@ -87,7 +83,7 @@ def profile(
 
     Raises:
         SpectuneError: a model, tokenizer, device or prompt is not fit; nothing was measured then.
-        MeasurementError: memory has no room for whole rounds of any batch.
+        NoRoomError: memory has no room for whole rounds of any batch.
         Interrupted: Ctrl-C; what was timed and recorded is in the store, and the same request goes on from there.
     """
     start = time.monotonic()
@@ -118,12 +114,12 @@ def profile(
             progress=progress,
         )
         asked = [shown_to(family.target, each.requests) for each in workloads]
-        samples, left_out = _overhead(request, family, asked, journal, progress)
+        timed = host_times(request, family, asked, journal, progress)
         overhead = RoundOverhead(
             device=device.fingerprint,
             target=identities.target.key,
             dtype=request.dtype,
-            samples=samples,
+            samples=timed.samples,
             regime=surfaces[0].regime,
         )
         readings = _readings(request, family, identities, domains[0].contexts, device, journal, progress)
@@ -143,7 +139,7 @@ def profile(
         pairwise=recorded.pairwise,
         seconds=time.monotonic() - start,
         is_resumed=journal.is_resumed,
-        disturbances=(*noticed, *left_out),
+        disturbances=(*noticed, *timed.left_out),
     )
 
 
@@ -191,42 +187,3 @@ def request_key(
 def _facts(request: Request) -> tuple[object, ...]:
     facts = (request.prompt, request.max_new_tokens, request.seed, sorted(request.stop))
     return (*facts, [image.digest for image in request.images]) if request.images else facts
-
-
-def _overhead(
-    request: ProfileRequest, family: Family, asked: Sequence[Sequence[Request]], journal: Parts, progress: Progress
-) -> tuple[tuple[OverheadSample, ...], tuple[str, ...]]:
-    """Return the host times of greedy rounds and of sampled ones, as far as any of the workloads has such.
-
-    With them a sentence on each batch size that memory has no room for: its host times are not known.
-
-    Raises:
-        MeasurementError: memory has no room for any.
-    """
-    greedy = [own for own in asked if own[0].temperature == 0.0]
-    sampled = [own for own in asked if own[0].temperature > 0.0]
-    ways = [("overhead", greedy[0])] if greedy else []
-    ways += [("overhead sampled", sampled[0])] if sampled else []
-    models = [name for name, model in family.drafters.items() if not is_beside_target(model)]
-    drafter = next(iter([*models, *family.drafters]), None)  # a model where there is one: others are in no stack
-    samples: list[OverheadSample] = []
-    left_out: list[str] = []
-    rounds = [(way, requests, batch) for way, requests in ways for batch in request.batches]
-    for done, (way, requests, batch) in enumerate(rounds):
-        progress("timing whole rounds", done / len(rounds))
-        name = f"{way} {batch}"
-        document = journal.part(name)
-        if document is None:
-            try:
-                timed = tuple(measure_overhead(family, requests, batch=batch, drafter=drafter, seed=request.seed))
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                left_out.append(f"memory has no room for rounds of batch {batch}, which were not timed")
-                continue
-            document = to_json(timed, tuple[OverheadSample, ...])
-            journal.add_part(name, document)
-        samples.extend(from_json(tuple[OverheadSample, ...], document))
-    if not samples:
-        raise MeasurementError(f"{left_out[0]}; profile smaller batches, or shorter texts with --max-new-tokens")
-    return tuple(samples), tuple(dict.fromkeys(left_out))

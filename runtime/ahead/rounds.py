@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ...planner.policies import PlainPolicy
 from ..cache import KeyValueCache
 from ..drafters.protocol import DraftsAhead
-from ..faults import Fault, reason_of
+from ..faults import Fault, is_out_of_memory, reason_of
 from ..growth.captured import CapturedGrowth
 from ..models.graphed import GraphedModel
 from ..requests import Sequence, are_greedy
@@ -131,6 +131,5 @@ class RoundsAhead:
         self._refused.append((setup, batch))
         self._rounds.pop((setup, batch), None)
         what = f"rounds of {setup.policy.label} over {batch} sequences"
-        self._faults.append(
-            Fault(drafter=None, reason=f"{what} do not run ahead of the host any more: {reason_of(error)}")
-        )
+        reason = f"{what} do not run ahead of the host any more: {reason_of(error)}"
+        self._faults.append(Fault(drafter=None, reason=reason, is_memory=is_out_of_memory(error)))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...errors import ModelError, RequestError
+from ...errors import ModelError, NoRoomError, RequestError
 from ...planner.policies.stack import JOINT
 from ...runtime.decoder import Decoder, Round
 from ...runtime.drafters.head import model_drafter
@@ -174,6 +174,7 @@ def timed_step(decoder: Decoder) -> TimedRound:
     """Run one round and time it.
 
     Raises:
+        NoRoomError: memory had no room for all of it.
         ModelError: a drafter failed.
     """
     start = time.perf_counter_ns()
@@ -184,10 +185,23 @@ def timed_step(decoder: Decoder) -> TimedRound:
 
 
 def require_faultless(done: Round) -> None:
-    """Raise ModelError where a drafter failed in a round: its time is not that of its policy."""
-    if done.faults:
-        fault = done.faults[0]
-        raise ModelError(f"{fault.drafter or 'the verification'} failed and cannot be measured: {fault.reason}")
+    """Raise where something failed in a round: its time is not that of its policy.
+
+    Raises:
+        NoRoomError: memory had no room for all of it.
+        ModelError: a drafter failed.
+    """
+    if not done.faults:
+        return
+    fault = next((each for each in done.faults if each.is_memory), done.faults[0])
+    who, many = fault.drafter or "the verification", len(done.sequences)
+    if fault.is_memory:
+        raise NoRoomError(
+            f"{who} found no memory in a round of {many} sequences ({fault.reason}); measure fewer at once, or shorter "
+            "texts with --max-new-tokens"
+        )
+    remedy = "; repair it or leave it out" if fault.drafter else ""
+    raise ModelError(f"{who} failed and cannot be measured: {fault.reason}{remedy}")
 
 
 def decode_timed(decoder: Decoder, requests: Sequence[Request], batch: int, *, keeps_full: bool = False) -> Run:

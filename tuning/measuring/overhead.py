@@ -35,7 +35,7 @@ from ...runtime.decoder import Decoder, Round
 from ...runtime.models.exit import ExitModel
 from ...runtime.models.tapped import is_beside_target
 from ...runtime.requests import Request
-from ...runtime.setup import PLAIN, RoundSetup
+from ...runtime.setup import PLAIN, RoundSetup, always
 from ...runtime.transfer import wait_for
 from .alone import Alone
 from .decoding import LOOKUP, Family, require_faultless, room_for
@@ -69,20 +69,21 @@ def measure_overhead(
         seed: of the order.
 
     Raises:
-        MemoryError, RuntimeError: memory has no room for the rounds (`is_out_of_memory`).
+        MemoryError, RuntimeError, NoRoomError: memory has no room for the rounds (`memory_for`).
+        ModelError: the drafter failed.
     """
     setups = [probe for probe in probes(drafter) if _is_run(probe.policy, family, drafter)]
     unending = [replace(r, stop=frozenset(), max_new_tokens=max(r.max_new_tokens, 2)) for r in requests]
     room = room_for(unending, setups, batch)
-    running = _Running(family, unending, drafter, batch, room)  # first: what times forwards alone takes what is left
-    alone = Alone(family, drafter, batch, room)
     is_sampled = any(request.temperature > 0.0 for request in requests)
     found = [_Probe(setup, batch, is_sampled=is_sampled) for setup in setups]
     order, is_told = random.Random(seed), tells_verification(family)
     least = 1 if is_told else SETTLING
     verified: dict[Like, list[tuple[float, float]]] = {"plain": [], "text": [], "drafted": []}
+    running = _Running(family, unending, drafter, batch, room)
     for probe in found:
         running.step(probe.setup)
+    alone = Alone(family, drafter, batch, room)  # last: it takes what memory whole rounds leave
     for turn in range(max(probe.turns(is_told) for probe in found)):
         for group in _groups([probe for probe in found if turn < probe.turns(is_told)], order):
             timed = [(probe, taken) for probe in group for taken in running.settled_steps(probe.setup, least)]
@@ -131,7 +132,7 @@ class _Running:
             is_alone = is_beside_target(family.drafters[drafter])
             names += [drafter] if is_alone else [drafter, JOINT.join((drafter, LOOKUP))]
         self._models = [name for name in names if name != LOOKUP]
-        self._decoder: Decoder = family.decoder(lambda *_: self._setup, names=names, batch=batch, capacity=room)
+        self._decoder: Decoder = family.decoder(always(PLAIN), names=names, batch=batch, capacity=room)
 
     def settled_steps(self, setup: RoundSetup, least: int) -> list[tuple[Round, float]]:
         """Run rounds like any but the first of their kind: right after others by the same setup, as a decoder's are.
@@ -173,7 +174,7 @@ class _Running:
         self._fill()
         self._setup = setup
         start = time.perf_counter_ns()
-        done = self._decoder.step()
+        done = self._decoder.step(setup)
         ms = (time.perf_counter_ns() - start) / 1e6
         require_faultless(done)
         for name in self._models:

@@ -1,0 +1,164 @@
+"""Host times of a profile: where memory has no room for some of them, the others are there and the gap is named."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+from weakref import WeakSet
+
+import pytest
+import torch
+
+from spectune.errors import NoRoomError
+from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.policies import TextPolicy
+from spectune.profiler.prompts import Prompt
+from spectune.runtime.ahead.captured import CapturedRounds
+from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.committed import Committed
+from spectune.runtime.drafters.hybrid import HybridDrafter
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request
+from spectune.runtime.verifying import Verifying
+from spectune.tuning.measuring.decoding import Family
+from spectune.tuning.measuring.host_times import HostTimes, host_times
+from spectune.tuning.request import Models, ProfileRequest
+from spectune.tuning.steps import silent
+
+from .repeated import graphed
+from .shelf import Shelf
+from .tiny_models import tiny_lean
+
+FAMILY = Family(target=tiny_lean(layers=1, seed=1), drafters={"small": tiny_lean(layers=1, seed=2)})
+REQUESTS = [Request(prompt=(1, 2, 1, 2, place), max_new_tokens=20) for place in range(3)]
+SHORT = "CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation"
+WITHOUT_DRAFTER = {"plain", *(policy.__dataclass_fields__["kind"].default for policy in get_args(TextPolicy))}
+
+
+def timed(*batches: int, family: Family = FAMILY, shelf: Shelf | None = None) -> HostTimes:
+    request = ProfileRequest(
+        models=Models(target=Path()), prompts=[Prompt(text=str(place)) for place in range(3)], batches=batches
+    )
+    return host_times(request, family, [REQUESTS], shelf or Shelf(), silent)
+
+
+def kinds(found: HostTimes, batch: int) -> set[str]:
+    return {sample.kind for sample in found.samples if sample.batch == batch}
+
+
+def cramped(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Leave memory for caches of so many tokens at most."""
+    new_cache = LeanModel.new_cache
+
+    def within(model: LeanModel, slots: int, capacity: int) -> KeyValueCache:
+        if slots * capacity > most:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return new_cache(model, slots, capacity)
+
+    monkeypatch.setattr(LeanModel, "new_cache", within)
+
+
+def test_a_batch_without_memory_for_a_drafter_s_caches_is_timed_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cramped(monkeypatch, 220)
+    found = timed(3)
+    assert kinds(found, 3) == WITHOUT_DRAFTER
+    (words,) = found.left_out
+    assert words.startswith("rounds of batch 3 with a drafter were not timed: memory has no room for rounds of batch 3")
+
+
+def test_a_batch_whose_rounds_memory_has_no_room_for_has_no_host_times_and_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cramped(monkeypatch, 120)
+    found = timed(1, 3)
+    assert {sample.batch for sample in found.samples} == {1}
+    assert found.left_out == ("memory has no room for rounds of batch 3, which were not timed",)
+
+
+def test_without_memory_for_rounds_of_any_batch_a_profile_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    cramped(monkeypatch, 0)
+    with pytest.raises(NoRoomError, match="no room for rounds of batch 1, which were not timed; profile smaller"):
+        timed(1)
+
+
+def test_a_verification_that_finds_no_memory_leaves_its_batch_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    verify = Verifying._verify_tree
+
+    def short(verifying: Verifying, batch: list[object], draft: DraftBatch, fed: int, *rest: object) -> Committed:
+        if len(batch) == 3 and fed > 1:
+            raise torch.OutOfMemoryError(SHORT)
+        return verify(verifying, batch, draft, fed, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Verifying, "_verify_tree", short)
+    found = timed(1, 3)
+    assert {sample.batch for sample in found.samples} == {1}
+    assert found.left_out == ("memory has no room for rounds of batch 3, which were not timed",)
+
+
+@pytest.fixture
+def alive(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many caches were there when each was made, where nothing collects cycles."""
+    caches: WeakSet[KeyValueCache] = WeakSet()
+    counts: list[int] = []
+    new_cache = LeanModel.new_cache
+
+    def counted(model: LeanModel, slots: int, capacity: int) -> KeyValueCache:
+        counts.append(len(caches))
+        made = new_cache(model, slots, capacity)
+        caches.add(made)
+        return made
+
+    monkeypatch.setattr(LeanModel, "new_cache", counted)
+    gc.disable()
+    yield counts
+    gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            torch.OutOfMemoryError(SHORT),
+            "small found no memory in a round of 3 sequences (OutOfMemoryError: CUDA",
+        ),
+        (ValueError("a bad head"), "small failed and cannot be measured: ValueError: a bad head"),
+    ],
+)
+def test_a_drafter_that_fails_leaves_the_rounds_without_it_and_their_memory(
+    error: Exception, told: str, alive: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = HybridDrafter.draft
+
+    def failing(drafter: HybridDrafter, batch: list[object], policy: object) -> DraftBatch:
+        if len(batch) == 3:
+            raise type(error)(*error.args)
+        return draft(drafter, batch, policy)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(HybridDrafter, "draft", failing)
+    found = timed(3)
+    assert kinds(found, 3) == WITHOUT_DRAFTER
+    assert found.left_out[0].startswith(f"rounds of batch 3 with a drafter were not timed: {told}")
+    assert alive.count(0) == 2  # each time that the batch is tried
+
+
+def test_a_round_that_finds_no_memory_to_run_ahead_leaves_its_batch_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(rounds: CapturedRounds, *_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError(SHORT)
+
+    monkeypatch.setattr(CapturedRounds, "__init__", short)
+    target, _ = graphed(FAMILY.target)
+    with pytest.raises(NoRoomError, match="no room for rounds of batch 2, which were not timed"):
+        timed(2, family=Family(target=target, drafters={}))
+
+
+def test_a_batch_that_was_timed_in_part_is_tried_again_when_the_profile_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shelf = Shelf()
+    with monkeypatch.context() as patched:
+        cramped(patched, 220)
+        timed(3, shelf=shelf)
+    found = timed(3, shelf=shelf)
+    assert shelf.added == ["overhead 3"] and kinds(found, 3) > WITHOUT_DRAFTER and not found.left_out

@@ -1,0 +1,90 @@
+"""Host times of every way of decoding and every batch size, as far as memory has room for whole rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ...errors import ModelError, NoRoomError
+from ...profiler.protocols import Parts
+from ...profiler.records.overhead import OverheadSample
+from ...profiler.records.wire import from_json, to_json
+from ...runtime.faults import memory_for
+from ...runtime.models.tapped import is_beside_target
+from ...runtime.requests import Request
+from ..request import ProfileRequest
+from ..steps import Progress
+from .decoding import Family
+from .overhead import measure_overhead
+
+REMEDY = "profile smaller batches, or shorter texts with --max-new-tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTimes:
+    """Samples, and in words what could not be timed."""
+
+    samples: tuple[OverheadSample, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def host_times(
+    request: ProfileRequest, family: Family, asked: Sequence[Sequence[Request]], journal: Parts, progress: Progress
+) -> HostTimes:
+    """Return the host times of greedy rounds and of sampled ones, as far as any of the workloads has such.
+
+    Where rounds with a drafter cannot be timed, those without are. Only whole batches are kept in the journal: what is
+    left out of one may have room when the same profile goes on.
+
+    Raises:
+        NoRoomError: memory has no room for rounds of any batch.
+        ModelError: a round fails without a drafter.
+    """
+    greedy = [own for own in asked if own[0].temperature == 0.0]
+    sampled = [own for own in asked if own[0].temperature > 0.0]
+    ways = [("overhead", greedy[0])] if greedy else []
+    ways += [("overhead sampled", sampled[0])] if sampled else []
+    models = [name for name, model in family.drafters.items() if not is_beside_target(model)]
+    drafter = next(iter([*models, *family.drafters]), None)  # a model where there is one: others are in no stack
+    found: list[HostTimes] = []
+    rounds = [(way, requests, batch) for way, requests in ways for batch in request.batches]
+    for done, (way, requests, batch) in enumerate(rounds):
+        progress("timing whole rounds", done / len(rounds))
+        name = f"{way} {batch}"
+        document = journal.part(name)
+        if document is not None:
+            found.append(HostTimes(samples=from_json(tuple[OverheadSample, ...], document)))
+            continue
+        timed = _of_batch(family, requests, batch=batch, drafter=drafter, seed=request.seed)
+        if not timed.left_out:
+            journal.add_part(name, to_json(timed.samples, tuple[OverheadSample, ...]))
+        found.append(timed)
+    samples = tuple(sample for each in found for sample in each.samples)
+    left_out = tuple(dict.fromkeys(words for each in found for words in each.left_out))
+    if not samples:
+        raise NoRoomError(f"{left_out[0]}; {REMEDY}")
+    return HostTimes(samples=samples, left_out=left_out)
+
+
+def _of_batch(family: Family, requests: Sequence[Request], *, batch: int, drafter: str | None, seed: int) -> HostTimes:
+    """Return the host times of a batch: without the drafter where its rounds fail, none where there is no room."""
+    timed = partial(_timed, family, requests, batch=batch, seed=seed)
+    failed: tuple[str, ...] = ()
+    if drafter is not None:
+        try:
+            return HostTimes(samples=timed(drafter=drafter))
+        except (NoRoomError, ModelError) as error:  # which holds the memory of these rounds until its handler ends
+            failed = (f"rounds of batch {batch} with a drafter were not timed: {error}",)
+    try:
+        return HostTimes(samples=timed(drafter=None), left_out=failed)
+    except NoRoomError:
+        failed = (f"memory has no room for rounds of batch {batch}, which were not timed",)
+    return HostTimes(samples=(), left_out=failed)
+
+
+def _timed(
+    family: Family, requests: Sequence[Request], *, batch: int, drafter: str | None, seed: int
+) -> tuple[OverheadSample, ...]:
+    with memory_for(f"rounds of batch {batch}", REMEDY):
+        return tuple(measure_overhead(family, requests, batch=batch, drafter=drafter, seed=seed))
