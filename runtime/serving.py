@@ -72,6 +72,7 @@ class Session:
         self._waiting: deque[Job] = deque()
         self._untold: list[Event] = []  # to be told by the next step
         self._due: list[Due] = []  # whose news are not read; the next one last
+        self._cancelled: list[Job] = []  # that have not left yet
         self._cramped_at: int | None = None  # sequences beside which the next request found no memory
 
     @property
@@ -123,18 +124,9 @@ class Session:
         if not 0 <= handle < self._submitted:
             raise RequestError(f"there is no request {handle}; {self._submitted} were submitted, counted from 0")
         job = self._jobs.get(handle)
-        if job is None:
-            return
-        if job.sequence is None:
-            self._waiting.remove(job)
-            self._abandon(job)
-            self._cramped_at = None  # it may be the one that found no memory
-        elif job.sequence.is_finished:  # in a step that was broken off
-            self._tell(job, job.sequence, self._untold)
-            return
-        else:
-            self._let_go(job.sequence)
-        self._end(job, "cancelled", self._untold)
+        if job is not None:
+            self._cancelled.append(job)
+            self._end_cancelled(self._untold)
 
     def step(self) -> list[Event]:
         """Let waiting requests join, run one round, and return what became known since the last step.
@@ -151,6 +143,7 @@ class Session:
         """
         events, self._untold = self._untold, []
         try:
+            self._end_cancelled(events)
             self._catch_up(events)
             self._join(events)
             self._advance(events)
@@ -168,6 +161,28 @@ class Session:
                     yield told.popleft()
             finally:  # whoever listens may have had enough
                 self._untold = [*told, *self._untold]
+
+    def _end_cancelled(self, events: list[Event]) -> None:
+        """End what was cancelled; what was broken off at it begins anew."""
+        while self._cancelled:
+            job = self._cancelled[-1]
+            if job.handle in self._jobs:
+                self._drop(job, events)
+            self._cancelled.pop()
+
+    def _drop(self, job: Job, events: list[Event]) -> None:
+        """End a request that was cancelled, wherever it is."""
+        if job.sequence is None:
+            if job in self._waiting:
+                self._waiting.remove(job)
+            self._abandon(job)
+            self._cramped_at = None  # it may be the one that found no memory
+        elif job.sequence.is_finished:  # in a step that was broken off
+            self._tell(job, job.sequence, events)
+            return
+        else:
+            self._let_go(job.sequence)
+        self._end(job, "cancelled", events)
 
     def _join(self, events: list[Event]) -> None:
         """Read prompts as long as there is room, and tell what their first tokens are."""
@@ -201,6 +216,8 @@ class Session:
 
     def _read(self, job: Job, most: int) -> int:
         """Read so much of a request's prompt at most, and let it join behind the last token; return how much it was."""
+        if job.sequence is not None:
+            return 0  # it has joined in a step that was broken off behind that
         if job.reading is None:
             if self._gallery is not None:
                 job.request = self._gallery.shown(job.request, self)
@@ -222,10 +239,7 @@ class Session:
 
     def _adopt(self, job: Job) -> None:
         """Take a request for joined whose sequence is in the batch: only what came behind that was broken off."""
-        sequence = next((one for one in self._decoder.running if one.index == job.handle), None)
-        if sequence is not None:
-            job.sequence = sequence
-            self._welcome(job, sequence)
+        job.sequence = next((one for one in self._decoder.running if one.index == job.handle), None)
 
     def _welcome(self, job: Job, sequence: Sequence) -> None:
         """Let a request that waited first of all tell what its first token is."""
@@ -234,7 +248,7 @@ class Session:
 
     def _may_join(self, job: Job) -> bool:
         """Whether a request has room and memory, as far as is known, and its images fit or never will better."""
-        if job.reading is not None:
+        if job.reading is not None or job.sequence is not None:
             return True
         running = len(self._decoder.running)
         if self._cramped_at is not None and running >= self._cramped_at:

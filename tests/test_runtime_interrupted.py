@@ -27,6 +27,7 @@ PLACES: dict[str, tuple[object, str]] = {
     "a prompt's first token is drawn": (decoder_file, "draw"),
     "a prompt is read": (Decoder, "read_on"),
     "a sequence joins": (Decoder, "admit"),
+    "a request that has joined is taken off the waiting ones": (Session, "_welcome"),
     "drafters hear of sequences": (Drafting, "keep_up"),
     "drafters read along": (Drafting, "read_along"),
     "a drafter's cache moves": (ModelDrafter, "move"),
@@ -160,3 +161,31 @@ def test_what_ended_in_a_step_that_was_broken_off_can_be_cancelled(monkeypatch: 
     session.cancel(handle)
     (event,) = session.step()
     assert output(event.completion) == output(alone(1)) and session.is_idle
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize(
+    ("place", "owner", "name"),
+    [
+        (0, Decoder, "_leave"),  # it is decoded, and its slot is given to another one
+        (0, Drafting, "keep_up"),
+        (0, ModelDrafter, "move"),
+        (0, Transcript, "finish"),
+        (5, Session, "_abandon"),  # it waits
+        (5, Transcript, "finish"),
+    ],
+)
+def test_a_request_whose_cancelling_is_broken_off_is_cancelled_by_the_next_step(
+    monkeypatch: pytest.MonkeyPatch, place: int, owner: object, name: str, is_done: bool
+) -> None:
+    session = generator("chain").session(slots=3, longest=64)
+    others = [other for other in submitted(session, range(6)) if other != place]
+    events = [*session.step(), *session.step()]
+    with monkeypatch.context() as patched:
+        broken_off(patched, owner, name, 1, is_done=is_done)
+        with pytest.raises(KeyboardInterrupt):
+            session.cancel(place)
+    events += session.step()
+    assert ends(events)[place].finish_reason == "cancelled"
+    done = ends([*events, *session.events()])
+    assert [output(done[other]) for other in others] == [output(alone(other)) for other in others]
