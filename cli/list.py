@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 COLUMNS = {
     "devices": ("fingerprint", "label"),
     "models": ("key", "name", "parameters", "location"),
-    "surfaces": ("id", "device", "model", "role", "regime", "dtype", "attention", "cells"),
+    "surfaces": ("id", "device", "model", "role", "regime", "dtype", "attention", "timings", "newest"),
     "traces": ("id", "target", "drafter", "workload", "temperature", "created"),
     "plans": ("id", "version", "device", "target", "workload", "temperature", "created"),
 }
@@ -57,7 +57,7 @@ def _contents(store: Store) -> dict[str, Any]:
     return {
         "devices": [{"fingerprint": d.fingerprint, "label": d.label} | facts_of(d) for d in store.devices()],
         "models": [{"key": model.key} | facts_of(model) for model in store.models()],
-        "surfaces": [surface_facts(number, each, names) for number, each in enumerate(store.surfaces(), start=1)],
+        "surfaces": [surface_facts(row, names) for row in store.surface_rows()],
         "traces": [named(asdict(row), names) for row in store.trace_rows()],
         "plans": [named(asdict(row), names) for row in store.plans()],
     }

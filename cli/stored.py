@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..db.store import Store
+from ..db.surface_rows import SurfaceRow
 from ..errors import NoPlanError, StoreError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.validation import Validation
@@ -80,15 +81,16 @@ def stored_plan(store: Store, number: int | None) -> Stored:
 
 
 def stored_surface(store: Store, number: int | None) -> Stored:
-    """Return a latency surface; the last of the list where no number is given.
+    """Return a latency surface; the one timed last where no number is given.
 
     Raises:
         StoreError: there is no such surface.
     """
-    surfaces = store.surfaces()
-    chosen = _chosen("surface", number, range(1, len(surfaces) + 1), store.url)
-    surface = surfaces[chosen - 1]
-    about = surface_facts(chosen, surface, model_names(store))
+    rows = {row.id: row for row in sorted(store.surface_rows(), key=lambda row: row.newest)}
+    row = rows[_chosen("surface", number, tuple(rows), store.url)]
+    own = {"role": row.role, "regime": row.regime, "attention": row.attention}
+    (surface,) = store.surfaces(row.device, row.model, row.dtype, **own)
+    about = surface_facts(row, model_names(store)) | {"cells": len(surface.measurements)}
     devices = {device.fingerprint: device for device in store.devices()}
     is_verify = surface.role == "verify"  # what rounds take beside their forwards goes with it
     document = SurfaceDocument(
@@ -101,7 +103,7 @@ def stored_surface(store: Store, number: int | None) -> Stored:
     return Stored(
         document=to_json(document),
         facts={**about, "measurements": [facts_of(cell) for cell in surface.measurements]},
-        tables=(_facts_table(f"surface {chosen}", about), _latency_table(surface)),
+        tables=(_facts_table(f"surface {row.id}", about), _latency_table(surface)),
         draw=lambda: surface_figure(surface, device=device, model=about["model"]),
     )
 
@@ -148,18 +150,9 @@ KINDS: Mapping[str, Callable[[Store, int | None], Stored]] = {
 }
 
 
-def surface_facts(number: int, surface: LatencySurface, names: Mapping[str, str]) -> Json:
-    """Return what a surface is about, and how many cells it has; JSON values."""
-    return {
-        "id": number,
-        "device": surface.device,
-        "model": names.get(surface.model, surface.model),
-        "role": surface.role,
-        "regime": surface.regime,
-        "dtype": surface.dtype,
-        "attention": surface.attention,
-        "cells": len(surface.measurements),
-    }
+def surface_facts(row: SurfaceRow, names: Mapping[str, str]) -> Json:
+    """Return what a surface is about, how many timings were ever kept of it and when the last; JSON values."""
+    return asdict(row) | {"model": names.get(row.model, row.model)}
 
 
 def model_names(store: Store) -> dict[str, str]:

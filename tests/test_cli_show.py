@@ -74,6 +74,16 @@ def test_a_surface_is_written_with_the_host_times_of_its_regime(folder: Path) ->
     assert document.overhead == replace(overhead(0.5), regime=SURFACE.regime)
 
 
+def test_without_a_number_the_surface_timed_last_is_shown(folder: Path) -> None:
+    with open_store(str(folder / "store.db")) as store:
+        (own,) = store.surface_rows()
+        store.add_measurements(replace(own.key, role="draft"), SURFACE.measurements[:1])
+        assert json.loads(shown(folder, "surface", "--json").stdout)["role"] == "draft"
+        store.add_measurements(own.key, SURFACE.measurements)
+    facts = json.loads(shown(folder, "surface", "--json").stdout)
+    assert (facts["id"], facts["role"], facts["cells"]) == (own.id, "verify", len(SURFACE.measurements))
+
+
 def test_a_trace_is_drawn_with_the_names_of_its_models(folder: Path) -> None:
     assert shown(folder, "trace", "--plot", str(folder / "trace.html")).exit_code == 0
     page = parsed((folder / "trace.html").read_text())
