@@ -261,6 +261,9 @@ def test_a_plan_of_one_batch_says_nothing_of_batches() -> None:
 def test_a_plan_ends_with_what_it_rests_on() -> None:
     lines = explain_plan(plan_with(*ladder(3.0)))
     assert lines[-2] == "345 candidates were priced on 12 texts, 67 cannot win and were not replayed"
+    plan = plan_with(*ladder(3.0))
+    told = explain_plan(replace(plan, provenance=replace(plan.provenance, untried=8)))[-2]
+    assert told == f"{lines[-2]}, 8 stacks promise less than those that were"
     assert lines[-1] == "note: the device was busy"
 
 

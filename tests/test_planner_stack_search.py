@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -12,32 +14,77 @@ from spectune.errors import PlanError
 from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.policies import LookupPolicy, PlainPolicy, StackPolicy
-from spectune.planner.pricing.cost import Cell
+from spectune.planner.pricing.cost import Cell, cell_costs
 from spectune.planner.replay.rehearsal import Rehearsal
+from spectune.planner.search.contest import Contest
 from spectune.planner.search.crossfit import EVERYWHERE, HALVES, texts_of_half
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
 from spectune.planner.search.search import solve
-from spectune.planner.stacks.search import StackSearch, least_forwards, stack_times, stacks_of
+from spectune.planner.stacks.search import (
+    BEST_OF_ALL,
+    Prospect,
+    StackSearch,
+    least_forwards,
+    most_promising,
+    stack_times,
+    stacks_of,
+)
 from spectune.profiler.records.acceptance import PairwiseAcceptance
 
-from .synthetic import TARGET, Language, Milliseconds, SkilledDrafter, every_node, inputs, model, record, surface, texts
+from .synthetic import (
+    TARGET,
+    VOCABULARY,
+    Language,
+    Milliseconds,
+    SkilledDrafter,
+    every_node,
+    inputs,
+    model,
+    record,
+    surface,
+    texts,
+)
 
 CELL = Cell(batch=1, context=50)
 LANGUAGE = Language(7)
 GOOD, QUICK = "good", "quick"
 
 
+class Restless(Language):
+    """A language that seldom says a thing twice."""
+
+    def next(self, tokens: Sequence[int]) -> int:
+        return random.Random(repr((self.seed, len(tokens), tokens[-1]))).randrange(VOCABULARY)
+
+
 @cache
 def family(dear_ms: float = 20.0, skill: float = 0.97, agreement: float | None = 0.9) -> PlanInputs:
     """Return a slow target, a drafter that is nearly always right but dear, and a quick one that is often right."""
-    pairs = texts(LANGUAGE, 6, lambda text: 40 + text)
+    good, quick = (skill, lambda b, c, tokens: dear_ms + 0.1 * tokens), (0.9, lambda b, c, tokens: 1.0 + 0.01 * tokens)
+    return made(LANGUAGE, lambda b, c, tokens: 400.0 + 0.1 * tokens, good, quick, agreement)
+
+
+@cache
+def restless() -> PlanInputs:
+    """Return the like for texts of which nothing can be copied, where forwards cost by their tokens."""
+    good, quick = (0.97, lambda b, c, tokens: 3.0 + 0.5 * tokens), (0.75, lambda b, c, tokens: 0.3 + 0.3 * tokens)
+    return made(Restless(7), lambda b, c, tokens: 20.0 + 0.5 * tokens, good, quick, 0.9)
+
+
+def made(
+    language: Language,
+    verify_ms: Milliseconds,
+    good: tuple[float, Milliseconds],
+    quick: tuple[float, Milliseconds],
+    agreement: float | None,
+) -> PlanInputs:
+    """Return a target and two drafters of such skill and cost."""
+    pairs = texts(language, 6, lambda text: 40 + text)
     traces = [
-        record(SkilledDrafter(LANGUAGE, chance), pairs, every_node(1, 3), name=name)
-        for name, chance in ((GOOD, skill), (QUICK, 0.9))
+        record(SkilledDrafter(language, chance), pairs, every_node(1, 3), name=name)
+        for name, (chance, _) in ((GOOD, good), (QUICK, quick))
     ]
-    costs: list[Milliseconds] = [lambda b, c, tokens: dear_ms + 0.1 * tokens, lambda b, c, tokens: 1.0 + 0.01 * tokens]
-    alone = inputs(traces[0], verify_ms=lambda b, c, tokens: 400.0 + 0.1 * tokens)
     drafters = tuple(
         DrafterInputs(
             name=trace.drafter_name,
@@ -45,10 +92,10 @@ def family(dear_ms: float = 20.0, skill: float = 0.97, agreement: float | None =
             surface=surface(trace.drafter_name, "draft", ms),
             trace=trace,
         )
-        for trace, ms in zip(traces, costs, strict=True)
+        for trace, (_, ms) in zip(traces, (good, quick), strict=True)
     )
     known = None if agreement is None else _agreeing(agreement)
-    return replace(alone, drafters=drafters, pairwise=known)
+    return replace(inputs(traces[0], verify_ms=verify_ms), drafters=drafters, pairwise=known)
 
 
 def _agreeing(chance: float) -> PairwiseAcceptance:
@@ -154,6 +201,33 @@ def test_stacks_that_cannot_win_are_not_replayed() -> None:
     _, stacks, best = searched(family(dear_ms=4000.0, skill=0.5))
     assert best > 0.0
     assert all(policy.models == (QUICK,) for policy in stacks)
+
+
+def test_a_stack_of_models_is_found_where_it_is_the_fastest() -> None:
+    found = restless()
+    drafts = {drafter.name: drafter.surface for drafter in found.drafters}
+    costs = cell_costs(CELL, found.verify, drafts, found.overhead)
+    contest = Contest(costs=costs, texts=len(found.texts), needs_bytes=lambda policy, drafter: None)
+    search = StackSearch(Rehearsal(found), 0)
+    search.search(contest)
+    best = contest.best_rate
+    every = [search.price(contest, policy) for policy in stacks_of(found, costs)]
+    fastest = max(every, key=lambda one: one.tokens_per_s)
+    assert fastest.policy.drafters == (GOOD, QUICK)  # type: ignore[union-attr]
+    assert best >= fastest.tokens_per_s
+    assert 0 < contest.untried < len(every)
+
+
+def test_every_set_of_drafters_has_its_turn_and_beside_these_the_best_of_all() -> None:
+    names = [(GOOD, QUICK), *[(GOOD, "lookup")] * (BEST_OF_ALL + 3)]
+    prospects = [
+        Prospect(
+            policy=StackPolicy(drafters=drafters, lengths=(2 + place, 2)), expected_rate=1.0 + place, most_rate=99.0
+        )
+        for place, drafters in enumerate(names)
+    ]
+    tried = [policy.lengths[0] - 2 for policy in most_promising(prospects)]
+    assert tried == [*range(BEST_OF_ALL + 3, 3, -1), 0]
 
 
 def test_siblings_stand_beside_the_stack_that_is_fastest_on_the_half_they_saw() -> None:

@@ -58,6 +58,7 @@ class Provenance:
     pruned: int  # not replayed, because a bound says that they lose
     censored: tuple[LeftOut, ...]
     notes: tuple[str, ...]
+    untried: int = 0  # stacks not replayed, because others are expected to be faster; older plans count them as pruned
 
 
 def surface_source(surface: LatencySurface) -> SurfaceSource:

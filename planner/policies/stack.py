@@ -9,6 +9,7 @@ from typing import Literal
 from ...errors import PlanError
 from .chain import IndependentPolicy, LookupPolicy, require_at_least
 
+STACK = "stack"  # the kind
 LOOKUP = "lookup"  # the text itself as the lowest drafter
 JOINT = "+"  # between the names of a stack's drafters
 

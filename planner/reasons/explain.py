@@ -104,8 +104,9 @@ def _kept(each: PublishedShares) -> str:
 def _origin(plan: Plan) -> list[str]:
     origin = plan.provenance
     pruned = f", {origin.pruned:,} cannot win and were not replayed" if origin.pruned else ""
+    untried = f", {origin.untried:,} stacks promise less than those that were" if origin.untried else ""
     left_out = f", {len(origin.censored):,} could not be priced" if origin.censored else ""
     return [
-        f"{origin.candidates:,} candidates were priced on {origin.texts:,} texts{pruned}{left_out}",
+        f"{origin.candidates:,} candidates were priced on {origin.texts:,} texts{pruned}{untried}{left_out}",
         *(f"note: {note}" for note in origin.notes),
     ]

@@ -40,6 +40,7 @@ class Contest:
         searched_on: of each, the half of the folds its knobs were searched on, or EVERYWHERE.
         latencies_ms: of each where there is a bound: what the bound is about.
         pruned: how many were not replayed because they cannot win.
+        untried: how many might win, but were not replayed because others are expected to be faster.
         clipped_share: of plain decoding's rounds, those priced at the nearest measured context.
     """
 
@@ -53,6 +54,7 @@ class Contest:
     searched_on: list[int] = field(default_factory=list)
     latencies_ms: list[float] = field(default_factory=list)
     pruned: int = 0
+    untried: int = 0
     clipped_share: float = 0.0
     _best: dict[Rival | None, float] = field(default_factory=dict)
     _refused: dict[Rival, list[str]] = field(default_factory=dict)

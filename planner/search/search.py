@@ -42,7 +42,8 @@ class SolvedCell:
 
     Attributes:
         near: the plans of the cell that are as good as its best, the one it would take by itself first.
-        priced, pruned: how many candidates were replayed, and how many could be seen to lose without it.
+        priced, pruned, untried: how many candidates were replayed, how many could be seen to lose without it, and of
+            how many others less was expected.
     """
 
     near: tuple[PlanCell, ...]
@@ -50,6 +51,7 @@ class SolvedCell:
     notes: tuple[str, ...]
     priced: int
     pruned: int
+    untried: int
 
     @property
     def place(self) -> Place:
@@ -157,6 +159,7 @@ def _solved(
         notes=(*_notes_of(contest), *stacks.notes_of(contest, near[0].policy), *notes),
         priced=len(contest.priced),
         pruned=contest.pruned,
+        untried=contest.untried,
     )
 
 
@@ -183,6 +186,7 @@ def _provenance(
         seed=options.seed,
         candidates=sum(one.priced for one in outcomes),
         pruned=sum(one.pruned for one in outcomes),
+        untried=sum(one.untried for one in outcomes),
         censored=tuple(gone for one in outcomes for gone in one.left_out),
         notes=(
             *inputs.notes,

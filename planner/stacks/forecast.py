@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from ..hierarchy.records import HierarchyInputs, ModelCosts
 from ..hierarchy.search import best_hierarchy
 from ..inputs import TARGET, PlanInputs
@@ -41,31 +43,37 @@ def stack_forecast(inputs: PlanInputs, costs: CellCosts) -> StackForecast | None
     )
 
 
-def hierarchy_inputs(inputs: PlanInputs, costs: CellCosts) -> HierarchyInputs:
+def hierarchy_inputs(inputs: PlanInputs, costs: CellCosts, kind: str = HOST_OF) -> HierarchyInputs:
     """Return a cell's models as a hierarchy's, the cheapest first; heads, which are in no stack, are left out.
 
     A drafter's acceptance by the target is how often its first choice was the target's token; by another drafter, how
-    often their first choices agreed.
+    often their first choices agreed, 0 where that was not recorded.
+
+    Args:
+        inputs: what was recorded.
+        costs: of the cell.
+        kind: of the policies whose host time counts.
     """
-    assert inputs.pairwise is not None, "without agreement there is no hierarchy"
     context = float(costs.cell.context)
-    base, per_forward, per_node = costs.host[HOST_OF]
+    base, per_forward, per_node = costs.host_of(kind)
     curves = {
         name: table.row(context) for name, table in costs.drafts.items() if not inputs.drafter(name).reads_features
     }
     order = sorted(curves, key=lambda name: float(curves[name][1]))
     models = [ModelCosts(name=name, forward_ms=tuple(curves[name].tolist()), host_ms=per_forward) for name in order]
-    root_ms = base + per_node  # of a round that drafts nothing
-    target = ModelCosts(name=TARGET, forward_ms=tuple(costs.verify.row(context).tolist()), host_ms=root_ms)
+    verify = costs.verify.row(context)
+    verified = verify + per_node * np.arange(len(verify))
+    target = ModelCosts(name=TARGET, forward_ms=tuple(verified.tolist()), host_ms=base)
     return HierarchyInputs(models=(*models, target), acceptance=_acceptance(inputs, order))
 
 
 def _acceptance(inputs: PlanInputs, order: list[str]) -> tuple[tuple[float, ...], ...]:
-    assert inputs.pairwise is not None
+    by_target = tuple(float(inputs.drafter(name).trace.rank_acceptance()[0]) for name in order)
+    if inputs.pairwise is None:
+        return (*((0.0,) * place for place in range(len(order))), by_target)
     place = {name: index for index, name in enumerate(inputs.pairwise.models)}
     greedy = inputs.pairwise.greedy
     rows = [tuple(greedy[place[upper]][place[lower]] for lower in order[:index]) for index, upper in enumerate(order)]
-    by_target = tuple(float(inputs.drafter(name).trace.rank_acceptance()[0]) for name in order)
     return (*rows, by_target)
 
 

@@ -5,6 +5,9 @@ A stack that cannot come near the cell's best is not replayed:
     rate <= batch * (tokens per round of the first drafter's chain of the most tokens the stack hands up)
             / (verify of the fewest nodes + the fewest forwards of each of its models + host)
 
+That bound gives a lookup all it might copy, for nothing, so it says nothing about which of the others is fast. They are
+replayed by what is expected of them (`expected`): of every set of drafters the best, and the best of all.
+
 How many forwards the lower models run behind the place where an upper one leaves the text is modelled (see
 `stack_replay`); all tokens of a round are exact.
 
@@ -22,29 +25,30 @@ import numpy as np
 from ...errors import PlanError
 from ..inputs import LOOKUP, PlanInputs
 from ..policies import ChainPolicy, TreePolicy
-from ..policies.stack import StackPolicy, stack_name
+from ..policies.stack import STACK, StackPolicy, stack_name
 from ..pricing.bounds import most_tokens_per_round
 from ..pricing.cost import CellCosts, RoundTimes
 from ..replay.rehearsal import Rehearsal
 from ..search.candidate import Candidate
 from ..search.contest import REACH, Contest
 from ..search.crossfit import EVERYWHERE
+from .expected import expected_rates
 from .replay import StackReplay, agreement_of, replay_stack
 
-STACK = "stack"  # the kind
 MOST_MODELS = 3  # of a stack; a model more is worth little once three verify each other
 FIRST_LENGTHS = (2, 4, 6, 8, 12)  # tokens the drafter next to the target gathers
 LOWER_LENGTHS = (2, 4)  # tokens a drafter below gathers
 LOOKUP_LENGTHS = (3, 8)  # tokens copied from the text at the bottom
 SIBLINGS = (1, 2)  # tried beside the tokens of the best stack of each half of the texts
-MOST_REPLAYED = 6  # of a cell, those with the best bound
+BEST_OF_ALL = 6  # that are replayed in a cell beside the best of each set of drafters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prospect:
-    """A stack and the most tokens per second it can reach in a cell."""
+    """A stack, and the tokens per second of a cell that it is expected to reach and those that it cannot exceed."""
 
     policy: StackPolicy
+    expected_rate: float
     most_rate: float
 
 
@@ -61,10 +65,12 @@ class StackSearch:
         """Enter the most promising stacks, then siblings beside the best of them on each half of the texts."""
         if STACK not in contest.costs.host:
             return
-        prospects = sorted(self._prospects(contest), key=lambda one: -one.most_rate)
-        tried = [one.policy for one in prospects if one.most_rate >= REACH * contest.best_rate]
-        contest.pruned += len(prospects) - min(len(tried), MOST_REPLAYED)
-        for policy in tried[:MOST_REPLAYED]:
+        prospects = self._prospects(contest)
+        able = [one for one in prospects if one.most_rate >= REACH * contest.best_rate]
+        tried = most_promising(able)
+        contest.pruned += len(prospects) - len(able)
+        contest.untried += len(able) - len(tried)
+        for policy in tried:
             self._enter(contest, policy)
         for best, half in contest.fastest_by_half(STACK).items():
             if isinstance(best, StackPolicy):
@@ -106,11 +112,17 @@ class StackSearch:
             f"forwards these are modelled, because a model above had left the text: {shares}",
         )
 
-    def _prospects(self, contest: Contest) -> Iterator[Prospect]:
-        for policy in stacks_of(self._rehearsal.inputs, contest.costs):
-            least_ms = _least_ms(policy, contest.costs)
-            most = self._most_tokens(policy.models[0], policy.max_chain)
-            yield Prospect(policy=policy, most_rate=1000.0 * contest.batch * most / least_ms)
+    def _prospects(self, contest: Contest) -> list[Prospect]:
+        policies = stacks_of(self._rehearsal.inputs, contest.costs)
+        expected = expected_rates(policies, self._rehearsal, contest.costs) if policies else ()
+        return [
+            Prospect(policy=policy, expected_rate=float(rate), most_rate=self._most_rate(policy, contest.costs))
+            for policy, rate in zip(policies, expected, strict=True)
+        ]
+
+    def _most_rate(self, policy: StackPolicy, costs: CellCosts) -> float:
+        most = self._most_tokens(policy.models[0], policy.max_chain)
+        return 1000.0 * costs.cell.batch * most / _least_ms(policy, costs)
 
     def _most_tokens(self, drafter: str, length: int) -> float:
         """Return a bound on the tokens of a round whose chain is a drafter's own, of that length."""
@@ -153,6 +165,13 @@ def _with_lengths(models: Sequence[str]) -> Iterator[StackPolicy]:
             yield StackPolicy(drafters=tuple(models), lengths=lengths)
     for lengths in product(*grids, LOOKUP_LENGTHS):
         yield StackPolicy(drafters=(*models, LOOKUP), lengths=lengths)
+
+
+def most_promising(prospects: Sequence[Prospect]) -> list[StackPolicy]:
+    """Return the stacks to replay: of every set of drafters the one of which most is expected, and the best of all."""
+    ordered = sorted(prospects, key=lambda one: -one.expected_rate)
+    firsts = {one.policy.drafters: one for one in reversed(ordered)}.values()
+    return [one.policy for one in ordered if one in firsts or one in ordered[:BEST_OF_ALL]]
 
 
 def with_siblings(policy: StackPolicy, count: int) -> StackPolicy:
