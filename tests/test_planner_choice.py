@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +20,14 @@ from spectune.planner.policies import (
 )
 from spectune.planner.pricing.estimate import relative_error, resampled_rates, resampling_weights
 from spectune.planner.search.candidate import Candidate
-from spectune.planner.search.choice import Field, alternatives, ballot_of
+from spectune.planner.search.choice import Field, ballot_of
 from spectune.planner.search.contest import Contest
 from spectune.planner.search.crossfit import EVERYWHERE
 from spectune.planner.search.objective import LatencyBound
+from spectune.planner.search.planned import alternatives
 from spectune.planner.search.promise import Promise, SurfaceErrors
 
+from .lossy_runs import WAY
 from .priced_cells import costs
 
 TEXTS = 8
@@ -142,6 +145,24 @@ def test_the_error_of_a_rate_is_that_of_a_mean_of_texts() -> None:
     assert relative_error(rates[0], TEXTS) == pytest.approx(closed_form, rel=0.1)
 
 
+def contest_of(*field: Candidate, **bounded: Any) -> Contest:
+    return Contest(
+        costs=costs(),
+        texts=TEXTS,
+        needs_bytes=lambda policy, drafter: None,
+        priced=list(field),
+        searched_on=[EVERYWHERE] * len(field),
+        **bounded,
+    )
+
+
+@pytest.mark.parametrize(("lossless", "taken"), [(99.7, [ChainPolicy(length=2)]), (90.0, [WAY])])
+def test_no_schedule_may_take_a_loss_where_a_lossless_way_ties(lossless: float, taken: list[TreePolicy]) -> None:
+    field = [candidate(PlainPolicy(), 50.0), candidate(ChainPolicy(length=2), lossless), candidate(WAY, 100.0)]
+    ballot = ballot_of(contest_of(*field), resampling_weights(TEXTS, seed=0))
+    assert [field[place].policy for place in ballot.near] == taken
+
+
 @pytest.mark.parametrize(("others_ms", "taken"), [(90.0, "chain of 1"), (96.0, "chain of 1"), (101.0, "chain of 4")])
 def test_a_bound_is_kept_by_what_is_left_when_optimism_is_taken_off(others_ms: float, taken: str) -> None:
     """A chain of 4 is fast in one fold and nowhere else: it keeps the bound by luck alone."""
@@ -149,15 +170,8 @@ def test_a_bound_is_kept_by_what_is_left_when_optimism_is_taken_off(others_ms: f
     lucky = replace(lucky, ms=np.where(np.arange(TEXTS) % 4 == 0, 400.0, lucky.ms))
     field = [candidate(PlainPolicy(), 60.0), lucky, sure]
     latencies = [80.0, 95.0, others_ms]
-    contest = Contest(
-        costs=costs(),
-        texts=TEXTS,
-        needs_bytes=lambda policy, drafter: None,
-        bound=LatencyBound(metric="p90_itl", most_ms=97.0),
-        priced=field,
-        searched_on=[EVERYWHERE] * 3,
-        latencies_ms=latencies,
-    )
+    bound = LatencyBound(metric="p90_itl", most_ms=97.0)
+    contest = contest_of(*field, bound=bound, latencies_ms=latencies)
     ballot = ballot_of(contest, resampling_weights(TEXTS, seed=0))
     assert {field[place].policy.label for place in ballot.near} == {taken}
     assert latencies[ballot.near[0]] / (1.0 - ballot.flattery) <= 97.0

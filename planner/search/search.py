@@ -25,9 +25,10 @@ from ..replay.rehearsal import Rehearsal
 from ..replay.shortened import shortened
 from ..stacks.forecast import stack_forecast
 from ..stacks.search import StackSearch
-from .choice import Beside, ballot_of, planned_cell
+from .choice import ballot_of
 from .contest import Contest
 from .options import SearchOptions, Studies
+from .planned import Beside, planned_cell
 from .price import price_all
 from .promise import UNKNOWN_ERROR, SurfaceErrors, errors_of, known_error
 from .searched import Searcher
