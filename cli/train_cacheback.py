@@ -20,7 +20,7 @@ from .settings import Settings
     multiple=True,
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Text that is counted; .jsonl has one text per line. Repeatable.",
+    help="Text that is counted; .jsonl has a text or conversation per line. Repeatable.",
 )
 @click.option("-o", "--output", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Where to.")
 @click.option("--leaders", default=1024, show_default=True, type=click.IntRange(1), help="Leaders kept.")
@@ -50,14 +50,17 @@ def cacheback(
         spectune train cacheback --target path/to/target --data corpus.jsonl -o table.json
         spectune plan --target path/to/target --table table.json
     """
+    import numpy as np
+
     from ..planner.text.frozen import frozen_table
     from ..runtime.models.loading import load_tokenizer
-    from ..training.own_text import corpus_of
+    from ..training.corpus import read_corpus
     from ..tuning.tables import write_table
 
     with progress(settings) as report:
         report("reading the texts", 0.0)
-        corpus = corpus_of(files, load_tokenizer(str(target)))
+        tokenizer = load_tokenizer(str(target))
+        corpus = np.concatenate([read_corpus(path, tokenizer).whole for path in files])
         report("counting n-grams", 0.5)
         table = frozen_table(
             corpus,

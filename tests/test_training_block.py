@@ -24,7 +24,7 @@ from spectune.training.block_files import BlockCard, save_block
 from spectune.training.block_module import CtcModule, MedusaModule, ctc_loss, medusa_loss
 from spectune.training.checkpoint import Checkpoint
 from spectune.training.language_model import train
-from spectune.training.own_text import OwnTextSettings
+from spectune.training.own_text import BLANK, OwnTextSettings
 from spectune.training.settings import TrainingSettings
 from spectune.training.specformer_module import SpecFormerModule, specformer_loss
 
@@ -197,6 +197,13 @@ def test_another_unfinished_run_is_not_overwritten(tmp_path: Path) -> None:
         train_block(request("medusa"), tmp_path, progress=stop)
     with pytest.raises(TrainingError, match="another unfinished run"):
         train_block(request("ctc"), tmp_path, progress=stop)
+
+
+def test_nothing_is_said_behind_the_end_of_a_text(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    texts = np.stack([np.arange(20), np.where(np.arange(20) < 8, np.arange(20), BLANK)])
+    job = _Job(request("medusa"), texts, tmp_path / "run", lambda *_: None)
+    assert [int(each) - 20 for each in job.anchors if each >= 20] == [1, 2, 3]  # the last says tokens 5, 6 and 7
 
 
 def test_too_few_frames_are_refused() -> None:

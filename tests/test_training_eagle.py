@@ -25,10 +25,12 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
 from spectune.training.acceptance import acceptance_of
 from spectune.training.checkpoint import Checkpoint
-from spectune.training.eagle import EagleRequest, frequent_ids, head_config, train_eagle
+from spectune.training.corpus import Corpus
+from spectune.training.eagle import EagleRequest, _Job, frequent_ids, head_config, train_eagle
 from spectune.training.eagle_module import HeadModule, attended, feature_loss, soft_cross_entropy, training_time_loss
 from spectune.training.head_files import HeadCard
-from spectune.training.own_text import OwnTextSettings, own_requests, own_texts, write_own_texts
+from spectune.training.own_prompts import own_requests
+from spectune.training.own_text import BLANK, OwnTextSettings, own_texts, write_own_texts
 from spectune.training.settings import TrainingSettings
 
 from .tiny_family import save_model
@@ -130,18 +132,19 @@ def test_the_training_time_loss_is_the_weighted_sum_over_drafted_depths() -> Non
                     said = head.logits(drafted_column("eagle3", head, text, column, step))
                 nats.append(float(soft_cross_entropy(said, logits[0, column, IDS])))
         expected += 0.8**step * sum(nats) / max(len(nats), 1)
-    found = training_time_loss(head, embedded, hidden, logits, IDS, 3)
+    padded = [F.pad(each, (0, 0, 0, 2)) for each in (embedded, hidden, logits)]  # behind the text's end
+    found = training_time_loss(head, *padded, torch.arange(13)[None] < 11, IDS, 3)
     assert found.item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_drafted_tokens_are_the_most_frequent_ones() -> None:
-    texts = np.array([[5, 5, 2, 7], [7, 5, 1, 1]])
+    texts = np.array([[5, 5, 2, 7], [7, 1, 5, BLANK]])
     assert frequent_ids(texts, 10, 3).tolist() == [1, 5, 7]
 
 
 def test_own_text_is_the_targets_own() -> None:
     target = LeanModel(LLAMA)
-    asked = own_requests(np.arange(100) % 24, OWN)
+    asked = own_requests(Corpus(tokens=np.arange(100) % 24), OWN)
     texts = own_texts(target, asked)
     greedy = {request.prompt for request in asked if request.temperature == 0}
     followed = 0
@@ -155,7 +158,7 @@ def test_own_text_is_the_targets_own() -> None:
 
 def test_no_text_is_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spectune.training.own_text.SLOTS", 2)
-    asked, shares = own_requests(np.arange(100) % 24, OWN), list[float]()
+    asked, shares = own_requests(Corpus(tokens=np.arange(100) % 24), OWN), list[float]()
     first = write_own_texts(lambda: LeanModel(LLAMA), asked, tmp_path, shares.append)
 
     def unloaded() -> LeanModel:
@@ -213,6 +216,15 @@ def test_the_card_tells_acceptance_by_depth(form: Form) -> None:
     assert card.rounds > 10 and all(0.0 <= chance <= 1.0 for chance in card.acceptance)
     assert json.loads((folder / "card.json").read_text())["losses"] == list(card.losses)
     assert f"{card.tokens_per_round:.2f} tokens a round" in (folder / "card.md").read_text()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_stands_behind_the_end_of_a_text_does_not_count(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spectune.training.eagle.NOISE", 0.0)
+    text = np.random.default_rng(1).integers(24, size=(1, 12))
+    job = _Job(request(form), text)
+    head, ids = job.new_head(), torch.from_numpy(text)
+    torch.testing.assert_close(job.loss(head, F.pad(ids, (0, 3), value=BLANK)), job.loss(head, ids))
 
 
 def test_a_head_of_another_target_is_refused() -> None:

@@ -26,7 +26,7 @@ from spectune.training.checkpoint import Checkpoint
 from spectune.training.exit import ExitRequest, _Job, train_exit
 from spectune.training.exit_files import ExitCard
 from spectune.training.exit_module import TAU, ImitationModule, imitation_loss
-from spectune.training.own_text import OwnTextSettings
+from spectune.training.own_text import BLANK, OwnTextSettings
 from spectune.training.settings import TrainingSettings
 
 from .tiny_family import save_model
@@ -108,9 +108,16 @@ def test_what_is_imitated_lies_behind_the_exit(exit_layer: int, deep: list[int])
 def test_the_target_stays_as_it_is() -> None:
     job, ids = _Job(request()), torch.randint(24, (2, 17), generator=torch.Generator().manual_seed(1))
     network = job.new_network()
-    job.loss(network, ids).backward()
+    job.loss(network, ids, []).backward()
     assert all(weight.grad is None and not weight.requires_grad for weight in job._target.parameters())
     assert network.down.weight.grad is not None and float(network.down.weight.grad.abs().sum()) > 0
+
+
+def test_what_stands_behind_the_end_of_a_text_does_not_count() -> None:
+    job, ids = _Job(request()), torch.randint(24, (1, 9), generator=torch.Generator().manual_seed(1))
+    network = job.new_network()
+    padded = torch.nn.functional.pad(ids, (0, 3), value=BLANK)
+    torch.testing.assert_close(job.loss(network, padded, []), job.loss(network, ids, []))
 
 
 def said_by(model: LeanModel, text: list[int]) -> Tensor:

@@ -27,12 +27,15 @@ from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model, load_pretrained, load_tokenizer
+from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.training import shapes_models
 from spectune.training.exit import ExitRequest, _Job, train_exit
 from spectune.training.exit_files import ExitCard
-from spectune.training.image_texts import BLANK, SeenStates, is_said, prompts_with_images, seen_prompts
-from spectune.training.own_text import OwnTextSettings
+from spectune.training.own_prompts import own_prompts
+from spectune.training.own_text import BLANK, OwnTextSettings, together
+from spectune.training.pieces import is_said
+from spectune.training.seen_states import SeenStates
 from spectune.training.settings import TrainingSettings
 from spectune.training.shapes import COLOURS, PLACES, SHAPES, Scene, scenes, shapes_tokenizer
 from spectune.training.shapes_models import IGNORED, captioned, prepare
@@ -94,8 +97,9 @@ def test_training_is_deterministic_and_its_losses_fall(tmp_path: Path) -> None:
 
 
 def test_prompts_with_images_are_read_with_their_files() -> None:
-    prompts = prompts_with_images([place() / "prompts.jsonl"])
-    assert len(prompts) == 8 and all(read_image(prompt.images[0]).pixels.shape == (48, 48, 3) for prompt in prompts)
+    prompts = own_prompts(request().target, request().data, OWN)
+    assert (len(prompts.learned), len(prompts.judged)) == (6, 1)
+    assert all(prompt.images[0].pixels.shape == (48, 48, 3) for prompt in prompts.learned)
     assert len(read_answers(place() / "exam.jsonl")) == 3
 
 
@@ -109,7 +113,7 @@ def test_lines_whose_image_is_none_are_refused(tmp_path: Path, line: str) -> Non
 def test_the_states_learned_from_are_those_of_transformers_own_reading() -> None:
     """Rows with images of their own, one of them padded: what counts is what Llava itself makes of the pixels."""
     job = _Job(request())
-    asked = seen_prompts(prompts_with_images(request().data), request().target, OWN).learned[:2]
+    asked = own_prompts(request().target, request().data, OWN).learned[:2]
     rows = [[*asked[0].prompt, 5, 6, 7, BLANK], [*asked[1].prompt, 8, 9, 10, 11]]
     ids = torch.tensor(rows)
     with torch.no_grad():
@@ -140,7 +144,7 @@ def test_an_exit_learns_from_images_and_drafts_behind_them_without_changing_the_
     target = load_model(str(place() / "target"), dtype="float32")
     drafter, gallery = load_drafter(str(folder), target, dtype="float32"), target.gallery
     assert isinstance(drafter, ExitModel) and gallery is not None
-    asked = seen_prompts(prompts_with_images(request().data), request().target, OWN).judged
+    asked = own_prompts(request().target, request().data, OWN).judged
     texts = []
     for setup in (PLAIN, RoundSetup(policy=ChainPolicy(length=3), drafter="it")):
         drafters = {"it": ExitDrafter(drafter, slots=1, capacity=80)}
@@ -164,9 +168,21 @@ def test_a_run_that_stopped_goes_on_with_the_texts_it_had(monkeypatch: pytest.Mo
         patch.setattr("spectune.training.exit.save_exit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train_exit(request(), folder, progress=lambda *_: None)
-    monkeypatch.setattr("spectune.training.image_texts._written", lambda *_: written.append(1))
+    monkeypatch.setattr("spectune.training.own_text.own_texts", lambda *_: written.append(1))
     card = train_exit(request(), folder, progress=lambda *_: None)
     assert not written and card.losses == trained()[1].losses
+
+
+def test_a_text_beside_prompts_with_images_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("a book")
+    with pytest.raises(TrainingError, match=r"beside them lies .*book\.txt; leave it out"):
+        train_exit(request(data=(*request().data, tmp_path / "book.txt")), tmp_path / "exit", progress=lambda *_: None)
+
+
+@pytest.mark.parametrize(("images", "texts"), [(0, 64), (1, 32), (3, 21), (64, 1), (65, 1)])
+def test_as_many_texts_are_written_at_once_as_there_is_room_for_the_images_of(images: int, texts: int) -> None:
+    picture = read_image(sorted((place() / "prompts").iterdir())[0])
+    assert together([Request(prompt=(1,), images=(picture,) * images, max_new_tokens=1)]) == texts
 
 
 def test_one_prompt_is_too_few(tmp_path: Path) -> None:

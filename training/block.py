@@ -30,8 +30,9 @@ from .block_module import CtcModule, MedusaModule, ctc_loss, medusa_loss
 from .checkpoint import Checkpoint
 from .kept_folder import tells_of_disk
 from .language_model import train
-from .own_text import Ids, OwnTextSettings
-from .run_folder import Progress, corpus_for, judged, own_texts_of, require_text_target, run_folder
+from .own_text import BLANK, Ids, OwnTextSettings
+from .pieces import readable
+from .run_folder import Progress, judged, own_texts_of, prompts_for, require_text_target, run_folder
 from .settings import TrainingSettings
 from .specformer_module import SpecFormerModule, specformer_loss
 
@@ -49,7 +50,7 @@ class BlockRequest:
 
     kind: Kind
     target: Path
-    data: tuple[Path, ...]  # text files whose pieces the target continues
+    data: tuple[Path, ...]  # files of text or conversations, which the target goes on with
     depth: int  # tokens it learns to say
     frames: int = 0  # of kind "ctc"
     intermediate: int = 0  # of kinds "ctc" and "specformer", width of the MLP; 0: the target's
@@ -86,23 +87,28 @@ def train_block(request: BlockRequest, folder: Path, *, fresh: bool = False, pro
 
     Raises:
         ModelError: the target cannot be loaded, or is of a kind whose hidden states cannot be read.
+        RequestError: a line of a file is malformed, or the target has too few positions for its texts.
         TrainingError: there is too little text, the folder holds another run or another model, or cannot be written.
     """
     start = time.monotonic()
     identity = identify(request.target)
     require_text_target(request.target)
-    corpus = corpus_for(request)
+    asked = prompts_for(request)
     partial = run_folder(request, identity, folder, fresh=fresh)
-    job = _Job(request, own_texts_of(request, corpus, partial, progress), partial, progress)
+    texts = own_texts_of(request, asked.learned, partial, progress)
+    job = _Job(request, texts, partial, progress)
     torch.manual_seed(request.settings.seed)
     drafter = job.new_drafter(identity)
     checkpoint = Checkpoint(partial / "run.pt")
     for _ in train(drafter, lambda batch: job.loss(drafter, batch), job.anchors, request.settings, checkpoint):
         progress("training the drafter", len(checkpoint.losses) / request.settings.steps)
     save_block(folder, drafter.tensors(), job.shape(identity))
-    accepted = judged(request, corpus, folder, request.depth, progress)
+    accepted = judged(request, asked.judged, folder, request.depth, progress)
     parameters = sum(parameter.numel() for parameter in drafter.parameters())
-    card = _card(request, job.shape(identity), identity, parameters, checkpoint.losses, accepted, start=start)
+    written = int((texts != BLANK).sum())
+    card = _card(
+        request, job.shape(identity), identity, parameters, checkpoint.losses, accepted, written=written, start=start
+    )
     save_block_card(folder, card)
     shutil.rmtree(partial)
     return card
@@ -119,11 +125,13 @@ class _Job:
         self._request, self._length = request, texts.shape[1]
         model: PreTrainedModel = load_pretrained(str(request.target), dtype="float32", device=request.device)
         self._target = model.requires_grad_(False)
-        self._texts = torch.from_numpy(texts).to(request.device)
+        self._texts = readable(torch.from_numpy(texts)).to(request.device)
         self._reads = _reads(request, int(model.config.num_hidden_layers))
         self._states = _states(self._target, self._reads, self._texts, partial, progress)
-        places = np.arange(1, self._length - request.depth - AHEAD + 1)  # the first token has no state before it
-        self.anchors: Ints = (np.arange(len(texts))[:, None] * self._length + places).ravel()
+        last = (texts != BLANK).sum(axis=1, keepdims=True) - request.depth - AHEAD
+        places = np.arange(self._length)
+        is_anchor = (places >= 1) & (places <= last)  # the first token has no state before it
+        self.anchors: Ints = np.flatnonzero(is_anchor)
 
     def shape(self, identity: ModelIdentity) -> BlockShape:
         """Return what the drafter's files say."""
@@ -240,6 +248,7 @@ def _card(
     losses: Sequence[float],
     accepted: Acceptance,
     *,
+    written: int,
     start: float,
 ) -> BlockCard:
     return BlockCard(
@@ -252,7 +261,7 @@ def _card(
         parameters=parameters,
         files=tuple(path.name for path in request.data),
         own_texts=request.own.texts,
-        own_tokens=request.own.texts * (request.own.prompt_tokens + request.own.new_tokens),
+        own_tokens=written,
         steps=request.settings.steps,
         batch=request.settings.batch,
         anchors=request.settings.sequence_tokens + 1,

@@ -21,7 +21,7 @@ class Card:
         reads: layers behind each hidden state it reads.
         losses: of every step.
         acceptance: chance that token k of a greedy chain is accepted, given that those before it were.
-        tokens_per_round: of chains as long as `acceptance`, along greedy continuations of other pieces of the files.
+        tokens_per_round: of chains as long as `acceptance`, along greedy texts behind what was kept from training.
         seconds: of the run that finished it; what stopped runs did before is not counted.
     """
 

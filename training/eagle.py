@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +24,9 @@ from .eagle_module import HeadModule, feature_loss, training_time_loss
 from .head_files import HeadCard, save_head, save_head_card
 from .kept_folder import tells_of_disk
 from .language_model import train
-from .own_text import Ids, OwnTextSettings
-from .run_folder import Progress, corpus_for, judged, own_texts_of, require_text_target, run_folder
+from .own_text import BLANK, Ids, OwnTextSettings
+from .pieces import Pieces, is_said, readable
+from .run_folder import Progress, judged, own_texts_of, prompts_for, require_text_target, run_folder
 from .settings import TrainingSettings
 
 NOISE = 0.2  # of features in training form "eagle": uniform, this times 512 / columns wide; as published
@@ -36,7 +37,7 @@ class EagleRequest:
     """What head is to be trained, and on what."""
 
     target: Path
-    data: tuple[Path, ...]  # text files whose pieces the target continues
+    data: tuple[Path, ...]  # files of text or conversations, which the target goes on with
     form: Form = "eagle3"
     settings: TrainingSettings
     own: OwnTextSettings
@@ -74,23 +75,30 @@ def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, pro
 
     Raises:
         ModelError: the target cannot be loaded, or is of a kind whose hidden states cannot be read.
+        RequestError: a line of a file is malformed, or the target has too few positions for its texts.
         TrainingError: there is too little text, the folder holds another run or another model, or cannot be written.
     """
     start = time.monotonic()
     identity = identify(request.target)
     require_text_target(request.target)
-    corpus = corpus_for(request)
+    asked = prompts_for(request)
     partial = run_folder(request, identity, folder, fresh=fresh)
-    texts = own_texts_of(request, corpus, partial, progress)
+    texts = own_texts_of(request, asked.learned, partial, progress)
+    pieces = Pieces(texts, asked.begins, request.settings.sequence_tokens)
     job = _Job(request, texts)
     torch.manual_seed(request.settings.seed)
     head = job.new_head()
-    checkpoint = Checkpoint(partial / "run.pt")
-    for _ in train(head, lambda batch: job.loss(head, batch), texts.ravel(), request.settings, checkpoint):
+    checkpoint, settings = Checkpoint(partial / "run.pt"), replace(request.settings, sequence_tokens=1)
+
+    def loss(picked: Tensor) -> Tensor:
+        return job.loss(head, pieces.ids(picked[:, 0]))
+
+    for _ in train(head, loss, pieces.numbered, settings, checkpoint):
         progress("training the head", len(checkpoint.losses) / request.settings.steps)
     save_head(folder, head, job.shape(identity), job.draft_ids)
-    accepted = judged(request, corpus, folder, request.test_steps, progress)
-    card = _card(request, identity, head, job, checkpoint.losses, accepted, seconds=time.monotonic() - start)
+    accepted = judged(request, asked.judged, folder, request.test_steps, progress)
+    written, seconds = int((texts != BLANK).sum()), time.monotonic() - start
+    card = _card(request, identity, head, job, checkpoint.losses, accepted, written=written, seconds=seconds)
     save_head_card(folder, card)
     shutil.rmtree(partial)
     return card
@@ -125,20 +133,21 @@ class _Job:
         return head.to(self._request.device)
 
     def loss(self, head: HeadModule, batch: Tensor) -> Tensor:
-        """Return the loss of (batch, tokens + 1) ids: of the columns behind the first token."""
+        """Return the loss of pieces (batch, tokens + 1): of columns behind the first token, before one of the text."""
+        ids, counts = readable(batch), is_said(batch[:, 2:])
         with torch.no_grad():
-            said = self._target(input_ids=batch[:, :-1], output_hidden_states=True)
+            said = self._target(input_ids=ids[:, :-1], output_hidden_states=True)
             hidden = torch.cat([said.hidden_states[count] for count in self.reads], dim=-1)
-            embedded = self._target.get_input_embeddings()(batch[:, 1:-1])
+            embedded = self._target.get_input_embeddings()(ids[:, 1:-1])
         logits = said.logits[:, 1:]
         if head.form == "eagle3":
             steps = self._request.test_steps
-            return training_time_loss(head, embedded, hidden[:, :-1], logits, self.draft_ids, steps)
+            return training_time_loss(head, embedded, hidden[:, :-1], logits, counts, self.draft_ids, steps)
         spread = NOISE * 512 / embedded.shape[1]
         noise = (torch.rand(hidden[:, :-1].shape) - 0.5) * spread  # drawn on the host, whose generator is kept
         features = hidden[:, :-1] + noise.to(hidden)
-        own = head(embedded, features, [])
-        return feature_loss(own, hidden[:, 1:], self._target.get_output_embeddings()(own), logits)
+        own = head(embedded, features, [])[counts]
+        return feature_loss(own, hidden[:, 1:][counts], self._target.get_output_embeddings()(own), logits[counts])
 
     def shape(self, identity: ModelIdentity) -> HeadShape:
         """Return what the head's files say."""
@@ -148,7 +157,7 @@ class _Job:
         """Return the share of tokens that can be drafted."""
         if self._request.form == "eagle":
             return 1.0
-        return float(np.isin(texts, self.draft_ids.cpu().numpy()).mean())
+        return float(np.isin(texts[texts != BLANK], self.draft_ids.cpu().numpy()).mean())
 
 
 def head_config(target: PreTrainedModel, intermediate: int = 0) -> LlamaConfig:
@@ -177,7 +186,7 @@ def head_config(target: PreTrainedModel, intermediate: int = 0) -> LlamaConfig:
 
 def frequent_ids(texts: Ids, vocabulary: int, count: int) -> Tensor:
     """Return (count,) ids of the most frequent tokens, in the order of ids; of equally frequent ones the lower ids."""
-    counts = np.bincount(texts.ravel(), minlength=vocabulary)
+    counts = np.bincount(texts[texts != BLANK], minlength=vocabulary)
     best = np.argsort(-counts, kind="stable")[: min(count, vocabulary)]
     return torch.from_numpy(np.sort(best))
 
@@ -190,6 +199,7 @@ def _card(
     losses: Sequence[float],
     accepted: Acceptance,
     *,
+    written: int,
     seconds: float,
 ) -> HeadCard:
     return HeadCard(
@@ -201,7 +211,7 @@ def _card(
         draft_vocabulary=len(job.draft_ids) if request.form == "eagle3" else int(job.config.vocab_size),
         files=tuple(path.name for path in request.data),
         own_texts=request.own.texts,
-        own_tokens=request.own.texts * (request.own.prompt_tokens + request.own.new_tokens),
+        own_tokens=written,
         steps=request.settings.steps,
         batch=request.settings.batch,
         sequence_tokens=request.settings.sequence_tokens,

@@ -153,8 +153,8 @@ def feature_loss(own: Tensor, features: Tensor, logits: Tensor, target_logits: T
     """Return smooth L1 between features plus 0.1 times the cross-entropy of the target's distribution, in nats.
 
     Args:
-        own, features: (batch, columns, hidden), the head's and the target's.
-        logits, target_logits: (batch, columns, vocabulary).
+        own, features: (..., hidden), the head's and the target's.
+        logits, target_logits: (..., vocabulary).
 
     Source: arXiv:2401.15077, Sec. 4.2, w_cls = 0.1.
     """
@@ -168,17 +168,24 @@ def soft_cross_entropy(logits: Tensor, target_logits: Tensor) -> Tensor:
 
 
 def training_time_loss(
-    head: HeadModule, embedded: Tensor, hidden: Tensor, target_logits: Tensor, draft_ids: Tensor, steps: int
+    head: HeadModule,
+    embedded: Tensor,
+    hidden: Tensor,
+    target_logits: Tensor,
+    is_text: Tensor,
+    draft_ids: Tensor,
+    steps: int,
 ) -> Tensor:
     """Return sum over steps of 0.8^i times the mean cross-entropy of the target's distribution over the draft tokens.
 
-    Columns whose most likely token cannot be drafted do not count, nor those below i.
+    Columns whose most likely token cannot be drafted do not count, nor those below i or behind a text's end.
 
     Args:
         head: of form "eagle3".
         embedded: (batch, columns, hidden), of the columns' tokens.
         hidden: (batch, columns, any), the target's hidden states of the columns before.
         target_logits: (batch, columns, vocabulary), what the target says behind the columns.
+        is_text: (batch, columns), behind which columns the text goes on.
         draft_ids: (draft vocabulary,) ids that can be drafted.
         steps: of the training-time test; 7 as published.
 
@@ -186,7 +193,7 @@ def training_time_loss(
     """
     can_draft = torch.zeros(target_logits.shape[-1], dtype=torch.bool, device=embedded.device)
     can_draft[draft_ids] = True
-    counts = can_draft[target_logits.argmax(-1)]
+    counts = can_draft[target_logits.argmax(-1)] & is_text
     wanted = target_logits[..., draft_ids]
     features, states = head.features(hidden), list[tuple[Tensor, Tensor]]()
     losses = []

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -25,19 +24,12 @@ from .acceptance import Acceptance
 from .checkpoint import Checkpoint
 from .exit_files import ExitCard, save_exit, save_exit_card
 from .exit_module import DEEP, ImitationModule, imitation_loss
-from .image_texts import (
-    SeenPrompts,
-    SeenStates,
-    is_said,
-    prompts_with_images,
-    seen_acceptance,
-    seen_prompts,
-    seen_texts_of,
-)
 from .kept_folder import tells_of_disk
-from .language_model import Loss, Tokens, train
-from .own_text import Ids, OwnTextSettings
-from .run_folder import Progress, corpus_for, judged, own_texts_of, run_folder
+from .language_model import train
+from .own_text import BLANK, OwnTextSettings
+from .pieces import Pieces, is_said, readable
+from .run_folder import Progress, judged, own_texts_of, prompts_for, run_folder
+from .seen_states import SeenStates
 from .settings import TrainingSettings
 
 CHAIN = 6  # tokens of the greedy chains that are counted: LayerSkip's default
@@ -48,7 +40,7 @@ class ExitRequest:
     """Which exit is to be trained, and on what."""
 
     target: Path
-    data: tuple[Path, ...]  # text files whose pieces the target continues, or .jsonl prompts with images
+    data: tuple[Path, ...]  # files of text, conversations or prompts with images, which the target goes on with
     exit_layer: int  # layers of the target that draft
     width: int = 0  # of the imitation network; 0: the target's hidden size
     settings: TrainingSettings
@@ -78,89 +70,39 @@ def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progr
     Raises:
         ModelError: the target cannot be loaded, is of a kind whose hidden states cannot be read, or ends before the
             exit.
+        RequestError: a line of a file is malformed, an image cannot be read, or the target sees none or has too few
+            positions for its texts.
         TrainingError: there is too little text, the folder holds another run or another model, or cannot be written.
     """
     start = time.monotonic()
     _require_exit(request)
     identity = identify(request.target)
-    told = _told(request)
+    asked = prompts_for(request)
     partial = run_folder(request, identity, folder, fresh=fresh)
-    lesson = _lesson(request, told, partial, progress)
+    texts = own_texts_of(request, asked.learned, partial, progress)
+    images = [each.images for each in asked.learned]
+    pieces = Pieces(texts, asked.begins, texts.shape[1] if any(images) else request.settings.sequence_tokens)
     job = _Job(request)
     torch.manual_seed(request.settings.seed)
     network = job.new_network()
+
+    def loss(picked: Tensor) -> Tensor:
+        numbers = picked[:, 0]
+        return job.loss(network, pieces.ids(numbers), [images[row] for row in pieces.rows[numbers.cpu()].tolist()])
+
     checkpoint = Checkpoint(partial / "run.pt")
-    for _ in train(network, lesson.loss(job, network), lesson.tokens, lesson.settings, checkpoint):
+    settings = replace(request.settings, sequence_tokens=1)
+    for _ in train(network, loss, pieces.numbered, settings, checkpoint):
         progress("training the exit", len(checkpoint.losses) / request.settings.steps)
     shape = ExitShape(layers=request.exit_layer, width=job.width, target=identity.weights_hash)
     save_exit(folder, network.tensors(), shape)
-    accepted = lesson.judge(folder)
+    accepted = judged(request, asked.judged, folder, CHAIN, progress)
     seconds = time.monotonic() - start
-    card = _card(request, identity, job, network, checkpoint.losses, accepted, lesson, seconds=seconds)
+    learned = _Learned(tokens=int((texts != BLANK).sum()), piece=pieces.columns, losses=checkpoint.losses)
+    card = _card(request, identity, job, network, learned, accepted, seconds=seconds)
     save_exit_card(folder, card)
     shutil.rmtree(partial)
     return card
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lesson:
-    """What the network learns from, and what judges it."""
-
-    tokens: Tokens  # that batches are drawn from: texts one behind the other, or numbers of texts with images
-    settings: TrainingSettings  # of these batches
-    piece: int  # most tokens of a text that are read at once
-    written: int  # tokens of all texts
-    loss: Callable[[_Job, ImitationModule], Loss]
-    judge: Callable[[Path], Acceptance]
-
-
-def _told(request: ExitRequest) -> SeenPrompts | Ids:
-    """Return what a request's files hold: prompts with images, or the tokens of texts."""
-    prompts = prompts_with_images(request.data)
-    return seen_prompts(prompts, request.target, request.own) if prompts else corpus_for(request)
-
-
-def _lesson(request: ExitRequest, told: SeenPrompts | Ids, partial: Path, progress: Progress) -> _Lesson:
-    """Return what the target wrote behind what it was told."""
-    if isinstance(told, SeenPrompts):
-        return _seen_lesson(request, told, partial, progress)
-    return _text_lesson(request, told, partial, progress)
-
-
-def _text_lesson(request: ExitRequest, corpus: Ids, partial: Path, progress: Progress) -> _Lesson:
-    """Return what the target wrote behind pieces of files of text."""
-    texts = own_texts_of(request, corpus, partial, progress)
-    return _Lesson(
-        tokens=texts.ravel(),
-        settings=request.settings,
-        piece=request.settings.sequence_tokens,
-        written=texts.size,
-        loss=lambda job, network: lambda batch: job.loss(network, batch),
-        judge=lambda folder: judged(request, corpus, folder, CHAIN, progress),
-    )
-
-
-def _seen_lesson(request: ExitRequest, asked: SeenPrompts, partial: Path, progress: Progress) -> _Lesson:
-    """Return what the target wrote behind images; a batch is whole texts, so that each begins with what it is about."""
-    texts = seen_texts_of(request, asked.learned, partial, progress)
-
-    def loss(job: _Job, network: ImitationModule) -> Loss:
-        def of_batch(picked: Tensor) -> Tensor:  # (batch, 2): the first column's numbers count
-            rows = picked[:, 0].cpu().numpy()
-            longest = int((texts[rows] >= 0).sum(axis=1).max())
-            ids = torch.from_numpy(texts[rows, :longest]).to(picked.device)
-            return job.seen_loss(network, ids, [asked.learned[row].images for row in rows.tolist()])
-
-        return of_batch
-
-    return _Lesson(
-        tokens=np.arange(len(texts)),
-        settings=replace(request.settings, sequence_tokens=1),
-        piece=texts.shape[1],
-        written=int((texts >= 0).sum()),
-        loss=loss,
-        judge=lambda folder: seen_acceptance(request, asked.judged, folder, CHAIN, progress),
-    )
 
 
 class _Job:
@@ -190,26 +132,19 @@ class _Job:
         made = ImitationModule(int(config.hidden_size), self.width, deep=len(self.deep), eps=eps)
         return made.to(self._device)
 
-    def loss(self, network: ImitationModule, batch: Tensor) -> Tensor:
-        """Return the loss of (batch, tokens + 1) ids."""
+    def loss(self, network: ImitationModule, ids: Tensor, images: Sequence[Sequence[Image]]) -> Tensor:
+        """Return the loss of pieces (batch, columns), each with its images: of places before a token that is said."""
         with torch.no_grad():
-            states, logits = self.read(batch[:, :-1])
-        own = network(states[self._exit])
-        deep = network.fused(torch.stack([states[count] for count in self.deep]))
-        return imitation_loss(own, deep, self.said(own), logits, batch[:, 1:])
-
-    def seen_loss(self, network: ImitationModule, ids: Tensor, images: Sequence[Sequence[Image]]) -> Tensor:
-        """Return the loss of whole texts (batch, columns), each with its images: of places before a token that is said.
-
-        A text begins with its images, so what stands behind its end is seen by nothing that counts.
-        """
-        vectors = SeenStates(self._target, self._folder).vectors(ids[:, :-1], images)
-        with torch.no_grad():
-            states, logits = self.read_vectors(vectors)
+            states, logits = self._read_all(ids[:, :-1], images)
         counts = is_said(ids[:, 1:])
         own = network(states[self._exit][counts][None])
         deep = network.fused(torch.stack([states[count][counts][None] for count in self.deep]))
         return imitation_loss(own, deep, self.said(own), logits[counts][None], ids[:, 1:][counts][None])
+
+    def _read_all(self, ids: Tensor, images: Sequence[Sequence[Image]]) -> tuple[list[Tensor], Tensor]:
+        if not any(images):
+            return self.read(readable(ids))
+        return self.read_vectors(SeenStates(self._target, self._folder).vectors(ids, images))
 
     def read(self, ids: Tensor) -> tuple[list[Tensor], Tensor]:
         """Return hidden states (batch, tokens, hidden), embedded and after every layer, and the target's logits.
@@ -248,14 +183,22 @@ def _require_exit(request: ExitRequest) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Learned:
+    """What a network has learned from."""
+
+    tokens: int  # of all texts
+    piece: int  # most tokens of a text that were read at once
+    losses: Sequence[float]
+
+
 def _card(
     request: ExitRequest,
     identity: ModelIdentity,
     job: _Job,
     network: ImitationModule,
-    losses: Sequence[float],
+    learned: _Learned,
     accepted: Acceptance,
-    lesson: _Lesson,
     *,
     seconds: float,
 ) -> ExitCard:
@@ -269,12 +212,12 @@ def _card(
         parameters=sum(tensor.numel() for tensor in network.tensors().values()),
         files=tuple(path.name for path in request.data),
         own_texts=request.own.texts,
-        own_tokens=lesson.written,
+        own_tokens=learned.tokens,
         steps=request.settings.steps,
         batch=request.settings.batch,
-        sequence_tokens=lesson.piece,
+        sequence_tokens=learned.piece,
         seed=request.settings.seed,
-        losses=tuple(losses),
+        losses=tuple(learned.losses),
         acceptance=accepted.by_depth,
         tokens_per_round=accepted.tokens_per_round,
         rounds=accepted.rounds,

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
 
 from ..errors import TrainingError
-from ..profiler.prompts import read_prompts
 from ..runtime.decoder import Decoder
 from ..runtime.feed import Feed
 from ..runtime.models.forward import CausalModel
+from ..runtime.models.gallery import IMAGES
 from ..runtime.requests import Request
 from ..runtime.setup import PLAIN, always
 
 Ids = NDArray[np.int64]
 SLOTS = 64  # sequences decoded at once
+SEEN_SLOTS = 32  # likewise, where they begin with images
+BLANK = -1  # stands behind the end of a text that is shorter than others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,84 +41,60 @@ class OwnTextSettings:
             raise TrainingError(f"{self}: sampled must be in [0, 1] and the temperature above 0")
 
 
-def corpus_of(files: Sequence[Path], tokenizer: PreTrainedTokenizerBase) -> Ids:
-    """Return the tokens of all files, one behind the other, each text ended as the tokenizer ends texts.
-
-    Args:
-        files: UTF-8 text, each one text; of a .jsonl file every line is one, see `profiler.prompts`.
-        tokenizer: the target's.
-
-    Raises:
-        TrainingError: a file cannot be read as text.
-        RequestError: a line of a .jsonl file is malformed.
-    """
-    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    found: list[Ids] = []
-    for path in files:
-        each: list[list[int]] = tokenizer(_texts(path), add_special_tokens=False)["input_ids"]
-        found += [np.array([*ids, *end], dtype=np.int64) for ids in each]
-    return np.concatenate(found)
-
-
-def own_requests(corpus: Ids, settings: OwnTextSettings) -> list[Request]:
-    """Return what the target is asked to continue: pieces from anywhere in a corpus.
-
-    Raises:
-        TrainingError: the corpus is shorter than two pieces.
-    """
-    if len(corpus) <= 2 * settings.prompt_tokens:
-        raise TrainingError(f"{len(corpus)} tokens are too few to draw prompts of {settings.prompt_tokens}; give more")
-    starts = np.random.default_rng(settings.seed).integers(0, len(corpus) - settings.prompt_tokens, settings.texts)
-    return [
-        Request(
-            prompt=tuple(corpus[start : start + settings.prompt_tokens].tolist()),
-            max_new_tokens=settings.new_tokens,
-            temperature=settings.temperature if index < settings.sampled * settings.texts else 0.0,
-            seed=index,
-        )
-        for index, start in enumerate(starts.tolist())
-    ]
-
-
 def own_texts(target: CausalModel, requests: Sequence[Request]) -> Ids:
-    """Return (texts, prompt + new tokens): the target's own continuations, prompts included."""
-    longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
-    decoder = Decoder(target, {}, always(PLAIN), slots=min(SLOTS, len(requests)), capacity=longest + 1)
-    feed = Feed(decoder, requests)
+    """Return (texts, longest): the target's own continuations, prompts included, BLANK behind their ends.
+
+    Raises:
+        RequestError: the requests' images are more than the target keeps at once.
+    """
+    gallery, holder = target.gallery, _Holder()
+    asked = list(requests) if gallery is None else [gallery.shown(request, holder) for request in requests]
+    longest = max(len(request.prompt) + request.max_new_tokens for request in asked)
+    decoder = Decoder(target, {}, always(PLAIN), slots=min(SLOTS, len(asked)), capacity=longest + 1)
+    feed = Feed(decoder, asked)
     while feed.refill():
         decoder.step()
-    return np.array([sequence.tokens for sequence in feed.sequences], dtype=np.int64)
+    return aligned([[*own.prompt, *done.emitted] for own, done in zip(requests, feed.sequences, strict=True)])
 
 
 def write_own_texts(
     load: Callable[[], CausalModel], requests: Sequence[Request], folder: Path, progress: Callable[[float], None]
 ) -> Ids:
-    """Return what `own_texts` does, mixed up; every batch of texts is a file at once, and none is written twice.
+    """Return what `own_texts` does; every batch of texts is a file at once, and none is written twice.
 
     Args:
         load: loads the target; called where something is left to write.
-        requests: as `own_requests` gives them.
+        requests: what the target is asked.
         folder: of the files.
         progress: told the share of texts that are written.
     """
     target: CausalModel | None = None
     found: list[Ids] = []
-    for first in range(0, len(requests), SLOTS):
+    many = together(requests)
+    for first in range(0, len(requests), many):
         path = folder / f"own-{first}.npy"
         if not path.exists():
             target = target or load()
-            np.save(folder / "unfinished.npy", own_texts(target, requests[first : first + SLOTS]))
+            np.save(folder / "unfinished.npy", own_texts(target, requests[first : first + many]))
             (folder / "unfinished.npy").replace(path)
         found.append(np.load(path))
-        progress(min(first + SLOTS, len(requests)) / len(requests))
-    mixed: Ids = np.random.default_rng(len(requests)).permutation(np.concatenate(found))
-    return mixed
+        progress(min(first + many, len(requests)) / len(requests))
+    return aligned([text for batch in found for text in batch])
 
 
-def _texts(path: Path) -> list[str]:
-    if path.suffix == ".jsonl":
-        return [prompt.text for prompt in read_prompts(path)]
-    try:
-        return [path.read_text(encoding="utf-8")]
-    except (OSError, UnicodeDecodeError) as error:
-        raise TrainingError(f"cannot read {path} as UTF-8 text ({error}); leave it out or give a text file") from error
+def aligned(texts: Sequence[Sequence[int] | Ids]) -> Ids:
+    """Return (texts, longest), BLANK behind each."""
+    whole = np.full((len(texts), max(map(len, texts))), BLANK, dtype=np.int64)
+    for row, text in enumerate(texts):
+        whole[row, : len(text)] = text
+    return whole
+
+
+def together(requests: Sequence[Request]) -> int:
+    """Return how many texts are written at once: as many as a target has room for the images of."""
+    most = max(len(request.images) for request in requests)
+    return SLOTS if most == 0 else max(min(SEEN_SLOTS, IMAGES // most), 1)
+
+
+class _Holder:
+    """Needs images while a batch is written."""

@@ -13,7 +13,7 @@ from ..runtime.models.recycling_shape import RecyclingShape, recycling_config, r
 from .cards import acceptance_table, save_weights
 from .kept_folder import require_own, tells_of_disk
 from .own_text import OwnTextSettings
-from .run_folder import Progress, corpus_for, judged
+from .run_folder import Progress, judged, prompts_for
 
 LENGTH = 6  # of the chains whose acceptance is counted
 
@@ -23,7 +23,7 @@ class RecyclingRequest:
     """Whose successors are to be kept, and on what drafts are counted."""
 
     target: Path
-    data: tuple[Path, ...]  # text files whose pieces the target continues
+    data: tuple[Path, ...]  # files of text or conversations, which the target goes on with
     successors: int = 8
     own: OwnTextSettings = field(default_factory=OwnTextSettings)
     device: str = "cpu"
@@ -74,16 +74,17 @@ def make_recycling(request: RecyclingRequest, folder: Path, *, progress: Progres
 
     Raises:
         ModelError: the target cannot be loaded, or is of a kind whose hidden states cannot be read.
+        RequestError: a line of a file is malformed, or the target has too few positions for its texts.
         TrainingError: there is too little text, or the folder holds another model or cannot be written.
     """
     start = time.monotonic()
     identity = identify(request.target)
     require_own(folder, request.target)
-    corpus = corpus_for(request)
+    asked = prompts_for(request)
     shape = RecyclingShape(successors=request.successors, target=identity.weights_hash)
     folder.mkdir(parents=True, exist_ok=True)
     save_weights(folder, recycling_tensors(shape), recycling_config(shape))
-    accepted = judged(request, corpus, folder, LENGTH, progress)
+    accepted = judged(request, asked.judged, folder, LENGTH, progress)
     card = RecyclingCard(
         target=identity.name,
         target_hash=identity.weights_hash,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -14,15 +14,16 @@ from ..errors import ModelError, TrainingError
 from ..profiler.records.model import ModelIdentity
 from ..runtime.models.drafter import load_drafter
 from ..runtime.models.lean import LeanModel
-from ..runtime.models.loading import load_config, load_model, load_tokenizer
+from ..runtime.models.loading import load_config, load_model
 from ..runtime.models.tapped import require_lean
 from ..runtime.models.vision import sees
+from ..runtime.requests import Request
 from .acceptance import Acceptance, chain_acceptance
 from .kept_folder import PARTIAL, require_own
-from .own_text import Ids, OwnTextSettings, corpus_of, own_requests, write_own_texts
+from .own_prompts import OwnPrompts, own_prompts
+from .own_text import Ids, OwnTextSettings, write_own_texts
 
 DATA = "data_sha256"  # of every file of a request, beside what was asked
-CHECKED = 24  # texts whose drafts are counted when a drafter is done
 
 Progress = Callable[[str, float], None]
 
@@ -43,7 +44,7 @@ class OwnTextRequest(Asked, Protocol):
 
     @property
     def data(self) -> tuple[Path, ...]:
-        """Files whose texts the target continues."""
+        """Files of what the target goes on with."""
         ...
 
     @property
@@ -105,16 +106,9 @@ def _require_same(folder: Path, written: str, asked: dict[str, Any], data: dict[
         )
 
 
-def corpus_for(request: OwnTextRequest) -> Ids:
-    """Return the tokens of a request's files.
-
-    Raises:
-        TrainingError: a file cannot be read as text, or there is too little text.
-        RequestError: a line of a .jsonl file is malformed.
-    """
-    corpus = corpus_of(request.data, load_tokenizer(str(request.target)))
-    own_requests(corpus, request.own)  # refuses too little text
-    return corpus
+def prompts_for(request: OwnTextRequest) -> OwnPrompts:
+    """Return what the target of a request is asked, see `own_prompts`."""
+    return own_prompts(request.target, request.data, request.own)
 
 
 def require_text_target(target: Path) -> None:
@@ -126,21 +120,24 @@ def require_text_target(target: Path) -> None:
         )
 
 
-def own_texts_of(request: OwnTextRequest, corpus: Ids, partial: Path, progress: Progress) -> Ids:
-    """Return (texts, tokens): what the target wrote behind pieces of a corpus, kept in the run's folder."""
+def own_texts_of(request: OwnTextRequest, requests: Sequence[Request], partial: Path, progress: Progress) -> Ids:
+    """Return (texts, longest): what the target wrote, as `write_own_texts` keeps it in the run's folder."""
 
     def load() -> LeanModel:
         return require_lean(load_model(str(request.target), dtype=request.dtype, device=request.device))
 
     told = "the target writes its own text"
     progress(told, 0.0)
-    return write_own_texts(load, own_requests(corpus, request.own), partial, lambda share: progress(told, share))
+    return write_own_texts(load, requests, partial, lambda share: progress(told, share))
 
 
-def judged(request: OwnTextRequest, corpus: Ids, folder: Path, length: int, progress: Progress) -> Acceptance:
-    """Return how greedy chains of a saved drafter are accepted along continuations of other pieces of the corpus."""
+def judged(
+    request: OwnTextRequest, requests: Sequence[Request], folder: Path, length: int, progress: Progress
+) -> Acceptance:
+    """Return how greedy chains of a saved drafter are accepted along the target's texts behind other prompts."""
     progress("counting accepted drafts", 0.0)
     target = load_model(str(request.target), dtype=request.dtype, device=request.device)
     drafter = load_drafter(str(folder), target, dtype=request.dtype, device=request.device)
-    asked = replace(request.own, texts=CHECKED, sampled=0.0, seed=request.own.seed + 1)
-    return chain_acceptance(target, drafter, own_requests(corpus, asked), length)
+    gallery = target.gallery
+    asked = requests if gallery is None else [gallery.shown(each, target) for each in requests]
+    return chain_acceptance(target, drafter, asked, length)

@@ -1,0 +1,94 @@
+"""The text of files in a target's tokens: what it is asked to go on with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from ..errors import TrainingError
+from ..profiler.prompts import read_prompts
+from ..runtime.prompt_ids import beginning, encode_prompt
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """Text to be cut into pieces, and conversations, whose end alone is a place to go on from.
+
+    Attributes:
+        begins: what stands before every text that the target reads.
+        tokens: of all texts, one behind the other, each ended as the tokenizer ends texts.
+        conversations: each in the target's own template, up to where its turn begins.
+    """
+
+    begins: tuple[int, ...] = ()
+    tokens: Ids
+    conversations: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Tokens of everything."""
+        return len(self.tokens) + sum(map(len, self.conversations))
+
+    @property
+    def whole(self) -> Ids:
+        """Everything, one behind the other."""
+        said = [np.array(each, dtype=np.int64) for each in self.conversations]
+        return np.concatenate([self.tokens, *said])
+
+
+def read_corpus(path: Path, tokenizer: PreTrainedTokenizerBase) -> Corpus:
+    """Return what a file holds: of a .jsonl file every line is a text or a conversation, any other file is one text.
+
+    Raises:
+        TrainingError: the file cannot be read as UTF-8 text.
+        RequestError: a line of a .jsonl file is malformed, or a conversation is refused by the target's template.
+    """
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    prompts = read_prompts(path) if path.suffix == ".jsonl" else ()
+    has_template = bool(tokenizer.chat_template)
+    talks = [prompt for prompt in prompts if prompt.messages and has_template]
+    texts = [prompt.text for prompt in prompts if not (prompt.messages and has_template)] if prompts else [_text(path)]
+    each: list[list[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+    return Corpus(
+        begins=beginning(tokenizer),
+        tokens=np.array([token for ids in each for token in (*ids, *end)], dtype=np.int64),
+        conversations=tuple(encode_prompt(prompt, tokenizer) for prompt in talks),
+    )
+
+
+def parted(files: Sequence[Corpus], share: float) -> tuple[Corpus, Corpus]:
+    """Return all but a share of some files, one at least, and that share: each text's end, and conversations between.
+
+    Args:
+        files: of one tokenizer.
+        share: below 1; of conversations at least one, where there are two.
+    """
+    ends = [len(file.tokens) - math.ceil(share * len(file.tokens)) for file in files]
+    talks = [talk for file in files for talk in file.conversations]
+    every = min(round(1 / share), len(talks)) if len(talks) > 1 else 2
+    kept = [number % every == every - 1 for number in range(len(talks))]
+
+    def of(texts: Sequence[Ids], *, is_kept: bool) -> Corpus:
+        own = tuple(talk for talk, keeps in zip(talks, kept, strict=True) if keeps == is_kept)
+        return Corpus(begins=files[0].begins, tokens=np.concatenate(texts), conversations=own)
+
+    both = list(zip(files, ends, strict=True))
+    return (
+        of([file.tokens[:end] for file, end in both], is_kept=False),
+        of([file.tokens[end:] for file, end in both], is_kept=True),
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TrainingError(f"cannot read {path} as UTF-8 text ({error}); leave it out or give a text file") from error

@@ -1,0 +1,164 @@
+"""Prompts that a target writes its own texts behind, as a decoder would be asked them: from files to requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from ..errors import TrainingError
+from ..profiler.prompts import Prompt, read_prompts
+from ..runtime.ends import end_tokens
+from ..runtime.images import read_image
+from ..runtime.models.configuration import longest_context_of
+from ..runtime.models.loading import load_config, load_tokenizer
+from ..runtime.models.vision import image_tokens, sees
+from ..runtime.prompt_ids import beginning, encode_prompt, prompt_ids
+from ..runtime.requests import Request, require_positions
+from .corpus import Corpus, parted, read_corpus
+from .own_text import OwnTextSettings
+
+HELD_OUT = 0.05  # share of text that a drafter does not learn behind: its acceptance is counted there
+CHECKED = 24  # texts whose drafts are counted when a drafter is done
+TALK_TOKENS = 256  # of a conversation's end that are read, as of a piece of text `OwnTextSettings.prompt_tokens`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPrompts:
+    """What a target goes on with.
+
+    Attributes:
+        begins: what stands before every text.
+        learned: requests whose texts are learned from.
+        judged: greedy ones, behind other text.
+    """
+
+    begins: tuple[int, ...]
+    learned: tuple[Request, ...]
+    judged: tuple[Request, ...]
+
+
+def own_prompts(target: Path, files: Sequence[Path], settings: OwnTextSettings) -> OwnPrompts:
+    """Return what a target is asked: pieces from anywhere in files, ends of conversations, or prompts with images.
+
+    Every text ends where the target ends it.
+
+    Args:
+        target: its folder.
+        files: text, or .jsonl files; prompts with images, or what has none.
+        settings: how much the target writes.
+
+    Raises:
+        TrainingError: there is too little, a file cannot be read as text, or lies beside prompts with images.
+        RequestError: a line is malformed, an image cannot be read, or the target sees none or has too few positions.
+    """
+    tokenizer = load_tokenizer(str(target))
+    stop, pictured = end_tokens(target, tokenizer), _with_images(files)
+    if pictured:
+        found = _pictured(pictured, target, tokenizer, settings, stop)
+    else:
+        learned, judged = _parted([read_corpus(path, tokenizer) for path in files], settings)
+        judging = replace(settings, texts=CHECKED, sampled=0.0, seed=settings.seed + 1)
+        found = OwnPrompts(
+            begins=learned.begins,
+            learned=tuple(own_requests(learned, settings, stop)),
+            judged=tuple(own_requests(judged, judging, stop)),
+        )
+    longest = longest_context_of(load_config(str(target)).get_text_config())
+    require_positions((*found.learned, *found.judged), longest, "lower --new-tokens, or give shorter prompts")
+    return found
+
+
+def own_requests(corpus: Corpus, settings: OwnTextSettings, stop: frozenset[int] = frozenset()) -> list[Request]:
+    """Return requests to go on behind pieces and conversations of a corpus, each as often as it has tokens.
+
+    Raises:
+        TrainingError: there is no conversation, and the text is shorter than two pieces.
+    """
+    if len(corpus.tokens) <= 2 * settings.prompt_tokens and not corpus.conversations:
+        raise TrainingError(
+            f"{len(corpus.tokens)} tokens are too few to draw prompts of {settings.prompt_tokens}; give more"
+        )
+    piece = max(settings.prompt_tokens - len(corpus.begins), 1)
+    talks = [_ended(talk, corpus.begins) for talk in corpus.conversations]
+    ends = max(len(corpus.tokens) - piece, 0) + np.cumsum([0, *map(len, talks)])
+    drawn = np.random.default_rng(settings.seed).integers(0, ends[-1], settings.texts)
+    return [
+        Request(
+            prompt=talks[int(np.searchsorted(ends, place, side="right")) - 1]
+            if place >= ends[0]
+            else (*corpus.begins, *corpus.tokens[place : place + piece].tolist()),
+            max_new_tokens=settings.new_tokens,
+            temperature=settings.temperature if index < settings.sampled * settings.texts else 0.0,
+            seed=index,
+            stop=stop,
+        )
+        for index, place in enumerate(drawn.tolist())
+    ]
+
+
+def _parted(files: Sequence[Corpus], settings: OwnTextSettings) -> tuple[Corpus, Corpus]:
+    """Return what is learned behind and what is judged behind, of which enough for a few pieces."""
+    tokens, talks = sum(len(file.tokens) for file in files), sum(len(file.conversations) for file in files)
+    needed = 2 * settings.prompt_tokens + 1
+    if tokens < 2 * needed + len(files) and talks < 2:
+        raise TrainingError(
+            f"{tokens} tokens are too few to draw prompts of {settings.prompt_tokens} to learn from, and others to be "
+            "judged by; give more text"
+        )
+    return parted(files, max(HELD_OUT, needed / tokens) if talks < 2 else HELD_OUT)
+
+
+def _ended(talk: tuple[int, ...], begins: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the end of a conversation, behind what begins it."""
+    if len(talk) <= TALK_TOKENS:
+        return talk
+    first = begins if talk[: len(begins)] == begins else ()
+    return (*first, *talk[len(talk) - TALK_TOKENS + len(first) :])
+
+
+def _with_images(files: Sequence[Path]) -> tuple[Prompt, ...]:
+    """Return the prompts of .jsonl files where any has an image; none at all where none has."""
+    prompts = [prompt for path in files if path.suffix == ".jsonl" for prompt in read_prompts(path)]
+    if not any(prompt.images for prompt in prompts):
+        return ()
+    others = [str(path) for path in files if path.suffix != ".jsonl"]
+    if others:
+        raise TrainingError(
+            f"prompts with images are learned from alone, and beside them lies {', '.join(others)}; leave it out"
+        )
+    return tuple(prompts)
+
+
+def _pictured(
+    prompts: Sequence[Prompt],
+    target: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    settings: OwnTextSettings,
+    stop: frozenset[int],
+) -> OwnPrompts:
+    """Return every prompt in turn until there are texts enough, the last prompts kept apart."""
+    if len(prompts) < 2:
+        raise TrainingError("one prompt with an image is too few to learn from and to be judged by; give more")
+    config = load_config(str(target))
+    tokens = image_tokens(config) if sees(config) else None
+    asked = []
+    for prompt in prompts:
+        images = tuple(read_image(path) for path in prompt.images)
+        ids = (
+            encode_prompt(prompt, tokenizer) if prompt.messages else prompt_ids(tokenizer, prompt.text, images, tokens)
+        )
+        asked.append(Request(prompt=ids, images=images, max_new_tokens=settings.new_tokens, stop=stop))
+    kept = max(1, min(CHECKED, len(asked) // 5))
+    learned = [
+        replace(
+            asked[index % (len(asked) - kept)],
+            temperature=settings.temperature if index < settings.sampled * settings.texts else 0.0,
+            seed=settings.seed + index,
+        )
+        for index in range(settings.texts)
+    ]
+    return OwnPrompts(begins=beginning(tokenizer), learned=tuple(learned), judged=tuple(asked[-kept:]))
