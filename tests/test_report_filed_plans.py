@@ -14,7 +14,8 @@ from spectune.report.site.device import device_page_of
 from spectune.report.site.links import SiteLinks
 from spectune.report.site.overview import overview_page
 from spectune.report.site.plan import plan_page_of
-from spectune.report.site.words import plain_device
+from spectune.report.site.plans import plans_page
+from spectune.report.site.words import engine_of, plain_device
 
 from .site_store import NASTY_DEVICE, filled_store, nasty_plan
 
@@ -33,7 +34,7 @@ def store() -> Iterator[SqlStore]:
                 device=f"{mark}{plan.device.fingerprint}",
                 device_kind=f"{mark}{plan.device.kind_key}",
                 target=plan.target.key,
-                workload=plan.workload,
+                workload=f"{plan.workload} (llama.cpp)" if mark == ENGINE_PLAN else plan.workload,
                 temperature=plan.temperature,
             )
         yield opened
@@ -64,3 +65,26 @@ def test_the_overview_counts_a_device_s_plans_whoever_follows_them(store: SqlSto
 def test_a_plan_s_surfaces_are_linked_under_a_mark_too(store: SqlStore, number: int) -> None:
     contents = Contents(store)
     assert 'href="/surfaces/' in plan_page_of(contents, LINKS, contents.row(number)).body
+
+
+@pytest.mark.parametrize("page", ["overview", "plans", "plan", "device"])
+def test_a_plan_for_an_engine_names_it_and_is_followed_by_no_decoder_of_ours(store: SqlStore, page: str) -> None:
+    contents = Contents(store)
+    pages = {
+        "overview": lambda: overview_page(contents, LINKS),
+        "plans": lambda: plans_page(contents, LINKS),
+        "plan": lambda: plan_page_of(contents, LINKS, contents.row(4)),
+        "device": lambda: device_page_of(contents, LINKS, NASTY_DEVICE),
+    }
+    body = pages[page]().body
+    said = "measured in llama.cpp" if page == "device" else "for llama.cpp; our decoder does not follow it"
+    assert body.count(said) == 1
+    assert "yes, decoders follow it" not in body
+
+
+@pytest.mark.parametrize(
+    ("device", "workload", "engine"),
+    [("engine:a", "code (vllm)", "vllm"), ("engine:a", "code", "another engine"), ("a", "code (vllm)", None)],
+)
+def test_an_engine_stands_behind_the_workload_of_its_plans(device: str, workload: str, engine: str | None) -> None:
+    assert engine_of(device, workload) == engine

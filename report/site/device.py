@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
+from ...db.plans import PlanRow
 from ...profiler.records.device import Device
 from .contents import Contents, SurfaceEntry
 from .grid import number, table, words
 from .links import HOME, Links, device_page, plan_page, surface_page
 from .markup import Child, Html, joined, tag
 from .page import Page, facts, head, link, note, part
-from .words import NONE, count, filings_of, is_guess, moment, plan_state, sampling
+from .words import NONE, count, engine_of, filings_of, is_guess, moment, plan_state, sampling
 
 MOST_TIMINGS = 4_000  # of a device; beyond, surfaces are only listed, not read
 MOST_PLANS = 200
@@ -109,7 +110,7 @@ def _plans(contents: Contents, links: Links, name: str, fingerprint: str) -> Htm
             sampling(row.temperature),
             f"{row.version}",
             plan_state(row.state),
-            "a guess" if is_guess(row.device) else "measured",
+            _basis(row),
             moment(row.created),
         )
         for row in own
@@ -119,3 +120,8 @@ def _plans(contents: Contents, links: Links, name: str, fingerprint: str) -> Htm
         words("Rests on"), number("Made"),
     ]  # fmt: skip
     return part(name, "plans", "Plans", table("Plans for this device, newest first", columns, rows))
+
+
+def _basis(row: PlanRow) -> str:
+    engine = engine_of(row.device, row.workload)
+    return "a guess" if is_guess(row.device) else "measured" if engine is None else f"measured in {engine}"

@@ -18,7 +18,7 @@ from .markup import Html, joined, tag
 from .page import Page, head, link, note
 from .span import scale_of, span
 from .standing import Standing, standings
-from .words import NONE, count, interval, moment, sampling, speed, times, verdict
+from .words import NONE, apart, count, interval, moment, sampling, speed, times, verdict
 
 MOST_SETUPS = 50
 MOST_CHARTS = 6  # of one plan: drifted cells first, then those seen most
@@ -66,9 +66,11 @@ def _plan(contents: Contents, links: Links, each: Standing) -> Html:
         number("Measured, tokens/s"), number("Speed-up"), number("Tokens a round"), number("Faults"), words("Outcome"),
     ]  # fmt: skip
     title = f"{contents.model_name(setup.target)} on {contents.device_name(setup.device)}"
+    filed = apart(setup.device, setup.workload)
     about = [
         f"{setup.workload}, {sampling(setup.temperature)}, ",
         link(links, plan_page(each.row.id), f"plan {each.row.id}"),
+        f"; {filed}" if filed else None,
     ]
     grid = table(f"Plan {each.row.id}: measured cells", columns, rows, id=f"{name}-table")
     return tag("section", tag("h2", title), note(about), grid, _over_time(each, name), id=name)

@@ -12,7 +12,7 @@ from .links import DRIFT, HOME, PLANS, Links, device_page, plan_page, trace_page
 from .markup import Child, Html, joined, tag
 from .page import Page, head, link, note, part, tiles
 from .standing import Standing, standings
-from .words import NONE, count, is_guess, moment, plain_device, sampling, status, times, verdict
+from .words import NONE, apart, count, moment, plain_device, sampling, status, times, verdict
 
 MOST_SETUPS = 24  # of which plans are read
 MOST_TRACES = 60
@@ -57,7 +57,10 @@ def _plans(contents: Contents, links: Links, found: Sequence[Standing]) -> Html:
     more = note(f"{count(left, 'older setup')} not shown; ", link(links, PLANS, "all plans"), ".") if left else None
     every = tag("p", link(links, PLANS, "All plans"), class_="small") if links.to(PLANS) and not left else None
     rows = [tag("li", standing_row(contents, links, each)) for each in found]
-    explained = note("Of every device, target, workload and temperature one plan counts: the one that decoders follow.")
+    explained = note(
+        "Of every device, target, workload and temperature one plan counts: the one that decoders follow, or that "
+        "another engine is set by."
+    )
     return part(HOME, "plans", "Plans that count", explained, tag("ul", rows, class_="rows"), more, every)
 
 
@@ -70,10 +73,9 @@ def standing_row(contents: Contents, links: Links, each: Standing) -> Html:
         title = link(links, plan_page(each.row.id), title)
         about += [f"plan {each.row.id}", f"version {each.row.version}"]
     when = joined(", ", moment(each.row.created)) if each.row is not None else None
-    guess = tag("div", status("a guess, not measured on this device", "open")) if is_guess(setup.device) else None
-    left = tag(
-        "div", tag("div", title, class_="title"), tag("div", ", ".join(about), when, class_="faint small"), guess
-    )
+    filed = apart(setup.device, setup.workload)
+    sign = tag("div", status(filed, "open")) if filed else None
+    left = tag("div", tag("div", title, class_="title"), tag("div", ", ".join(about), when, class_="faint small"), sign)
     return tag("div", left, tag("div", _promise(each)), tag("div", _outcome(each)), class_="setup")
 
 

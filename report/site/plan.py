@@ -23,13 +23,28 @@ from .markup import Child, Html, joined, tag
 from .origin import events_part, origin_part
 from .page import Page, facts, head, link, note, part
 from .span import scale_of, span
-from .words import NONE, TO, count, interval, is_guess, moment, plan_state, sampling, speed, status, times, verdict
+from .words import (
+    NONE,
+    TO,
+    count,
+    engine_of,
+    interval,
+    is_guess,
+    moment,
+    plan_state,
+    sampling,
+    speed,
+    status,
+    times,
+    verdict,
+)
 
 
 def plan_page_of(contents: Contents, links: Links, row: PlanRow) -> Page:
     """Return the page of a plan; one that cannot be read says why."""
     name = plan_page(row.id)
-    target, device = contents.model_name(row.target), contents.device_name(row.device)
+    target, engine = contents.model_name(row.target), engine_of(row.device, row.workload)
+    device = contents.device_name(row.device) + (f", for {engine}" if engine else "")
     over = [link(links, PLANS, "Plans"), f" / plan {row.id}, version {row.version}"]
     try:
         plan = contents.plan(row.id)
@@ -78,7 +93,9 @@ def _facts(contents: Contents, links: Links, row: PlanRow, plan: Plan) -> Iterat
     counting = contents.counting(setup_of(row))
     is_counting = counting is not None and counting.id == row.id
     instead = None if counting is None else link(links, plan_page(counting.id), f"plan {counting.id} counts instead")
-    yield "Counts", status("yes, decoders follow it", "good") if is_counting else joined("no; ", instead or "none does")
+    engine = engine_of(row.device, row.workload)
+    follows = "decoders follow it" if engine is None else f"for {engine}; our decoder does not follow it"
+    yield "Counts", status(f"yes, {follows}", "good") if is_counting else joined("no; ", instead or "none does")
     yield "State", plan_state(row.state)
     yield "Device", link(links, device_page(plan.device.fingerprint), contents.label(plan.device))
     yield (

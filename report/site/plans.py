@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 from .contents import Contents, Setup, setup_of
-from .grid import number, table, words
+from .grid import number, table, under, words
 from .links import PLANS, Links, difference_page, plan_page
 from .markup import joined
 from .page import Page, head, link, note
-from .words import NONE, count, moment, plan_state, sampling
+from .words import NONE, apart, count, moment, plan_state, sampling
 
 MOST = 500
 
@@ -25,7 +25,7 @@ def plans_page(contents: Contents, links: Links) -> Page:
         (
             link(links, plan_page(row.id), f"{row.id}"),
             contents.model_name(row.target),
-            contents.device_name(row.device),
+            under(contents.device_name(row.device), apart(row.device, row.workload)),
             row.workload,
             sampling(row.temperature),
             f"{row.version}",

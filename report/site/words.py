@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from ...db.plans import FILED_APART, WHAT_IF, mark_of
+from ...db.plans import ENGINE_PLAN, FILED_APART, WHAT_IF, mark_of
 from .kept import VERDICT_SIGNS, VERDICT_WORDS, Verdict
 from .markup import Html, tag
 
@@ -71,6 +71,22 @@ def filings_of(fingerprint: str) -> tuple[str, ...]:
 def is_guess(device: str) -> bool:
     """Say whether a plan filed under this device rests on anything but its measurements."""
     return device.startswith(WHAT_IF)
+
+
+def engine_of(device: str, workload: str) -> str | None:
+    """Return the engine that a plan filed so is for, which stands behind its workload; None for our own decoder."""
+    if mark_of(device) != ENGINE_PLAN:
+        return None
+    engine = workload.rpartition(" (")[2].removesuffix(")")
+    return engine if workload.endswith(f" ({engine})") else "another engine"
+
+
+def apart(device: str, workload: str) -> str | None:
+    """Return why a plan filed under a mark is no plan like those beside it; None for one of the device's own."""
+    if is_guess(device):
+        return "a guess, not measured on this device"
+    engine = engine_of(device, workload)
+    return None if engine is None else f"for {engine}; our decoder does not follow it"
 
 
 def status(text: str, kind: str) -> Html:
