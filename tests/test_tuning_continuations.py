@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from spectune.errors import NoRoomError
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.noise import gumbel
 from spectune.runtime.requests import Request
 from spectune.tuning.recording.continuations import continuations
 
+from .limited_memory import Limit
 from .shelf import Shelf, StoppedError
 from .tiny_models import plain_logits, tiny_llama
 
@@ -49,4 +51,21 @@ def test_a_stopped_run_decodes_only_the_groups_it_lacks_and_ends_the_same(finish
         continuations(LeanModel(MODEL), asked, slots=2, parts=shelf)
     again = Shelf(shelf.documents)
     assert continuations(LeanModel(MODEL), asked, slots=2, parts=again) == continuations(LeanModel(MODEL), asked)
-    assert again.added == [f"continuation {group}" for group in range(finished, 3)]
+    assert again.added == [f"continuation {2 * group}" for group in range(finished, 3)]
+
+
+def test_where_memory_is_short_fewer_prompts_are_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, shelf = requests(0.8), Shelf()
+    whole = continuations(LeanModel(MODEL), asked)
+    with monkeypatch.context() as patched:
+        Limit(patched, tokens=40)
+        assert continuations(LeanModel(MODEL), asked, parts=shelf) == whole
+    groups = dict(shelf.documents)
+    assert list(groups) == ["continuation 0", "continuation 2", "continuation 4"]
+    assert continuations(LeanModel(MODEL), asked, parts=Shelf(groups, stop_after=0)) == whole
+
+
+def test_a_text_that_finds_no_memory_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    Limit(monkeypatch, tokens=0)
+    with pytest.raises(NoRoomError, match=r"memory has no room for the target's own text .*; free some, or ask for"):
+        continuations(LeanModel(MODEL), requests(0.0))

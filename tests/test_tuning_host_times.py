@@ -27,6 +27,7 @@ from spectune.tuning.measuring.host_times import HostTimes, host_times
 from spectune.tuning.request import Models, ProfileRequest
 from spectune.tuning.steps import silent
 
+from .limited_memory import Limit
 from .repeated import graphed
 from .shelf import Shelf
 from .tiny_models import tiny_lean
@@ -48,20 +49,8 @@ def kinds(found: HostTimes, batch: int) -> set[str]:
     return {sample.kind for sample in found.samples if sample.batch == batch}
 
 
-def cramped(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Leave memory for caches of so many tokens at most."""
-    new_cache = LeanModel.new_cache
-
-    def within(model: LeanModel, slots: int, capacity: int) -> KeyValueCache:
-        if slots * capacity > most:
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-        return new_cache(model, slots, capacity)
-
-    monkeypatch.setattr(LeanModel, "new_cache", within)
-
-
 def test_a_batch_without_memory_for_a_drafter_s_caches_is_timed_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    cramped(monkeypatch, 220)
+    Limit(monkeypatch, tokens=220)
     found = timed(3)
     assert kinds(found, 3) == WITHOUT_DRAFTER
     (words,) = found.left_out
@@ -71,14 +60,14 @@ def test_a_batch_without_memory_for_a_drafter_s_caches_is_timed_without_it(monke
 def test_a_batch_whose_rounds_memory_has_no_room_for_has_no_host_times_and_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cramped(monkeypatch, 120)
+    Limit(monkeypatch, tokens=120)
     found = timed(1, 3)
     assert {sample.batch for sample in found.samples} == {1}
     assert found.left_out == ("memory has no room for rounds of batch 3, which were not timed",)
 
 
 def test_without_memory_for_rounds_of_any_batch_a_profile_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    cramped(monkeypatch, 0)
+    Limit(monkeypatch, tokens=0)
     with pytest.raises(NoRoomError, match="no room for rounds of batch 1, which were not timed; profile smaller"):
         timed(1)
 
@@ -158,7 +147,7 @@ def test_a_batch_that_was_timed_in_part_is_tried_again_when_the_profile_goes_on(
 ) -> None:
     shelf = Shelf()
     with monkeypatch.context() as patched:
-        cramped(patched, 220)
+        Limit(patched, tokens=220)
         timed(3, shelf=shelf)
     found = timed(3, shelf=shelf)
     assert shelf.added == ["overhead 3"] and kinds(found, 3) > WITHOUT_DRAFTER and not found.left_out

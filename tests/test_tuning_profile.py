@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from spectune.db import open_store
-from spectune.errors import RequestError
+from spectune.errors import NoRoomError, RequestError
 from spectune.planner.growth.draft import DraftBatch
 from spectune.profiler.device import detect
 from spectune.profiler.latency import Interrupted
@@ -23,6 +23,7 @@ from spectune.tuning.profile import Profile, profile, request_key
 from spectune.tuning.recording.recipe import recipe_of
 from spectune.tuning.request import ProfileRequest
 
+from .limited_memory import Limit
 from .tiny_family import quick_request, save_model
 
 Progress = Callable[[str, float], None]
@@ -149,6 +150,17 @@ def test_a_finished_profile_leaves_no_journal_behind_and_says_how_its_rounds_ran
         (0,),
         (0,),
     ]
+
+
+def test_a_profile_that_finds_no_memory_ends_in_one_line(
+    request_: ProfileRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def progress(what: str, done: float) -> None:
+        if what == "comparing the models":
+            Limit(monkeypatch, tokens=0)
+
+    with pytest.raises(NoRoomError, match=r"memory has no room for this profile \(.*\); free some, or ask for fewer"):
+        run(request_, tmp_path, progress)
 
 
 def test_every_workload_and_temperature_is_recorded_apart(request_: ProfileRequest, tmp_path: Path) -> None:

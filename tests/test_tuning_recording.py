@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.errors import MeasurementError
+from spectune.errors import MeasurementError, NoRoomError
 from spectune.planner.growth.grow import grow
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
 from spectune.planner.replay.recorded import RecordedScorer, recording_of
@@ -19,9 +19,11 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.recording.growth_rules import Beam, Talon
+from spectune.tuning.recording.portion import Portion
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import Recorder, record_prompts
 
+from .limited_memory import Limit
 from .shelf import Shelf, StoppedError
 from .tiny_models import perturbed, tiny_llama
 
@@ -44,8 +46,11 @@ def texts(temperature: float = 0.0) -> list[tuple[Request, tuple[int, ...]]]:
     return list(zip(asked, continuations(TARGET, asked), strict=True))
 
 
-def recorded(place: int = 1, recipe: Recipe = RECIPE, *, rows: int = 64, slots: int = 4) -> PromptTrace:
-    return Recorder(DRAFTER, recipe, longest=80, rows=rows, slots=slots).record(*texts()[place])
+def recorded(
+    place: int = 1, recipe: Recipe = RECIPE, *, rows: int = 64, slots: int = 4, piece_tokens: int = 512
+) -> PromptTrace:
+    portion = Portion(rows=rows, slots=slots, piece_tokens=piece_tokens)
+    return Recorder(DRAFTER, recipe, longest=80, portion=portion).record(*texts()[place])
 
 
 def trace_of(prompts: tuple[PromptTrace, ...], temperature: float = 0.0) -> AcceptanceTrace:
@@ -110,10 +115,21 @@ def test_a_cache_too_small_for_the_trees_grows() -> None:
     assert np.array_equal(prompt.hit_rank, recorded(recipe=deep, slots=30).hit_rank)
 
 
-def test_a_text_longer_than_what_is_read_at_once_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = recorded(2)
-    monkeypatch.setattr("spectune.tuning.recording.text_pass.PIECE_TOKENS", 7)
-    assert np.array_equal(recorded(2).hit_rank, whole.hit_rank)
+def test_a_text_longer_than_what_is_read_at_once_is_read_whole() -> None:
+    assert np.array_equal(recorded(2, piece_tokens=7).hit_rank, recorded(2).hit_rank)
+
+
+def test_where_memory_is_short_less_is_recorded_at_once_and_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, limit = recorded(), Limit(monkeypatch, tokens=3 * 600)
+    found = recorded(slots=8)
+    assert found.offsets.tolist() == whole.offsets.tolist() and found.hit_rank.tolist() == whole.hit_rank.tolist()
+    assert limit.refused == [9 * 592, 5 * 592] and limit.made == [3 * 592]
+
+
+def test_a_position_s_tree_that_finds_no_memory_ends_the_recording_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    Limit(monkeypatch, tokens=0)
+    with pytest.raises(NoRoomError, match=r"memory has no room for recording a text .*; free some, or ask for shorter"):
+        recorded()
 
 
 def test_below_the_targets_own_token_the_trees_of_neighbours_hold_the_very_same_scores() -> None:

@@ -22,6 +22,7 @@ from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.prompts import Prompt
 from ..profiler.records.device import AUTO_DTYPE
+from ..runtime.faults import memory_for
 from ..runtime.layout import chain_sight, lay_out
 from ..runtime.loader import require_recorded
 from ..runtime.models.forward import CausalModel
@@ -107,11 +108,13 @@ def setup_for(policy: LossyWay, drafter: str) -> RoundSetup:
     return RoundSetup(policy=policy, drafter=name)
 
 
+@memory_for("decoding lossily", "free some, or ask for smaller batches or shorter texts")
 def measure_lossy(request: LossyRequest, *, progress: Progress = silent) -> tuple[LossyRun, ...]:
     """Decode every way at every batch size, beside the target's own texts, and return what came out.
 
     Raises:
         ModelError: a model cannot be loaded or a drafter failed.
+        NoRoomError: memory has no room for a text, or for a batch.
         RequestError: a batch is larger than the number of prompts.
     """
     profile, device = request.as_profile, detect(request.device)

@@ -21,6 +21,7 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface
+from ..runtime.faults import memory_for
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.requests import Request
 from .family import family_in, identify_all, load_family, require_regime, settled_regime, torch_device
@@ -62,6 +63,7 @@ class Profile:
         return [self.verify, *self.drafts.values(), *self.resumes.values()]
 
 
+@memory_for("this profile", "free some, or ask for fewer drafters, smaller batches or shorter texts")
 def profile(
     request: ProfileRequest,
     store: Store,
@@ -83,7 +85,7 @@ def profile(
 
     Raises:
         SpectuneError: a model, tokenizer, device or prompt is not fit; nothing was measured then.
-        NoRoomError: memory has no room for whole rounds of any batch.
+        NoRoomError: memory has no room for a text, or for whole rounds of any batch.
         Interrupted: Ctrl-C; what was timed and recorded is in the store, and the same request goes on from there.
     """
     start = time.monotonic()

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ...errors import NoRoomError
 from ...profiler.protocols import Parts
+from ...runtime.faults import memory_for
 from ...runtime.models.forward import CausalModel
 from ...runtime.requests import Request
 from ...runtime.setup import PLAIN, always
@@ -29,20 +31,31 @@ def continuations(
     """Return what the target itself emits for each request, by plain decoding.
 
     Prompts are decoded in groups of `slots`, whoever asks: a run that goes on after a kill decodes the missing groups
-    as the first run would have, in the same company, so that not even a rounding differs.
+    as the first run would have, in the same company, so that not even a rounding differs. Where memory has no room for
+    a group, it and those behind it are half as large.
 
     Args:
         target: the model.
         requests: what to continue.
         slots: prompts decoded at once.
-        parts: keeps every finished group as "continuation 0", "continuation 1", ...
+        parts: keeps every finished group by the place of its first prompt, as "continuation 0", "continuation 16", ...
+
+    Raises:
+        NoRoomError: memory has no room for one text.
     """
     found: list[tuple[int, ...]] = []
-    for start in range(0, len(requests), slots):
-        group = requests[start : start + slots]
-        name = f"continuation {start // slots}"
-        made = kept_or_made(parts, name, Continued, partial(_continued, target, group))
-        found.extend(made.texts)
+    while len(found) < len(requests):
+        group = requests[len(found) : len(found) + slots]
+        name = f"continuation {len(found)}"
+        try:
+            with memory_for("the target's own text", "free some, or ask for shorter texts with --max-new-tokens"):
+                made = kept_or_made(parts, name, Continued, partial(_continued, target, group))
+        except NoRoomError:
+            if len(group) == 1:
+                raise
+            slots = len(group) // 2
+        else:
+            found.extend(made.texts)
     return found
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import MeasurementError
+from ...errors import MeasurementError, NoRoomError
 from ...planner.growth.draft import Children, Ints
 from ...profiler.protocols import Parts
 from ...profiler.records.acceptance import PromptTrace
+from ...runtime.faults import memory_for
 from ...runtime.models.block import BlockHead
 from ...runtime.models.forward import CausalModel
 from ...runtime.models.recycling import RecyclingHead
@@ -24,12 +25,12 @@ from ...runtime.requests import Request
 from ..parts import kept_or_made
 from .block_pass import BlockTextPass
 from .forest import Forest
+from .portion import WHOLE, Portion
 from .recipe import Recipe
 from .recycling_pass import RecyclingTextPass
-from .text_pass import SLOTS, TextPass
+from .text_pass import TextPass
 from .union import Layer, grow_union
 
-ROWS = 48  # positions recorded at once
 AnyPass = TextPass | BlockTextPass | RecyclingTextPass
 
 
@@ -71,14 +72,12 @@ def record_prompts(
 
 
 class Recorder:
-    """Records one drafter, prompt by prompt."""
+    """Records one drafter, prompt by prompt; less at once from where memory was short."""
 
-    def __init__(
-        self, drafter: CausalModel, recipe: Recipe, *, longest: int, rows: int = ROWS, slots: int = SLOTS
-    ) -> None:
-        """Allocate for texts of up to `longest` tokens, recorded `rows` positions at a time in `slots` of a cache."""
-        self._recipe, self._rows = recipe, rows
-        self._pass = _pass_of(drafter, longest=longest, children=recipe.children, slots=slots)
+    def __init__(self, drafter: CausalModel, recipe: Recipe, *, longest: int, portion: Portion = WHOLE) -> None:
+        """Take texts of up to `longest` tokens, recorded in such portions; memory is taken by the first."""
+        self._drafter, self._recipe, self._longest, self._portion = drafter, recipe, longest, portion
+        self._pass: AnyPass | None = None
 
     def record(
         self, request: Request, continuation: Sequence[int], positions: Sequence[int] | None = None
@@ -89,26 +88,42 @@ class Recorder:
             request: the prompt, and the temperature and seed of the continuation.
             continuation: the target's own tokens, at least 2.
             positions: where trees are recorded, ascending; elsewhere only the root's children are. All where None.
+
+        Raises:
+            NoRoomError: memory has no room for a single position's tree.
         """
+        while True:
+            try:
+                with memory_for("recording a text", "free some, or ask for shorter texts with --max-new-tokens"):
+                    return self._record(request, continuation, positions)
+            except NoRoomError:
+                less = self._portion.halved
+                if less is None:
+                    raise
+            self._pass, self._portion = None, less
+
+    def _record(self, request: Request, continuation: Sequence[int], positions: Sequence[int] | None) -> PromptTrace:
+        if self._pass is None:
+            self._pass = _pass_of(self._drafter, self._longest, self._recipe.children, self._portion)
         first, own = len(request.prompt), np.array(continuation, dtype=np.int64)
         roots = self._pass.read([*request.prompt, *continuation[:-1]], request)
         everywhere = np.arange(len(own) - 1)
         wanted = everywhere if positions is None else np.array(positions, dtype=np.int64)
         bare = np.setdiff1d(everywhere, wanted)
         layers = grow_union(_forest(self._pass, roots, own, bare), (), own, bare)
-        for start in range(0, len(wanted), self._rows):
-            rows = wanted[start : start + self._rows]
+        for start in range(0, len(wanted), self._portion.rows):
+            rows = wanted[start : start + self._portion.rows]
             self._pass.stand((first + rows + 1).tolist())
             layers += grow_union(_forest(self._pass, roots, own, rows), self._recipe.rules, own, rows)
         return _assembled(request.prompt, tuple(continuation), layers)
 
 
-def _pass_of(drafter: CausalModel, *, longest: int, children: int, slots: int) -> AnyPass:
+def _pass_of(drafter: CausalModel, longest: int, children: int, portion: Portion) -> AnyPass:
     if isinstance(drafter, BlockHead):
         return BlockTextPass(drafter, longest=longest, children=children)
     if isinstance(drafter, RecyclingHead):
         return RecyclingTextPass(drafter, longest=longest, children=children)
-    return TextPass(drafter, longest=longest, children=children, slots=slots)
+    return TextPass(drafter, longest=longest, children=children, portion=portion)
 
 
 def _forest(drafter: AnyPass, roots: Children, continuation: Ints, positions: Ints) -> Forest:

@@ -18,24 +18,24 @@ from ...runtime.models.eagle import EagleHead
 from ...runtime.models.forward import CausalModel, ForwardInput
 from ...runtime.requests import Request
 from .fed_nodes import FedNodes, NewNodes
+from .portion import WHOLE, Portion
 
-PIECE_TOKENS = 512  # of the text, read at once
-SLOTS = 8  # the trees are spread over
 NODE_ROOM = 512  # cache positions behind the text at first; more are made when they are needed
 
 
 class TextPass:
     """One drafter model reading one text after the other; a forest's `TreeDrafter`."""
 
-    def __init__(self, drafter: CausalModel, *, longest: int, children: int, slots: int = SLOTS) -> None:
+    def __init__(self, drafter: CausalModel, *, longest: int, children: int, portion: Portion = WHOLE) -> None:
         """Allocate for texts of up to `longest` tokens."""
-        self._model, self._children, self._slots = drafter, children, slots
-        self._cache = drafter.new_cache(1 + slots, longest + NODE_ROOM)
+        self._model, self._children = drafter, children
+        self._slots, self._piece_tokens = portion.slots, portion.piece_tokens
+        self._cache = drafter.new_cache(1 + self._slots, longest + NODE_ROOM)
         self._features = torch.empty(0)  # of the text, for a head
         self.is_of_text_alone = not isinstance(drafter, EagleHead)  # a node is what its text would be if committed
         self._request = Request(prompt=(0,), max_new_tokens=1)
         self._base = 0  # cache column of the first node
-        self._nodes = FedNodes(np.zeros(0, dtype=np.int64), slots)
+        self._nodes = FedNodes(np.zeros(0, dtype=np.int64), self._slots)
 
     def read(self, text: Sequence[int], request: Request) -> Children:
         """Read a request's text; return the best children behind every token of it that was emitted.
@@ -50,11 +50,11 @@ class TextPass:
         self._request, first = request, len(request.prompt)
         if isinstance(self._model, EagleHead):
             self._features = self._model.along(text)
-        for start in range(0, first, PIECE_TOKENS):
-            self._read_piece(text[start : min(start + PIECE_TOKENS, first)], start, take=True)
+        for start in range(0, first, self._piece_tokens):
+            self._read_piece(text[start : min(start + self._piece_tokens, first)], start, take=True)
         pieces = []
-        for at in range(first, len(text), PIECE_TOKENS):
-            logits = self._read_piece(text[at : at + PIECE_TOKENS], at)
+        for at in range(first, len(text), self._piece_tokens):
+            logits = self._read_piece(text[at : at + self._piece_tokens], at)
             places = torch.arange(at + 1, at + 1 + logits.shape[1], device=logits.device)[None]
             pieces.append(recorded_children(logits, self._children, request, places))
         log_probs, tokens = (torch.cat(parts, dim=1).numpy() for parts in zip(*pieces, strict=True))
