@@ -312,7 +312,8 @@ class Decoder:
         if slot != last:
             mover = self.running[last]
             self._cache.move_slot(last, slot, mover.context)
-            self._drafting.keep_up(lambda _, drafter: drafter.move(last, slot))
+            self._drafting.keep_up(slot, lambda _, drafter: drafter.move(last, slot))
             self.running[slot] = mover
         self.running.pop()
         self._left += 1
+        self._drafting.note_left(last)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Many
 
 from ..planner.growth.draft import DraftBatch
 from .drafters.lookup import roots_of
 from .drafters.protocol import Drafter, ReadsAlong, asked_of
-from .faults import MOST_FAULTS, Fault, is_out_of_memory, reason_of, require_sound
+from .faults import MOST_FAULTS, PATIENCE, Fault, is_out_of_memory, reason_of, require_sound
 from .prefill import Reading
 from .requests import Sequence
 from .setup import RoundSetup
@@ -36,7 +36,8 @@ class Drafting:
         self._vocabulary, self._faults, self._absent = vocabulary, faults, absent or {}
         self._failures = dict.fromkeys(drafters, 0)  # in a row
         self._latest: RoundSetup | None = None  # of the last round
-        self._late: set[str] = set()  # who has prompts to read before it drafts again
+        self._late: set[str] = set()  # who has texts to read before it drafts again
+        self._resting: dict[str, int] = {}  # who found no memory, and how many texts leave before it is asked again
 
     @property
     def is_faultless(self) -> bool:
@@ -100,10 +101,10 @@ class Drafting:
 
         def read(name: str, drafter: Drafter) -> None:
             if isinstance(drafter, ReadsAlong) and self._reads_at_once(name):
-                drafter.read_along(reading.slot, tokens, reading.along.get(name, 0))
+                drafter.read_along(reading.slot, tokens, reading.along.pop(name, 0))
                 reading.along[name] = len(tokens)
 
-        self.keep_up(read)
+        self.keep_up(reading.slot, read)
 
     def join(self, reading: Reading, slot: int) -> None:
         """Let drafters take a sequence whose prompt the target has read into its slot, with what they have read.
@@ -125,24 +126,51 @@ class Drafting:
             if not held:
                 drafter.read_along(slot, (), 0)
 
-        self.keep_up(take)
+        self.keep_up(slot, take)
 
     def _reads_at_once(self, name: str) -> bool:
         """Whether a drafter reads prompts before it is asked to draft: who drafted last, and all before any round."""
         return self._latest is None or self._latest.drafter == name
 
-    def keep_up(self, tell: Callable[[str, Drafter], None]) -> None:
-        """Tell drafters of a sequence that came or moved; one that fails at it has lost track and rests for good."""
+    def keep_up(self, slot: int, tell: Callable[[str, Drafter], None]) -> None:
+        """Tell drafters of a sequence that came or moved to a slot; who fails at it reads that text anew, later."""
         for name, drafter in self.drafters.items():
             if self._failures[name] < MOST_FAULTS:
                 try:
                     tell(name, drafter)
                 except Exception as error:
-                    self._note_failure(name, error, MOST_FAULTS)
+                    self._note_failure(name, error, 1 if self._has_forgotten(name, [slot]) else MOST_FAULTS)
+
+    def note_left(self, batch: int) -> None:
+        """Take note of a text that has left so many others; who has rested for long enough begins with them anew."""
+        for name in list(self._resting):
+            self._resting[name] -= 1
+            if not self._resting[name]:
+                del self._resting[name]
+                if self._has_forgotten(name, range(batch)):
+                    self._failures[name] = MOST_FAULTS - 1
+
+    def _has_forgotten(self, name: str, slots: Iterable[int]) -> bool:
+        """Let a drafter hold nothing of some slots' texts, and read them when it drafts; return whether it can."""
+        drafter = self.drafters[name]
+        if not isinstance(drafter, ReadsAlong):
+            return False
+        try:
+            for slot in slots:
+                drafter.read_along(slot, (), 0)
+        except Exception:  # what has failed before is told
+            return False
+        self._late.add(name)
+        return True
 
     def _note_failure(self, name: str, error: Exception, weight: int) -> None:
+        """Tell what went wrong; who fails too often is not asked again, or not soon where memory was all it lacked."""
         self._failures[name] += weight
-        is_last = self._failures[name] >= MOST_FAULTS
-        lost = "; it is not asked again" if is_last else ""
-        is_memory = is_out_of_memory(error)
-        self._faults.append(Fault(drafter=name, reason=reason_of(error) + lost, is_last=is_last, is_memory=is_memory))
+        is_memory, is_last, fate = is_out_of_memory(error), False, ""
+        if self._failures[name] >= MOST_FAULTS:
+            if is_memory and isinstance(self.drafters[name], ReadsAlong):
+                self._resting[name] = PATIENCE
+                fate = f"; it is not asked again before {PATIENCE} texts have left"
+            else:
+                is_last, fate = True, "; it is not asked again"
+        self._faults.append(Fault(drafter=name, reason=reason_of(error) + fate, is_last=is_last, is_memory=is_memory))

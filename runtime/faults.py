@@ -14,6 +14,7 @@ from .kernels.trees import ASKEW, EARLY, FOREIGN, SOUND, flaw_of, whole
 from .reason import reason_of as reason_of  # what this module is asked for besides
 
 MOST_FAULTS = 3  # of one drafter in a row, after which it is not asked again
+PATIENCE = 16  # calls, or texts of a session, before a drafter that found no memory is tried again
 OUT_OF_MEMORY = ("allocate memory", "out of memory", "STATUS_ALLOC_FAILED")
 FLAWS = {
     EARLY: "a node before its parent",

@@ -15,7 +15,7 @@ from .drafters.hybrid import HybridDrafter
 from .drafters.lookup import LookupDrafter
 from .drafters.protocol import Drafter
 from .drafters.stack import stack_drafter
-from .faults import is_out_of_memory, reason_of
+from .faults import PATIENCE, is_out_of_memory, reason_of
 from .models.forward import CausalModel
 from .models.tapped import tapped_for
 from .pad import PivotJudge
@@ -23,7 +23,6 @@ from .setup import RoundSetup, Schedule, draft_room
 
 CRAMPED = "it does not fit into memory beside the target: {error}"
 STEP = 64  # lengths of texts that may meet the same cells are told apart by
-PATIENCE = 16  # calls before a drafter that found no memory is tried again
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import replace
 
@@ -13,13 +13,14 @@ from torch import Tensor
 
 from spectune.errors import ModelError, RequestError
 from spectune.planner.growth.draft import DraftBatch, Ints, chains_of
-from spectune.planner.policies import ChainPolicy, StackPolicy, StaticPolicy, TreePolicy
+from spectune.planner.policies import ChainPolicy, LookupPolicy, StackPolicy, StaticPolicy, TreePolicy
 from spectune.runtime.cache import Kept, KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
-from spectune.runtime.faults import MOST_FAULTS, is_out_of_memory, require_sound
+from spectune.runtime.faults import MOST_FAULTS, PATIENCE, is_out_of_memory, require_sound
 from spectune.runtime.feed import Feed
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.lean import LeanModel
@@ -217,10 +218,57 @@ class Forgetful(ModelDrafter):
         raise RuntimeError("where was it?")
 
 
-def test_a_drafter_that_loses_track_of_a_sequence_is_not_asked_again() -> None:
-    texts, rounds = decoded({"own": Forgetful(model(), slots=2, capacity=ROOM)})
-    assert texts == PLAINLY
-    assert reasons(rounds) == ["RuntimeError: where was it?; it is not asked again"]
+class Filled(LeanModel):
+    """A model that has no memory for some of its forwards, counted from 1."""
+
+    def __init__(self, full: Many[int] = ()) -> None:
+        super().__init__(tiny_llama(layers=2, seed=0).double())
+        self.full, self.forwards = full, 0
+
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        self.forwards += 1
+        if self.forwards in self.full:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return super().forward(step, cache)
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (lambda: Forgetful(model(), slots=2, capacity=ROOM), "RuntimeError: where was it?"),
+        (lambda: ModelDrafter(Filled([1]), slots=2, capacity=ROOM), "OutOfMemoryError: CUDA out of memory."),
+    ],
+)
+def test_a_text_that_a_drafter_could_not_take_or_move_is_read_anew(own: Callable[[], Drafter], said: str) -> None:
+    texts, rounds = decoded({"own": own()})
+    whole = decoded({"own": drafter()})[1]
+    assert texts == PLAINLY and [done.kept for done in rounds] == [done.kept for done in whole]
+    (reason,) = reasons(rounds)
+    assert reason.startswith(said) and "not asked again" not in reason
+
+
+def test_a_drafter_that_finds_no_memory_three_times_is_asked_again_once_some_texts_have_left() -> None:
+    short = [replace(request, max_new_tokens=4) for request in requests() * 7]
+    own = ModelDrafter(Filled(range(7, 10)), slots=2, capacity=ROOM)
+    decoder = Decoder(model(), {"own": own}, always(CHAIN), slots=2, capacity=ROOM)
+    feed, rounds, left = Feed(decoder, short), [], 0
+    while feed.refill():
+        rounds.append(decoder.step())
+        if own.forwards == 9 and max(rounds[-1].kept) == 1:
+            left += rounds[-1].left
+    assert len(reasons(rounds)) == MOST_FAULTS and not any(fault.is_last for done in rounds for fault in done.faults)
+    assert left == PATIENCE and max(rounds[-1].kept) > 1
+    assert [s.emitted for s in feed.sequences[:3]] == [text[:4] for text in PLAINLY]
+
+
+def test_what_cannot_forget_a_text_that_it_has_not_taken_is_not_asked_again() -> None:
+    class Lost(LookupDrafter):
+        def admit(self, slot: int, sequence: Sequence) -> None:
+            raise MemoryError
+
+    setup = RoundSetup(policy=LookupPolicy(length=3), drafter="own")
+    texts, rounds = decoded({"own": Lost()}, setup)
+    assert texts == PLAINLY and reasons(rounds) == ["MemoryError; it is not asked again"]
 
 
 def test_a_round_that_names_no_known_drafter_is_plain_and_says_so() -> None:
