@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError, RequestError
+from spectune.planner.kernels.slots import NOBODY
 from spectune.planner.lossy.fly import FlyRule, expected_accepted
 from spectune.planner.lossy.forecast import expected_tokens
 from spectune.planner.lossy.run import LossyRun, read_runs, write_runs
@@ -21,6 +22,7 @@ from spectune.planner.policies import ChainPolicy, policy_from_json, policy_to_j
 from spectune.planner.policies.fly import FlyPolicy
 from spectune.planner.pricing.cost import cells_of
 from spectune.planner.reasons.explain import explain_plan
+from spectune.planner.replay.shortened import shortened
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
 from spectune.tuning.request import PlanRequest
@@ -122,11 +124,34 @@ def test_a_lossless_cell_has_none(lossless: Plan) -> None:
         ({"temperature": 0.5}, "temperature is 0.5"),
         ({"drafters": (("small", "other weights"),)}, "other weights.*not profiled"),
         ({"prompts": ((1, 2),) * 6}, "other prompts than the traces"),
+        ({"max_new_tokens": 19}, "at most 19 tokens, and 20 are planned for.*--max-new-tokens 20"),
     ],
 )
 def test_a_run_of_another_setup_is_refused(change: dict[str, object], complaint: str) -> None:
     with pytest.raises(PlanError, match=complaint):
         with_lossy_runs(made_inputs(), [replace(made_run(), **change)])  # type: ignore[arg-type]
+
+
+def test_a_run_of_shorter_answers_is_enough_for_a_plan_of_answers_as_short() -> None:
+    run = replace(made_run(), max_new_tokens=8)
+    assert with_lossy_runs(made_inputs(), [run], new_tokens=8).lossy == (run,)
+
+
+@pytest.mark.parametrize(("new_tokens", "kept"), [(8, [5, 2]), (None, [5, 5, 5, 4])])
+def test_a_longer_run_is_cut_to_the_answers_that_it_is_compared_with(new_tokens: int | None, kept: list[int]) -> None:
+    """A round of five tokens: of 20 tokens, the first of which comes with the prompt, the fourth round keeps four."""
+    measured = with_lossy_runs(made_inputs(), [replace(made_run(), max_new_tokens=128)], new_tokens)
+    (run,) = shortened(measured, new_tokens).lossy
+    for text in range(len(run.prompts)):
+        assert run.kept[run.texts == text].tolist() == kept
+
+
+def test_a_slot_whose_text_is_cut_keeps_the_others_company() -> None:
+    slow = np.array([[0, 1]] * 4, dtype=np.int32)
+    run = replace(made_run(batch=2, rounds=4), max_new_tokens=128, texts=slow, kept=np.array([[5, 2]] * 4, np.int32))
+    cut = run.shortened(8)
+    assert cut.texts.tolist() == [[0, 1], [0, 1], [NOBODY, 1], [NOBODY, 1]]
+    assert cut.kept.tolist() == [[5, 2], [2, 2], [5, 2], [5, 1]]
 
 
 def test_permission_without_runs_says_how_to_make_some() -> None:

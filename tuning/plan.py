@@ -86,7 +86,7 @@ def solve_plan(inputs: PlanInputs, request: PlanRequest, effort: Effort | None =
     if not request.batches:
         inputs = replace(inputs, notes=(*inputs.notes, *_left_out(inputs)))
     if request.allow_lossy:
-        inputs = with_lossy_runs(inputs, request.lossy)
+        inputs = with_lossy_runs(inputs, request.lossy, request.new_tokens)
     _require_footprints(inputs, request)
     _require_room(inputs, request, cells)
     jobs = used.jobs or jobs_that_pay(len(cells), sum(drafter.trace.positions for drafter in inputs.drafters))

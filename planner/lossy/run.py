@@ -9,7 +9,7 @@ rounds that ran. What was never run has a forecast (see `forecast.py`) and no pr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -117,6 +117,34 @@ class LossyRun:
     def tokens_per_round(self) -> float:
         """Tokens per sequence and round."""
         return float(self.kept[self.texts != NOBODY].mean())
+
+    def shortened(self, new_tokens: int) -> LossyRun:
+        """Return the rounds of answers of at most so many tokens, the first of which comes with the prompt.
+
+        What was counted of drafted tokens, and the quality, stay those of the whole answers.
+        """
+        if self.max_new_tokens <= new_tokens:
+            return self
+        left = new_tokens - 1 - _decoded_before(self.texts, self.kept)
+        counts = (self.texts != NOBODY) & (left > 0)
+        rows = counts.any(axis=1)
+        cut = {name: getattr(self, name)[rows] for name in ("contexts", "nodes", "catch_up", "widths", "levels")}
+        return replace(
+            self,
+            max_new_tokens=new_tokens,
+            texts=np.where(counts, self.texts, NOBODY)[rows],
+            kept=np.where(counts, np.minimum(self.kept, left), self.kept)[rows],
+            **cut,
+        )
+
+
+def _decoded_before(texts: Ints32, kept: Ints32) -> Ints32:
+    """Return (rounds, batch): tokens of a slot's text that the rounds before kept; 0 where it holds none."""
+    before = np.zeros(texts.size, dtype=np.int32)
+    for text in set(texts[texts != NOBODY].tolist()):
+        own = np.flatnonzero(texts == text)
+        before[own] = kept.ravel()[own].cumsum() - kept.ravel()[own]
+    return before.reshape(texts.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -16,6 +16,7 @@ from ...errors import PlanError
 from ..inputs import PlanInputs
 from ..policies.stack import StackPolicy
 from ..pricing.cost import RoundTimes
+from ..replay.shortened import answer_tokens
 from ..search.contest import Contest
 from ..search.options import SearchOptions
 from ..stacks.replay import StackReplay
@@ -24,16 +25,22 @@ from .forecast import forecast_notes
 from .run import LossyRun
 
 
-def with_lossy_runs(inputs: PlanInputs, runs: Sequence[LossyRun]) -> PlanInputs:
+def with_lossy_runs(inputs: PlanInputs, runs: Sequence[LossyRun], new_tokens: int | None = None) -> PlanInputs:
     """Return the inputs with lossy runs beside them.
 
+    Args:
+        inputs: as they were recorded.
+        runs: of the same setup.
+        new_tokens: of an answer, where whole requests are planned for.
+
     Raises:
-        PlanError: there are none, or one is of other models, another number format, or other prompts.
+        PlanError: there are none, or one is of other models, another number format, other prompts or shorter answers.
     """
     if not runs:
         raise PlanError("lossy decoding was allowed, and no lossy run was given; make some with: spectune lossy")
     for run in runs:
         _require_fitting(inputs, run)
+        _require_as_long(run, answer_tokens(inputs, new_tokens))
     return replace(inputs, lossy=tuple(runs))
 
 
@@ -94,4 +101,12 @@ def _require_fitting(inputs: PlanInputs, run: LossyRun) -> None:
         raise PlanError(
             "a lossy run is of other prompts than the traces, so that the two cannot be compared text by text; "
             "run it with the profile's --prompts and --max-prompt-tokens"
+        )
+
+
+def _require_as_long(run: LossyRun, answer: int) -> None:
+    if run.max_new_tokens < answer:
+        raise PlanError(
+            f"a lossy run's answers have at most {run.max_new_tokens} tokens, and {answer} are planned for; run it with "
+            f"--max-new-tokens {answer}"
         )

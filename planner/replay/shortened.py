@@ -16,17 +16,33 @@ from ..inputs import PlanInputs
 from .recorded import Text
 
 
+def answer_tokens(inputs: PlanInputs, new_tokens: int | None) -> int:
+    """Return how many tokens the longest answer has that a plan is made for: as many as asked for, if it was recorded.
+
+    Args:
+        inputs: as they were recorded.
+        new_tokens: of an answer; None: as it was recorded.
+    """
+    longest = max(len(text.continuation) for text in inputs.texts)
+    return longest if new_tokens is None else min(new_tokens, longest)
+
+
 def shortened(inputs: PlanInputs, new_tokens: int | None) -> PlanInputs:
     """Return what a plan is computed from with answers of at most so many tokens; longer ones than recorded stay so.
+
+    Lossy runs, whose texts are their own, are cut to the longest of the others: they are compared with these.
 
     Args:
         inputs: as they were recorded.
         new_tokens: of an answer, 2 or more; None: as it was recorded.
     """
-    if new_tokens is None or all(len(text.continuation) <= new_tokens for text in inputs.texts):
+    longest = answer_tokens(inputs, new_tokens)
+    if inputs.lossy:
+        inputs = replace(inputs, lossy=tuple(run.shortened(longest) for run in inputs.lossy))
+    if all(len(text.continuation) <= longest for text in inputs.texts):
         return inputs
-    texts = tuple(Text(prompt=text.prompt, continuation=text.continuation[:new_tokens]) for text in inputs.texts)
-    drafters = tuple(replace(drafter, trace=_cut(drafter.trace, new_tokens)) for drafter in inputs.drafters)
+    texts = tuple(Text(prompt=text.prompt, continuation=text.continuation[:longest]) for text in inputs.texts)
+    drafters = tuple(replace(drafter, trace=_cut(drafter.trace, longest)) for drafter in inputs.drafters)
     return replace(inputs, texts=texts, drafters=drafters)
 
 
