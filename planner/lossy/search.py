@@ -107,6 +107,6 @@ def _require_fitting(inputs: PlanInputs, run: LossyRun) -> None:
 def _require_as_long(run: LossyRun, answer: int) -> None:
     if run.max_new_tokens < answer:
         raise PlanError(
-            f"a lossy run's answers have at most {run.max_new_tokens} tokens, and {answer} are planned for; run it with "
-            f"--max-new-tokens {answer}"
+            f"a lossy run's answers have at most {run.max_new_tokens} tokens, and {answer} are planned for; run "
+            f"it with --max-new-tokens {answer}"
         )
