@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from .measured import device_facts, trace_facts
 from .report import Table, facts_of, print_json, print_table, progress, tell
 from .settings import Settings
 
@@ -217,12 +218,9 @@ def _profile_facts(done: EngineProfile, url: str) -> Json:
         row["role"] = names.get(str(row["role"]), row["role"])
     return {
         "engine": facts_of(done.facts),
-        "device": done.device.label,
+        "device": device_facts(done.device),
         "rounds": rows,
-        "traces": [
-            {"drafter": t.drafter_name, "positions": t.positions, "right": float(t.rank_acceptance()[0])}
-            for t in done.traces
-        ],
+        "traces": [trace_facts(trace) for trace in done.traces],
         "notes": list(done.notes),
         "seconds": done.seconds,
         "store": url,
@@ -235,10 +233,10 @@ def _print_profile(facts: Json) -> None:
         ([row[name] for name in columns] + [_percent(row["error"])] for row in facts["rounds"]),
         key=lambda row: (row[1], row[0], row[2]),
     )
-    title = f"rounds of {facts['engine']['name']} {facts['engine']['version']} on {facts['device']}"
+    title = f"rounds of {facts['engine']['name']} {facts['engine']['version']} on {facts['device']['label']}"
     shown = ("who drafts", "sequences", "length", "ms", "turns", "standard error")
     print_table(Table(title=title, columns=shown, rows=rows))
-    traces = [(trace["drafter"], trace["positions"], trace["right"]) for trace in facts["traces"]]
+    traces = [(trace["drafter"], trace["positions"], trace["acceptance_by_rank"][0]) for trace in facts["traces"]]
     print_table(Table(title="its drafters", columns=("drafter", "positions", "right at one"), rows=traces))
     for note in facts["notes"]:
         click.echo(f"note: {note}")

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .measured import common_facts
 from .report import Table, facts_of, print_table
 
 if TYPE_CHECKING:
     from ..profiler.catalogue import Published
-    from ..profiler.records.surface import LatencySurface
     from ..tuning.estimates.estimate import Estimate
 
 Json = dict[str, Any]  # JSON values
@@ -18,18 +18,11 @@ Json = dict[str, Any]  # JSON values
 
 def estimate_facts(done: Estimate, store_url: str) -> Json:
     """Return what was estimated and what it rests on; JSON values, None where nothing was measured."""
-    names = {model.key: name for name, model in done.identities.drafters.items()}
-    names[done.identities.target.key] = done.identities.target.name
-    device = done.device.device
-    return {
-        "device": {"label": device.label, "fingerprint": device.fingerprint} | facts_of(device),
-        "surfaces": [_surface_facts(surface, names[surface.model]) for surface in done.surfaces],
+    return common_facts(done.device.device, done.identities, done.surfaces, store_url) | {
         "calibration": None if done.efficiency is None else facts_of(done.efficiency),
         "reasons": list(done.reasons),
         "figures": [_figure_facts(figure) for figure in done.device.figures],
         "missing_figures": list(done.device.missing),
-        "traces": [],
-        "store": store_url,
     }
 
 
@@ -65,23 +58,6 @@ def _calibration(fitted: Json | None) -> str:
         f"estimated from {fitted['cells']} cells of {fitted['device']}, {fitted['regime']}; each, predicted from "
         f"the others, is off by {median} (median), {p95} (95th percentile); another device may be further off"
     )
-
-
-def _surface_facts(surface: LatencySurface, name: str) -> Json:
-    ran = [cell.median_ms for cell in surface.measurements if cell.failure is None]
-    return {
-        "model": name,
-        "role": surface.role,
-        "regime": surface.regime,
-        "dtype": surface.dtype,
-        "cells": len(surface.measurements),
-        "failures": len(surface.measurements) - len(ran),
-        "fastest_ms": min(ran, default=None),
-        "slowest_ms": max(ran, default=None),
-        "held_out_error_median": None,
-        "held_out_error_p95": None,
-        "repeat_noise": None,
-    }
 
 
 def _figure_facts(figure: Published) -> Json:

@@ -70,7 +70,7 @@ def profile_fleet(settings: Settings, job: FleetJob, address: str | None, *, as_
 def print_turns(turns: Sequence[Turn], *, as_json: bool) -> None:
     """Print which nodes a cluster would be profiled on."""
     if as_json:
-        print_json([{"kind": turn.kind, "nodes": [node.label for node in turn.nodes]} for turn in turns])
+        print_json({"turns": [{"kind": turn.kind, "nodes": [node.label for node in turn.nodes]} for turn in turns]})
         return
     rows = [(turn.kind, turn.node.label, len(turn.nodes) - 1) for turn in turns]
     print_table(Table(title="would be profiled", columns=("kind", "on", "others alike"), rows=rows))

@@ -12,10 +12,13 @@ from .report import Table, facts_of, print_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..profiler.records.acceptance import AcceptanceTrace
+    from ..profiler.records.device import Device
     from ..profiler.records.surface import LatencySurface
     from ..tuning.latency_profile import LatencyProfile
     from ..tuning.preview import Preview
     from ..tuning.profile import Profile
+    from ..tuning.request import Identities
 
 Json = dict[str, Any]  # JSON values
 SHOWN_RANKS = 4  # columns of the table of drafters
@@ -64,17 +67,8 @@ def print_preview(facts: Json) -> None:
 def profile_facts(done: Profile, store_url: str) -> Json:
     """Return what a profile measured; JSON values, None where nothing is known yet."""
     return {
-        **_shared_facts(done, done.surfaces, store_url),
-        "traces": [
-            {
-                "drafter": trace.drafter_name,
-                "workload": trace.workload,
-                "temperature": trace.temperature,
-                "positions": trace.positions,
-                "acceptance_by_rank": trace.rank_acceptance().tolist(),
-            }
-            for trace in done.traces
-        ],
+        **_of_session(done, store_url),
+        "traces": [trace_facts(trace) for trace in done.traces],
         "pairwise_acceptance": facts_of(done.pairwise[0]) if done.pairwise else None,
         "more_pairwise_acceptance": [facts_of(agreement) for agreement in done.pairwise[1:]],
     }
@@ -82,20 +76,45 @@ def profile_facts(done: Profile, store_url: str) -> Json:
 
 def latency_facts(done: LatencyProfile, store_url: str) -> Json:
     """Return what was timed where nothing was recorded; JSON values."""
-    return {**_shared_facts(done, done.surfaces, store_url), "traces": [], "pairwise_acceptance": None}
+    return _of_session(done, store_url)
 
 
-def _shared_facts(done: Profile | LatencyProfile, surfaces: Sequence[LatencySurface], store_url: str) -> Json:
-    names = {model.key: name for name, model in done.identities.drafters.items()}
-    names[done.identities.target.key] = done.identities.target.name
+def common_facts(device: Device, identities: Identities, surfaces: Sequence[LatencySurface], store_url: str) -> Json:
+    """Return what every kind of profile tells, None and no rows for what only some of them measure; JSON values."""
+    names = {model.key: name for name, model in identities.drafters.items()}
+    names[identities.target.key] = identities.target.name
     return {
-        "device": {"label": done.device.label, "fingerprint": done.device.fingerprint} | facts_of(done.device),
+        "device": device_facts(device),
         "surfaces": [_surface_facts(surface, names[surface.model]) for surface in surfaces],
-        "disturbances": list(done.disturbances),
-        "is_resumed": done.is_resumed,
-        "seconds": done.seconds,
+        "traces": [],
+        "pairwise_acceptance": None,
+        "more_pairwise_acceptance": [],
+        "disturbances": [],
+        "is_resumed": False,
+        "seconds": None,
         "store": store_url,
     }
+
+
+def device_facts(device: Device) -> Json:
+    """Return what a device is called and all that is known of it; JSON values."""
+    return {"label": device.label, "fingerprint": device.fingerprint, **facts_of(device)}
+
+
+def trace_facts(trace: AcceptanceTrace) -> Json:
+    """Return how good a drafter was on one workload; JSON values."""
+    return {
+        "drafter": trace.drafter_name,
+        "workload": trace.workload,
+        "temperature": trace.temperature,
+        "positions": trace.positions,
+        "acceptance_by_rank": trace.rank_acceptance().tolist(),
+    }
+
+
+def _of_session(done: Profile | LatencyProfile, store_url: str) -> Json:
+    session = {"disturbances": list(done.disturbances), "is_resumed": done.is_resumed, "seconds": done.seconds}
+    return common_facts(done.device, done.identities, done.surfaces, store_url) | session
 
 
 def _surface_facts(surface: LatencySurface, name: str) -> Json:
@@ -103,18 +122,21 @@ def _surface_facts(surface: LatencySurface, name: str) -> Json:
 
     errors = [held.error for held in surface.held_out()]
     noise = surface.repeat_noise()
+    ran = [cell.median_ms for cell in surface.measurements if cell.failure is None]
     return {
         "model": name,
         "role": surface.role,
         "regime": surface.regime,
         "dtype": surface.dtype,
         "attention": surface.attention,
-        "cells": len(surface.measurements) - len(errors),
+        "cells": sum(cell.purpose != "held-out" for cell in surface.measurements),
+        "fastest_ms": min(ran, default=None),
+        "slowest_ms": max(ran, default=None),
         "held_out": len(errors),
         "held_out_error_median": statistics.median(errors) if errors else None,
         "held_out_error_p95": quantile(errors, 0.95) if errors else None,
         "repeat_noise": statistics.median(noise) if noise else None,
-        "failures": sum(cell.failure is not None for cell in surface.measurements),
+        "failures": len(surface.measurements) - len(ran),
     }
 
 

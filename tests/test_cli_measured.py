@@ -1,0 +1,48 @@
+"""The JSON of profiles: one shape, whatever was measured, timed alone or computed, and as the page tells it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from spectune.cli import main
+from spectune.cli.measured import common_facts
+from spectune.profiler.records.measurement import Measurement
+from spectune.profiler.records.surface import LatencySurface
+from spectune.tuning.request import Identities
+
+from .synthetic import DEVICE, TARGET, model, surface
+
+ROOT = Path(__file__).parents[1]
+SURFACE = surface("large", "verify", lambda batch, context, tokens: 1.0 + batch * tokens, tokens=(1, 2, 4, 8))
+
+
+def facts_of(surface: LatencySurface) -> dict[str, Any]:
+    known = Identities(target=TARGET, drafters={"small": model("small")})
+    return common_facts(DEVICE, known, [surface], "store.db")
+
+
+def test_an_estimate_has_every_key_of_a_measured_profile(tmp_path: Path) -> None:
+    asked = ("profile", "--target", str(ROOT / "demo" / "models" / "target"), "--estimate", "H200", "--json")
+    result = CliRunner(env={"SPECTUNE_STORE": str(tmp_path / "store.db")}).invoke(main, asked)
+    assert result.exit_code == 0, result.output
+    told, measured = json.loads(result.stdout), facts_of(SURFACE)
+    assert set(measured) < set(told)
+    assert set(told["surfaces"][0]) == set(measured["surfaces"][0])
+
+
+def test_every_key_of_a_profile_is_documented() -> None:
+    about = (ROOT / "docs" / "commands.md").read_text().partition("## plan\n")[0]
+    facts = facts_of(SURFACE)
+    assert [key for key in (*facts, *facts["surfaces"][0]) if f"`{key}`" not in about] == []
+
+
+def test_held_out_shapes_that_failed_or_lie_beyond_a_surface_are_none_of_its_cells() -> None:
+    failed = Measurement(batch=1, context_tokens=0, tokens=3, failure="out of memory", purpose="held-out")
+    beyond = Measurement(batch=1, context_tokens=0, tokens=999, repeats_ms=(1.0, 1.0), purpose="held-out")
+    (told,) = facts_of(replace(SURFACE, measurements=(*SURFACE.measurements, failed, beyond)))["surfaces"]
+    assert (told["cells"], told["held_out"], told["failures"]) == (len(SURFACE.measurements), 0, 1)
