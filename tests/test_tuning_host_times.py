@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
-from weakref import WeakSet
 
 import pytest
 import torch
@@ -16,10 +13,8 @@ from spectune.planner.growth.draft import DraftBatch
 from spectune.planner.policies import TextPolicy
 from spectune.profiler.prompts import Prompt
 from spectune.runtime.ahead.captured import CapturedRounds
-from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.committed import Committed
 from spectune.runtime.drafters.hybrid import HybridDrafter
-from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.verifying import Verifying
 from spectune.tuning.measuring.decoding import Family
@@ -27,7 +22,7 @@ from spectune.tuning.measuring.host_times import HostTimes, host_times
 from spectune.tuning.request import Models, ProfileRequest
 from spectune.tuning.steps import silent
 
-from .limited_memory import Limit
+from .limited_memory import Limit, uncollected
 from .repeated import graphed
 from .shelf import Shelf
 from .tiny_models import tiny_lean
@@ -86,25 +81,6 @@ def test_a_verification_that_finds_no_memory_leaves_its_batch_out(monkeypatch: p
     assert found.left_out == ("memory has no room for rounds of batch 3, which were not timed",)
 
 
-@pytest.fixture
-def alive(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many caches were there when each was made, where nothing collects cycles."""
-    caches: WeakSet[KeyValueCache] = WeakSet()
-    counts: list[int] = []
-    new_cache = LeanModel.new_cache
-
-    def counted(model: LeanModel, slots: int, capacity: int) -> KeyValueCache:
-        counts.append(len(caches))
-        made = new_cache(model, slots, capacity)
-        caches.add(made)
-        return made
-
-    monkeypatch.setattr(LeanModel, "new_cache", counted)
-    gc.disable()
-    yield counts
-    gc.enable()
-
-
 @pytest.mark.parametrize(
     ("error", "told"),
     [
@@ -116,7 +92,7 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     ],
 )
 def test_a_drafter_that_fails_leaves_the_rounds_without_it_and_their_memory(
-    error: Exception, told: str, alive: list[int], monkeypatch: pytest.MonkeyPatch
+    error: Exception, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draft = HybridDrafter.draft
 
@@ -126,10 +102,12 @@ def test_a_drafter_that_fails_leaves_the_rounds_without_it_and_their_memory(
         return draft(drafter, batch, policy)  # type: ignore[arg-type]
 
     monkeypatch.setattr(HybridDrafter, "draft", failing)
-    found = timed(3)
+    memory = Limit(monkeypatch)
+    with uncollected():
+        found = timed(3)
     assert kinds(found, 3) == WITHOUT_DRAFTER
     assert found.left_out[0].startswith(f"rounds of batch 3 with a drafter were not timed: {told}")
-    assert alive.count(0) == 2  # each time that the batch is tried
+    assert memory.alive.count(0) == 2  # each time that the batch is tried
 
 
 def test_a_round_that_finds_no_memory_to_run_ahead_leaves_its_batch_out(monkeypatch: pytest.MonkeyPatch) -> None:

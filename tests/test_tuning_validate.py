@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.errors import ModelError, NoPlanError, PlanError, RequestError
+from spectune.errors import ModelError, NoPlanError, NoRoomError, PlanError, RequestError
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.plans.validation import Validation, ValidationRow
@@ -31,6 +31,7 @@ from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import Models, ProfileRequest
 from spectune.tuning.validate import ValidateRequest, _cell_for, validate_stored
 
+from .limited_memory import Limit, uncollected
 from .scripted_clock import ScriptedClock
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 from .tiny_family import save_model
@@ -130,6 +131,23 @@ def test_in_a_batch_the_longest_text_says_which_cell_that_is(batch: int, context
     """Half of the prompts are long: in a batch of three there is one of them nearly always."""
     asked = [Request(prompt=(1,) * length, max_new_tokens=4) for length in (8, 50) * 6 + (8, 8)]
     assert _cell_for(bench.plan, batch, asked).context == context
+
+
+def test_a_batch_that_finds_no_memory_is_told_and_those_before_it_are_kept(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Limit(monkeypatch, tokens=60)
+    with pytest.raises(NoRoomError, match=r"no room for a race of batch 3 .*; free some, or leave it out with --batch"):
+        bench.validated(batches=())
+    (kept,) = bench.store.validations(1)
+    assert [row.batch for row in from_json(Validation, kept).rows] == [1]
+
+
+def test_a_repetition_leaves_its_memory_to_the_next(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Limit(monkeypatch)
+    with uncollected():
+        bench.validated(rounds=2)
+    assert memory.alive.count(0) == 2
 
 
 def test_a_batch_without_a_cell_is_refused_with_those_that_have_one(bench: Bench) -> None:

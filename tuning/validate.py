@@ -19,6 +19,7 @@ from ..profiler.identity import identify
 from ..profiler.prompts import Prompt
 from ..profiler.records.role import CAPTURED
 from ..profiler.records.wire import to_json
+from ..runtime.faults import memory_for
 from ..runtime.loader import require_recorded
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.regime import decoding_regime
@@ -35,6 +36,7 @@ from .steps import Progress
 TURNS = 16  # of one race
 DRAWN = 500  # moments, to tell in which cell rounds are
 WARM_UP_TEXTS = 2  # per slot, decoded before anything is timed where shapes are captured as they come
+REMEDY = "free some, or leave it out with --batch; what was measured before it is kept"
 PLAIN_NAME, PLAN_NAME = "plain", "plan"
 
 
@@ -63,11 +65,13 @@ class ValidateRequest:
 def validate_stored(request: ValidateRequest, store: Store, *, progress: Progress) -> Validation:
     """Measure the newest stored plan of a setup and keep the outcome beside it.
 
-    One context per batch is measured: the cell in which most rounds of these requests would be.
+    One context per batch is measured: the cell in which most rounds of these requests would be. Where a batch fails,
+    or somebody stops it, those before it are kept.
 
     Raises:
         NoPlanError: the store holds no plan for this setup.
-        ModelError: a drafter is gone or has other weights than the plan's.
+        ModelError: a drafter is gone, has other weights than the plan's, or fails.
+        NoRoomError: memory has no room for the decoders of a batch.
         RequestError: fewer prompts than sequences of a batch, or a batch the plan has no cell for.
     """
     device, target = detect(request.device), identify(request.target)
@@ -89,13 +93,17 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
     requests = shown_to(family.target, requests)
     require_room(family.target, requests)
     is_as_priced = (dtype, regime) == (plan.dtype, decoding_regime(plan.regime, device.kind))
-    rows = []
-    for done, batch in enumerate(batches):
-        progress(f"measuring batch {batch}", done / len(batches))
-        rows.append(_measured(_cell_for(plan, batch, requests), family, requests, request, gauges_pace=is_as_priced))
-    validation = Validation(plan_id=row.id, rows=tuple(rows))
-    store.add_validation(row.id, to_json(validation))
-    return validation
+    rows: list[ValidationRow] = []
+    try:
+        for done, batch in enumerate(batches):
+            progress(f"measuring batch {batch}", done / len(batches))
+            cell = _cell_for(plan, batch, requests)
+            with memory_for(f"a race of batch {batch}", REMEDY):
+                rows.append(_measured(cell, family, requests, request, gauges_pace=is_as_priced))
+    finally:
+        if rows:
+            store.add_validation(row.id, to_json(Validation(plan_id=row.id, rows=tuple(rows))))
+    return Validation(plan_id=row.id, rows=tuple(rows))
 
 
 def _as_profile(request: ValidateRequest, batches: tuple[int, ...]) -> ProfileRequest:
@@ -137,21 +145,11 @@ def _measured(
             f"batch {cell.batch}, context {cell.context} of the plan is {cell.policy.label}, whose output is not the "
             "target's own; allow that with --allow-lossy, or plan without"
         )
-    planned: list[float] = []
-    plain: list[float] = []
-    paces: list[float] = []
-    kept: list[float] = []
-    for repeat in range(request.rounds):
-        entrants = [
-            entrant(PLAIN_NAME, plain_setup(cell), family, requests, cell.batch),
-            entrant(PLAN_NAME, setup_of(cell), family, requests, cell.batch),
-        ]
-        gauges = [Gauge(cell, family.target, cell.policy.max_verify_tokens)] if gauges_pace else []
-        race([*entrants, *gauges], turns=TURNS, seed=request.seed + repeat)
-        plain.append(entrants[0].tokens_per_s)
-        planned.append(entrants[1].tokens_per_s)
-        paces += [gauge.speed for gauge in gauges]
-        kept.append(entrants[1].run.tokens_per_round)
+    raced = [
+        _raced(cell, family, requests, seed=request.seed + repeat, gauges_pace=gauges_pace)
+        for repeat in range(request.rounds)
+    ]
+    paces = [each.pace for each in raced if each.pace is not None]
     return ValidationRow(
         batch=cell.batch,
         context=cell.context,
@@ -159,11 +157,35 @@ def _measured(
         drafter=cell.drafter,
         predicted_tokens_per_s=cell.prediction.tokens_per_s,
         interval=(cell.prediction.low, cell.prediction.high),
-        measured_tokens_per_s=median(planned),
-        plain_tokens_per_s=median(plain),
+        measured_tokens_per_s=median(each.planned_tokens_per_s for each in raced),
+        plain_tokens_per_s=median(each.plain_tokens_per_s for each in raced),
         machine_speed=median(paces) if paces else None,
         predicted_tokens_per_round=cell.prediction.tokens_per_round,
-        tokens_per_round=median(kept),
+        tokens_per_round=median(each.tokens_per_round for each in raced),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Raced:
+    """What one race told."""
+
+    plain_tokens_per_s: float
+    planned_tokens_per_s: float
+    tokens_per_round: float  # of the plan's
+    pace: float | None  # of the machine, None where it was not gauged
+
+
+def _raced(cell: PlanCell, family: Family, requests: Sequence[Request], *, seed: int, gauges_pace: bool) -> _Raced:
+    """Race a cell once; its decoders end with it, before others are made."""
+    plain = entrant(PLAIN_NAME, plain_setup(cell), family, requests, cell.batch)
+    planned = entrant(PLAN_NAME, setup_of(cell), family, requests, cell.batch)
+    gauges = [Gauge(cell, family.target, cell.policy.max_verify_tokens)] if gauges_pace else []
+    race([plain, planned, *gauges], turns=TURNS, seed=seed)
+    return _Raced(
+        plain_tokens_per_s=plain.tokens_per_s,
+        planned_tokens_per_s=planned.tokens_per_s,
+        tokens_per_round=planned.run.tokens_per_round,
+        pace=gauges[0].speed if gauges else None,
     )
 
 
