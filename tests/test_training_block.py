@@ -264,6 +264,6 @@ def test_what_is_wanted_at_an_anchor_are_the_tokens_behind_the_newest(
         return logits.sum()
 
     monkeypatch.setattr("spectune.training.block.medusa_loss", noted)
-    job.loss(MedusaModule(int(job._target.config.hidden_size), 3), torch.tensor([[14, 15, 21], [25, 26, 27]]))
+    job.loss(MedusaModule(int(job._target.hidden), 3), torch.tensor([[14, 15, 21], [25, 26, 27]]))
     first = [[16, 17, 18], [17, 18, 19], [16, 17, 18]]
     assert asked[0].tolist() == [*first, [10, 11, 12], [11, 12, 13], [12, 13, 14]]

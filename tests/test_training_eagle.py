@@ -132,8 +132,8 @@ def test_the_training_time_loss_is_the_weighted_sum_over_drafted_depths() -> Non
                     said = head.logits(drafted_column("eagle3", head, text, column, step))
                 nats.append(float(soft_cross_entropy(said, logits[0, column, IDS])))
         expected += 0.8**step * sum(nats) / max(len(nats), 1)
-    padded = [F.pad(each, (0, 0, 0, 2)) for each in (embedded, hidden, logits)]  # behind the text's end
-    found = training_time_loss(head, *padded, torch.arange(13)[None] < 11, IDS, 3)
+    embedded, hidden, logits = (F.pad(each, (0, 0, 0, 2)) for each in (embedded, hidden, logits))  # behind its end
+    found = training_time_loss(head, embedded, hidden, logits, torch.arange(13)[None] < 11, IDS, 3)
     assert found.item() == pytest.approx(expected, rel=1e-5)
 
 

@@ -90,9 +90,9 @@ def test_a_network_begins_by_adding_nothing() -> None:
 
 def test_the_states_read_are_those_after_each_layer_before_the_final_norm() -> None:
     job = _Job(request())
-    target, ids = job._target, torch.tensor([[3, 1, 4, 1, 5]])
+    target, ids = job.target.model, torch.tensor([[3, 1, 4, 1, 5]])
     with torch.no_grad():
-        states, logits = job.read(ids)
+        states, logits = job.target.read(input_ids=ids)
         known = target(input_ids=ids, output_hidden_states=True)
         assert len(states) == 5
         assert all(torch.equal(a, b) for a, b in zip(states[:4], known.hidden_states, strict=False))
@@ -109,7 +109,7 @@ def test_the_target_stays_as_it_is() -> None:
     job, ids = _Job(request()), torch.randint(24, (2, 17), generator=torch.Generator().manual_seed(1))
     network = job.new_network()
     job.loss(network, ids, []).backward()
-    assert all(weight.grad is None and not weight.requires_grad for weight in job._target.parameters())
+    assert all(weight.grad is None and not weight.requires_grad for weight in job.target.model.parameters())
     assert network.down.weight.grad is not None and float(network.down.weight.grad.abs().sum()) > 0
 
 
@@ -136,7 +136,7 @@ def test_the_runtime_says_what_was_trained(family: str, tmp_path: Path) -> None:
     torch.nn.init.normal_(network.down.weight, std=0.3)
     shape = ExitShape(layers=1, width=job.width, target="t")
     with torch.no_grad():
-        states, _ = job.read(torch.tensor([text]))
+        states, _ = job.target.read(input_ids=torch.tensor([text]))
         expected = job.said(network(states[1]))[0]
         found = said_by(ExitModel(network.tensors(), shape, LeanModel(source)), text)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)

@@ -117,16 +117,15 @@ def test_the_states_learned_from_are_those_of_transformers_own_reading() -> None
     rows = [[*asked[0].prompt, 5, 6, 7, BLANK], [*asked[1].prompt, 8, 9, 10, 11]]
     ids = torch.tensor(rows)
     with torch.no_grad():
-        states, logits = job.read_vectors(
-            SeenStates(job._target, job._folder).vectors(ids, [one.images for one in asked])
-        )
-    mark = int(job._target.config.image_token_index)
+        vectors = SeenStates(job.target.model, job._folder).vectors(ids, [one.images for one in asked])
+        states, logits = job.target.read(inputs_embeds=vectors)
+    mark = int(job.target.model.config.image_token_index)
     for row, own in enumerate(asked):
         length = int((ids[row] != BLANK).sum())
         plain = torch.where(ids[row, :length] >= IMAGE_IDS, mark, ids[row, :length])
-        pixels = SeenStates(job._target, job._folder)._eyes.pixels(list(own.images))
+        pixels = SeenStates(job.target.model, job._folder)._eyes.pixels(list(own.images))
         with torch.no_grad():
-            known = job._target(input_ids=plain[None], pixel_values=pixels, output_hidden_states=True)
+            known = job.target.model(input_ids=plain[None], pixel_values=pixels, output_hidden_states=True)
         torch.testing.assert_close(logits[row, :length], known.logits[0], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(states[2][row, :length], known.hidden_states[2][0], rtol=1e-4, atol=1e-4)
     assert int(is_said(ids).sum()) == sum(len(row) for row in rows) - 2 * shapes_models.IMAGE_TOKENS - 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,19 +15,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch import Tensor
 
 from ..errors import ModelError, TrainingError
 from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
 from ..runtime.models.block_shape import BlockShape, Kind
-from ..runtime.models.loading import load_pretrained
 from .acceptance import Acceptance
 from .block_files import BlockCard, save_block, save_block_card
 from .block_module import CtcModule, MedusaModule, ctc_loss, medusa_loss
 from .checkpoint import Checkpoint
-from .kept_folder import tells_of_disk
+from .frozen import FrozenTarget
+from .kept_folder import PARTIAL, tells_of_disk
 from .language_model import train
 from .own_text import BLANK, Ids, OwnTextSettings
 from .pieces import readable
@@ -96,6 +94,27 @@ def train_block(request: BlockRequest, folder: Path, *, fresh: bool = False, pro
     asked = prompts_for(request)
     partial = run_folder(request, identity, folder, fresh=fresh)
     texts = own_texts_of(request, asked.learned, partial, progress)
+    learned = _learned(request, identity, texts, folder, progress)
+    accepted = judged(request, asked.judged, folder, request.depth, progress)
+    card = _card(request, identity, learned, accepted, seconds=time.monotonic() - start)
+    save_block_card(folder, card)
+    shutil.rmtree(partial)
+    return card
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Learned:
+    """A drafter that was trained and saved."""
+
+    tokens: int  # of all texts
+    shape: BlockShape
+    parameters: int
+    losses: tuple[float, ...]
+
+
+def _learned(request: BlockRequest, identity: ModelIdentity, texts: Ids, folder: Path, progress: Progress) -> _Learned:
+    """Train a drafter and save it; of what that took nothing is left in memory."""
+    partial = folder / PARTIAL
     job = _Job(request, texts, partial, progress)
     torch.manual_seed(request.settings.seed)
     drafter = job.new_drafter(identity)
@@ -103,15 +122,12 @@ def train_block(request: BlockRequest, folder: Path, *, fresh: bool = False, pro
     for _ in train(drafter, lambda batch: job.loss(drafter, batch), job.anchors, request.settings, checkpoint):
         progress("training the drafter", len(checkpoint.losses) / request.settings.steps)
     save_block(folder, drafter.tensors(), job.shape(identity))
-    accepted = judged(request, asked.judged, folder, request.depth, progress)
-    parameters = sum(parameter.numel() for parameter in drafter.parameters())
-    written = int((texts != BLANK).sum())
-    card = _card(
-        request, job.shape(identity), identity, parameters, checkpoint.losses, accepted, written=written, start=start
+    return _Learned(
+        tokens=int((texts != BLANK).sum()),
+        shape=job.shape(identity),
+        parameters=sum(parameter.numel() for parameter in drafter.parameters()),
+        losses=tuple(checkpoint.losses),
     )
-    save_block_card(folder, card)
-    shutil.rmtree(partial)
-    return card
 
 
 class _Job:
@@ -123,10 +139,9 @@ class _Job:
 
     def __init__(self, request: BlockRequest, texts: Ids, partial: Path, progress: Progress) -> None:
         self._request, self._length = request, texts.shape[1]
-        model: PreTrainedModel = load_pretrained(str(request.target), dtype="float32", device=request.device)
-        self._target = model.requires_grad_(False)
+        self._target = FrozenTarget(request.target, request.device)
         self._texts = readable(torch.from_numpy(texts)).to(request.device)
-        self._reads = _reads(request, int(model.config.num_hidden_layers))
+        self._reads = _reads(request, self._target.layers)
         self._states = _states(self._target, self._reads, self._texts, partial, progress)
         last = (texts != BLANK).sum(axis=1, keepdims=True) - request.depth - AHEAD
         places = np.arange(self._length)
@@ -137,7 +152,7 @@ class _Job:
         """Return what the drafter's files say."""
         config, request = self._target.config, self._request
         inner = request.intermediate or int(config.intermediate_size)
-        width = request.width or int(config.hidden_size)
+        width = request.width or self._target.hidden
         return BlockShape(
             kind=request.kind,
             depth=request.depth,
@@ -151,9 +166,9 @@ class _Job:
     def new_drafter(self, identity: ModelIdentity) -> BlockModule:
         """Return a drafter that has learned nothing."""
         if self._request.kind == "medusa":
-            return MedusaModule(int(self._target.config.hidden_size), self._request.depth).to(self._request.device)
+            return MedusaModule(self._target.hidden, self._request.depth).to(self._request.device)
         made = CtcModule if self._request.kind == "ctc" else SpecFormerModule
-        return made(self._target, self.shape(identity)).to(self._request.device)
+        return made(self._target.model, self.shape(identity)).to(self._request.device)
 
     def loss(self, drafter: BlockModule, batch: Tensor) -> Tensor:
         """Return the loss of neighbouring anchors (batch, n), those of the text that each row begins in."""
@@ -163,40 +178,31 @@ class _Job:
         rows = text[:, :1]
         ahead = torch.arange(AHEAD, AHEAD + self._request.depth, device=batch.device)
         wanted = self._texts[rows.unsqueeze(2), place.unsqueeze(2) + ahead].flatten(0, 1)
+        losses = {"medusa": medusa_loss, "ctc": ctc_loss, "specformer": specformer_loss}
+        return losses[self._request.kind](self.said(drafter, rows, place), wanted)
+
+    def said(self, drafter: BlockModule, rows: Tensor, place: Tensor) -> Tensor:
+        """Return what is said at places (batch, n) of the texts `rows` (batch, 1), (batch * n, said at once, scores).
+
+        Scores are logits; of a CTC drafter they are log-probabilities, the blank's last.
+        """
         if isinstance(drafter, MedusaModule):
-            said = drafter(self._state(rows, place).flatten(0, 1))
-            return medusa_loss(self._logits(said), wanted)
+            return self._target.said(drafter(self._state(rows, place).flatten(0, 1)))
         ids = self._texts[rows[:, 0]]
-        embedded = self._target.get_input_embeddings()(ids[:, 1:])
+        embedded = self._target.embedded(ids[:, 1:])
         states = self._state(rows, torch.arange(self._length - 1).expand(len(rows), -1))
-        left = drafter(embedded, states, place, self._turns(embedded))
-        normed = self._final_norm(left.flatten(0, 1))
+        places = torch.arange(1, self._length + self._request.frames, device=place.device).unsqueeze(0)
+        left = drafter(embedded, states, place, self._target.turns(embedded, places))
+        normed = self._target.final_norm(left.flatten(0, 1))
         if isinstance(drafter, SpecFormerModule):
-            return specformer_loss(self._logits(normed), wanted)
-        logits = torch.cat((self._logits(normed), F.linear(normed, drafter.blank.weight)), dim=-1)
-        return ctc_loss(torch.log_softmax(logits.float(), dim=-1), wanted)
+            return self._target.said(normed)
+        logits = torch.cat((self._target.said(normed), F.linear(normed, drafter.blank.weight)), dim=-1)
+        return torch.log_softmax(logits.float(), dim=-1)
 
     def _state(self, rows: Tensor, places: Tensor) -> Tensor:
         """Return the states that are read, (batch, n, len(reads) * hidden)."""
         found = self._states[rows.cpu().numpy(), places.cpu().numpy()]
         return torch.from_numpy(np.ascontiguousarray(found)).to(self._request.device)
-
-    def _logits(self, normed: Tensor) -> Tensor:
-        logits: Tensor = self._target.get_output_embeddings()(normed)
-        return logits
-
-    def _final_norm(self, hidden: Tensor) -> Tensor:
-        norm = self._target.base_model.norm
-        assert isinstance(norm, nn.Module), "of the Llama kind"
-        normed: Tensor = norm(hidden)
-        return normed
-
-    def _turns(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        places = torch.arange(1, self._length + self._request.frames, device=like.device).unsqueeze(0)
-        rotary = self._target.base_model.rotary_emb
-        assert isinstance(rotary, nn.Module), "of the Llama kind"
-        cosine, sine = rotary(like, places)
-        return cosine, sine
 
 
 def _reads(request: BlockRequest, layers: int) -> tuple[int, ...]:
@@ -209,23 +215,21 @@ def _reads(request: BlockRequest, layers: int) -> tuple[int, ...]:
     return tuple(sorted(inside | {0} if request.published else inside))
 
 
-def _states(
-    target: PreTrainedModel, reads: tuple[int, ...], texts: Tensor, partial: Path, progress: Progress
-) -> Floats:
+def _states(target: FrozenTarget, reads: tuple[int, ...], texts: Tensor, partial: Path, progress: Progress) -> Floats:
     """Return (texts, tokens, len(reads) * hidden): the target's states along texts, in a file that is made once.
 
     Behind all layers they are final-normed.
     """
     path, unfinished = partial / "states.npy", partial / "states.partial.npy"
     if not path.exists():
-        shape = (*texts.shape, len(reads) * int(target.config.hidden_size))
+        shape = (*texts.shape, len(reads) * target.hidden)
         written = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.float32, shape=shape)
         _take_place(unfinished)
         for start in range(0, len(texts), READ_TOGETHER):
             progress("reading the texts", start / len(texts))
             piece = slice(start, start + READ_TOGETHER)
             with torch.no_grad():
-                states = target.base_model(input_ids=texts[piece], output_hidden_states=True).hidden_states
+                states = target.states(texts[piece])
             written[piece] = torch.cat([states[count] for count in reads], dim=-1).float().cpu().numpy()
         written.flush()
         unfinished.replace(path)
@@ -241,16 +245,9 @@ def _take_place(path: Path) -> None:
 
 
 def _card(
-    request: BlockRequest,
-    shape: BlockShape,
-    identity: ModelIdentity,
-    parameters: int,
-    losses: Sequence[float],
-    accepted: Acceptance,
-    *,
-    written: int,
-    start: float,
+    request: BlockRequest, identity: ModelIdentity, learned: _Learned, accepted: Acceptance, *, seconds: float
 ) -> BlockCard:
+    shape = learned.shape
     return BlockCard(
         kind=shape.kind,
         target=identity.name,
@@ -258,17 +255,17 @@ def _card(
         reads=shape.reads,
         depth=shape.depth,
         frames=shape.frames,
-        parameters=parameters,
+        parameters=learned.parameters,
         files=tuple(path.name for path in request.data),
         own_texts=request.own.texts,
-        own_tokens=written,
+        own_tokens=learned.tokens,
         steps=request.settings.steps,
         batch=request.settings.batch,
         anchors=request.settings.sequence_tokens + 1,
         seed=request.settings.seed,
-        losses=tuple(losses),
+        losses=learned.losses,
         acceptance=accepted.by_depth,
         tokens_per_round=accepted.tokens_per_round,
         rounds=accepted.rounds,
-        seconds=time.monotonic() - start,
+        seconds=seconds,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,13 +16,14 @@ from ..errors import ModelError, TrainingError
 from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
 from ..runtime.models.eagle_shape import Form, HeadShape
-from ..runtime.models.loading import load_pretrained
 from .acceptance import Acceptance
 from .checkpoint import Checkpoint
 from .eagle_module import HeadModule, feature_loss, training_time_loss
+from .frozen import FrozenTarget
 from .head_files import HeadCard, save_head, save_head_card
-from .kept_folder import tells_of_disk
+from .kept_folder import PARTIAL, tells_of_disk
 from .language_model import train
+from .own_prompts import OwnPrompts
 from .own_text import BLANK, Ids, OwnTextSettings
 from .pieces import Pieces, is_said, readable
 from .run_folder import Progress, judged, own_texts_of, prompts_for, require_text_target, run_folder
@@ -84,24 +84,48 @@ def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, pro
     asked = prompts_for(request)
     partial = run_folder(request, identity, folder, fresh=fresh)
     texts = own_texts_of(request, asked.learned, partial, progress)
+    learned = _learned(request, identity, asked, texts, folder, progress)
+    accepted = judged(request, asked.judged, folder, request.test_steps, progress)
+    card = _card(request, identity, learned, accepted, seconds=time.monotonic() - start)
+    save_head_card(folder, card)
+    shutil.rmtree(partial)
+    return card
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Learned:
+    """A head that was trained and saved."""
+
+    tokens: int  # of all texts
+    reads: tuple[int, ...]
+    parameters: int
+    draft_vocabulary: int
+    losses: tuple[float, ...]
+
+
+def _learned(
+    request: EagleRequest, identity: ModelIdentity, asked: OwnPrompts, texts: Ids, folder: Path, progress: Progress
+) -> _Learned:
+    """Train a head and save it; of what that took nothing is left in memory."""
     pieces = Pieces(texts, asked.begins, request.settings.sequence_tokens)
     job = _Job(request, texts)
     torch.manual_seed(request.settings.seed)
     head = job.new_head()
-    checkpoint, settings = Checkpoint(partial / "run.pt"), replace(request.settings, sequence_tokens=1)
 
     def loss(picked: Tensor) -> Tensor:
         return job.loss(head, pieces.ids(picked[:, 0]))
 
+    checkpoint, settings = Checkpoint(folder / PARTIAL / "run.pt"), replace(request.settings, sequence_tokens=1)
     for _ in train(head, loss, pieces.numbered, settings, checkpoint):
         progress("training the head", len(checkpoint.losses) / request.settings.steps)
     save_head(folder, head, job.shape(identity), job.draft_ids)
-    accepted = judged(request, asked.judged, folder, request.test_steps, progress)
-    written, seconds = int((texts != BLANK).sum()), time.monotonic() - start
-    card = _card(request, identity, head, job, checkpoint.losses, accepted, written=written, seconds=seconds)
-    save_head_card(folder, card)
-    shutil.rmtree(partial)
-    return card
+    return _Learned(
+        tokens=int((texts != BLANK).sum()),
+        reads=job.reads,
+        parameters=sum(parameter.numel() for parameter in head.parameters()),
+        draft_vocabulary=len(job.draft_ids) if request.form == "eagle3" else int(job.config.vocab_size),
+        losses=tuple(checkpoint.losses),
+    )
 
 
 class _Job:
@@ -109,15 +133,13 @@ class _Job:
 
     def __init__(self, request: EagleRequest, texts: Ids) -> None:
         self._request = request
-        model: PreTrainedModel = load_pretrained(str(request.target), dtype="float32", device=request.device)
-        self._target = model.requires_grad_(False)
-        self._layers = int(model.config.num_hidden_layers)
-        self.config = head_config(model, request.intermediate)
-        self.reads = HeadShape(form=request.form, config=self.config, reads=request.reads).reads_of(self._layers)
-        vocabulary = int(model.config.vocab_size)
-        if request.form == "eagle3" and not 0 < min(self.reads) <= max(self.reads) < self._layers:
+        self._target = FrozenTarget(request.target, request.device)
+        self.config, layers = head_config(self._target.model, request.intermediate), self._target.layers
+        self.reads = HeadShape(form=request.form, config=self.config, reads=request.reads).reads_of(layers)
+        vocabulary = int(self.config.vocab_size)
+        if request.form == "eagle3" and not 0 < min(self.reads) <= max(self.reads) < layers:
             raise ModelError(
-                f"of a target of {self._layers} layers a head reads states after 1 to {self._layers - 1} of them, not "
+                f"of a target of {layers} layers a head reads states after 1 to {layers - 1} of them, not "
                 f"{self.reads}; name others with --reads, or use form eagle"
             )
         wanted = request.draft_vocabulary or max(vocabulary // 4, 1)
@@ -129,16 +151,16 @@ class _Job:
         head = HeadModule(self._request.form, self.config, reads=len(self.reads), draft_vocabulary=count)
         if head.form == "eagle3":
             with torch.no_grad():
-                head.lm_head.weight.copy_(self._target.get_output_embeddings().weight[self.draft_ids.cpu()])
+                head.lm_head.weight.copy_(self._target.model.get_output_embeddings().weight[self.draft_ids.cpu()])
         return head.to(self._request.device)
 
     def loss(self, head: HeadModule, batch: Tensor) -> Tensor:
         """Return the loss of pieces (batch, tokens + 1): of columns behind the first token, before one of the text."""
         ids, counts = readable(batch), is_said(batch[:, 2:])
         with torch.no_grad():
-            said = self._target(input_ids=ids[:, :-1], output_hidden_states=True)
+            said = self._target.model(input_ids=ids[:, :-1], output_hidden_states=True)
             hidden = torch.cat([said.hidden_states[count] for count in self.reads], dim=-1)
-            embedded = self._target.get_input_embeddings()(ids[:, 1:-1])
+            embedded = self._target.embedded(ids[:, 1:-1])
         logits = said.logits[:, 1:]
         if head.form == "eagle3":
             steps = self._request.test_steps
@@ -147,17 +169,11 @@ class _Job:
         noise = (torch.rand(hidden[:, :-1].shape) - 0.5) * spread  # drawn on the host, whose generator is kept
         features = hidden[:, :-1] + noise.to(hidden)
         own = head(embedded, features, [])[counts]
-        return feature_loss(own, hidden[:, 1:][counts], self._target.get_output_embeddings()(own), logits[counts])
+        return feature_loss(own, hidden[:, 1:][counts], self._target.said(own), logits[counts])
 
     def shape(self, identity: ModelIdentity) -> HeadShape:
         """Return what the head's files say."""
         return HeadShape(form=self._request.form, config=self.config, reads=self.reads, target=identity.weights_hash)
-
-    def covered(self, texts: Ids) -> float:
-        """Return the share of tokens that can be drafted."""
-        if self._request.form == "eagle":
-            return 1.0
-        return float(np.isin(texts[texts != BLANK], self.draft_ids.cpu().numpy()).mean())
 
 
 def head_config(target: PreTrainedModel, intermediate: int = 0) -> LlamaConfig:
@@ -192,32 +208,24 @@ def frequent_ids(texts: Ids, vocabulary: int, count: int) -> Tensor:
 
 
 def _card(
-    request: EagleRequest,
-    identity: ModelIdentity,
-    head: HeadModule,
-    job: _Job,
-    losses: Sequence[float],
-    accepted: Acceptance,
-    *,
-    written: int,
-    seconds: float,
+    request: EagleRequest, identity: ModelIdentity, learned: _Learned, accepted: Acceptance, *, seconds: float
 ) -> HeadCard:
     return HeadCard(
         form=request.form,
         target=identity.name,
         target_hash=identity.weights_hash,
-        reads=job.reads,
-        parameters=sum(parameter.numel() for parameter in head.parameters()),
-        draft_vocabulary=len(job.draft_ids) if request.form == "eagle3" else int(job.config.vocab_size),
+        reads=learned.reads,
+        parameters=learned.parameters,
+        draft_vocabulary=learned.draft_vocabulary,
         files=tuple(path.name for path in request.data),
         own_texts=request.own.texts,
-        own_tokens=written,
+        own_tokens=learned.tokens,
         steps=request.settings.steps,
         batch=request.settings.batch,
         sequence_tokens=request.settings.sequence_tokens,
         test_steps=request.test_steps if request.form == "eagle3" else 1,
         seed=request.settings.seed,
-        losses=tuple(losses),
+        losses=learned.losses,
         acceptance=accepted.by_depth,
         tokens_per_round=accepted.tokens_per_round,
         rounds=accepted.rounds,

@@ -9,24 +9,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch import Tensor
 
 from ..errors import ModelError, TrainingError
 from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
 from ..runtime.images import Image
-from ..runtime.models.anatomy import text_part
-from ..runtime.models.configuration import declared
 from ..runtime.models.exit_shape import ExitShape
-from ..runtime.models.loading import load_config, load_pretrained
+from ..runtime.models.loading import load_config
 from .acceptance import Acceptance
 from .checkpoint import Checkpoint
 from .exit_files import ExitCard, save_exit, save_exit_card
 from .exit_module import DEEP, ImitationModule, imitation_loss
-from .kept_folder import tells_of_disk
+from .frozen import FrozenTarget
+from .kept_folder import PARTIAL, tells_of_disk
 from .language_model import train
-from .own_text import BLANK, OwnTextSettings
+from .own_prompts import OwnPrompts
+from .own_text import BLANK, Ids, OwnTextSettings
 from .pieces import Pieces, is_said, readable
 from .run_folder import Progress, judged, own_texts_of, prompts_for, run_folder
 from .seen_states import SeenStates
@@ -80,6 +79,30 @@ def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progr
     asked = prompts_for(request)
     partial = run_folder(request, identity, folder, fresh=fresh)
     texts = own_texts_of(request, asked.learned, partial, progress)
+    learned = _learned(request, identity, asked, texts, folder, progress)
+    accepted = judged(request, asked.judged, folder, CHAIN, progress)
+    card = _card(request, identity, learned, accepted, seconds=time.monotonic() - start)
+    save_exit_card(folder, card)
+    shutil.rmtree(partial)
+    return card
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Learned:
+    """A network that was trained and saved."""
+
+    tokens: int  # of all texts
+    piece: int  # most tokens of a text that were read at once
+    of_layers: int
+    width: int
+    parameters: int
+    losses: tuple[float, ...]
+
+
+def _learned(
+    request: ExitRequest, identity: ModelIdentity, asked: OwnPrompts, texts: Ids, folder: Path, progress: Progress
+) -> _Learned:
+    """Train a network and save it; of what that took nothing is left in memory."""
     images = [each.images for each in asked.learned]
     pieces = Pieces(texts, asked.begins, texts.shape[1] if any(images) else request.settings.sequence_tokens)
     job = _Job(request)
@@ -90,87 +113,62 @@ def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progr
         numbers = picked[:, 0]
         return job.loss(network, pieces.ids(numbers), [images[row] for row in pieces.rows[numbers.cpu()].tolist()])
 
-    checkpoint = Checkpoint(partial / "run.pt")
+    checkpoint = Checkpoint(folder / PARTIAL / "run.pt")
     settings = replace(request.settings, sequence_tokens=1)
     for _ in train(network, loss, pieces.numbered, settings, checkpoint):
         progress("training the exit", len(checkpoint.losses) / request.settings.steps)
-    shape = ExitShape(layers=request.exit_layer, width=job.width, target=identity.weights_hash)
-    save_exit(folder, network.tensors(), shape)
-    accepted = judged(request, asked.judged, folder, CHAIN, progress)
-    seconds = time.monotonic() - start
-    learned = _Learned(tokens=int((texts != BLANK).sum()), piece=pieces.columns, losses=checkpoint.losses)
-    card = _card(request, identity, job, network, learned, accepted, seconds=seconds)
-    save_exit_card(folder, card)
-    shutil.rmtree(partial)
-    return card
+    save_exit(
+        folder,
+        network.tensors(),
+        ExitShape(layers=request.exit_layer, width=job.width, target=identity.weights_hash),
+    )
+    return _Learned(
+        tokens=int((texts != BLANK).sum()),
+        piece=pieces.columns,
+        of_layers=job.target.layers,
+        width=job.width,
+        parameters=sum(tensor.numel() for tensor in network.tensors().values()),
+        losses=tuple(checkpoint.losses),
+    )
 
 
 class _Job:
     """The frozen target beside an imitation network in training.
 
     Attributes:
-        layers: of the target.
+        target: frozen.
         width: of the network.
         deep: how many layers each hidden state that is imitated has passed; all lie behind the exit.
     """
 
     def __init__(self, request: ExitRequest) -> None:
-        self._exit, self._device = request.exit_layer, request.device
-        model: PreTrainedModel = load_pretrained(str(request.target), dtype="float32", device=request.device)
-        self._target, self._folder = model.requires_grad_(False), request.target
-        text = text_part(model)
-        self._config, norm = text.config, text.base.norm
-        assert isinstance(norm, nn.Module), "of the Llama kind"
-        self._final_norm = norm
-        self.layers, self.width = int(text.config.num_hidden_layers), request.width or int(text.config.hidden_size)
-        self.deep = range(max(request.exit_layer, self.layers - DEEP) + 1, self.layers + 1)
+        self._exit, self._device, self._folder = request.exit_layer, request.device, request.target
+        self.target = FrozenTarget(request.target, request.device)
+        self.width, layers = request.width or self.target.hidden, self.target.layers
+        self.deep = range(max(request.exit_layer, layers - DEEP) + 1, layers + 1)
 
     def new_network(self) -> ImitationModule:
         """Return a network that has learned nothing."""
-        config = self._config
-        eps = float(config.rms_norm_eps)
-        made = ImitationModule(int(config.hidden_size), self.width, deep=len(self.deep), eps=eps)
-        return made.to(self._device)
+        eps = float(self.target.config.rms_norm_eps)
+        return ImitationModule(self.target.hidden, self.width, deep=len(self.deep), eps=eps).to(self._device)
 
     def loss(self, network: ImitationModule, ids: Tensor, images: Sequence[Sequence[Image]]) -> Tensor:
         """Return the loss of pieces (batch, columns), each with its images: of places before a token that is said."""
         with torch.no_grad():
-            states, logits = self._read_all(ids[:, :-1], images)
+            states, logits = self._read(ids[:, :-1], images)
         counts = is_said(ids[:, 1:])
         own = network(states[self._exit][counts][None])
         deep = network.fused(torch.stack([states[count][counts][None] for count in self.deep]))
         return imitation_loss(own, deep, self.said(own), logits[counts][None], ids[:, 1:][counts][None])
 
-    def _read_all(self, ids: Tensor, images: Sequence[Sequence[Image]]) -> tuple[list[Tensor], Tensor]:
-        if not any(images):
-            return self.read(readable(ids))
-        return self.read_vectors(SeenStates(self._target, self._folder).vectors(ids, images))
-
-    def read(self, ids: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Return hidden states (batch, tokens, hidden), embedded and after every layer, and the target's logits.
-
-        transformers gives the last state behind the final norm; this one is from before it.
-        """
-        return self._answers(input_ids=ids)
-
-    def read_vectors(self, vectors: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Return what `read` does for (batch, tokens, hidden): what stands in a text's places."""
-        return self._answers(inputs_embeds=vectors)
-
-    def _answers(self, **given: Tensor) -> tuple[list[Tensor], Tensor]:
-        last: list[Tensor] = []
-        hook = self._final_norm.register_forward_pre_hook(lambda _, inputs: last.append(inputs[0]))
-        try:
-            said = self._target(**given, output_hidden_states=True)
-        finally:
-            hook.remove()
-        return [*said.hidden_states[:-1], last[0]], said.logits
-
     def said(self, own: Tensor) -> Tensor:
         """Return (batch, tokens, vocabulary): the logits of states from before the final norm."""
-        logits: Tensor = self._target.get_output_embeddings()(self._final_norm(own))
-        cap = declared(self._config, "final_logit_softcapping")
-        return logits if cap is None else cap * torch.tanh(logits / cap)
+        return self.target.said(self.target.final_norm(own))
+
+    def _read(self, ids: Tensor, images: Sequence[Sequence[Image]]) -> tuple[list[Tensor], Tensor]:
+        if not any(images):
+            return self.target.read(input_ids=readable(ids))
+        return self.target.read(inputs_embeds=SeenStates(self.target.model, self._folder).vectors(ids, images))
 
 
 def _require_exit(request: ExitRequest) -> None:
@@ -183,20 +181,9 @@ def _require_exit(request: ExitRequest) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Learned:
-    """What a network has learned from."""
-
-    tokens: int  # of all texts
-    piece: int  # most tokens of a text that were read at once
-    losses: Sequence[float]
-
-
 def _card(
     request: ExitRequest,
     identity: ModelIdentity,
-    job: _Job,
-    network: ImitationModule,
     learned: _Learned,
     accepted: Acceptance,
     *,
@@ -207,9 +194,9 @@ def _card(
         target_hash=identity.weights_hash,
         reads=(request.exit_layer,),
         layers=request.exit_layer,
-        of_layers=job.layers,
-        width=job.width,
-        parameters=sum(tensor.numel() for tensor in network.tensors().values()),
+        of_layers=learned.of_layers,
+        width=learned.width,
+        parameters=learned.parameters,
         files=tuple(path.name for path in request.data),
         own_texts=request.own.texts,
         own_tokens=learned.tokens,
@@ -217,7 +204,7 @@ def _card(
         batch=request.settings.batch,
         sequence_tokens=learned.piece,
         seed=request.settings.seed,
-        losses=tuple(learned.losses),
+        losses=learned.losses,
         acceptance=accepted.by_depth,
         tokens_per_round=accepted.tokens_per_round,
         rounds=accepted.rounds,
