@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from spectune.planner.growth.tree import TokenTree
 from spectune.planner.plans.crossing import crossings
 from spectune.planner.plans.plan import ErrorParts, PlanCell, PublishedPrice, StackForecast
+from spectune.planner.plans.reading import PromptReading
 from spectune.planner.policies import (
     ChainPolicy,
     ConfidentChainPolicy,
@@ -239,6 +241,16 @@ def test_speculation_ends_where_the_interpolated_speedup_is_one() -> None:
     assert found.batch == pytest.approx(2.0 * 2.0**0.5)  # 2 times as fast at 2, half as fast at 4
     lines = explain_plan(plan_with(*ladder(3.0, 2.0 * even, even / 2.0)))
     assert "  at context 100: up to a batch of about 3, between the planned batches 2 and 4" in lines
+
+
+def test_where_requests_chose_speculation_ends_by_their_speed() -> None:
+    """A token pays half as long for reading as for being decoded: the chain is 4 / 1.5 times as fast as plain."""
+    even = 12.5 / 8.5
+    first, second = ladder(4.0 * even, even / 2.0)
+    read_ms = 0.5 * 1000.0 / first.prediction.tokens_per_s * 99
+    reading = PromptReading(prompt_tokens=9, target_ms=1.0, drafter_ms=read_ms, pays_from=2.0, new_tokens=100)
+    (found,) = crossings(plan_with(replace(first, reading=reading), second))
+    assert found.batch == pytest.approx(2.0 ** (math.log(4.0 / 1.5) / math.log(2.0 * 4.0 / 1.5)))
 
 
 def test_speculation_may_pay_everywhere_or_nowhere() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 
@@ -183,11 +184,22 @@ def test_it_comes_back_with_its_plan_and_is_said() -> None:
     assert "reads a prompt of 50 tokens in 30.00 ms, which pays for answers of" in said
 
 
+def test_an_older_plan_tells_the_length_of_its_answers_by_its_cells() -> None:
+    document = json.loads(plan_to_json(solved(measured(30.0), 64)))
+    del document["new_tokens"]
+    assert plan_from_json(json.dumps(document)).new_tokens == 64
+
+
 def test_without_a_reading_nothing_is_told_of_it() -> None:
-    (cell,) = solved(replace(measured(30.0), readings={}), 8).cells
+    plan = solved(replace(measured(30.0), readings={}), 8)
+    (cell,) = plan.cells
     assert cell.reading is None and cell.drafter == "small"
-    (note,) = (n for n in solved(replace(measured(30.0), readings={}), 8).provenance.notes if "reading" in n)
+    (note,) = (n for n in plan.provenance.notes if "reading" in n)
     assert note.startswith("reading prompts was not timed of small, so")
+    assert plan_from_json(plan_to_json(plan)).new_tokens == plan.new_tokens == 8
+    assert "the fastest for answers of 8 new tokens, without the reading of prompts, which was not timed" in (
+        explain_plan(plan)
+    )
     only_target = {TARGET.key: measured(30.0).readings[TARGET.key]}
     (cell,) = solved(replace(measured(30.0), readings=only_target), 8).cells
     assert cell.reading is None and cell.drafter == "small"

@@ -35,11 +35,20 @@ def crossings(plan: Plan) -> tuple[Crossing, ...]:
 
 
 def speculative_speedup(cell: PlanCell) -> float | None:
-    """Return the speed of the cell's fastest speculative policy over plain decoding; None where none was priced."""
+    """Return the speed of the cell's fastest speculative policy over plain decoding; None where none was priced.
+
+    Of whole requests, where the plan was chosen by them.
+    """
     if cell.drafter is not None:
-        return cell.prediction.speedup_over_plain
+        return _speedup(cell)
     rivals = [other.tokens_per_s for other in cell.alternatives if other.drafter is not None]
     return max(rivals) / cell.plain.tokens_per_s if rivals else None
+
+
+def _speedup(cell: PlanCell) -> float:
+    """Return the speed of a cell's own policy over plain decoding, compared as its alternatives are."""
+    speed = cell.prediction.tokens_per_s
+    return (speed if cell.reading is None else cell.reading.compared(speed)) / cell.plain.tokens_per_s
 
 
 def _crossing(cells: list[PlanCell]) -> Crossing:
@@ -63,7 +72,7 @@ def _crossing(cells: list[PlanCell]) -> Crossing:
 
 
 def _between(last: PlanCell, above: PlanCell) -> float:
-    pays, loses = last.prediction.speedup_over_plain, speculative_speedup(above)
+    pays, loses = _speedup(last), speculative_speedup(above)
     if loses is None or loses >= 1.0:  # it is as fast up to there, but for the flattery of having been chosen
         return float(above.batch)
     share = max(math.log(pays), 0.0) / (max(math.log(pays), 0.0) - math.log(loses))

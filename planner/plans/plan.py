@@ -230,6 +230,7 @@ class Plan:
 
     Attributes:
         bound: latency that was asked for.
+        new_tokens: of an answer, where whole requests chose the plan; older ones say it in their cells alone.
         hysteresis: how far beyond the middle between two cells, as a factor in batch or context, a running decoder
             goes on with the cell it is in.
         version: `LOSSY_VERSION` where any cell names a lossy policy, else `VERSION`; 0 is filled in.
@@ -244,6 +245,7 @@ class Plan:
     cells: tuple[PlanCell, ...]
     provenance: Provenance
     bound: LatencyBound | None = None
+    new_tokens: int | None = None
     hysteresis: float = 1.0
     version: int = 0
 
@@ -253,6 +255,9 @@ class Plan:
             object.__setattr__(self, "version", own)
         if self.version != own:
             raise PlanError(f"this is a plan of version {self.version}, and what it holds is of {own}; make it anew")
+        if self.new_tokens is None:
+            told = (cell.reading.new_tokens for cell in self.cells if cell.reading is not None)
+            object.__setattr__(self, "new_tokens", next(told, None))
         if not 1.0 <= self.hysteresis < math.inf:
             raise PlanError(f"a plan's hysteresis is a factor of at least 1, got {self.hysteresis}; 1 is none")
         places = [(cell.batch, cell.context) for cell in self.cells]
@@ -269,11 +274,6 @@ class Plan:
     def regime(self) -> str:
         """How the target's forwards ran that priced it; "eager" where nobody says."""
         return next((each.regime for each in self.provenance.surfaces if each.role == "verify"), "eager")
-
-    @property
-    def new_tokens(self) -> int | None:
-        """Of an answer, where the plan was chosen by whole requests; None where by decoding alone."""
-        return next((each.reading.new_tokens for each in self.cells if each.reading is not None), None)
 
     @property
     def is_lossy(self) -> bool:

@@ -22,7 +22,9 @@ def explain_plan(plan: Plan) -> list[str]:
     if plan.bound is not None:
         lines.append(f"the fastest that keeps {plan.bound}")
     if plan.new_tokens is not None:
-        lines.append(f"the fastest for answers of {plan.new_tokens:,} new tokens, whose prompts are read first")
+        is_timed = any(cell.reading is not None for cell in plan.cells)
+        read = "whose prompts are read first" if is_timed else "without the reading of prompts, which was not timed"
+        lines.append(f"the fastest for answers of {plan.new_tokens:,} new tokens, {read}")
     facts = [cell_facts(cell) for cell in plan.cells]
     for block in (_table(facts, plan), _ends(plan), _published(plan)):
         lines += ["", *block] if block else []

@@ -115,6 +115,7 @@ def solve(
         cells=chosen,
         provenance=replace(provenance, notes=(*provenance.notes, *_note_of_memory(chosen, inputs, wanted))),
         bound=wanted.bound,
+        new_tokens=wanted.new_tokens,
         hysteresis=HYSTERESIS,
     )
 
