@@ -70,6 +70,8 @@ def import_(
     """
     if file_format is not None and file_format not in TABLES:
         _require_none(told, "is for measurements of forwards, counters are not.")
+        if plan_id is None:
+            _require_none({"batch": batch, "context": context}, "says which of a plan's cells ran; add --plan ID.")
         keeping = None if plan_id is None else (plan_id, (batch, context), store, dry_run)
         _counters(settings, file, file_format, keeping, as_json=as_json)
         return

@@ -14,7 +14,7 @@ from .report import Table, facts_of, print_json, print_table, progress, tell
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ..planner.lossy.run import LossyRun, LossyWay
     from ..planner.policies.lossy import LossyDraft
@@ -117,10 +117,11 @@ def lossy(
             f"lossy decoding is measured with one drafter and at most one classifier, got {len(drafting)} and "
             f"{len(classifiers)}; pass --drafter NAME=PATH"
         )
+    wanted_ways = settings_ or (*DEFAULTS, *(PAD_DEFAULTS if classifiers else ()))
+    _require_asked(wanted_ways, classifiers, window_counts_itself)
     (name,) = drafting
     asked = next((identify(path, called) for called, path in classifiers.items()), None)
     floor = next((pivot_shape(path).floor for path in classifiers.values()), FLOOR)
-    wanted_ways = settings_ or (*DEFAULTS, *(PAD_DEFAULTS if classifiers else ()))
     request = LossyRequest(
         models=Models(target=target, drafters=drafting),
         prompts=read_prompts(prompts),
@@ -146,6 +147,16 @@ def lossy(
     tell(
         settings, f"written to {output}" if output else "kept nowhere; write a file for `spectune plan --lossy` with -o"
     )
+
+
+def _require_asked(ways: Sequence[str], classifiers: Iterable[str], counts_itself: bool) -> None:
+    """Raise a usage error for what no way that is measured would ask."""
+    is_pad = [PAD.fullmatch(text) is not None for text in ways]
+    if counts_itself and all(is_pad):
+        raise click.UsageError("--window-counts-itself is of FLy's windows, and every --setting is PAD's.")
+    if not any(is_pad):
+        for name in classifiers:
+            raise click.UsageError(f"--drafter {name} is a pivot classifier, and no --setting asks it; leave it out.")
 
 
 def policy_of(text: str, drafter: str, counts_itself: bool = False) -> LossyWay:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ..runtime.choice import Choice
     from ..runtime.generator import Generator
 
+UNPLANNED = ("drafters", "workload", "allow_lossy")  # options that say nothing where no plan is followed
+
 
 @click.command()
 @options.target
@@ -96,6 +98,8 @@ def run(
         spectune run --target path/to/target --prompt "def main():" --plan 3
         spectune run --target path/to/target --prompt "def main():" --temperature 0.8 --top-p 0.9 --stop "def "
     """
+    if plan == "none":
+        options.require_untyped(UNPLANNED, "is about a plan, and --plan none follows none; leave it out.")
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
         raise RequestError("the prompt is empty; write some text")
@@ -118,7 +122,7 @@ def run(
     )
     choice = generator.choice
     _require_planned(drafters, choice)
-    tell(settings, choice.reason)
+    tell(settings, choice.reason + _unloaded(drafters, choice))
     if as_json:
         done = generator.generate(asked, wanted)
         origin = {"source": choice.source, "reason": choice.reason}
@@ -146,6 +150,12 @@ def _seen(generator: Generator) -> list[str]:
     from ..runtime.watch.watch import Watch
 
     return [event.message for event in generator.observer.events] if isinstance(generator.observer, Watch) else []
+
+
+def _unloaded(names: Iterable[str], choice: Choice) -> str:
+    """Return what is to be said of drafters that no plan drafts by."""
+    idle = ", ".join(names) if choice.plan is None else ""
+    return f"; --drafter {idle} is not loaded: without a plan nothing drafts" if idle else ""
 
 
 def _require_planned(names: Iterable[str], choice: Choice) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from spectune.cli import main, options
 from spectune.runtime.models.loading import DTYPES
+from spectune.runtime.models.pivots import KIND, OWN
 
 TARGET = ("--target", "nowhere")
 
@@ -104,6 +106,29 @@ def test_what_an_estimate_would_ignore_is_refused(ignored: tuple[str, ...]) -> N
     result = typed("profile", *TARGET, "--estimate", "H200", *ignored)
     assert result.exit_code == 2
     assert f"{ignored[0]} is for a measurement" in result.stderr
+
+
+@pytest.mark.parametrize("ignored", [("--drafter", "small=nowhere"), ("--workload", "chat"), ("--allow-lossy",)])
+def test_what_plain_decoding_would_ignore_is_refused(ignored: tuple[str, ...]) -> None:
+    result = typed("run", *TARGET, "--prompt", "x", "--plan", "none", *ignored)
+    assert result.exit_code == 2
+    assert f"{ignored[0]} is about a plan, and --plan none follows none" in result.stderr
+
+
+@pytest.mark.parametrize("ignored", [("--batch", "4"), ("--context", "512")])
+def test_a_cell_without_its_plan_is_refused(ignored: tuple[str, ...]) -> None:
+    result = typed("import", "metrics.txt", "--format", "vllm-metrics", *ignored)
+    assert result.exit_code == 2
+    assert f"{ignored[0]} says which of a plan's cells ran; add --plan ID" in result.stderr
+
+
+def test_what_no_way_of_lossy_decoding_would_ask_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({OWN: {"kind": KIND}}))
+    asked = ("lossy", *TARGET, "--drafter", "small=nowhere", "--prompts", "p.txt")
+    windows = typed(*asked, "--setting", "10,pad,0.5", "--window-counts-itself")
+    assert windows.exit_code == 2 and "every --setting is PAD's" in windows.stderr
+    pivots = typed(*asked, "--setting", "10,6,0.3", "--drafter", f"pivots={tmp_path}")
+    assert pivots.exit_code == 2 and "no --setting asks it" in pivots.stderr
 
 
 @pytest.mark.parametrize("ignored", [("--json",), ("--store", "x.db")])

@@ -76,3 +76,10 @@ def test_a_setting_out_of_range_is_a_usage_error(target: Path, wrong: tuple[str,
 def test_an_empty_stop_string_is_refused_in_one_line(target: Path) -> None:
     result = typed(target, "--stop", "")
     assert result.exit_code == 1 and "a stop string is empty" in result.stderr
+
+
+def test_a_drafter_that_no_plan_drafts_by_is_said_not_to_be_loaded(target: Path, tmp_path: Path) -> None:
+    asked = ["run", "--target", str(target), "--prompt", PROMPT, "--dtype", "float32", "--max-new-tokens", "2"]
+    result = CliRunner().invoke(main, [*asked, "--store", str(tmp_path / "none.db"), "--drafter", "smal=nowhere"])
+    assert result.exit_code == 0, result.output
+    assert "--drafter smal is not loaded: without a plan nothing drafts" in result.stderr
