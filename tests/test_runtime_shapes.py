@@ -139,6 +139,17 @@ def test_places_behind_the_longest_context_are_refused_before_they_are_run(role:
         runner(tiny_lean(layers=2, seed=0), role, capacity=2 * longest).prepare(1, longest, 2)
 
 
+@pytest.mark.parametrize("role", ["verify", "draft", "exit:1", "loop:3"])
+def test_drafts_behind_the_longest_context_are_timed_as_a_decoder_runs_them(role: str) -> None:
+    longest = tiny_lean(layers=2, seed=0).longest_context
+    runner(tiny_lean(layers=2, seed=0), role, capacity=2 * longest).prepare(1, longest - 1, 9)()
+
+
+def test_transformers_own_forward_takes_its_last_position_for_drafts_behind_it() -> None:
+    model = GenericModel(tiny_neox(layers=1, seed=0))
+    runner(model, "verify", capacity=2 * model.longest_context).prepare(1, model.longest_context - 1, 9)()
+
+
 @pytest.mark.parametrize("role", ["verify", "draft", "prefill", "loop:3"])
 def test_without_memory_for_the_largest_shape_a_smaller_one_runs_and_the_largest_is_refused(role: str) -> None:
     model = Cramped(tiny_lean(layers=1, seed=0), most=500)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from ..errors import ModelError
-from ..profiler.configuration import read_architecture
 from ..profiler.device import detect
 from ..profiler.domain import Domain, Shape
 from ..profiler.records.role import RESUME
@@ -14,7 +11,7 @@ from ..runtime.models.drafter import draft_role
 from ..runtime.models.loading import load_tokenizer
 from .family import identify_all
 from .measuring.timing import domains_of, resuming
-from .prompts import require_contexts
+from .prompts import positions_of, require_contexts
 from .recording.traces import workloads_of
 from .request import ProfileRequest
 
@@ -50,7 +47,7 @@ def preview(request: ProfileRequest) -> Preview:
     device, identities = detect(request.device), identify_all(request.models)
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     requests = [asked for workload in workloads for asked in workload.requests]
-    require_contexts(request.contexts, _positions(request.models.target))
+    require_contexts(request.contexts, positions_of(request.models.target))
     exits = resuming(request)
     names = [identities.target.name, *identities.drafters, *exits]
     roles = ["verify", *(draft_role(path) for path in request.models.drafters.values()), *([RESUME] * len(exits))]
@@ -65,11 +62,3 @@ def preview(request: ProfileRequest) -> Preview:
         tokens_per_text=request.max_new_tokens,
         timing_s=request.budget_s,
     )
-
-
-def _positions(target: Path) -> int:
-    """Return how many positions a model has; 0 where its configuration does not tell."""
-    try:
-        return read_architecture(target).longest_context
-    except ModelError:
-        return 0

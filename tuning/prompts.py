@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
@@ -11,6 +12,7 @@ from ..errors import RequestError
 from ..profiler.prompts import Prompt
 from ..runtime.ends import end_tokens
 from ..runtime.images import ImageTokens, read_image
+from ..runtime.models.configuration import longest_context_of
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_config
 from ..runtime.models.vision import image_tokens, sees
@@ -22,6 +24,12 @@ from .request import ProfileRequest
 def require_room(target: CausalModel, requests: Sequence[Request]) -> None:
     """Raise RequestError unless every prompt and its answer fit into the target's positions."""
     require_positions(requests, target.longest_context, "lower --max-new-tokens or --max-prompt-tokens")
+
+
+def positions_of(target: Path) -> int:
+    """Return how many positions a model has, 0 where its configuration does not tell."""
+    config = load_config(str(target)).get_text_config()
+    return longest_context_of(config) if hasattr(config, "max_position_embeddings") else 0
 
 
 def require_contexts(contexts: Sequence[int], longest: int) -> None:

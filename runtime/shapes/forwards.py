@@ -41,9 +41,8 @@ class ForwardShapes:
             Exception: there is no memory for a cache of that size.
         """
         piece = self._piece(tokens)
-        last = context_tokens + int(piece.depths.max())
         columns = context_tokens + piece.room
-        self._room.require(batch=batch, columns=columns, last_place=last)
+        self._room.require(batch=batch, columns=columns, place=context_tokens)
         cache = self._caches.holding(batch, columns)
         step = self._step(batch, context_tokens, piece, cache)
 
@@ -58,8 +57,7 @@ class ForwardShapes:
         Rounds near the end of a text, and those of a drafter with fewer positions than its target, are further: their
         forwards cost what they cost there.
         """
-        piece = self._piece(tokens)
-        return self._room.longest_before(columns=piece.room, depth=int(piece.depths.max()))
+        return self._room.longest_before(self._piece(tokens).room)
 
     def wait(self) -> None:
         """Return when the device has finished what it was given."""

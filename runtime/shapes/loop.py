@@ -44,8 +44,7 @@ class LoopShapes:
             Exception: there is no memory for a cache of that size.
         """
         columns = context_tokens + 1 + (self._depth - 1) * tokens
-        last = context_tokens + self._depth - 1
-        self._room.require(batch=batch, columns=columns, last_place=last)
+        self._room.require(batch=batch, columns=columns, place=context_tokens)
         policy = Eagle2Policy(verify_tokens=1 + self._depth * tokens, depth=self._depth - 1, top_k=tokens)
         request = Request(prompt=self._text[: context_tokens + 1], max_new_tokens=1)
         sequences = [Sequence(request, 0)] * batch  # drafting reads them only

@@ -36,7 +36,7 @@ class PrefillShapes:
             Exception: there is no memory for a cache of that size.
         """
         end = context_tokens + tokens
-        self._room.require(batch=1, columns=end, last_place=end - 1)
+        self._room.require(batch=1, columns=end, place=end - 1)
         cache = self._caches.holding(1, end)
         starts = range(context_tokens, end, PREFILL_TOKENS)
         steps = [self._step(start, min(PREFILL_TOKENS, end - start)) for start in starts]

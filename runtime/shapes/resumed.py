@@ -32,7 +32,7 @@ class ResumedShapes(ForwardShapes):
             Exception: there is no memory for a cache of that size.
         """
         last = context_tokens + tokens - 1
-        self._room.require(batch=batch, columns=last + 1, last_place=last)
+        self._room.require(batch=batch, columns=last + 1, place=context_tokens)
         cache = self._caches.holding(batch, last + 1)
         unread = self._step(batch, last, chain(1), cache)
         whole = self._step(batch, context_tokens, chain(tokens), cache)

@@ -15,30 +15,26 @@ class Room:
     capacity: int  # tokens per slot
     longest_context: int  # places in a text
 
-    def require(self, *, batch: int, columns: int, last_place: int) -> None:
+    def require(self, *, batch: int, columns: int, place: int) -> None:
         """Raise MeasurementError unless a shape fits.
 
         Args:
             batch: sequences.
             columns: cache positions per sequence.
-            last_place: largest place in the text of any token.
+            place: in the text, the last one of what belongs to it. Drafts behind it may reach beyond the model's
+                positions, as a decoder's do at the end of a text: forwards take the last position for them.
         """
         if batch > self.slots or columns > self.capacity:
             raise MeasurementError(
                 f"batch {batch} with {columns} tokens each exceeds {self.slots} slots of {self.capacity}; "
                 "measure smaller shapes"
             )
-        if last_place >= self.longest_context:
+        if place >= self.longest_context:
             raise MeasurementError(
-                f"a token at place {last_place} lies behind the model's longest context of {self.longest_context}; "
+                f"a token at place {place} lies behind the model's longest context of {self.longest_context}; "
                 "measure shorter contexts"
             )
 
-    def longest_before(self, *, columns: int, depth: int) -> int:
-        """Return the longest context behind which new tokens fit.
-
-        Args:
-            columns: cache positions they take per sequence.
-            depth: by how many places the last of them lies behind the first.
-        """
-        return max(min(self.capacity - columns, self.longest_context - 1 - depth), 0)
+    def longest_before(self, columns: int) -> int:
+        """Return the longest context behind which new tokens fit that take so many cache positions per sequence."""
+        return max(min(self.capacity - columns, self.longest_context - 1), 0)

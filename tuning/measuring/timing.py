@@ -24,6 +24,7 @@ from ...runtime.models.drafter import draft_role, role_of
 from ...runtime.models.forward import CausalModel
 from ...runtime.requests import Request
 from ...runtime.shapes import room_of, runner_of
+from ..prompts import positions_of
 from ..request import Identities, ProfileRequest
 from ..steps import Progress
 from .decoding import LOOKUP, Family
@@ -37,11 +38,14 @@ WIDE_DRAFT_TOKENS = 64  # a layer of TALON's or OPT-Tree's published tree is tha
 def domains_of(request: ProfileRequest, device: Device, requests: Sequence[Request]) -> tuple[Domain, ...]:
     """Return what is to be measured of the target, then of each drafter, then of verifying from each exit's states.
 
-    Contexts default to where the texts begin and end. Drafters' forwards are wide where everything is recorded, and on
-    a GPU, where a layer is always as wide as it could be (`planner/growth/on_gpu.py`).
+    Contexts default to where the texts begin and end, but to no end that the target has no position for. Drafters'
+    forwards are wide where everything is recorded, and on a GPU, where a layer is always as wide as it could be
+    (`planner/growth/on_gpu.py`).
     """
     shortest = min(len(r.prompt) for r in requests)
     longest = max(len(r.prompt) + r.max_new_tokens for r in requests)
+    positions = positions_of(request.models.target)
+    longest = min(longest, positions - 1) if positions else longest
     contexts = tuple(sorted(set(request.contexts or (shortest, longest))))
     drafted = WIDE_DRAFT_TOKENS if request.record == "full" else draft_tokens(device)
     tokens = (VERIFY_TOKENS, *([drafted] * len(request.models.drafters)))
