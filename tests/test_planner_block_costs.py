@@ -95,6 +95,10 @@ def recorded(*, exact: bool, depth: int = 4) -> tuple[Recording, AcceptanceTrace
     return recording_of(trace), trace
 
 
+def test_a_recording_tells_how_many_layers_a_block_has() -> None:
+    assert recorded(exact=False, depth=2)[0].layers == 3
+
+
 @pytest.mark.parametrize("tree", TREES, ids=str)
 def test_a_static_tree_on_recorded_paths_is_the_tree_grown_there(tree: TokenTree) -> None:
     recording, _ = recorded(exact=False)

@@ -194,6 +194,17 @@ def test_a_perfect_exit_is_verified_as_the_planned_one_is_and_reads_one_token(po
     assert found.perfect_length == 1 + int(np.argmax(speeds))
 
 
+@pytest.mark.parametrize("layers", [1, 4])
+def test_a_perfect_block_drafts_all_its_layers_in_one_forward(layers: int) -> None:
+    table = costs()
+    block = replace(table, drafts={"small": replace(table.drafts["small"], is_block=True)})
+    found = outlook_of([PLAIN, priced(CHAIN, 2.0)], 1, 0, block, {"small": layers})
+    tokens = layers + 1
+    ms = (1.0 + 0.01 * tokens) + (8.0 + 0.1 * tokens) + (0.3 + 0.1 * layers + 0.01 * tokens)
+    assert found.perfect_length == layers
+    assert found.perfect_tokens_per_s == pytest.approx(1000.0 * BATCH * tokens / ms)
+
+
 def test_plain_decoding_is_told_of_a_perfect_exit_verified_either_way() -> None:
     fast = max(perfect_exit(length, is_resumed=True) for length in range(1, 21))
     assert outlook_of([PLAIN], 0, 0, exit_costs()).perfect_tokens_per_s == pytest.approx(fast)

@@ -11,7 +11,7 @@ A scenario scales one of d, v, h or t - 1 for every policy alike; no policy acce
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
@@ -41,7 +41,13 @@ _MEANS = attrgetter("tokens_per_round", "draft_ms", "verify_ms", "host_ms", "rea
 
 
 def outlook_of(
-    candidates: Sequence[Candidate], chosen: int, plain: int, costs: CellCosts, *, optimism: float = 0.0
+    candidates: Sequence[Candidate],
+    chosen: int,
+    plain: int,
+    costs: CellCosts,
+    layers: Mapping[str, int] | None = None,
+    *,
+    optimism: float = 0.0,
 ) -> Outlook:
     """Return what would change the answer of a cell; O(candidates).
 
@@ -50,6 +56,7 @@ def outlook_of(
         chosen: place of the planned one.
         plain: place of plain decoding.
         costs: of the cell.
+        layers: of block drafters, most tokens of a chain.
         optimism: relative, what choosing on the recorded texts flatters the choice; its tokens are fewer by that share
             where it is compared with plain decoding.
 
@@ -60,7 +67,7 @@ def outlook_of(
         raise PlanError(f"candidate {plain} is a {candidates[plain].policy.label}; pass the place of plain decoding")
     field = _Field(candidates=candidates, rounds=_rounds(candidates, costs.cell.batch), batch=costs.cell.batch)
     is_plain = chosen == plain
-    perfect = _perfect_chain(costs, candidates[chosen])
+    perfect = _perfect_chain(costs, candidates[chosen], layers or {})
     return Outlook(
         scenarios=tuple(
             field.scenario(change, factor, chosen, plain, optimism) for change in CHANGES for factor in FACTORS
@@ -230,7 +237,7 @@ def _next_to_target(candidate: Candidate) -> str | None:
     return drafts.models[0] if isinstance(drafts, StackPolicy) else candidate.drafter
 
 
-def _perfect_chain(costs: CellCosts, chosen: Candidate) -> _Perfect | None:
+def _perfect_chain(costs: CellCosts, chosen: Candidate, layers: Mapping[str, int]) -> _Perfect | None:
     """Return the fastest chain of a candidate's drafter that is always right; of any known drafter where none drafts.
 
     A chain of n emits n + 1 tokens, all of which the drafter's first forward catches up with; an exit of the target's
@@ -238,7 +245,8 @@ def _perfect_chain(costs: CellCosts, chosen: Candidate) -> _Perfect | None:
 
         rate = b * (n + 1) / (draft(n + 1) + (n - 1) * draft(1) + verify(n + 1) + host of n forwards and n + 1 nodes)
 
-    A lookup has no forwards. The chain is verified as the candidate's is; where none drafts, in every way there is.
+    A lookup has no forwards, and a block drafter the first alone, for as many tokens as it has layers. The chain is
+    verified as the candidate's is; where none drafts, in every way there is.
     """
     drafter = _next_to_target(chosen)
     names = list(costs.drafts) if drafter is None else [drafter]
@@ -246,7 +254,7 @@ def _perfect_chain(costs: CellCosts, chosen: Candidate) -> _Perfect | None:
         perfect
         for name in names
         for kind in _chain_kinds(costs, chosen, name)
-        if (perfect := _perfect_by(costs, kind, name)) is not None
+        if (perfect := _perfect_by(costs, kind, name, layers.get(name))) is not None
     ]
     return max(found, key=lambda perfect: perfect.tokens_per_s, default=None)
 
@@ -260,20 +268,20 @@ def _chain_kinds(costs: CellCosts, chosen: Candidate, drafter: str) -> tuple[str
     return (RESUMED,) if chosen.policy.kind == RESUMED else (CHAIN,)
 
 
-def _perfect_by(costs: CellCosts, kind: str, drafter: str) -> _Perfect | None:
+def _perfect_by(costs: CellCosts, kind: str, drafter: str, layers: int | None) -> _Perfect | None:
     context, verify = float(costs.cell.context), costs.verifying(kind, drafter).table
     draft = None if drafter == LOOKUP else costs.drafts[drafter]
     most = verify.most_tokens
     if draft is not None and not draft.reads_newest:
         most = min(most, draft.most_tokens)
-    if most < 2 or kind not in costs.host:
+    lengths = np.arange(1, most if layers is None else min(most, layers + 1))
+    if not len(lengths) or kind not in costs.host:
         return None
-    lengths = np.arange(1, most)
     base, per_forward, per_node = costs.host[kind]
     ms = verify.row(context)[lengths + 1] + base + per_node * (lengths + 1)
     if draft is not None:
-        row = draft.row(context)
-        ms = ms + row[draft.caught_up(lengths + 1)] + (lengths - 1) * row[1] + per_forward * lengths
+        row, further = draft.row(context), 0 if draft.is_block else lengths - 1
+        ms = ms + row[draft.caught_up(lengths + 1)] + further * row[1] + per_forward * lengths
     rates = 1000.0 * costs.cell.batch * (lengths + 1) / ms
     best = int(rates.argmax())
     return _Perfect(tokens_per_s=float(rates[best]), length=int(lengths[best]))

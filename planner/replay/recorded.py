@@ -117,6 +117,11 @@ class Recording:
         return int(self.child.shape[1])
 
     @property
+    def layers(self) -> int:
+        """Most drafted tokens on one recorded path; of a block drafter, all that it can draft."""
+        return int(self.depths[self.scores[:, 0] > -np.inf].max(initial=-1)) + 1
+
+    @property
     def missing(self) -> int:
         """The expansion that stands for all that were not recorded."""
         return len(self.child) - 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..growth.shape import ShapeFacts
 from ..plans.plan import Alternative, Lead, PlanCell, Prediction, PublishedPrice, StackForecast
@@ -20,11 +20,16 @@ from .promise import Promise, SurfaceErrors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What a cell's plan tells besides its choice, whichever of the near candidates that is."""
+    """What a cell's plan tells besides its choice, whichever of the near candidates that is.
+
+    Attributes:
+        layers: of block drafters, most tokens of a chain.
+    """
 
     published: tuple[PublishedPrice, ...] = ()
     stack: StackForecast | None = None
     shape: ShapeFacts | None = None
+    layers: Mapping[str, int] = field(default_factory=dict)
 
 
 def planned_cell(
@@ -56,7 +61,7 @@ def planned_cell(
         lead=_lead(chosen, able, others, weights),
         alternatives=others,
         published=beside.published,
-        outlook=outlook_of(able, place, base, contest.costs, optimism=flattery),
+        outlook=outlook_of(able, place, base, contest.costs, beside.layers, optimism=flattery),
         memory_bytes=contest.needs_bytes(chosen.policy, chosen.drafter),
         keeps_bound=keeps_bound(contest, ballot.near[taken], flattery),
         stack=beside.stack,

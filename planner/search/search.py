@@ -148,12 +148,14 @@ def _solved(
 ) -> SolvedCell:
     published = price_published(contest, rehearsal)
     stack = stack_forecast(rehearsal.inputs, contest.costs)
+    drafts = contest.costs.drafts
+    layers = {name: rehearsal.recording(name).layers for name, table in drafts.items() if table.is_block}
     ballot = ballot_of(contest, weights)
     near = []
     for taken, place in enumerate(ballot.near[:MOST_NEAR]):
         one = ballot.candidates[place]
         shape = rehearsal.shape(one.policy, one.drafter, contest.batch)
-        beside = Beside(published=published, stack=stack, shape=shape)
+        beside = Beside(published=published, stack=stack, shape=shape, layers=layers)
         near.append(planned_cell(contest, ballot, taken, weights, errors, beside))
     return SolvedCell(
         near=tuple(near),
