@@ -207,9 +207,8 @@ class Decoder:
         self._watch.mark(BEGUN)
         batch = list(self.running)
         context = max(s.context for s in batch)
-        if setup is None:
-            setup = self._schedule(len(batch), context)
-        self._drafting.turn_to(setup)
+        asked = self._schedule(len(batch), context) if setup is None else setup
+        setup = self._drafting.turn_to(asked)
         done = self._run_ahead(batch, setup) or self._run(batch, setup)
         finished = self._let_finished_leave(batch)
         faults, left = tuple(self._faults), self._left
@@ -222,6 +221,7 @@ class Decoder:
         draft_ms = min(done.draft_ms, round_ms)
         return Round(
             setup=setup,
+            instead_of=None if setup is asked else asked,
             context=context,
             sequences=[s.index for s in batch],
             kept=done.kept,

@@ -44,9 +44,14 @@ class Drafting:
         """Whether no drafter has failed in its last round or for good."""
         return not any(self._failures.values())
 
-    def turn_to(self, setup: RoundSetup) -> None:
-        """Take note of how the next round is run."""
-        self._latest = setup
+    def turn_to(self, asked: RoundSetup) -> RoundSetup:
+        """Return how the next round is run: as is asked, but plainly where its drafter is not here or rests."""
+        is_alone = asked.drafter is not None and self.asked(asked) is None
+        if is_alone and asked.drafter not in self.drafters:
+            reason = self._absent.get(asked.drafter or "", "there is no such drafter here")
+            self._faults.append(Fault(drafter=asked.drafter, reason=reason))
+        self._latest = asked.plain if is_alone else asked
+        return self._latest
 
     def asked(self, setup: RoundSetup) -> Drafter | None:
         """Return who drafts by a setup; None where nobody does, or rests."""
@@ -59,9 +64,6 @@ class Drafting:
         """Return how many tokens the drafter had to read first, and its trees; only roots where it fails."""
         drafter = self.asked(setup)
         if drafter is None:
-            if setup.drafter is not None and setup.drafter not in self.drafters:
-                reason = self._absent.get(setup.drafter, "there is no such drafter here")
-                self._faults.append(Fault(drafter=setup.drafter, reason=reason))
             return 0, roots_of(len(batch))
         try:
             fresh, draft = drafter.fresh(batch), drafter.draft(batch, asked_of(drafter, setup.policy))

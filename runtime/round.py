@@ -18,7 +18,8 @@ class Round:
     by the device's own clock, and cut to what the step took: what the device had done before is no time of the step.
     """
 
-    setup: RoundSetup
+    setup: RoundSetup  # that it ran by
+    instead_of: RoundSetup | None = None  # that was asked for, where nobody drafts by it: it ran plainly
     context: int  # most cached tokens of any sequence, before the round
     sequences: list[int]  # index of each sequence
     kept: list[int]  # tokens emitted per sequence

@@ -37,6 +37,11 @@ class RoundSetup:
         return self.policy.classifier.name if isinstance(self.policy, PadPolicy) else None
 
     @property
+    def plain(self) -> RoundSetup:
+        """How to run a round of it in which nobody drafts: padded where a larger shape is cheaper."""
+        return RoundSetup(policy=PlainPolicy(), run_tokens=self.run_tokens[:2])
+
+    @property
     def most_tokens(self) -> int:
         """Most tokens per sequence one verify can feed."""
         return max(self.policy.max_verify_tokens, *self.run_tokens, 1)
@@ -48,8 +53,8 @@ def setup_of(cell: PlanCell) -> RoundSetup:
 
 
 def plain_setup(cell: PlanCell) -> RoundSetup:
-    """Return the fastest plain decoding a plan's cell knows: padded where a larger shape is cheaper."""
-    return RoundSetup(policy=PlainPolicy(), run_tokens=cell.run_tokens[:2])
+    """Return the fastest plain decoding a plan's cell knows."""
+    return setup_of(cell).plain
 
 
 Schedule = Callable[[int, int], RoundSetup]  # (batch, context) -> setup

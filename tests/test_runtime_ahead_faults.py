@@ -94,6 +94,7 @@ def test_a_drafter_whose_scores_are_no_numbers_is_asked_no_more_after_a_few_roun
     assert len(reasons(found.rounds)) == MOST_FAULTS
     assert all("outside the target's vocabulary of 24" in reason for reason in reasons(found.rounds))
     assert {kept for one in found.rounds for kept in one.kept} == {1}
+    assert captured.others == 0  # without drafts rounds run ahead all the same
 
 
 def test_a_drafter_with_tokens_that_the_target_does_not_know_is_asked_no_more_after_a_few_rounds() -> None:

@@ -272,8 +272,11 @@ def test_what_cannot_forget_a_text_that_it_has_not_taken_is_not_asked_again() ->
 
 
 def test_a_round_that_names_no_known_drafter_is_plain_and_says_so() -> None:
-    texts, rounds = decoded({}, CHAIN)
+    setup = replace(CHAIN, run_tokens=(0, 2, 2, 4, 4))
+    texts, rounds = decoded({}, setup)
     assert texts == PLAINLY
+    assert {(done.setup, done.instead_of) for done in rounds} == {(setup.plain, setup)}
+    assert {done.verify_tokens for done in rounds} == {2}
     assert {fault.drafter for done in rounds for fault in done.faults} == {"own"}
 
 

@@ -179,6 +179,20 @@ def test_drift_is_told_of_rounds_that_the_plan_promises_something_about_and_of_n
     assert not drifts(replace(choice, match=elsewhere)) and not drifts(replace(choice, match=None))
 
 
+def test_a_drafter_that_rests_is_held_to_no_promise_and_its_rounds_are_told_as_plain() -> None:
+    watch = Watch(choice_of(drafting_plan()), QUICK)
+    asked = watch.schedule(1, 100)
+    for _ in range(400):
+        watch.note(round_of(asked.plain, [1], 20.0, texts=1, instead_of=asked))
+    assert not watch.events
+    ((name, rounds),) = [pair for pair in totals(watch).items() if pair[0].startswith("spectune_rounds_total")]
+    assert 'policy="plain"' in name and rounds == "400"
+
+
+def test_rounds_in_which_something_fails_are_held_to_no_promise() -> None:
+    assert not drifts(choice_of(drafting_plan()), faults=(Fault(drafter="small", reason="NaN"),))
+
+
 def test_between_cells_a_promise_reaches_as_far_as_a_decoder_stays() -> None:
     plan = replace(drafting_plan([(1, 100), (1, 300), (1, 1000), (4, 150)]), hysteresis=1.2)
     reach = {cell.context: promised_contexts(plan, cell) for cell in plan.cells if cell.batch == 1}

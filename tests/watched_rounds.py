@@ -60,10 +60,12 @@ def round_of(
     texts: int = 0,
     faults: tuple[Fault, ...] = (),
     temperature: float | None = 0.0,
+    instead_of: RoundSetup | None = None,
 ) -> Round:
     """Return a round that kept so many tokens per sequence; a quarter of its time is drafting, half verifying."""
     return Round(
         setup=setup,
+        instead_of=instead_of,
         context=context,
         sequences=list(range(len(kept))),
         kept=list(kept),

@@ -86,7 +86,7 @@ class Watch:
         self._ran = {id(lane.setup): (cell, lane) for cell in self._ledger.cells for lane in cell.lanes}
         plan = choice.plan
         self._contexts = {} if plan is None else {(c.batch, c.context): promised_contexts(plan, c) for c in plan.cells}
-        self._last: RoundSetup | None = None
+        self._last: Lane | None = None
         self._texts = self._rounds = self._told = self._lossy = 0
         self._faulty: dict[str, set[str]] = {}  # what went wrong, by drafter; "" is the verification
         self._given_up: set[str] = set()  # drafters; every call's decoder gives them up anew
@@ -102,12 +102,15 @@ class Watch:
 
     def note(self, done: Round, /) -> None:
         """Take notice of a round that is over."""
-        found = self._ran.get(id(done.setup))
-        is_settled = done.setup is self._last  # the first round after a change pays for it: its drafter has to catch up
-        self._last = done.setup
+        found = self._ran.get(id(done.setup if done.instead_of is None else done.instead_of))
         if found is None:
+            self._last = None
             return  # a round of another schedule
         cell, lane = found
+        if done.instead_of is not None and cell.plain is not None:
+            lane = cell.plain  # whoever is to draft is not here, or rests
+        is_settled = lane is self._last  # the first round after a change pays for it: its drafter has to catch up
+        self._last = lane
         tokens = lane.since.add(done)
         self._lossy += sum(done.lossy)
         self._texts += done.left
@@ -155,8 +158,8 @@ class Watch:
             )
             if switch is not None:
                 self._tell(_switched(cell, switch))
-        if lane.cell is None or not self._is_promised(done, lane.cell):
-            return
+        if lane.cell is None or done.faults or not self._is_promised(done, lane.cell):
+            return  # a promise is of rounds in which nothing fails
         options, block = self._options, lane.block
         block.add(tokens, done.round_ms, self._texts)
         if block.is_full(
