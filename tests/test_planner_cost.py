@@ -10,10 +10,12 @@ import pytest
 
 from spectune.errors import MeasurementError, PlanError
 from spectune.planner.growth.room import READ_TOGETHER
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, HybridPolicy, SuffixPolicy
 from spectune.planner.pricing.cost import Cell, CellCosts, cell_costs, cells_of
 from spectune.planner.pricing.fed import captured_size
 from spectune.planner.pricing.table import cost_table
 from spectune.planner.replay.replay import Replay
+from spectune.planner.search.candidate import times_of
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
 from spectune.profiler.records.role import CAPTURED
@@ -85,6 +87,19 @@ def test_a_drafter_that_was_timed_too_seldom_stalls_as_often_as_its_target() -> 
         for verify in (stalling(calm), calm)
     )
     assert found == pytest.approx(1.4 * usual)
+
+
+def test_a_hybrid_s_rounds_are_priced_by_what_its_model_drafts_where_that_was_timed() -> None:
+    eagle2 = Eagle2Policy(verify_tokens=6, depth=1, top_k=3)
+    hybrid = HybridPolicy(text=SuffixPolicy(), model=eagle2)
+    of_chains = HybridPolicy(text=SuffixPolicy(), model=ChainPolicy(length=2))
+    host = {"chain": (0.5, 0.2, 0.0), "hybrid": (0.6, 0.3, 0.0), "hybrid of eagle2": (0.6, 0.7, 0.0)}
+    known = replace(costs(Cell(batch=2, context=150)), host=host)
+    assert [known.kind_of(each) for each in (hybrid, of_chains)] == ["hybrid of eagle2", "hybrid"]
+    assert replace(known, host={"hybrid": (0.6, 0.3, 0.0)}).kind_of(hybrid) == "hybrid"  # older profiles
+    replayed = one_round(150)
+    dearer, cheaper = (float(times_of(each, "small", replayed, known).host_ms[0]) for each in (hybrid, of_chains))
+    assert dearer == pytest.approx(cheaper + 2 * 0.4)
 
 
 def test_verify_runs_the_cheapest_shape_that_holds_the_tree() -> None:

@@ -223,6 +223,27 @@ def test_the_scatter_of_drafted_rounds_lengthens_no_plain_one() -> None:
     assert host.host_ms("chain", 1, 1, 2) > 1.1  # a median of 1.0, and some of what the slow one took more
 
 
+def test_a_forward_that_grows_a_tree_is_not_cheaper_than_a_chain_s_whatever_its_noisy_samples_say() -> None:
+    shapes = [("plain", 0, 1), ("chain", 1, 2), ("chain", 8, 9)]
+    steady = [replace(sample(f, n, 0.5 + 0.2 * f + 0.02 * n), kind=kind) for kind, f, n in shapes]
+    noisy = [replace(sample(2, 6, 2.0), kind="eagle2"), replace(sample(5, 24, 1.0), kind="eagle2")]
+    lines = overhead(*steady, *noisy).lines(1)
+    assert lines["eagle2"].forward_ms >= lines["chain"].forward_ms > 0.1
+
+
+def test_a_hybrid_whose_model_grows_trees_pays_for_its_forwards_what_these_take_more_than_a_chain_s() -> None:
+    def drawn(kind: str, forwards: int, nodes: int) -> float:
+        return hybrid_host_ms("chain" if kind == "eagle2" else kind, forwards, nodes) + 0.15 * forwards * (
+            kind == "eagle2"
+        )
+
+    shapes = [("plain", 0, 1), ("suffix", 0, 3), ("suffix", 0, 9), ("chain", 1, 2), ("chain", 4, 5)]
+    shapes += [("hybrid", 0, 3), ("hybrid", 4, 5), ("eagle2", 2, 6), ("eagle2", 5, 24)]
+    lines = overhead(*(replace(sample(f, n, drawn(kind, f, n)), kind=kind) for kind, f, n in shapes)).lines(1)
+    assert lines["hybrid of eagle2"].at(2, 6) == pytest.approx(lines["hybrid"].at(2, 6) + 0.3)
+    assert lines["hybrid of eagle2"].at(0, 6) == pytest.approx(lines["suffix"].at(0, 6))
+
+
 def test_a_kind_with_noisy_samples_leans_on_the_others() -> None:
     shapes = [(kind, f, n) for kind in ("chain", "static", "talon") for f, n in ((1, 2), (2, 8), (5, 24))]
     steady = [replace(sample(f, n, 0.5 + 0.2 * f + 0.02 * n), kind=kind) for kind, f, n in shapes]

@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 
 from ...errors import MeasurementError, PlanError
 from ...profiler.records.excess import mean_over_median
-from ...profiler.records.overhead import RoundOverhead
+from ...profiler.records.overhead import HYBRID_OF, RoundOverhead
 from ...profiler.records.role import CAPTURED
 from ...profiler.records.surface import LatencySurface
 from ..growth.draft import Bools, Ints
 from ..kernels.rounds import Table, price
+from ..policies import HybridPolicy, TreePolicy
 from ..policies.resumed import RESUMED
 from ..replay.replay import Replay
 from .fed import drafted_tokens, nearest_context, padded_tokens, reached_context, verified_tokens
@@ -125,7 +126,7 @@ class CellCosts:
         verify: by tokens in the tree; the shape that runs is already chosen.
         run_tokens: index = tokens in the tree, value = tokens fed.
         drafts: by drafter name; none of one that does not run here.
-        host: by kind of policy, milliseconds of a round, of each drafter forward and of each node.
+        host: by kind (`kind_of`), milliseconds of a round, of each drafter forward and of each node.
         resumed: by the name of an exit, what verifying from its states costs; none of an exit where it was not timed.
         device_kind: "cpu" or "cuda", on which drafts grow in another way.
         undrafted: by the name of a drafter that does not run here, why.
@@ -144,7 +145,7 @@ class CellCosts:
         """Return what every round of a replay costs here.
 
         Args:
-            kind: the policy's, for the host time.
+            kind: the policy's, see `kind_of`.
             drafter: the model that drafts, None where none does.
 
         Raises:
@@ -212,6 +213,11 @@ class CellCosts:
         """Return the context at which rounds are priced that lie outside the cell's span."""
         own = contexts[self._inside(contexts)]
         return float(own.mean()) if len(own) else float(self.cell.context)
+
+    def kind_of(self, policy: TreePolicy) -> str:
+        """Return as which kind a policy's rounds are timed: a hybrid's by what its model drafts, where known."""
+        own = HYBRID_OF.format(policy.model.kind) if isinstance(policy, HybridPolicy) else policy.kind
+        return own if own in self.host else policy.kind
 
     def host_of(self, kind: str) -> tuple[float, float, float]:
         """Return the host's milliseconds of a round, of each drafter forward and of each node.

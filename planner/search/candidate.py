@@ -75,7 +75,7 @@ def times_of(policy: TreePolicy, drafter: str | None, replay: Replay, costs: Cel
     """
     if costs.device_kind != "cpu":
         replay = replace(replay, widths=widths_on_gpu(policy, replay.widths))
-    return costs.times(replay, policy.kind, None if drafter == LOOKUP else drafter)
+    return costs.times(replay, costs.kind_of(policy), None if drafter == LOOKUP else drafter)
 
 
 def candidate_of(

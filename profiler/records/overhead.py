@@ -1,18 +1,20 @@
 """What the host adds to one round of speculation, per kind of policy.
 
-    host = a + d + b_kind * draft_forwards + c * (nodes - 1)     where a drafter runs
-    host = a + e_kind + c * (nodes - 1)                          where none does; e of plain decoding is 0
-    host = a + e_suffix + b_hybrid * draft_forwards + c * (nodes - 1)     of a hybrid
+    host = a + d + (b + f_kind) * draft_forwards + c * (nodes - 1)     where a drafter runs; f of chains is 0
+    host = a + e_kind + c * (nodes - 1)                                where none does; e of plain decoding is 0
+    host = a + e_suffix + (b + f_hybrid + f_model) * draft_forwards + c * (nodes - 1)     of a hybrid
 
 `a`, what every round costs, and `c`, what a drafted token does, are the same for all kinds of a batch size: a tree is
 laid out, walked and taken over by the same code whoever drafted it. So is `d`: a target that follows a drafter finds
 its weights pushed out of the caches, whichever policy the drafter ran for. Few noisy rounds of each kind then tell
 about all of them; a line through two points of one kind alone would follow their noise, and be far off for trees
-smaller than both. Samples count by their relative error.
+smaller than both. Nor is a forward that grows a tree ever cheaper than a chain's, `b`: both run the same forward, and
+choose one node or more. Samples count by their relative error.
 
-A hybrid asks the text in every round, and a drafter in some: where it asks none its round is one of the text's, and `b`
+A hybrid asks the text in every round, and a drafter in some: where it asks none its round is one of the text's, and `f`
 holds all that a drafter adds. Its samples are of one kind of round each; older profiles hold means over both. Where no
-sample of it ran a drafter, `b` is what a chain's rounds were longer by, per forward.
+sample of it ran a drafter, `b + f` is what a chain's rounds were longer by, per forward. What is timed drafts chains
+where the text has no copy; a hybrid whose model grows trees pays for its forwards what these take more.
 
 The lines go through medians, but many rounds take their mean: the mean distance of repeats from their sample's median
 is therefore added, the outermost ones pulled in; of plain rounds, of those that copy text and of those that run a
@@ -36,6 +38,8 @@ Floats = NDArray[np.float64]
 OUTERMOST = 0.05  # share of repeats on either side
 PLAIN = "plain"  # the kind whose rounds are the common part of all others
 HYBRID, TEXT, CHAIN = "hybrid", "suffix", "chain"  # the kind that drafts in two ways, and kinds that these are like
+SHARED = 4  # coefficients of all kinds: of a round, a node, a drafted round and a drafter's forward
+HYBRID_OF = "hybrid of {}"  # a hybrid whose model drafts in another kind than chains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,17 +160,17 @@ class RoundOverhead:
         least = float(np.median(values)) / 2.0
         weights = 1.0 / np.maximum(values, least if least > 0.0 else 1.0)
         found = non_negative_fit(rows * weights[:, None], values * weights)
-        shared_ms, node_ms, drafted_ms = (float(one) for one in found[:3])
-        own = dict(zip(kinds, found[3:].tolist(), strict=True))
+        shared_ms, node_ms, drafted_ms, each_ms = (float(one) for one in found[:SHARED])
+        own = dict(zip(kinds, found[SHARED:].tolist(), strict=True))
         apart = {kind: drafted_ms if drafts[kind] else own_ms for kind, own_ms in own.items()}
         apart[HYBRID] = apart.get(TEXT, 0.0)
-        forward_ms = {kind: own_ms if drafts[kind] else 0.0 for kind, own_ms in own.items()}
+        forward_ms = {kind: each_ms + own_ms if drafts[kind] else 0.0 for kind, own_ms in own.items()}
         if not drafts.get(HYBRID) and drafts.get(CHAIN):
             mean_forwards = statistics.mean(s.draft_forwards for s in samples if s.kind == CHAIN)
             forward_ms[HYBRID] = forward_ms[CHAIN] + drafted_ms / mean_forwards
         like = {kind: PLAIN if kind == PLAIN else drafts[kind] for kind in kinds}
         excess_ms = {group: _excess_ms([s for s in samples if like[s.kind] == group]) for group in set(like.values())}
-        return {
+        lines = {
             kind: HostLine(
                 round_ms=shared_ms - node_ms + apart[kind] + excess_ms[like[kind]],
                 forward_ms=forward_ms[kind],
@@ -174,6 +178,13 @@ class RoundOverhead:
             )
             for kind in kinds
         }
+        if HYBRID in lines:
+            of_chains, grown = lines[HYBRID], [kind for kind in kinds if drafts[kind] and kind not in (CHAIN, HYBRID)]
+            lines |= {
+                HYBRID_OF.format(kind): replace(of_chains, forward_ms=of_chains.forward_ms + own[kind])
+                for kind in grown
+            }
+        return lines
 
 
 def joined(times: Sequence[RoundOverhead]) -> RoundOverhead:
@@ -191,12 +202,14 @@ def joined(times: Sequence[RoundOverhead]) -> RoundOverhead:
 
 
 def _row(sample: OverheadSample, kinds: list[str], drafts: dict[str, bool]) -> list[float]:
-    """Return what a sample holds of each coefficient: the round's, the node's, the drafted round's, one per kind."""
+    """Return what a sample holds of each coefficient: the `SHARED` ones, in the order of `lines`, then one per kind."""
     is_drafted, is_hybrid = drafts[sample.kind], sample.kind == HYBRID
-    own = {sample.kind: float(sample.draft_forwards) if is_drafted or is_hybrid else float(sample.kind != PLAIN)}
+    forwards = float(sample.draft_forwards) if is_drafted or is_hybrid else 0.0
+    own = {sample.kind: forwards if is_drafted or is_hybrid else float(sample.kind != PLAIN)}
+    own[CHAIN] = 0.0
     if is_hybrid:
         own[TEXT] = 1.0
-    shared = [1.0, float(max(sample.nodes - 1, 0)), float(is_drafted and not is_hybrid)]
+    shared = [1.0, float(max(sample.nodes - 1, 0)), float(is_drafted and not is_hybrid), forwards]
     return [*shared, *(own.get(kind, 0.0) for kind in kinds)]
 
 
