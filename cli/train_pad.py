@@ -73,7 +73,7 @@ CHANCE = click.FloatRange(0.0, 1.0)
 @options.device
 @options.dtype
 @options.seed
-@click.option("--fresh", is_flag=True, help="Begin anew what an earlier run left unfinished.")
+@click.option("--fresh", is_flag=True, help="Begin an unfinished training anew; its labels stay.")
 @options.as_json
 @click.pass_obj
 def pad(

@@ -126,7 +126,7 @@ def _options(piece: int, least_piece: int, said: str) -> list[Callable[[Command]
         options.device,
         options.dtype,
         options.seed,
-        click.option("--fresh", is_flag=True, help="Begin anew what an earlier run left unfinished."),
+        click.option("--fresh", is_flag=True, help="Begin an unfinished training anew; its texts stay."),
         options.as_json,
         click.pass_obj,
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -94,14 +95,35 @@ def test_a_stopped_run_goes_on_to_the_same_classifier(
     assert identify(tmp_path / "one").key == identify(tmp_path / "whole").key
 
 
-def test_another_unfinished_run_is_not_overwritten(family: PadFamily, tmp_path: Path) -> None:
+def test_another_training_begins_on_the_labels_of_the_first_once_that_is_forgotten(
+    family: PadFamily, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (1,))
+
     def stop(what: str, share: float) -> None:
-        raise KeyboardInterrupt
+        if what == "training the classifier":
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train_pad(family.request(), tmp_path, progress=stop)
-    with pytest.raises(TrainingError, match="another unfinished run"):
+    with pytest.raises(TrainingError, match="another unfinished training"):
         train_pad(family.request(width=8), tmp_path, progress=silent)
+    monkeypatch.setattr("spectune.training.pad._models", None)  # nothing is left to label
+    assert train_pad(family.request(width=8, recall=0.5), tmp_path, fresh=True, progress=silent).recall == 0.5
+
+
+def test_labels_of_another_drafter_are_not_gone_on_with(family: PadFamily, tmp_path: Path) -> None:
+    def stop(what: str, share: float) -> None:
+        if what == "training the classifier":
+            raise KeyboardInterrupt
+
+    small = tmp_path / "small"
+    shutil.copytree(family.drafter, small)
+    with pytest.raises(KeyboardInterrupt):
+        train_pad(family.request(drafter=small), tmp_path / "mine", progress=stop)
+    shutil.copy(family.target / "model.safetensors", small)
+    with pytest.raises(TrainingError, match="began with other drafter; put back what it began with"):
+        train_pad(family.request(drafter=small), tmp_path / "mine", progress=silent)
 
 
 def test_problems_that_teach_nothing_are_refused(family: PadFamily, tmp_path: Path) -> None:

@@ -253,13 +253,16 @@ def test_a_stopped_run_goes_on_to_the_same_head(tmp_path: Path, monkeypatch: pyt
     assert identify(tmp_path / "stopped").weights_hash == identify(tmp_path / "whole").weights_hash
 
 
-def test_another_unfinished_run_is_not_overwritten(tmp_path: Path) -> None:
+def test_another_unfinished_training_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (1,))
+
     def stop(what: str, share: float) -> None:
-        raise KeyboardInterrupt
+        if what.startswith("training"):
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train_eagle(request("eagle"), tmp_path, progress=stop)
-    with pytest.raises(TrainingError, match="another unfinished run"):
+    with pytest.raises(TrainingError, match="another unfinished training"):
         train_eagle(request("eagle3"), tmp_path, progress=lambda *_: None)
 
 

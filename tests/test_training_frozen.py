@@ -17,7 +17,7 @@ from spectune.runtime.layout import lay_out
 from spectune.runtime.models.block_shape import Kind
 from spectune.runtime.models.drafter import BLOCKS, load_drafter
 from spectune.runtime.models.loading import load_model, load_pretrained
-from spectune.training import block, eagle, exit, frozen, run_folder
+from spectune.training import block, eagle, exit, frozen, own_run
 from spectune.training.block import BlockRequest
 from spectune.training.block_files import save_block
 from spectune.training.eagle import EagleRequest
@@ -119,7 +119,7 @@ def test_the_target_is_in_memory_once_at_a_time(job: Any, tmp_path: Path, monkey
 
         return loading
 
-    monkeypatch.setattr(run_folder, "load_model", noted(load_model))
+    monkeypatch.setattr(own_run, "load_model", noted(load_model))
     monkeypatch.setattr(frozen, "load_pretrained", noted(load_pretrained))
     save_model(tmp_path / "target", layers=2, seed=0)
     (tmp_path / "text.txt").write_text("def main(): return 1\n" * 40)

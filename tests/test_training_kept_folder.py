@@ -134,6 +134,18 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "No space left on device" in result.output
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_that_does_not_do_is_told_with_what_takes_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("spectune.training.own_run.chain_acceptance", refuse)
+    with pytest.raises(TrainingError, match=r"no room for this training \(.*2.00 GiB.*\); lower --batch, --piece"):
+        train(kind, tmp_path / "new")
+
+
 def test_weights_that_the_disk_refuses_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> NoReturn:
         raise SafetensorError("I/O error: no space left")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -182,6 +183,21 @@ def test_a_text_beside_prompts_with_images_is_refused(tmp_path: Path) -> None:
 def test_as_many_texts_are_written_at_once_as_there_is_room_for_the_images_of(images: int, texts: int) -> None:
     picture = read_image(sorted((place() / "prompts").iterdir())[0])
     assert together([Request(prompt=(1,), images=(picture,) * images, max_new_tokens=1)]) == texts
+
+
+def test_pictures_that_were_drawn_anew_are_not_gone_on_with(tmp_path: Path) -> None:
+    def stop(what: str, share: float) -> None:
+        if what.startswith("training"):
+            raise KeyboardInterrupt
+
+    shutil.copytree(place() / "prompts", tmp_path / "prompts")
+    shutil.copy(place() / "prompts.jsonl", tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        train_exit(request(data=(tmp_path / "prompts.jsonl",)), tmp_path / "exit", progress=stop)
+    first, second = sorted((tmp_path / "prompts").iterdir())[:2]
+    shutil.copy(second, first)
+    with pytest.raises(TrainingError, match="began with other images, tokens of prompts"):
+        train_exit(request(data=(tmp_path / "prompts.jsonl",)), tmp_path / "exit", progress=lambda *_: None)
 
 
 def test_one_prompt_is_too_few(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import ModelError, TrainingError
-from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
 from ..runtime.models.block_shape import BlockShape, Kind
 from .acceptance import Acceptance
@@ -26,11 +25,12 @@ from .block_files import BlockCard, save_block, save_block_card
 from .block_module import CtcModule, MedusaModule, ctc_loss, medusa_loss
 from .checkpoint import Checkpoint
 from .frozen import FrozenTarget
-from .kept_folder import PARTIAL, tells_of_disk
+from .kept_folder import tells_of_room
 from .language_model import train
+from .own_run import OwnRun, judged, own_run, require_text_target
 from .own_text import BLANK, Ids, OwnTextSettings
 from .pieces import readable
-from .run_folder import Progress, judged, own_texts_of, prompts_for, require_text_target, run_folder
+from .run_folder import RUN, Progress
 from .settings import TrainingSettings
 from .specformer_module import SpecFormerModule, specformer_loss
 
@@ -71,7 +71,7 @@ class BlockRequest:
             raise TrainingError(f"widths must be at least 0, which is the target's, got {self}")
 
 
-@tells_of_disk
+@tells_of_room
 def train_block(request: BlockRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> BlockCard:
     """Train a block drafter, save it with its card in a folder, and return the card.
 
@@ -89,16 +89,13 @@ def train_block(request: BlockRequest, folder: Path, *, fresh: bool = False, pro
         TrainingError: there is too little text, the folder holds another run or another model, or cannot be written.
     """
     start = time.monotonic()
-    identity = identify(request.target)
     require_text_target(request.target)
-    asked = prompts_for(request)
-    partial = run_folder(request, identity, folder, fresh=fresh)
-    texts = own_texts_of(request, asked.learned, partial, progress)
-    learned = _learned(request, identity, texts, folder, progress)
-    accepted = judged(request, asked.judged, folder, request.depth, progress)
-    card = _card(request, identity, learned, accepted, seconds=time.monotonic() - start)
+    run = own_run(request, folder, fresh=fresh, progress=progress)
+    learned = _learned(request, run, folder, progress)
+    accepted = judged(request, run.asked.judged, folder, request.depth, progress)
+    card = _card(request, run.target, learned, accepted, seconds=time.monotonic() - start)
     save_block_card(folder, card)
-    shutil.rmtree(partial)
+    shutil.rmtree(run.partial)
     return card
 
 
@@ -112,19 +109,18 @@ class _Learned:
     losses: tuple[float, ...]
 
 
-def _learned(request: BlockRequest, identity: ModelIdentity, texts: Ids, folder: Path, progress: Progress) -> _Learned:
+def _learned(request: BlockRequest, run: OwnRun, folder: Path, progress: Progress) -> _Learned:
     """Train a drafter and save it; of what that took nothing is left in memory."""
-    partial = folder / PARTIAL
-    job = _Job(request, texts, partial, progress)
+    job = _Job(request, run.texts, run.partial, progress)
     torch.manual_seed(request.settings.seed)
-    drafter = job.new_drafter(identity)
-    checkpoint = Checkpoint(partial / "run.pt")
+    drafter = job.new_drafter(run.target)
+    checkpoint = Checkpoint(run.partial / RUN)
     for _ in train(drafter, lambda batch: job.loss(drafter, batch), job.anchors, request.settings, checkpoint):
         progress("training the drafter", len(checkpoint.losses) / request.settings.steps)
-    save_block(folder, drafter.tensors(), job.shape(identity))
+    save_block(folder, drafter.tensors(), job.shape(run.target))
     return _Learned(
-        tokens=int((texts != BLANK).sum()),
-        shape=job.shape(identity),
+        tokens=int((run.texts != BLANK).sum()),
+        shape=job.shape(run.target),
         parameters=sum(parameter.numel() for parameter in drafter.parameters()),
         losses=tuple(checkpoint.losses),
     )
@@ -220,7 +216,8 @@ def _states(target: FrozenTarget, reads: tuple[int, ...], texts: Tensor, partial
 
     Behind all layers they are final-normed.
     """
-    path, unfinished = partial / "states.npy", partial / "states.partial.npy"
+    name = "-".join(map(str, ("states", *reads)))
+    path, unfinished = partial / f"{name}.npy", partial / "states.partial.npy"
     if not path.exists():
         shape = (*texts.shape, len(reads) * target.hidden)
         written = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.float32, shape=shape)

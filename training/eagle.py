@@ -13,7 +13,6 @@ from torch import Tensor
 from transformers import LlamaConfig, PreTrainedModel
 
 from ..errors import ModelError, TrainingError
-from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
 from ..runtime.models.eagle_shape import Form, HeadShape
 from .acceptance import Acceptance
@@ -21,12 +20,12 @@ from .checkpoint import Checkpoint
 from .eagle_module import HeadModule, feature_loss, training_time_loss
 from .frozen import FrozenTarget
 from .head_files import HeadCard, save_head, save_head_card
-from .kept_folder import PARTIAL, tells_of_disk
+from .kept_folder import tells_of_room
 from .language_model import train
-from .own_prompts import OwnPrompts
+from .own_run import OwnRun, judged, own_run, require_text_target
 from .own_text import BLANK, Ids, OwnTextSettings
 from .pieces import Pieces, is_said, readable
-from .run_folder import Progress, judged, own_texts_of, prompts_for, require_text_target, run_folder
+from .run_folder import RUN, Progress
 from .settings import TrainingSettings
 
 NOISE = 0.2  # of features in training form "eagle": uniform, this times 512 / columns wide; as published
@@ -61,7 +60,7 @@ class EagleRequest:
             )
 
 
-@tells_of_disk
+@tells_of_room
 def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> HeadCard:
     """Train a head, save it with its card in a folder, and return the card.
 
@@ -79,16 +78,13 @@ def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, pro
         TrainingError: there is too little text, the folder holds another run or another model, or cannot be written.
     """
     start = time.monotonic()
-    identity = identify(request.target)
     require_text_target(request.target)
-    asked = prompts_for(request)
-    partial = run_folder(request, identity, folder, fresh=fresh)
-    texts = own_texts_of(request, asked.learned, partial, progress)
-    learned = _learned(request, identity, asked, texts, folder, progress)
-    accepted = judged(request, asked.judged, folder, request.test_steps, progress)
-    card = _card(request, identity, learned, accepted, seconds=time.monotonic() - start)
+    run = own_run(request, folder, fresh=fresh, progress=progress)
+    learned = _learned(request, run, folder, progress)
+    accepted = judged(request, run.asked.judged, folder, request.test_steps, progress)
+    card = _card(request, run.target, learned, accepted, seconds=time.monotonic() - start)
     save_head_card(folder, card)
-    shutil.rmtree(partial)
+    shutil.rmtree(run.partial)
     return card
 
 
@@ -103,24 +99,22 @@ class _Learned:
     losses: tuple[float, ...]
 
 
-def _learned(
-    request: EagleRequest, identity: ModelIdentity, asked: OwnPrompts, texts: Ids, folder: Path, progress: Progress
-) -> _Learned:
+def _learned(request: EagleRequest, run: OwnRun, folder: Path, progress: Progress) -> _Learned:
     """Train a head and save it; of what that took nothing is left in memory."""
-    pieces = Pieces(texts, asked.begins, request.settings.sequence_tokens)
-    job = _Job(request, texts)
+    pieces = Pieces(run.texts, run.asked.begins, request.settings.sequence_tokens)
+    job = _Job(request, run.texts)
     torch.manual_seed(request.settings.seed)
     head = job.new_head()
 
     def loss(picked: Tensor) -> Tensor:
         return job.loss(head, pieces.ids(picked[:, 0]))
 
-    checkpoint, settings = Checkpoint(folder / PARTIAL / "run.pt"), replace(request.settings, sequence_tokens=1)
+    checkpoint, settings = Checkpoint(run.partial / RUN), replace(request.settings, sequence_tokens=1)
     for _ in train(head, loss, pieces.numbered, settings, checkpoint):
         progress("training the head", len(checkpoint.losses) / request.settings.steps)
-    save_head(folder, head, job.shape(identity), job.draft_ids)
+    save_head(folder, head, job.shape(run.target), job.draft_ids)
     return _Learned(
-        tokens=int((texts != BLANK).sum()),
+        tokens=int((run.texts != BLANK).sum()),
         reads=job.reads,
         parameters=sum(parameter.numel() for parameter in head.parameters()),
         draft_vocabulary=len(job.draft_ids) if request.form == "eagle3" else int(job.config.vocab_size),

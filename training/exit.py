@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelError, TrainingError
-from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
 from ..runtime.images import Image
 from ..runtime.models.exit_shape import ExitShape
@@ -22,12 +21,12 @@ from .checkpoint import Checkpoint
 from .exit_files import ExitCard, save_exit, save_exit_card
 from .exit_module import DEEP, ImitationModule, imitation_loss
 from .frozen import FrozenTarget
-from .kept_folder import PARTIAL, tells_of_disk
+from .kept_folder import tells_of_room
 from .language_model import train
-from .own_prompts import OwnPrompts
-from .own_text import BLANK, Ids, OwnTextSettings
+from .own_run import OwnRun, judged, own_run
+from .own_text import BLANK, OwnTextSettings
 from .pieces import Pieces, is_said, readable
-from .run_folder import Progress, judged, own_texts_of, prompts_for, run_folder
+from .run_folder import RUN, Progress
 from .seen_states import SeenStates
 from .settings import TrainingSettings
 
@@ -54,7 +53,7 @@ class ExitRequest:
             raise TrainingError(f"an exit lies behind 1 layer or more, and 0 is the default width, got {self}")
 
 
-@tells_of_disk
+@tells_of_room
 def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> ExitCard:
     """Train an exit's imitation network, save it with its card in a folder, and return the card.
 
@@ -75,15 +74,12 @@ def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progr
     """
     start = time.monotonic()
     _require_exit(request)
-    identity = identify(request.target)
-    asked = prompts_for(request)
-    partial = run_folder(request, identity, folder, fresh=fresh)
-    texts = own_texts_of(request, asked.learned, partial, progress)
-    learned = _learned(request, identity, asked, texts, folder, progress)
-    accepted = judged(request, asked.judged, folder, CHAIN, progress)
-    card = _card(request, identity, learned, accepted, seconds=time.monotonic() - start)
+    run = own_run(request, folder, fresh=fresh, progress=progress)
+    learned = _learned(request, run, folder, progress)
+    accepted = judged(request, run.asked.judged, folder, CHAIN, progress)
+    card = _card(request, run.target, learned, accepted, seconds=time.monotonic() - start)
     save_exit_card(folder, card)
-    shutil.rmtree(partial)
+    shutil.rmtree(run.partial)
     return card
 
 
@@ -99,12 +95,12 @@ class _Learned:
     losses: tuple[float, ...]
 
 
-def _learned(
-    request: ExitRequest, identity: ModelIdentity, asked: OwnPrompts, texts: Ids, folder: Path, progress: Progress
-) -> _Learned:
+def _learned(request: ExitRequest, run: OwnRun, folder: Path, progress: Progress) -> _Learned:
     """Train a network and save it; of what that took nothing is left in memory."""
-    images = [each.images for each in asked.learned]
-    pieces = Pieces(texts, asked.begins, texts.shape[1] if any(images) else request.settings.sequence_tokens)
+    images = [each.images for each in run.asked.learned]
+    pieces = Pieces(
+        run.texts, run.asked.begins, run.texts.shape[1] if any(images) else request.settings.sequence_tokens
+    )
     job = _Job(request)
     torch.manual_seed(request.settings.seed)
     network = job.new_network()
@@ -113,17 +109,17 @@ def _learned(
         numbers = picked[:, 0]
         return job.loss(network, pieces.ids(numbers), [images[row] for row in pieces.rows[numbers.cpu()].tolist()])
 
-    checkpoint = Checkpoint(folder / PARTIAL / "run.pt")
+    checkpoint = Checkpoint(run.partial / RUN)
     settings = replace(request.settings, sequence_tokens=1)
     for _ in train(network, loss, pieces.numbered, settings, checkpoint):
         progress("training the exit", len(checkpoint.losses) / request.settings.steps)
     save_exit(
         folder,
         network.tensors(),
-        ExitShape(layers=request.exit_layer, width=job.width, target=identity.weights_hash),
+        ExitShape(layers=request.exit_layer, width=job.width, target=run.target.weights_hash),
     )
     return _Learned(
-        tokens=int((texts != BLANK).sum()),
+        tokens=int((run.texts != BLANK).sum()),
         piece=pieces.columns,
         of_layers=job.target.layers,
         width=job.width,

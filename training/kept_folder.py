@@ -1,4 +1,4 @@
-"""The folder that a trained drafter is kept in: never another model's, and what its disk refuses is one line."""
+"""The folder that a trained drafter is kept in: never another model's, and what has no room is told in one line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Concatenate, ParamSpec, TypeVar
 from safetensors import SafetensorError
 
 from ..errors import TrainingError
+from ..runtime.faults import is_out_of_memory, reason_of
 from ..runtime.models.config_file import own_kind
 
 PARTIAL = ".partial"  # folder inside the drafter's own that holds an unfinished run
+REMEDY = "lower --batch, --piece or --new-tokens, or choose another --device; what was written so far is kept"
 
 Asked = TypeVar("Asked")
 Told = TypeVar("Told")
@@ -35,13 +37,17 @@ def require_own(folder: Path, *models: Path) -> None:
         raise TrainingError(f"{folder} holds a model that was not trained here; name another folder with -o")
 
 
-def tells_of_disk(job: Job[Asked, More, Told]) -> Job[Asked, More, Told]:
-    """Return a job that raises TrainingError where a disk refuses what it keeps or reads."""
+def tells_of_room(job: Job[Asked, More, Told]) -> Job[Asked, More, Told]:
+    """Return a job that raises TrainingError where memory has no room for it, or a disk for what it keeps."""
 
     @wraps(job)
     def told(request: Asked, folder: Path, /, *more: More.args, **named: More.kwargs) -> Told:
         try:
             return job(request, folder, *more, **named)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise TrainingError(f"memory has no room for this training ({reason_of(error)}); {REMEDY}") from error
         except (OSError, SafetensorError) as error:
             raise TrainingError(
                 f"cannot train into {folder} ({error}); free space there or name another folder with -o"

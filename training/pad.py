@@ -9,7 +9,8 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +32,15 @@ from ..runtime.models.pivots import BESIDE, PivotClassifier, PivotNet, PivotShap
 from ..runtime.models.tapped import require_lean
 from ..runtime.requests import Request
 from .checkpoint import Checkpoint
-from .kept_folder import require_own, tells_of_disk
+from .kept_folder import require_own, tells_of_room
 from .language_model import train
 from .pad_files import PadCard, save_pad_card, save_pivots
 from .pad_labels import SLOTS, harvest, pivots_of, utilities
 from .pad_quality import at_threshold, auroc, auroc_interval, threshold_of_recall
 from .pad_request import PadRequest, usual_reads
-from .run_folder import Progress, run_folder
+from .run_folder import RUN, Progress, Sources, digest_of, run_folder
 
+FORM = 2  # of labels; others are not gone on with
 PUBLISHED = (0.3, 0.5, 0.7)  # thresholds of the paper
 
 Floats32 = NDArray[np.float32]
@@ -56,7 +58,7 @@ class Labels:
     shares: Floats
 
 
-@tells_of_disk
+@tells_of_room
 def train_pad(request: PadRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> PadCard:
     """Train a classifier, save it with its card in a folder, and return the card.
 
@@ -77,12 +79,13 @@ def train_pad(request: PadRequest, folder: Path, *, fresh: bool = False, progres
     identity, drafter = identify(request.target), identify(request.drafter)
     require_drafter_of(request.drafter, identity)
     require_own(folder, request.drafter)
-    partial = run_folder(request, identity, folder, fresh=fresh)
-    labels = _labels(request, partial, progress)
+    asked = _asked(request)
+    partial = run_folder(request, identity, folder, _sources(request, (identity, drafter), asked), fresh=fresh)
+    labels = _labels(request, asked, partial, progress)
     is_pivot = pivots_of(labels.shares, request.least_share)
     is_held_out = _held_out(request)[labels.problems]
     _require_both(is_pivot[~is_held_out], len(request.exercises))
-    checkpoint = Checkpoint(partial / "run.pt")
+    checkpoint = Checkpoint(partial / RUN)
     net = _trained(request, labels.features[~is_held_out], is_pivot[~is_held_out], checkpoint, progress)
     shape = PivotShape(
         reads=_reads(request),
@@ -125,13 +128,31 @@ def _held_out(request: PadRequest) -> Bools:
     return found
 
 
-def _labels(request: PadRequest, partial: Path, progress: Progress) -> Labels:
+def _asked(request: PadRequest) -> list[Request]:
+    """Return what the target is asked, one for each problem."""
+    stop = end_tokens(request.target, load_tokenizer(str(request.target)))
+    return [Request(prompt=each.prompt, max_new_tokens=request.max_new_tokens, stop=stop) for each in request.exercises]
+
+
+def _sources(request: PadRequest, models: tuple[ModelIdentity, ModelIdentity], asked: Sequence[Request]) -> Sources:
+    """Return what labels follow from."""
+    answers = "".join(f"{each.answer}\n" for each in request.exercises)
+    return {
+        "form": FORM,
+        "target": models[0].weights_hash,
+        "drafter": models[1].weights_hash,
+        "number format": request.dtype,
+        "rollouts": asdict(request.rollouts),
+        "state that is read": _reads(request),
+        "floor": request.floor,
+        "problems": digest_of(asked),
+        "answers": sha256(answers.encode()).hexdigest(),
+    }
+
+
+def _labels(request: PadRequest, asked: Sequence[Request], partial: Path, progress: Progress) -> Labels:
     """Return the labelled candidates; those of so many problems are a file at once, and none is made twice."""
     tokenizer = load_tokenizer(str(request.target))
-    stop = end_tokens(request.target, tokenizer)
-    asked = [
-        Request(prompt=each.prompt, max_new_tokens=request.max_new_tokens, stop=stop) for each in request.exercises
-    ]
     models: tuple[CausalModel, CausalModel] | None = None
     parts: list[Labels] = []
     for first in range(0, len(asked), SLOTS):

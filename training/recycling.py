@@ -11,9 +11,10 @@ from ..errors import TrainingError
 from ..profiler.identity import identify
 from ..runtime.models.recycling_shape import RecyclingShape, recycling_config, recycling_tensors
 from .cards import acceptance_table, save_weights
-from .kept_folder import require_own, tells_of_disk
+from .kept_folder import require_own, tells_of_room
+from .own_run import judged, prompts_for
 from .own_text import OwnTextSettings
-from .run_folder import Progress, judged, prompts_for
+from .run_folder import Progress
 
 LENGTH = 6  # of the chains whose acceptance is counted
 
@@ -63,7 +64,7 @@ class RecyclingCard:
     seconds: float
 
 
-@tells_of_disk
+@tells_of_room
 def make_recycling(request: RecyclingRequest, folder: Path, *, progress: Progress) -> RecyclingCard:
     """Write a Token Recycling drafter with its card into a folder, and return the card.
 

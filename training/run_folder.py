@@ -1,31 +1,29 @@
-"""A run that trains a drafter on its target's own text: its unfinished part on disk, its texts, and its judgement."""
+"""The unfinished part of a training run on disk: what was written for it, and how far it has come.
+
+What a target writes takes longest and follows from few settings. So a training may begin anew, or with other settings,
+on what was written for an earlier one.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from ..errors import ModelError, TrainingError
+from ..errors import TrainingError
 from ..profiler.records.model import ModelIdentity
-from ..runtime.models.drafter import load_drafter
-from ..runtime.models.lean import LeanModel
-from ..runtime.models.loading import load_config, load_model
-from ..runtime.models.tapped import require_lean
-from ..runtime.models.vision import sees
 from ..runtime.requests import Request
-from .acceptance import Acceptance, chain_acceptance
 from .kept_folder import PARTIAL, require_own
-from .own_prompts import OwnPrompts, own_prompts
-from .own_text import Ids, OwnTextSettings, write_own_texts
 
-DATA = "data_sha256"  # of every file of a request, beside what was asked
+RUN = "run.pt"  # how far the training has come
+SOURCES, REQUEST = "sources.json", "request.json"  # what was written follows from, and what the training was asked for
 
 Progress = Callable[[str, float], None]
+Sources = Mapping[str, Any]  # by name, for people: JSON
 
 
 class Asked(Protocol):
@@ -34,110 +32,76 @@ class Asked(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]  # what makes it one; Any: typeshed's own type of it
 
 
-class OwnTextRequest(Asked, Protocol):
-    """One of a drafter that learns from its target's own text."""
-
-    @property
-    def target(self) -> Path:
-        """The target's folder."""
-        ...
-
-    @property
-    def data(self) -> tuple[Path, ...]:
-        """Files of what the target goes on with."""
-        ...
-
-    @property
-    def own(self) -> OwnTextSettings:
-        """How much the target writes."""
-        ...
-
-    @property
-    def dtype(self) -> str:
-        """In which the target writes."""
-        ...
-
-    @property
-    def device(self) -> str:
-        """A torch device."""
-        ...
-
-
-def run_folder(request: Asked, identity: ModelIdentity, folder: Path, *, fresh: bool) -> Path:
-    """Return the folder of the unfinished run, new or of the same request.
+def run_folder(request: Asked, identity: ModelIdentity, folder: Path, sources: Sources, *, fresh: bool) -> Path:
+    """Return the folder of the unfinished run: what lies there follows from the same sources, and so does a training.
 
     Args:
-        request: what is asked; it must be the same for a run to go on, and so must what lies in its files.
+        request: what is asked; it must be the same for a training to go on.
         identity: of the target.
         folder: the drafter's own.
-        fresh: forget what an earlier run left unfinished.
+        sources: all that is written before the training follows from.
+        fresh: forget the training that an earlier run left unfinished, and what it wrote from other sources.
 
     Raises:
         TrainingError: the folder holds another unfinished run, or a model that was not trained here.
     """
     require_own(folder, Path(identity.location))
     partial = folder / PARTIAL
-    if fresh and partial.exists():
-        shutil.rmtree(partial)
-    asked = json.loads(json.dumps({**asdict(request), "target": identity.weights_hash}, default=str))
-    data = {str(path): sha256(path.read_bytes()).hexdigest() for path in getattr(request, "data", ())}
-    note = partial / "request.json"
-    if note.exists():
-        _require_same(folder, note.read_text(), asked, data)
+    asked = _plain({**asdict(request), "target": identity.weights_hash})
+    if fresh:
+        _forget(partial, sources)
+    elif partial.is_dir() and any(partial.iterdir()):
+        _require_sources(folder, sources)
+        if (partial / RUN).exists() and _noted(partial / REQUEST) != asked:
+            raise TrainingError(
+                f"{folder} holds another unfinished training; finish it, or forget it with --fresh, which keeps the "
+                "texts or labels that it learns from"
+            )
     partial.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps({**asked, DATA: data}, sort_keys=True))
+    (partial / SOURCES).write_text(json.dumps(sources, sort_keys=True))
+    (partial / REQUEST).write_text(json.dumps(asked, sort_keys=True))
     return partial
 
 
-def _require_same(folder: Path, written: str, asked: dict[str, Any], data: dict[str, str]) -> None:
-    """Raise TrainingError unless an unfinished run is of this request; older ones do not say what lay in its files."""
-    try:
-        known: dict[str, Any] = json.loads(written)
-    except ValueError:
-        known = {}
-    lay = known.pop(DATA, data)
-    if known != asked:
-        raise TrainingError(f"{folder} holds another unfinished run; finish it, or forget it with --fresh")
-    changed = [path for path, digest in data.items() if lay.get(path) != digest]
+def digest_of(requests: Iterable[Request]) -> str:
+    """Return a hash of what a target is asked: tokens, images, lengths and draws."""
+    digest = sha256()
+    for one in requests:
+        images, ends = [image.digest for image in one.images], sorted(one.stop)
+        digest.update(repr((one.prompt, one.max_new_tokens, one.temperature, one.seed, ends, images)).encode())
+    return digest.hexdigest()
+
+
+def _forget(partial: Path, sources: Sources) -> None:
+    """Remove an unfinished training, and what was written from other sources."""
+    (partial / RUN).unlink(missing_ok=True)
+    if partial.exists() and _noted(partial / SOURCES) != _plain(sources):
+        shutil.rmtree(partial)
+
+
+def _require_sources(folder: Path, sources: Sources) -> None:
+    """Raise TrainingError unless what lies in a folder's unfinished run follows from these sources."""
+    known, own = _noted(folder / PARTIAL / SOURCES), _plain(sources)
+    if not known:
+        raise TrainingError(f"{folder} holds an unfinished run that an older version began; forget it with --fresh")
+    changed = [name for name in own.keys() | known.keys() if known.get(name) != own.get(name)]
     if changed:
         raise TrainingError(
-            f"{folder} holds an unfinished run of other data: {', '.join(changed)} changed since it began; put back "
-            "what lay there, or forget the run with --fresh"
+            f"{folder} holds an unfinished run that began with other {', '.join(sorted(changed))}; put back what it "
+            "began with, or forget it with --fresh"
         )
 
 
-def prompts_for(request: OwnTextRequest) -> OwnPrompts:
-    """Return what the target of a request is asked, see `own_prompts`."""
-    return own_prompts(request.target, request.data, request.own)
+def _noted(note: Path) -> dict[str, Any]:
+    """Return what a note says; nothing where there is none, or it was written in part."""
+    try:
+        found: dict[str, Any] = json.loads(note.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
-def require_text_target(target: Path) -> None:
-    """Raise ModelError for a target that images can be shown to."""
-    if sees(load_config(str(target))):
-        raise ModelError(
-            f"{target} is a model that sees, and this drafter is trained on models of text alone; train an exit of it: "
-            "spectune train exit"
-        )
-
-
-def own_texts_of(request: OwnTextRequest, requests: Sequence[Request], partial: Path, progress: Progress) -> Ids:
-    """Return (texts, longest): what the target wrote, as `write_own_texts` keeps it in the run's folder."""
-
-    def load() -> LeanModel:
-        return require_lean(load_model(str(request.target), dtype=request.dtype, device=request.device))
-
-    told = "the target writes its own text"
-    progress(told, 0.0)
-    return write_own_texts(load, requests, partial, lambda share: progress(told, share))
-
-
-def judged(
-    request: OwnTextRequest, requests: Sequence[Request], folder: Path, length: int, progress: Progress
-) -> Acceptance:
-    """Return how greedy chains of a saved drafter are accepted along the target's texts behind other prompts."""
-    progress("counting accepted drafts", 0.0)
-    target = load_model(str(request.target), dtype=request.dtype, device=request.device)
-    drafter = load_drafter(str(folder), target, dtype=request.dtype, device=request.device)
-    gallery = target.gallery
-    asked = requests if gallery is None else [gallery.shown(each, target) for each in requests]
-    return chain_acceptance(target, drafter, asked, length)
+def _plain(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what JSON makes of a mapping."""
+    plain: dict[str, Any] = json.loads(json.dumps(told, default=str))
+    return plain
