@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..errors import MeasurementError
 from .clock import Call
@@ -37,7 +37,7 @@ class PreparedCalls:
             Exception: the shape cannot run.
         """
         runner, is_new = self._runners[cell.surface], cell not in self._calls
-        call = self._prepared(cell) if is_new else self._calls.pop(cell)
+        call = runner.prepare(*cell.shape) if is_new else self._calls.pop(cell)
         self._calls[cell] = call  # the last one is the one used last
         if len(self._calls) > self._most:
             del self._calls[next(iter(self._calls))]
@@ -45,18 +45,22 @@ class PreparedCalls:
         self._last_model = runner.identity
         return call
 
-    def _prepared(self, cell: Cell) -> Call:
-        """Return a new call; where it cannot be had, the others go, which hold memory, and are prepared anew."""
-        prepare = self._runners[cell.surface].prepare
+    def tried(self, cell: Cell, timed: Callable[[], float]) -> float:
+        """Return what timing a cell's call gives; where it fails, once more without the others, which hold memory.
+
+        Raises:
+            Exception: the shape cannot run alone either.
+        """
         try:
-            return prepare(*cell.shape)
+            return timed()
         except MeasurementError:  # it fits in no memory
             raise
         except Exception:
+            self.drop(cell)
             if not self._calls:
                 raise
             self._calls.clear()
-        return prepare(*cell.shape)
+        return timed()
 
     def drop(self, cell: Cell) -> None:
         """Forget the call of a cell, if there is one."""

@@ -6,6 +6,7 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 from ..errors import MeasurementError
 from .calls import PreparedCalls
@@ -203,7 +204,7 @@ class _Run:
         """Time one call and write it down; whatever it raises becomes the cell's failure."""
         ms, failure = None, None
         try:
-            ms = self._timed_ms(cell)
+            ms = self.calls.tried(cell, partial(self._timed_ms, cell))
         except Exception as error:  # whatever keeps a shape from running is data; the reasons are not ours to list
             first_line = str(error).strip().partition("\n")[0]
             failure = f"{type(error).__name__}: {first_line}".removesuffix(": ")

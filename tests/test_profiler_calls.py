@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from weakref import WeakSet
 
 import pytest
 
+from spectune.errors import MeasurementError
 from spectune.profiler.calls import PreparedCalls
 from spectune.profiler.clock import Call
 from spectune.profiler.domain import Domain, Shape
@@ -129,7 +130,7 @@ def test_a_target_that_breaks_is_no_failure_of_the_drafter_behind_it() -> None:
         def _run(self, shape: Shape) -> None:
             last = self.machine.log[-2:]
             if last == last[:1] * 2 and last[0][0] == 3:
-                raise RuntimeError("broken")
+                raise MeasurementError("broken")
             super()._run(shape)
 
     machine = FakeMachine()
@@ -150,22 +151,29 @@ def test_a_drafter_far_faster_than_its_target_is_timed_within_the_budget(budget_
     assert 0.9 * budget_s < machine.now_s() < 1.1 * budget_s
 
 
+@dataclass
 class Crammed(FakeRunner):
-    """Forwards of which no two can be kept ready at once."""
+    """Forwards of which no two can be kept ready at once, or none can run beside another."""
 
-    kept: WeakSet[Call]
+    kept: WeakSet[Call] = field(default_factory=WeakSet)
+    runs_alone: bool = False
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Call:
-        self.kept = getattr(self, "kept", WeakSet())
-        if self.kept:
+        if self.kept and not self.runs_alone:
             raise MemoryError("no room for two")
         call = super().prepare(batch, context_tokens, tokens)
         self.kept.add(call)
         return call
 
+    def _run(self, shape: Shape) -> None:
+        if len(self.kept) > 1:
+            raise MemoryError("no room beside another")
+        super()._run(shape)
 
-def test_calls_that_hold_the_memory_of_a_new_one_are_let_go_and_prepared_anew() -> None:
-    calls = PreparedCalls([Crammed(machine := FakeMachine())], 512)
-    run(calls, SHORT, LONG, SHORT)
-    assert machine.log == [SHORT.shape, LONG.shape, SHORT.shape]
-    assert LONG not in calls
+
+@pytest.mark.parametrize("runs_alone", [False, True])
+def test_calls_that_hold_the_memory_of_another_are_let_go_and_prepared_anew(runs_alone: bool) -> None:
+    runner, sink = Crammed(FakeMachine(), runs_alone=runs_alone), KeptVisits()
+    session = Session(clock=runner.machine)
+    measure([runner], [DOMAIN], device=DEVICE, budget_s=10.0, sink=sink, session=session)
+    assert len({visit.tokens for visit in sink.kept}) > 3 and not any(visit.failure for visit in sink.kept)
