@@ -29,7 +29,7 @@ from .models.forward import CausalModel
 from .models.graphed import GraphedModel
 from .pad import PivotJudge
 from .prefill import Reading, read_on
-from .requests import Request, Sequence, are_alike
+from .requests import Request, Sequence, shared_temperature
 from .round import Round as Round  # what this module is asked for besides
 from .setup import RoundSetup, Schedule
 from .stopwatch import BEGUN, DONE, DRAFTED, LAID_OUT, VERIFIED, Stopwatch
@@ -230,7 +230,7 @@ class Decoder:
             fresh=done.fresh,
             finished=finished,
             left=left,
-            temperature=batch[0].request.temperature if are_alike(batch) else None,
+            temperature=shared_temperature([s.request for s in batch]),
             levels=done.draft.levels,
             faults=faults,
             lossy=tuple(done.lossy),

@@ -104,10 +104,11 @@ def require_seed(seed: object) -> None:
         raise RequestError(f"the seed must be a whole number that fits into 64 bits, got {seed!r}; take another one")
 
 
-def are_alike(sequences: Many[Sequence]) -> bool:
-    """Return whether all of some sequences, one at least, are drawn at the same temperature."""
-    first = sequences[0].request.temperature
-    return all(sequence.request.temperature == first for sequence in sequences)
+def shared_temperature(samplings: Many[Sampling]) -> float | None:
+    """Return the one temperature of some samplings, one at least; None where they differ or anything else matters."""
+    first = samplings[0].temperature
+    is_all = all(s.temperature == first and not s.penalises and not s.masks for s in samplings)
+    return first if is_all else None
 
 
 def are_greedy(samplings: Iterable[Sampling]) -> bool:

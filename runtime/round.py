@@ -28,7 +28,7 @@ class Round:
     fresh: int  # tokens per sequence really fed to the first of them: what was committed since the last draft
     finished: list[Sequence]
     left: int = 0  # sequences that have left the batch since the round before, finished or not
-    temperature: float | None = 0.0  # of all sequences; None where they differ
+    temperature: float | None = 0.0  # of all sequences; None where they differ, or other settings matter too
     levels: tuple[int, ...] = ()  # of a stack, which of its models ran each forward, 0 being next to the target
     faults: tuple[Fault, ...] = ()  # what went wrong; the output is right all the same
     lossy: tuple[int, ...] = ()  # of a lossy round, tokens per sequence among the kept that are not the target's own

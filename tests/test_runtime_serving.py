@@ -18,7 +18,7 @@ from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.generation import Completion, Event, GenerationSettings
+from spectune.runtime.generation import Completion, Event, GenerationOptions, GenerationSettings
 from spectune.runtime.generator import Generator
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.lean import LeanModel
@@ -266,6 +266,28 @@ class Watcher:
 
     def note(self, done: Round, /) -> None:
         self.rounds.append(done)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "told"),
+    [
+        ([{}, {"top_p": 0.9}], 0.0),  # nothing is cut off where the best token is taken
+        ([{"temperature": 0.8}] * 2, 0.8),
+        ([{}, {"temperature": 0.8}], None),
+        ([{}, {"repetition_penalty": 1.2}], None),
+        ([{"temperature": 0.8}, {"temperature": 0.8, "top_k": 20}], None),
+    ],
+)
+def test_a_round_tells_the_temperature_where_nothing_else_says_how_it_draws(
+    drawn: list[GenerationOptions], told: float | None
+) -> None:
+    watcher = Watcher()
+    decoder = Decoder(TARGET, {}, always(PLAIN), slots=2, capacity=64)
+    session = Session(decoder, TOKENIZER, longest=64, observer=watcher)
+    for options in drawn:
+        session.submit("to be", max_new_tokens=9, **options)
+    session.step()
+    assert [done.temperature for done in watcher.rounds] == [told]
 
 
 def test_an_observer_is_told_of_every_round() -> None:
