@@ -23,7 +23,6 @@ from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form, HeadShape, head_shape, is_head, require_head_of
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
-from spectune.training.acceptance import acceptance_of
 from spectune.training.checkpoint import Checkpoint
 from spectune.training.corpus import Corpus
 from spectune.training.eagle import EagleRequest, _Job, frequent_ids, head_config, train_eagle
@@ -165,11 +164,6 @@ def test_no_text_is_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise AssertionError("nothing is left to write")
 
     assert shares == [0.5, 1.0] and np.array_equal(write_own_texts(unloaded, asked, tmp_path, shares.append), first)
-
-
-def test_acceptance_is_counted_by_depth() -> None:
-    found = acceptance_of([1, 1, 2, 4], length=3)
-    assert found.by_depth == (0.5, 0.5, 1.0) and found.tokens_per_round == 2.0
 
 
 @cache

@@ -35,8 +35,8 @@ def request_(tmp_path: Path) -> BlockRequest:
     )
 
 
-def begun(request: BlockRequest, tmp_path: Path, *, fresh: bool = False, **changed: Any) -> Path:
-    return run_folder(request, TARGET, tmp_path / "drafter", SOURCES | changed, fresh=fresh)
+def begun(request: BlockRequest, tmp_path: Path, *, fresh: bool = False, text: str = "a") -> Path:
+    return run_folder(request, TARGET, tmp_path / "drafter", SOURCES | {"text.txt": text}, fresh=fresh)
 
 
 def write(request: BlockRequest, tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ def test_a_run_whose_sources_changed_is_not_gone_on_with_unless_it_is_forgotten(
 ) -> None:
     write(request_, tmp_path)
     with pytest.raises(TrainingError, match=r"with other text\.txt; put back what .* or forget it with --fresh"):
-        begun(request_, tmp_path, **{"text.txt": "b"})
+        begun(request_, tmp_path, text="b")
     assert kept(begun(request_, tmp_path)) == ["own-0.npy", "run.pt"]  # put back
-    assert kept(begun(request_, tmp_path, fresh=True, **{"text.txt": "b"})) == []
+    assert kept(begun(request_, tmp_path, fresh=True, text="b")) == []
 
 
 def test_another_training_begins_on_the_texts_of_the_first_once_that_is_forgotten(

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ..errors import TrainingError
 from ..planner.policies import ChainPolicy
-from ..runtime.decoder import Decoder
+from ..runtime.decoder import Decoder, Round
 from ..runtime.drafters.head import model_drafter
 from ..runtime.feed import Feed
 from ..runtime.models.forward import CausalModel
@@ -16,6 +17,7 @@ from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, draft_room
 
 SLOTS = 8  # sequences decoded at once
+DRAFTER = "the drafter"  # its name in the rounds that try it out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +37,33 @@ class Acceptance:
 
 
 def chain_acceptance(target: CausalModel, drafter: CausalModel, requests: Sequence[Request], length: int) -> Acceptance:
-    """Return what chains of a drafter, or a head, yield along the target's continuations of some requests."""
-    setup = RoundSetup(policy=ChainPolicy(length=length), drafter="it")
+    """Return what chains of a drafter, or a head, yield along the target's continuations of some requests.
+
+    Raises:
+        TrainingError: something failed in a round.
+    """
+    setup = RoundSetup(policy=ChainPolicy(length=length), drafter=DRAFTER)
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     capacity, slots = longest + draft_room([setup]), min(SLOTS, len(requests))
-    drafters = {"it": model_drafter(drafter, slots=slots, capacity=capacity)}
+    drafters = {DRAFTER: model_drafter(drafter, slots=slots, capacity=capacity)}
     decoder = Decoder(tapped_for(target, [drafter]), drafters, always(setup), slots=slots, capacity=capacity)
     feed, kept = Feed(decoder, requests), list[int]()
     while feed.refill():
         done = decoder.step()
+        require_faultless(done)
         ended = {sequence.index for sequence in done.finished}
         kept += [count for index, count in zip(done.sequences, done.kept, strict=True) if index not in ended]
     return acceptance_of(kept, length)
+
+
+def require_faultless(done: Round) -> None:
+    """Raise TrainingError where something failed in a round: what it kept says nothing about its drafter."""
+    if done.faults:
+        fault = done.faults[0]
+        raise TrainingError(
+            f"{fault.drafter or 'the verification'} failed where drafts are tried out ({fault.reason}); mend that, and "
+            "the same command goes on from there"
+        )
 
 
 def acceptance_of(kept: Sequence[int], length: int) -> Acceptance:

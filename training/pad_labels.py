@@ -29,13 +29,14 @@ from ..planner.lossy.pad import PadRule
 from ..planner.policies import ChainPolicy
 from ..planner.policies.pad import PadPolicy
 from ..profiler.records.model import ModelIdentity
-from ..runtime.decoder import Decoder, Round
+from ..runtime.decoder import Decoder
 from ..runtime.drafters.head import model_drafter
 from ..runtime.feed import Feed
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.tapped import tapped_for
 from ..runtime.requests import Request
 from ..runtime.setup import PLAIN, RoundSetup, always, draft_room
+from .acceptance import DRAFTER, require_faultless
 
 SLOTS = 64  # sequences decoded at once
 NOBODY = ModelIdentity(
@@ -109,11 +110,11 @@ def harvest(
     """
     notes = _Notes(reads)
     policy = PadPolicy(draft=ChainPolicy(length=1), rule=PadRule(threshold=0.0, floor=floor), classifier=NOBODY)
-    setup, slots = RoundSetup(policy=policy, drafter="it"), min(SLOTS, len(requests))
+    setup, slots = RoundSetup(policy=policy, drafter=DRAFTER), min(SLOTS, len(requests))
     capacity = max(len(request.prompt) + request.max_new_tokens for request in requests) + draft_room([setup], slots)
     decoder = Decoder(
         tapped_for(target, [drafter], also=(reads,)),
-        {"it": model_drafter(drafter, slots=slots, capacity=capacity)},
+        {DRAFTER: model_drafter(drafter, slots=slots, capacity=capacity)},
         always(setup),
         slots=slots,
         capacity=capacity,
@@ -124,7 +125,7 @@ def harvest(
     while feed.refill():
         emitted = {sequence.index: tuple(sequence.emitted) for sequence in decoder.running}
         done = decoder.step()
-        _require_faultless(done)
+        require_faultless(done)
         for index, gates in zip(done.sequences, done.gates, strict=True):
             found += [Candidate(problem=index, before=emitted[index], token=token) for token in gates.asked]
     features: Floats32 = torch.cat(notes.features).numpy() if notes.features else np.zeros((0, 0), dtype=np.float32)
@@ -196,8 +197,3 @@ def _continued(target: CausalModel, requests: Sequence[Request]) -> list[tuple[i
     while feed.refill():
         decoder.step()
     return [tuple(sequence.emitted) for sequence in feed.sequences]
-
-
-def _require_faultless(done: Round) -> None:
-    if done.faults:
-        raise TrainingError(f"a round of the harvest went wrong: {done.faults[0].reason}")
