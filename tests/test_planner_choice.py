@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from spectune.planner.growth.tree import TokenTree
+from spectune.planner.plans.plan import ErrorParts
 from spectune.planner.policies import (
     ChainPolicy,
     ConfidentChainPolicy,
@@ -18,7 +19,7 @@ from spectune.planner.policies import (
     StaticPolicy,
     TreePolicy,
 )
-from spectune.planner.pricing.estimate import relative_error, resampled_rates, resampling_weights
+from spectune.planner.pricing.estimate import of_few, relative_error, resampled_rates, resampling_weights
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.choice import Field, ballot_of
 from spectune.planner.search.contest import Contest
@@ -175,6 +176,24 @@ def test_a_bound_is_kept_by_what_is_left_when_optimism_is_taken_off(others_ms: f
     ballot = ballot_of(contest, resampling_weights(TEXTS, seed=0))
     assert {field[place].policy.label for place in ballot.near} == {taken}
     assert latencies[ballot.near[0]] / (1.0 - ballot.flattery) <= 97.0
+
+
+@pytest.mark.parametrize(("texts", "quantile"), [(2, 6.314), (4, 2.353), (8, 1.895), (1000, 1.646)])
+def test_the_interval_of_few_texts_is_students(texts: int, quantile: float) -> None:
+    errors = ErrorParts(acceptance=of_few(0.01, texts), surfaces=0.0, drift=0.0, optimism=0.0)
+    assert errors.margin == pytest.approx(0.01 * quantile, rel=1e-3)
+
+
+def test_a_speedup_strays_by_what_was_timed_of_either_round() -> None:
+    plain, chain = candidate(PlainPolicy(), 1.0, drafter=None), candidate(ChainPolicy(length=2), 2.0)
+    errors = SurfaceErrors(verify=0.1, drafts={"small": 0.2}, apart=0.0, pace=0.0, host={2: 0.3})
+    rates = np.array([[2.0, 2.0], [1.0, 1.0]])  # texts that do not differ
+    promise = Promise(rates=rates, plain=plain, errors=errors, texts=TEXTS, batch=2).of(chain, 0.0)
+    own = np.array([0.1 * 8.0, 0.2 * 1.0, 0.3 * 1.0]) / 10.0  # verify, draft and host of a round of 10 ms
+    plainly = np.array([0.1 * 8.0, 0.3 * 1.0]) / 10.0
+    assert promise.high / promise.tokens_per_s - 1.0 == pytest.approx(1.645 * np.linalg.norm(own))
+    both = 1.645 * np.linalg.norm([*own, *plainly])
+    assert promise.speedup_high / promise.speedup_over_plain - 1.0 == pytest.approx(both)
 
 
 def test_a_resample_without_plain_rounds_says_nothing_about_the_speedup() -> None:

@@ -33,7 +33,7 @@ SDS_OF_90_PERCENT = 1.645  # of a normal distribution, to either side
 class ErrorParts:
     """Relative standard errors of a predicted speed, and the optimism already taken off it."""
 
-    acceptance: float  # the recorded texts are a sample, and so are future ones
+    acceptance: float  # the recorded texts are a sample, and so are future ones; the larger the fewer tell their spread
     surfaces: float  # of the measured latencies, weighted by their share of the round
     drift: float  # the device's pace strays between measuring and decoding; older plans know that of one session alone
     optimism: float  # relative; how much choosing on the recorded texts flattered the choice

@@ -13,7 +13,7 @@ from ..inputs import PlanInputs, resumes_of
 from ..plans.plan import ErrorParts, Prediction
 from ..policies import ResumedPolicy, StackPolicy, drafting
 from ..pricing.cost import Floats
-from ..pricing.estimate import relative_error
+from ..pricing.estimate import of_few, relative_error
 from ..pricing.pace import APART, pace_error
 from .candidate import Candidate
 
@@ -111,8 +111,9 @@ class Promise:
         is_plain = chosen is self.plain
         own, plainly = self.rates[1 if is_plain else 0], self.rates[1]
         usable = (own > 0.0) & (plainly > 0.0)  # with few texts a resample may hold none of a steady round
-        parts = self._parts(chosen, own[usable], flattery, self.errors.pace)
-        relative = self._parts(chosen, own[usable] / plainly[usable], flattery, self.errors.apart)
+        timed, both = self._timed(chosen), math.hypot(self._timed(chosen), self._timed(self.plain))
+        parts = self._parts(own[usable], timed, self.errors.pace, flattery)
+        relative = self._parts(own[usable] / plainly[usable], both, self.errors.apart, flattery)
         speed = chosen.tokens_per_s * (1.0 - flattery)
         speedup = speed / self.plain.tokens_per_s
         margin, speedup_margin = parts.margin, 0.0 if is_plain else relative.margin
@@ -131,13 +132,13 @@ class Promise:
             errors=parts,
         )
 
-    def _parts(self, chosen: Candidate, rates: Floats, flattery: float, drift: float) -> ErrorParts:
-        verify = self.errors.verify_of(chosen) * chosen.verify_ms / chosen.round_ms
-        draft = self.errors.draft_of(chosen) * chosen.draft_ms / chosen.round_ms
-        host = self.errors.host.get(self.batch, 0.0) * chosen.host_ms / chosen.round_ms
-        return ErrorParts(
-            acceptance=math.sqrt(2.0) * relative_error(rates, self.texts),
-            surfaces=math.hypot(verify, draft, host),
-            drift=drift,
-            optimism=flattery,
-        )
+    def _timed(self, candidate: Candidate) -> float:
+        """Return the relative error of a candidate's rounds by what was timed, each part by its share."""
+        verify = self.errors.verify_of(candidate) * candidate.verify_ms
+        draft = self.errors.draft_of(candidate) * candidate.draft_ms
+        host = self.errors.host.get(self.batch, 0.0) * candidate.host_ms
+        return math.hypot(verify, draft, host) / candidate.round_ms
+
+    def _parts(self, rates: Floats, timed: float, drift: float, flattery: float) -> ErrorParts:
+        acceptance = of_few(math.sqrt(2.0) * relative_error(rates, self.texts), self.texts)
+        return ErrorParts(acceptance=acceptance, surfaces=timed, drift=drift, optimism=flattery)
