@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from ..planner.plans.observation import Observation
 from ..planner.plans.plan import Plan, PlanCell
 from ..planner.plans.promised import is_promised, own_observations
-from ..runtime.watch.drift import Direction, PromiseTest
+from ..runtime.watch.drift import Direction
+from ..runtime.watch.hindsight import direction_of
 
 FALSE_ALARMS = 0.01  # as in the decoder's watch
 
@@ -74,9 +75,6 @@ def drift_of(plan_id: int, plan: Plan, observations: Sequence[Observation], unre
 
 def _judged(cell: PlanCell, speeds: Sequence[float], rate: float) -> CellDrift:
     promise = cell.prediction
-    test = PromiseTest(promise.low, promise.high, rate)
-    for speed in speeds:
-        test.add(speed)
     return CellDrift(
         batch=cell.batch,
         context=cell.context,
@@ -89,5 +87,5 @@ def _judged(cell: PlanCell, speeds: Sequence[float], rate: float) -> CellDrift:
         below=sum(speed < promise.low for speed in speeds),
         above=sum(speed > promise.high for speed in speeds),
         median_tokens_per_s=statistics.median(speeds) if speeds else None,
-        found=test.found,
+        found=direction_of(speeds, promise.low, promise.high, rate),
     )

@@ -7,10 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import binom
 
 from spectune.errors import RequestError
 from spectune.runtime.watch.drift import STAKES, Evidence, PromiseTest
+from spectune.runtime.watch.hindsight import direction_of, money_of
 
 STREAMS, BLOCKS, RATE = 400, 600, 0.05
 MOST_ALARMS = int(binom.ppf(0.999, STREAMS, RATE))  # of streams whose rate of alarms is exactly the stated one
@@ -81,6 +84,28 @@ def test_money_is_the_sum_over_all_starts_and_stakes() -> None:
             expected += won / (start * (start + 1)) / len(STAKES)
     expected += 1 / 2000  # the starts that were left out, none of which has begun
     assert money == pytest.approx(expected)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 400), st.floats(0.0, 1.0))
+def test_money_of_many_blocks_at_once_is_that_of_one_after_another(seed: int, count: int, share: float) -> None:
+    blocks = np.random.default_rng(seed).random(count) < share
+    evidence = Evidence()
+    one_by_one = [evidence.add(bool(is_bad)) for is_bad in blocks]
+    np.testing.assert_allclose(np.minimum(money_of(blocks), 1e100), np.minimum(one_by_one, 1e100), rtol=1e-9)
+
+
+@pytest.mark.parametrize("middle", [70.0, 88.0, 100.0, 112.0, 130.0])
+def test_what_is_found_of_many_blocks_at_once_is_what_is_found_of_one_after_another(middle: float) -> None:
+    for seed in range(20):
+        speeds = np.random.default_rng(seed).normal(middle, 8.0, 300).tolist()
+        test = PromiseTest(90.0, 110.0, 0.01)
+        for speed in speeds:
+            test.add(speed)
+        assert direction_of(speeds, 90.0, 110.0, 0.01) == test.found
+
+
+def test_nothing_is_found_of_no_blocks() -> None:
+    assert direction_of((), 90.0, 110.0, 0.01) is None
 
 
 def test_fair_bets_keep_the_mean_money_at_1() -> None:

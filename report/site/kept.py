@@ -11,7 +11,7 @@ from ...planner.plans.observation import CellObservation, Observation
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.plans.promised import is_promised, own_observations
 from ...planner.plans.validation import Validation, ValidationRow
-from ...runtime.watch.drift import PromiseTest
+from ...runtime.watch.hindsight import direction_of
 from ...runtime.watch.options import WatchOptions
 
 Verdict = Literal["kept", "below", "above", "slower", "faster", "unseen"]
@@ -45,7 +45,7 @@ class Seen:
     @property
     def speed(self) -> float | None:
         """Median of the blocks; None where no block was whole."""
-        return statistics.median(self.speeds) if self.speeds else None
+        return _middle(self.speeds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,10 @@ class KeptCell:
 
     Attributes:
         seen: by decoders where and as the plan promises, in order of time.
-        plain_blocks: speeds of blocks that decoders ran plainly under the same conditions, tokens/s.
+        blocks: speeds of all their blocks in order of time, tokens/s.
+        measured_speed: median of these, else of what validations measured, tokens/s; None where nothing was.
+        measured_speedup: of blocks over blocks that decoders ran plainly under the same conditions, else that of
+            validations; None where the one or the other was not measured.
         tokens_per_round: of one sequence, in all rounds that decoders ran as planned, else the middle of validations;
             None where nobody counted.
         validated: when it was measured beside plain decoding, oldest first.
@@ -64,32 +67,13 @@ class KeptCell:
 
     cell: PlanCell
     seen: tuple[Seen, ...]
-    plain_blocks: tuple[float, ...]
+    blocks: tuple[float, ...]
+    measured_speed: float | None
+    measured_speedup: float | None
     tokens_per_round: float | None
     validated: tuple[ValidationRow, ...]
     faults: int
     verdict: Verdict
-
-    @property
-    def blocks(self) -> tuple[float, ...]:
-        """Speeds of all blocks in order of time, tokens/s."""
-        return tuple(speed for each in self.seen for speed in each.speeds)
-
-    @property
-    def measured_speed(self) -> float | None:
-        """Median of the blocks that decoders saw, else of what validations measured; tokens/s."""
-        if self.blocks:
-            return statistics.median(self.blocks)
-        rows = [row.measured_tokens_per_s for row in self.validated]
-        return statistics.median(rows) if rows else None
-
-    @property
-    def measured_speedup(self) -> float | None:
-        """Measured speed over plain decoding, both from the same source; None where either was not measured."""
-        if self.blocks:
-            return statistics.median(self.blocks) / statistics.median(self.plain_blocks) if self.plain_blocks else None
-        rows = [row.speedup for row in self.validated]
-        return statistics.median(rows) if rows else None
 
 
 def kept_cells(plan: Plan, validations: Sequence[Validation], observations: Sequence[Observation]) -> list[KeptCell]:
@@ -106,40 +90,46 @@ def _kept(
     own = [(each, part) for each in observations for part in each.cells if _is_of(part, cell)]
     planned = [(each, part) for each, part in own if is_promised(part, cell)]
     seen = tuple(Seen(began=each.began, rounds=part.rounds, speeds=part.block_tokens_per_s) for each, part in planned)
-    blocks = [speed for each in seen for speed in each.speeds]
+    blocks = tuple(speed for each in seen for speed in each.speeds)
+    plain = [speed for _, part in own if not part.is_planned for speed in part.block_tokens_per_s if speed > 0.0]
+    speed = _middle(blocks or [row.measured_tokens_per_s for row in rows])
     return KeptCell(
         cell=cell,
         seen=seen,
-        plain_blocks=tuple(
-            speed for _, part in own if not part.is_planned for speed in part.block_tokens_per_s if speed > 0.0
-        ),
+        blocks=blocks,
+        measured_speed=speed,
+        measured_speedup=_speedup(speed, plain) if blocks else _middle([row.speedup for row in rows]),
         tokens_per_round=_tokens_per_round([part for _, part in planned], rows),
         validated=tuple(rows),
         faults=sum(part.faults for _, part in own),
-        verdict=_verdict(cell, blocks, rows, rate),
+        verdict=_verdict(cell, blocks, speed, rate),
     )
+
+
+def _middle(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _speedup(speed: float | None, plain_blocks: Sequence[float]) -> float | None:
+    plain = _middle(plain_blocks)
+    return None if speed is None or plain is None else speed / plain
 
 
 def _tokens_per_round(parts: Sequence[CellObservation], rows: Sequence[ValidationRow]) -> float | None:
     if shares := sum(sum(part.kept) for part in parts):  # of sequences in rounds
         return sum(part.tokens for part in parts) / shares
-    counted = [row.tokens_per_round for row in rows if row.tokens_per_round is not None]
-    return statistics.median(counted) if counted else None
+    return _middle([row.tokens_per_round for row in rows if row.tokens_per_round is not None])
 
 
 def _is_of(part: CellObservation, cell: PlanCell) -> bool:
     return (part.batch, part.context) == (cell.batch, cell.context)
 
 
-def _verdict(cell: PlanCell, blocks: Sequence[float], rows: Sequence[ValidationRow], rate: float) -> Verdict:
+def _verdict(cell: PlanCell, blocks: Sequence[float], speed: float | None, rate: float) -> Verdict:
     promise = cell.prediction
-    test = PromiseTest(promise.low, promise.high, rate)
-    for speed in blocks:
-        test.add(speed)
-    if test.found is not None:
-        return test.found
-    measured = blocks or [row.measured_tokens_per_s for row in rows]
-    if not measured:
+    found = direction_of(blocks, promise.low, promise.high, rate)
+    if found is not None:
+        return found
+    if speed is None:
         return "unseen"
-    middle = statistics.median(measured)
-    return "below" if middle < promise.low else "above" if middle > promise.high else "kept"
+    return "below" if speed < promise.low else "above" if speed > promise.high else "kept"
