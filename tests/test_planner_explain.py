@@ -170,6 +170,14 @@ def test_a_modelled_stack_is_not_passed_off_as_replayed() -> None:
     assert "tiny gathers 1 token, then small gathers 4 tokens; the best single drafter by the same model" in found
 
 
+@pytest.mark.parametrize("models", [(), ("small",)])
+def test_what_an_older_plan_says_of_fewer_than_two_drafters_is_no_stack(models: tuple[str, ...]) -> None:
+    stack = StackForecast(
+        models=models, thresholds=(4,) * len(models), tokens_per_s=900.0, best_single_tokens_per_s=900.0
+    )
+    assert "a stack of drafters" not in "\n".join(explain_cell(replace(cell_of([PLAIN, OWN]), stack=stack)))
+
+
 def test_memory_and_the_bound_are_told_where_they_are_known() -> None:
     cell = replace(cell_of([PLAIN, OWN]), memory_bytes=3 * 2**30, keeps_bound=False)
     bound = LatencyBound(metric="itl", most_ms=4.0)

@@ -31,13 +31,13 @@ AGREEMENT = PairwiseAcceptance(
 
 
 @cache
-def two_drafters() -> PlanInputs:
-    """A target of 10 ms, a medium drafter of 3 ms and a small one of 0.5 ms."""
+def two_drafters(target_ms: float = 100.0) -> PlanInputs:
+    """A slow target, a medium drafter of 3 ms and a small one of 0.5 ms."""
     language = Language(4)
     pairs = texts(language, 6, lambda text: 30)
     small = record(SkilledDrafter(language, 0.6, seed=1), pairs, every_node(2, 3))
     medium = record(SkilledDrafter(language, 0.9, seed=2), pairs, every_node(2, 3), name="medium")
-    bottom = inputs(small, verify_ms=lambda batch, context, tokens: 10.0, draft_ms=lambda *shape: 0.5)
+    bottom = inputs(small, verify_ms=lambda batch, context, tokens: target_ms, draft_ms=lambda *shape: 0.5)
     upper = DrafterInputs(
         name="medium", model=model("medium"), surface=surface("medium", "draft", lambda *shape: 3.0), trace=medium
     )
@@ -64,7 +64,7 @@ def test_acceptance_by_the_target_is_the_traces_and_between_drafters_their_agree
 def test_the_forecast_is_the_latency_of_its_own_hierarchy() -> None:
     found = two_drafters()
     stack = stack_forecast(found, costs_of(found))
-    assert stack is not None
+    assert stack is not None and len(stack.models) == 2
     levels = [Level(name=name, threshold=many) for name, many in zip(stack.models, stack.thresholds, strict=True)]
     own = exact_latency(hierarchy_inputs(found, costs_of(found)), Hierarchy(levels=tuple(levels)))
     assert stack.tokens_per_s == pytest.approx(1000.0 / own.ms_per_token)
@@ -75,6 +75,11 @@ def test_a_stack_is_no_slower_than_the_best_single_drafter() -> None:
     stack = stack_forecast(found, costs_of(found))
     assert stack is not None
     assert stack.tokens_per_s >= stack.best_single_tokens_per_s * (1.0 - 1e-9)
+
+
+def test_where_a_single_drafter_is_as_fast_no_stack_is_told() -> None:
+    fast = two_drafters(10.0)
+    assert stack_forecast(fast, costs_of(fast)) is None
 
 
 def test_without_agreement_or_with_one_drafter_or_a_batch_there_is_no_forecast() -> None:

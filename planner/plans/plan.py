@@ -125,6 +125,8 @@ class PublishedPrice:
 class StackForecast:
     """The best hierarchy of drafters in the cell: modelled from pairwise acceptance, not replayed, so never chosen.
 
+    In older plans it may be of one drafter, or of none.
+
     Source: Globerson et al. 2025, arXiv:2510.19705.
     """
 

@@ -233,7 +233,7 @@ def _published(same: Sequence[PublishedFacts]) -> str:
 
 def _stack(cell: PlanCell) -> Iterator[str]:
     stack = cell.stack
-    if stack is None:
+    if stack is None or len(stack.models) < 2:
         return
     levels = ", then ".join(
         f"{model} gathers {_count(tokens, 'token')}"

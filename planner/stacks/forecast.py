@@ -26,14 +26,17 @@ HOST_OF = "chain"  # the kind whose host time a level of a hierarchy is taken to
 def stack_forecast(inputs: PlanInputs, costs: CellCosts) -> StackForecast | None:
     """Return the best hierarchy of two or more drafters, beside the best single one by the same model.
 
-    None at batch sizes above 1, where sequences wait for each other in ways the model does not know; with fewer than
-    two drafters that run in the cell; and where their agreement was not recorded.
+    None where that finds a single drafter, or none, as fast; at batch sizes above 1, where sequences wait for each
+    other in ways the model does not know; with fewer than two drafters that run in the cell; and where their agreement
+    was not recorded.
     """
     models = sum(one.name in costs.drafts and not one.reads_features for one in inputs.drafters)
     if costs.cell.batch > 1 or models < 2 or inputs.pairwise is None or HOST_OF not in costs.host:
         return None
     everything = hierarchy_inputs(inputs, costs)
     stacked = best_hierarchy(everything, MOST_THRESHOLD)
+    if len(stacked.hierarchy.levels) < 2:
+        return None
     single = min(best_hierarchy(_only(everything, place), MOST_THRESHOLD).ms_per_token for place in range(models))
     return StackForecast(
         models=tuple(level.name for level in stacked.hierarchy.levels),
