@@ -146,7 +146,7 @@ def pad(
     tell(
         settings,
         f"kept in {output}; next: spectune lossy --target {target} --drafter small={drafter} "
-        f"--drafter pivots={output} --prompts FILE --setting 10,pad,{card.threshold:.3f} -o lossy.json",
+        f"--drafter pivots={output} --prompts FILE --setting 10,pad,{card.threshold:.4g} -o lossy.json",
     )
 
 
@@ -175,7 +175,7 @@ def exercises_of(path: Path, target: Path) -> list[Exercise]:
 
 def _table(card: PadCard) -> Table:
     rows = [
-        (f"{each.threshold:.3f}", _shown(each.recall, each.recall_95), _shown(each.passed, each.passed_95))
+        (f"{each.threshold:.4g}", _shown(each.recall, each.recall_95), _shown(each.passed, each.passed_95))
         for each in card.thresholds
     ]
     title = f"{card.parameters:,} parameters, {card.pivots:,} pivots of {card.candidates:,} tokens. {card.judgement}"

@@ -205,6 +205,12 @@ def test_the_threshold_is_the_largest_that_rejects_so_many_pivots(seed: int, rec
     assert found == max(keeping)
 
 
+@pytest.mark.parametrize("chance", [0.49961, 0.499649, 0.0004, 3.21487e-7, 1.0, 0.1, float(np.float32(0.7))])
+def test_a_threshold_that_is_written_down_rejects_what_it_was_chosen_for(chance: float) -> None:
+    found = threshold_of_recall(np.array([chance]), np.ones(1, dtype=np.bool_), 1.0)
+    assert float(f"{found:.4g}") == found <= chance < found * 1.001
+
+
 def test_without_pivots_the_threshold_lets_nothing_be() -> None:
     assert threshold_of_recall(np.ones(4), np.zeros(4, dtype=np.bool_), 0.95) == 0.0
     with pytest.raises(TrainingError, match="recall"):

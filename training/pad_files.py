@@ -27,7 +27,7 @@ class PadCard:
         auroc: how often a pivot of them has a higher chance than another token; None with one class only.
         auroc_95: its interval, problems drawn anew.
         recall: share of the kept pivots that `threshold` had to reject.
-        threshold: the largest that does.
+        threshold: the largest of four digits that does.
         thresholds: what this one, and the published ones, do to the kept candidates. At the first of them the recall
             was chosen on these very candidates.
         seconds: of the run that finished it; what stopped runs did before is not counted.
@@ -84,7 +84,7 @@ def save_pad_card(folder: Path, card: PadCard) -> None:
 
 def _page(card: PadCard) -> str:
     rows = "\n".join(
-        f"| {each.threshold:.3f} | {_percent(each.recall, each.recall_95)} | {_percent(each.passed, each.passed_95)} |"
+        f"| {each.threshold:.4g} | {_percent(each.recall, each.recall_95)} | {_percent(each.passed, each.passed_95)} |"
         for each in card.thresholds
     )
     last = card.losses[-20:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Decimal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from ..planner.lossy.quality import share_interval
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
+DIGITS = 4  # of a threshold
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -93,9 +95,9 @@ def at_threshold(chances: Floats, is_pivot: Bools, threshold: float) -> AtThresh
 
 
 def threshold_of_recall(chances: Floats, is_pivot: Bools, recall: float) -> float:
-    """Return the largest threshold in [0, 1] that rejects at least that share of the pivots.
+    """Return the largest threshold in [0, 1] of four digits that rejects at least that share of the pivots.
 
-    A token whose chance is the threshold is rejected. With no pivot among the tokens nothing is known, and the
+    People write it down: with digits left out it must not let one more pivot be. A token whose chance is the threshold is rejected. With no pivot among the tokens nothing is known, and the
     threshold is 0, which lets nothing be.
 
     Raises:
@@ -107,7 +109,8 @@ def threshold_of_recall(chances: Floats, is_pivot: Bools, recall: float) -> floa
     if not len(own):
         return 0.0
     wanted = int(np.ceil(recall * len(own) - 1e-9))
-    return float(own[wanted - 1])
+    found = Decimal(repr(float(own[wanted - 1])))
+    return float(found.quantize(Decimal(1).scaleb(found.adjusted() - DIGITS + 1), ROUND_FLOOR))
 
 
 def _share(hits: Bools) -> tuple[float, tuple[float, float]] | None:
