@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from functools import lru_cache
 
 import pytest
-from transformers import LlamaForCausalLM
 
 from spectune.errors import RequestError
 from spectune.planner.policies import ChainPolicy, LookupPolicy
@@ -28,7 +26,7 @@ from .decoded_runs import (
     random_requests,
     run,
 )
-from .tiny_models import perturbed, tiny_gpt2, tiny_llama
+from .tiny_models import perturbed, tiny_gpt2, tiny_llama, with_places
 
 pytestmark = pytest.mark.lossless
 
@@ -139,13 +137,6 @@ def test_drafts_may_reach_beyond_a_table_of_positions_that_ends() -> None:
     requests = [Request(prompt=PROMPT, max_new_tokens=13), Request(prompt=PROMPT[:1], max_new_tokens=15)]
     drafters = {"it": ModelDrafter(drafter, slots=3, capacity=40)}
     assert run(target, requests, CHAIN, drafters).outputs == run(target, requests).outputs
-
-
-def with_places(llama: LlamaForCausalLM, places: int) -> LeanModel:
-    """Return the lean model of one whose positions end earlier."""
-    shorter = deepcopy(llama)
-    shorter.config.max_position_embeddings = places
-    return LeanModel(shorter)
 
 
 @pytest.mark.parametrize("on_device", [False, True])

@@ -30,7 +30,7 @@ from .ahead_runs import KINDS, LLAMA, SKETCH, TARGET, Captured, Watched, eagerly
 from .decoded_runs import CAPACITY, PADDED, POLICIES, Run, random_requests, run
 from .fresh_states import worst_difference
 from .host_reads import NoHostReads
-from .tiny_models import perturbed, tiny_llama, tiny_neox
+from .tiny_models import perturbed, tiny_llama, tiny_neox, with_places
 
 pytestmark = pytest.mark.lossless
 
@@ -64,6 +64,13 @@ def test_a_text_that_outgrows_what_is_in_sight_is_recorded_anew(kind: str) -> No
     schedule, captured = always(setup_of(kind)), Captured()
     assert_same(captured.run(requests, schedule), eagerly(requests, schedule), requests)
     assert len(captured.targets.recorded) > len({len(one.kept) for one in captured.run(requests, schedule).rounds})
+
+
+@pytest.mark.parametrize("kind", ["chain", "eagle2"])
+def test_rounds_run_ahead_behind_texts_that_go_beyond_the_drafter_s_positions(kind: str) -> None:
+    requests, schedule = random_requests(4, tokens=30), always(setup_of(kind))
+    captured = Captured(drafter_model=with_places(SKETCH, 16))
+    assert captured.run(requests, schedule).outputs == plainly(requests) and captured.others == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

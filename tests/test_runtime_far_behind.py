@@ -12,7 +12,7 @@ from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 
-from .tiny_models import perturbed, tiny_llama
+from .tiny_models import perturbed, tiny_llama, with_places
 
 LLAMA = tiny_llama(layers=2, seed=3)
 MODELS = {"near": LeanModel(perturbed(LLAMA, 0.2)), "far": LeanModel(perturbed(LLAMA, 0.4, seed=1))}
@@ -40,3 +40,18 @@ def test_what_is_drawn_does_not_hang_on_how_far_behind_the_drafter_was(policy: T
             sequence.tokens.extend(text[-left:])
         drawn.append(late.draft(sequences, policy).tokens.tolist())
     assert drawn[0] == drawn[1]
+
+
+def test_a_text_beyond_a_drafter_s_last_position_is_read_together_with_the_others() -> None:
+    short = with_places(perturbed(LLAMA, 0.2), 40)
+    late = ModelDrafter(short, slots=2, capacity=CAPACITY)
+    sequences = [
+        Sequence(request=Request(prompt=(place, 1) * half, max_new_tokens=80), index=place)
+        for place, half in enumerate((25, 6))
+    ]
+    for slot, sequence in enumerate(sequences):
+        late.admit(slot, sequence)
+        sequence.tokens.extend((2, 3))
+    before = late.forwards
+    late.draft(sequences, ChainPolicy(length=3))
+    assert late.forwards - before == 3

@@ -176,3 +176,10 @@ def perturbed(model: Model, spread: float, seed: int = 0) -> Model:
         for weight in copy.parameters():
             weight.mul_(1 + spread * torch.randn(weight.shape, generator=noise, dtype=weight.dtype))
     return copy
+
+
+def with_places(llama: LlamaForCausalLM, places: int) -> LeanModel:
+    """Return the lean model of one whose positions end earlier."""
+    shorter = deepcopy(llama)
+    shorter.config.max_position_embeddings = places
+    return LeanModel(shorter)

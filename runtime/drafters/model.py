@@ -171,8 +171,7 @@ class ModelDrafter:
         if self._seen_in is None:
             return count
         padded = 1 << (count - 1).bit_length()
-        room = min(self._cache.capacity, self._model.longest_context) - max(self._cached[: len(sequences)])
-        return padded if padded <= room else count
+        return padded if padded <= self._cache.capacity - max(self._cached[: len(sequences)]) else count
 
     def _note_read(self, sequences: Many[Sequence]) -> None:
         for slot, sequence in enumerate(sequences):
@@ -208,9 +207,9 @@ class ModelDrafter:
         """Whether one forward, every row padded to the longest of so many tokens, is to catch up.
 
         Rows drift apart in rounds of other drafters: padding may not fit, and may take more than any round of this one.
+        A text beyond the model's last position is padded as any: forwards clamp positions.
         """
-        room = min(self._cache.capacity, self._model.longest_context) - max(self._cached[:batch])
-        return fresh <= min(room, READ_TOGETHER)
+        return fresh <= min(self._cache.capacity - max(self._cached[:batch]), READ_TOGETHER)
 
     def _catch_up_alone(self, sequences: Many[Sequence]) -> None:
         """Feed all but the newest token of every sequence, one sequence at a time."""

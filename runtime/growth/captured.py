@@ -104,9 +104,8 @@ class CapturedGrowth:
             policy: one that is served.
         """
         ends, read = longest + most_drafted(policy), longest - 1 + most_read
-        if read > min(self._cache.capacity, self._model.longest_context) or ends > self._cache.capacity:
-            return None
-        return self._seen_in(max(ends, read))
+        most = max(ends, read)
+        return self._seen_in(most) if most <= self._cache.capacity else None
 
     def record(
         self,
