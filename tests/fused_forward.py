@@ -17,8 +17,8 @@ from spectune.runtime.models.products import FusedProducts
 
 from .tiny_models import tiny_model
 
-SIZES = {"hidden_size": 64, "intermediate_size": 96, "max_position_embeddings": 64}
-CONTEXT, CAPACITY = 5, 24
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "max_position_embeddings": 128}
+ROOM = 19  # behind a text
 
 
 class Favouring:
@@ -44,29 +44,30 @@ def tiny_lean(family: str, dtype: torch.dtype, device: torch.device, **sizes: in
     return LeanModel(model.to(dtype).to(device))
 
 
-def step_of(model: CausalModel, tokens: Tensor, *, by_tree: bool) -> ForwardInput:
-    """Return a forward of one row of tokens behind a text of 5, each of which sees those before it."""
+def step_of(model: CausalModel, tokens: Tensor, *, by_tree: bool, context: int = 5) -> ForwardInput:
+    """Return a forward of one row of tokens behind a text, each of which sees those before it."""
     count = tokens.shape[1]
     return lay_out(
         tokens.cpu().numpy(),
         np.arange(count),
-        [CONTEXT],
+        [context],
         np.tri(count, dtype=np.bool_)[None],
         take=None,
         dtype=model.dtype,
         device=model.device,
-        seen_in=(lambda positions: CAPACITY) if by_tree else None,
+        seen_in=(lambda positions: context + ROOM) if by_tree else None,
     )
 
 
 def logits_of(model: CausalModel, text: Tensor, step: ForwardInput) -> Tensor:
-    """Return (1, n, vocabulary) behind a text (1, 5)."""
-    cache = model.new_cache(1, CAPACITY)
+    """Return (1, n, vocabulary) behind a text (1, any)."""
+    context = text.shape[1]
+    cache = model.new_cache(1, context + ROOM)
     before = lay_out(
         text.cpu().numpy(),
-        np.arange(CONTEXT),
+        np.arange(context),
         [0],
-        np.tri(CONTEXT, dtype=np.bool_)[None],
+        np.tri(context, dtype=np.bool_)[None],
         take=None,
         dtype=model.dtype,
         device=model.device,
@@ -76,12 +77,12 @@ def logits_of(model: CausalModel, text: Tensor, step: ForwardInput) -> Tensor:
 
 
 def forward_by_kernels(
-    text: Tensor, tokens: Tensor, ways: Tensor, *, family: str, dtype: torch.dtype, last: bool
+    text: Tensor, tokens: Tensor, ways: Tensor, *, family: str, dtype: torch.dtype, last: bool, **sizes: int
 ) -> Tensor:
     """Return logits of the fused path; `ways` (any,) is filled with the ways its kinds of products were done in."""
-    model, choices = tiny_lean(family, dtype, text.device), Choices(Favouring(last=last))
+    model, choices = tiny_lean(family, dtype, text.device, **sizes), Choices(Favouring(last=last))
     model.reads_trees, model.products = True, FusedProducts(model.anatomy, choices)
-    logits = logits_of(model, text, step_of(model, tokens, by_tree=True))
+    logits = logits_of(model, text, step_of(model, tokens, by_tree=True, context=text.shape[1]))
     kept = list(choices.kept.values())
     ways[: len(kept)] = torch.tensor(kept, dtype=ways.dtype)
     return logits

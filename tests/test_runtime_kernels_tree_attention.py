@@ -53,10 +53,11 @@ class Case:
     capacity: int = 150
     dtype: torch.dtype = torch.float32
     seed: int = 0
+    window: int | None = None
 
     @property
-    def options(self) -> dict[str, float]:
-        return {"scale": self.size**-0.5, "kv_heads": self.heads[1]}
+    def options(self) -> dict[str, Any]:
+        return {"scale": self.size**-0.5, "kv_heads": self.heads[1], "window": self.window}
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return a view into fused projections, one into a cache, starts and bits."""
@@ -87,7 +88,7 @@ class Case:
             for node, path in enumerate(paths):
                 seen[row, node, :start] = True
                 seen[row, node, [start + other for other in path]] = True
-        return seen
+        return seen if self.window is None else windowed(seen, self.window)
 
     def mixed(self) -> Tensor:
         """Return what attention is, in float64."""
@@ -97,6 +98,14 @@ class Case:
         scores = torch.einsum("bnhd,bkhd->bnhk", query.double(), key[:, :, of_head]) * self.options["scale"]
         weights = scores.masked_fill(~self.seen().unsqueeze(2), -math.inf).softmax(-1)
         return torch.einsum("bnhk,bkhd->bnhd", weights, value[:, :, of_head]).flatten(0, 1).flatten(1)
+
+
+def windowed(seen: Tensor, window: int) -> Tensor:
+    """Leave to each node the last columns that it sees."""
+    lines = seen.flatten(0, 1)
+    for line in lines:
+        line[line.nonzero()[:-window]] = False
+    return lines.view_as(seen)
 
 
 def words_of(path: set[int], count: int) -> list[int]:
@@ -150,6 +159,29 @@ def test_a_tree_of_two_words_is_mixed_alike(dtype: torch.dtype, tolerance: float
     case = Case(count=70, heads=(4, 2), size=64, starts=(80,), dtype=dtype, seed=1)
     assert any(WORD - 1 in path for path in case.lines()[0][WORD:])  # a sign bit counts
     assert distance(attended(case, 3), case) < tolerance
+
+
+@needs_triton
+@pytest.mark.parametrize(("start", "splits"), [(0, 1), (63, 3), (64, 1), (200, 3)])
+def test_nodes_of_a_windowed_layer_mix_the_last_that_they_see(start: int, splits: int) -> None:
+    case = Case(count=5, heads=(2, 1), size=16, starts=(start,), capacity=210, window=64, seed=3)
+    assert distance(attended(case, splits), case) < 3e-6
+
+
+@needs_triton
+def test_a_window_counts_the_nodes_of_both_words() -> None:
+    case = Case(count=70, heads=(1, 1), size=16, starts=(100,), capacity=170, window=128, seed=1)
+    assert any(max(path) >= WORD > min(path) for path in case.lines()[0])
+    assert distance(attended(case, 1), case) < 3e-6
+
+
+@needs_triton
+def test_columns_that_a_window_has_left_behind_are_not_read() -> None:
+    case = Case(count=2, heads=(2, 1), size=64, starts=(400,), capacity=410, window=64)
+    query, states, starts, bits = case.tensors()
+    states[:, :336] = math.nan  # whole tiles; the first token in sight lies at 337
+    out = launch(attend_tree, query, states, starts, bits, splits=2, **case.options)[0]
+    assert out is not None and distance(out, case) < 3e-6
 
 
 @needs_triton
@@ -218,16 +250,16 @@ def test_tiles_are_what_the_matrix_unit_takes(padded: int, dtype: torch.dtype) -
 
 
 @needs_triton
-@pytest.mark.parametrize(("capability", "shared_kib"), [(86, 99), (90, 227)])
+@pytest.mark.parametrize(("capability", "shared_kib", "is_windowed"), [(86, 99, True), (90, 227, False)])
 @pytest.mark.parametrize("size", [128, 256])
 def test_the_kernel_compiles_for_small_and_large_gpus_and_fits_into_them(
-    capability: int, shared_kib: int, size: int
+    capability: int, shared_kib: int, is_windowed: bool, size: int
 ) -> None:
     compiler: Any = import_module("triton.compiler")  # untyped
     target = import_module("triton.backends.compiler").GPUTarget("cuda", capability, 32)
     lines, columns = lines_of(MOST_LINES, size, torch.bfloat16), columns_of(size, torch.bfloat16)
     shape = {"lines": lines, "columns": columns, "size": size, "padded": size}
-    fixed = {"groups": 4, "kv_heads": 8, "alone": False, **shape}
+    fixed = {"groups": 4, "kv_heads": 8, "alone": False, "is_windowed": is_windowed, **shape}
     types = {
         "query": "*bf16",
         "states": "*bf16",
@@ -237,7 +269,7 @@ def test_the_kernel_compiles_for_small_and_large_gpus_and_fits_into_them(
         "weights": "*fp32",
     }
     strides = ("query_batch", "query_node", "query_head", "states_batch", "stride")
-    types |= dict.fromkeys((*strides, "count", "words", "capacity", "splits"), "i32") | {"factor": "fp32"}
+    types |= dict.fromkeys((*strides, "count", "words", "capacity", "window", "splits"), "i32") | {"factor": "fp32"}
     aligned = {"query", "states", "parts", "weights", *strides}
     even = {(place,): [["tt.divisibility", 16]] for place, name in enumerate(types) if name in aligned}
     source = compiler.ASTSource(_attend.made(), {**types, **dict.fromkeys(fixed, "constexpr")}, fixed, even)

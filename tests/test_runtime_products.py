@@ -62,6 +62,23 @@ def test_several_tokens_by_fused_products_are_what_they_are_step_by_step(family:
 
 
 @needs_triton
+def test_tokens_behind_a_text_that_outgrew_a_window_see_what_it_leaves_them() -> None:
+    """By the kernel that reads the tree, in whose layers nobody makes a mask."""
+    text, tokens, ways = torch.arange(75).unsqueeze(0) % 50, torch.tensor([[9, 2, 6]]), torch.full((16,), NONE)
+
+    def expected(window: int) -> Tensor:
+        model = tiny_lean("gemma3", torch.float64, torch.device("cpu"), sliding_window=window)
+        return logits_of(model, text, step_of(model, tokens, by_tree=False, context=75))
+
+    found, *_ = launch(
+        forward_by_kernels, text, tokens, ways, family="gemma3", dtype=torch.float32, last=False, sliding_window=64
+    )
+    assert found is not None
+    torch.testing.assert_close(found.double(), expected(64), rtol=1e-4, atol=1e-4)
+    assert (expected(65) - expected(64)).abs().max() > 1e-2
+
+
+@needs_triton
 def test_where_the_usual_way_is_the_fastest_it_is_taken() -> None:
     token = torch.tensor([[9]])
     logits, ways = by_kernels(token, family="llama", dtype=torch.float32, last=False)

@@ -19,12 +19,13 @@ from spectune.runtime.models.fitted import FittedModel
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.models.places import views_of
 from spectune.runtime.models.projection import Projection
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.models.static_input import StaticInput
 
 from .repeated import graphed as repeated
-from .tiny_models import tiny_lean, tiny_llama, tiny_neox
+from .tiny_models import tiny_lean, tiny_llama, tiny_model, tiny_neox
 
 CPU = torch.device("cpu")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -126,6 +127,16 @@ def test_a_tree_tells_the_same_as_a_mask(columns: int) -> None:
     assert by_mask.bias is not None and by_tree.tree is not None and by_tree.bias is None
     seen = by_tree.tree.bias(by_tree.seen, torch.float32)
     assert torch.equal(seen[..., : by_mask.seen], by_mask.bias) and (seen[..., by_mask.seen :] < 0).all()
+
+
+@pytest.mark.parametrize(("window", "is_told"), [(64, True), (63, False), (400, True)])
+def test_a_tree_tells_windowed_layers_what_they_see_unless_it_may_outgrow_them(window: int, is_told: bool) -> None:
+    model = LeanModel(tiny_model("gemma3", sliding_window=window))
+    step = step_of(model, 9, 3, seed=0, is_captured=True)
+    narrow, wide = views_of(replace(step, seen=300), model.anatomy, 0, reads_trees=True)
+    assert wide.tree is step.tree and wide.window is None
+    assert (narrow.tree is step.tree, narrow.bias is None) == (is_told, is_told)
+    assert narrow.window == (window if is_told and window < 300 else None)
 
 
 @pytest.mark.parametrize("change", [{"context": 10}, {"count": 4}, {"take": True}])

@@ -46,7 +46,7 @@ def attend_by_tree(
     weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
     turn_and_store(qkv, view.cosine, view.sine, states, place.rows, weight, heads=heads, kv_heads=kv_heads, eps=eps)
     query, own = lanes[:, :, :heads], states[place.slots]
-    return attend_tree(query, own, tree.starts, tree.bits, scale=layer.scale, kv_heads=kv_heads)
+    return attend_tree(query, own, tree.starts, tree.bits, scale=layer.scale, kv_heads=kv_heads, window=view.window)
 
 
 def is_compiled_attention(anatomy: Anatomy, qkv: Tensor, place: Place, view: View) -> bool:

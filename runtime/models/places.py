@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .anatomy import Anatomy, Sight
-from .forward import ForwardInput, TreeMask
+from .forward import WORD, ForwardInput, TreeMask
 from .products import STEP_BY_STEP, Products
 from .window import windowed
 
@@ -37,6 +37,7 @@ class View:
     start: int  # first cache position in sight
     bias: Tensor | None  # (batch, 1, n * groups, seen - start)
     tree: TreeMask | None  # what tells it instead, and to a kernel that reads it
+    window: int | None = None  # of what the tree tells, the last tokens that are seen; None: all
     turns: Tensor  # (batch, n, 1, 2 * size): cosines, then signed sines
 
     @property
@@ -72,24 +73,33 @@ def views_of(step: ForwardInput, anatomy: Anatomy, first: int, *, reads_trees: b
     """
     batch, count = step.tokens.shape
     bias, groups = step.bias, anatomy.heads // anatomy.kv_heads
-    is_windowed = any(sight.window is not None and sight.window < step.seen for sight in anatomy.sights)
-    if step.tree is not None and (is_windowed or not reads_trees):
+    trees = [_tree_of(sight, step) if reads_trees else None for sight in anatomy.sights]
+    if step.tree is not None and None in trees:
         bias = step.tree.bias(step.seen, anatomy.embedding.dtype)
     if bias is not None:  # every token's line once per query head that is folded into its rows
         bias = bias.unsqueeze(2).expand(-1, -1, groups, -1).reshape(batch, 1, count * groups, step.seen)
-    return [_view(sight, step, bias, first, reads_trees=reads_trees) for sight in anatomy.sights]
+    return [_view(sight, step, bias, tree, first) for sight, tree in zip(anatomy.sights, trees, strict=True)]
 
 
-def _view(sight: Sight, step: ForwardInput, bias: Tensor | None, first: int, *, reads_trees: bool) -> View:
-    start, tree = first if bias is None else 0, step.tree if reads_trees else None
+def _tree_of(sight: Sight, step: ForwardInput) -> TreeMask | None:
+    """Return the tree for our kernel to read; None where there is none, or it may outgrow the window."""
+    tree = step.tree
+    if tree is None or sight.window is None or sight.window >= min(step.seen, tree.bits.shape[2] * WORD):
+        return tree
+    return None
+
+
+def _view(sight: Sight, step: ForwardInput, bias: Tensor | None, tree: TreeMask | None, first: int) -> View:
+    start, window = first if bias is None else 0, None
     if sight.window is not None and sight.window < step.seen:
-        tree = None
-        if bias is None:
+        if tree is not None:
+            window = sight.window
+        elif bias is None:
             start = max(first, step.seen - sight.window)
         else:
             bias = windowed(bias, sight.window)
     turns = F.embedding(_within(step, len(sight.turns)), sight.turns).unsqueeze(2)
-    return View(start=start, bias=bias, tree=tree, turns=turns)
+    return View(start=start, bias=bias, tree=tree, window=window, turns=turns)
 
 
 def rows_of(step: ForwardInput, cache: LayerStates) -> Tensor:

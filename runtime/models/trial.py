@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 import torch
 
@@ -11,7 +13,7 @@ from ..faults import is_out_of_memory
 from .anatomy import Anatomy
 from .kernels.fused_rows import gated, normed, turn_and_store
 from .kernels.jitted import launch_errors
-from .kernels.tree_attention import attend_tree, is_supported
+from .kernels.tree_attention import WORD, attend_tree, is_supported
 
 ROWS, CAPACITY = 2, 64
 REFUSED = "kernels for this model's shapes do not run on this GPU, so torch's are taken, which are slower"
@@ -24,12 +26,29 @@ def reads_trees(anatomy: Anatomy) -> bool:
     device, dtype = anatomy.embedding.device, anatomy.embedding.dtype
     if not is_supported(device, dtype, anatomy.size):
         return False
-    is_normed = any(layer.head_norm is not None for layer in anatomy.layers)
-    return _run(device, dtype, anatomy.heads, anatomy.kv_heads, anatomy.size, is_normed)
+    kernels = _Kernels(
+        heads=anatomy.heads,
+        kv_heads=anatomy.kv_heads,
+        size=anatomy.size,
+        is_normed=any(layer.head_norm is not None for layer in anatomy.layers),
+        windows=frozenset(sight.window and WORD for sight in anatomy.sights),
+    )
+    return _run(device, dtype, kernels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kernels:
+    """What the kernels of a model are compiled for."""
+
+    heads: int
+    kv_heads: int
+    size: int
+    is_normed: bool  # queries and keys, head by head
+    windows: frozenset[int | None]  # of layers: none, or one, whose length they are not compiled for
 
 
 @lru_cache
-def _run(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, size: int, is_normed: bool) -> bool:
+def _run(device: torch.device, dtype: torch.dtype, kernels: _Kernels) -> bool:
     """Return whether all of them run; one that does not is told once.
 
     Raises:
@@ -37,7 +56,7 @@ def _run(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, si
     """
     try:
         with torch.cuda.device(device), torch.inference_mode():
-            _try(device, dtype, heads, kv_heads, size, is_normed)
+            _try(device, dtype, kernels)
     except launch_errors() as error:
         if is_out_of_memory(error):
             raise
@@ -47,17 +66,18 @@ def _run(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, si
     return True
 
 
-def _try(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, size: int, is_normed: bool) -> None:
+def _try(device: torch.device, dtype: torch.dtype, kernels: _Kernels) -> None:
     def zeros(*shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=dtype, device=device)
 
+    heads, kv_heads, size = kernels.heads, kernels.kv_heads, kernels.size
     qkv, states = zeros(ROWS, (heads + 2 * kv_heads) * size), zeros(1, CAPACITY, 2 * kv_heads * size)
     places = torch.arange(ROWS, device=device)
-    weight = zeros(heads + kv_heads, size) if is_normed else None
+    weight = zeros(heads + kv_heads, size) if kernels.is_normed else None
     turns = zeros(ROWS, size)
     turn_and_store(qkv, turns, turns, states, places, weight, heads=heads, kv_heads=kv_heads, eps=1.0)
     query = qkv.view(1, ROWS, heads + 2 * kv_heads, size)[:, :, :heads]
     starts, bits = places[1:].clone(), torch.ones((1, ROWS, 1), dtype=torch.int64, device=device)
-    for splits in (1, 2):  # alone, and put together
-        attend_tree(query, states, starts, bits, scale=1.0, kv_heads=kv_heads, splits=splits)
+    for window, splits in product(kernels.windows, (1, 2)):  # alone, and put together
+        attend_tree(query, states, starts, bits, scale=1.0, kv_heads=kv_heads, window=window, splits=splits)
     normed(gated(zeros(ROWS, 2 * size)), zeros(size), 1.0)

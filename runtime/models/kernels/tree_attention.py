@@ -45,12 +45,13 @@ def attend_tree(
     *,
     scale: float,
     kv_heads: int,
+    window: int | None = None,
     splits: int | None = None,
 ) -> Tensor:
     """Mix values for the nodes of one tree per row; never reads the device on the host.
 
     Node j of row b sees the columns below starts[b], and starts[b] + c where bit c of bits[b, j] is set. A node must
-    see something.
+    see something. With a window it sees the last of these alone.
 
     Args:
         query: (batch, n, heads, size) of bfloat16, float16 or float32; the last dimension contiguous.
@@ -59,22 +60,25 @@ def attend_tree(
         bits: (batch, n, words) int64, contiguous: bit c % 64 of word c // 64, the sign being bit 63.
         scale: what scores are multiplied by.
         kv_heads: query head h reads head h // (heads // kv_heads).
+        window: columns that a node sees at most, all bits of a node or more; None: all.
         splits: programs that share the keys of a head; None takes as many as fill the device.
 
     Returns:
         (batch * n, heads * size), contiguous, of the same kind; sums are float32.
     """
     batch, count, heads, size = query.shape
-    capacity, words, groups = states.shape[1], bits.shape[-1], heads // kv_heads
+    capacity, words, groups, wide = states.shape[1], bits.shape[-1], heads // kv_heads, window or 0
     assert query.dtype == states.dtype, "one kind of numbers"
     assert query.stride(-1) == states.stride(-1) == 1, "rows that lie together"
     assert states.shape == (batch, capacity, 2 * kv_heads * size) and heads == groups * kv_heads, "one shape of heads"
     assert bits.is_contiguous() and bits.shape[:2] == (batch, count) and starts.shape == (batch,), "a line per node"
+    assert window is None or window >= WORD * words, "a window that no tree outgrows"
     padded = power_of_two(size)
     columns, lines = columns_of(padded, query.dtype), lines_of(count * groups, padded, query.dtype)
     tiles = -(-count * groups // lines)
     if splits is None:
-        splits = splits_of(batch * kv_heads * tiles, -(-capacity // columns), processors_of(query.device))
+        most = capacity if window is None else min(capacity, window + WORD * words + columns)
+        splits = splits_of(batch * kv_heads * tiles, -(-most // columns), processors_of(query.device))
     alone = splits == 1
     out = query.new_empty((batch * count, heads * size))
     parts = out if alone else query.new_empty((batch * count * heads, splits, size), dtype=torch.float32)
@@ -82,14 +86,15 @@ def attend_tree(
     _attend[kv_heads * tiles, splits, batch](
         query, states, starts, bits, parts, weights,
         query.stride(0), query.stride(1), query.stride(2), states.stride(0), states.stride(1),
-        count, words, capacity, splits, scale * math.log2(math.e),
+        count, words, capacity, wide, splits, scale * math.log2(math.e),
         groups=groups, kv_heads=kv_heads, size=size, padded=padded, lines=lines, columns=columns, alone=alone,
-        num_warps=WARPS, num_stages=stages_of(lines, query.dtype),
+        is_windowed=wide > 0, num_warps=WARPS, num_stages=stages_of(lines, query.dtype),
     )  # fmt: skip
     if not alone:
         _combine[batch * count * heads,](
-            parts, weights, starts, out, count * heads, words, capacity, splits,
-            size=size, padded=padded, parts_padded=power_of_two(splits), columns=columns, num_warps=WARPS,
+            parts, weights, starts, out, count * heads, words, capacity, wide, splits,
+            size=size, padded=padded, parts_padded=power_of_two(splits), columns=columns, is_windowed=wide > 0,
+            num_warps=WARPS,
         )  # fmt: skip
     return out
 
@@ -124,20 +129,23 @@ def splits_of(programs: int, tiles: int, processors: int) -> int:
 
 @on_device()
 def _reach(
-    start: tl.tensor, words: tl.tensor, capacity: tl.tensor, splits: tl.tensor,
-    columns: tl.constexpr,
+    start: tl.tensor, words: tl.tensor, capacity: tl.tensor, window: tl.tensor, splits: tl.tensor,
+    columns: tl.constexpr, is_windowed: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:  # fmt: skip
-    """Return the columns in sight of a row's nodes, and how many of them one split takes, whole tiles."""
+    """Return from where to where a row's nodes look, and how many of these columns one split takes: whole tiles."""
     reach = tl.minimum(start + 64 * words, capacity).to(tl.int32)
-    return reach, tl.cdiv(tl.cdiv(reach, columns), splits) * columns
+    begin = reach * 0
+    if is_windowed:
+        begin = tl.maximum(start + 1 - window, 0).to(tl.int32) // columns * columns
+    return begin, reach, tl.cdiv(tl.cdiv(reach - begin, columns), splits) * columns
 
 
 @on_device()
 def _taken_in(
     best: tl.tensor, total: tl.tensor, mixed: tl.tensor, asked: tl.tensor, keys: tl.tensor, values: tl.tensor,
-    first: tl.tensor, stride: tl.tensor, factor: tl.tensor, start: tl.tensor, reach: tl.tensor, bits: tl.tensor,
-    is_line: tl.tensor, words: tl.tensor,
-    size: tl.constexpr, padded: tl.constexpr, columns: tl.constexpr, masked: tl.constexpr,
+    first: tl.tensor, stride: tl.tensor, factor: tl.tensor, start: tl.tensor, reach: tl.tensor, lowest: tl.tensor,
+    bits: tl.tensor, is_line: tl.tensor, words: tl.tensor,
+    size: tl.constexpr, padded: tl.constexpr, columns: tl.constexpr, masked: tl.constexpr, is_windowed: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:  # fmt: skip
     """Return the greatest score, the weights' sum and the weighted values of the lines, one tile of columns later.
 
@@ -151,8 +159,9 @@ def _taken_in(
         first: column of the tile.
         stride: between columns.
         factor: of scores.
-        start: the columns below are in everyone's sight.
+        start: the columns below are text, which is in everyone's sight.
         reach: the columns from here on are in no one's.
+        lowest: (lines,), of the columns in each line's sight, where that is windowed.
         bits: addresses (lines,) of each line's words.
         is_line: (lines,), false for padding.
         words: per line.
@@ -160,6 +169,7 @@ def _taken_in(
         padded: a power of two.
         columns: of the tile.
         masked: whether the tile has columns from `start` on.
+        is_windowed: whether there is a lowest one.
     """
     place, part = tl.arange(0, columns), tl.arange(0, padded)
     base = first * stride.to(tl.int64)
@@ -180,6 +190,8 @@ def _taken_in(
         word = tl.load(bits[:, None] + (node >> 6)[None, :], mask=is_line[:, None] & is_node[None, :], other=0)
         is_seen = (node < 0)[None, :] | (((word >> (node & 63)[None, :].to(tl.int64)) & 1) != 0)
         scores = tl.where(is_seen, scores, float("-inf"))
+    if is_windowed:
+        scores = tl.where((first + place)[None, :] >= lowest[:, None], scores, float("-inf"))
     latest = tl.maximum(best, tl.max(scores, 1))
     level = tl.where(latest == float("-inf"), 0.0, latest)  # of a line that has seen nothing yet
     weight, faded = tl.exp2(scores - level[:, None]), tl.exp2(best - level)
@@ -188,13 +200,13 @@ def _taken_in(
     return latest, total, mixed
 
 
-@on_device("count", "words", "capacity", "splits", unaligned=("starts", "bits"))  # one behind the other in an input
+@on_device("count", "words", "capacity", "window", "splits", unaligned=("starts", "bits"))  # neighbours in an input
 def _attend(
     query: tl.tensor, states: tl.tensor, starts: tl.tensor, bits: tl.tensor, parts: tl.tensor, weights: tl.tensor,
     query_batch: tl.tensor, query_node: tl.tensor, query_head: tl.tensor, states_batch: tl.tensor, stride: tl.tensor,
-    count: tl.tensor, words: tl.tensor, capacity: tl.tensor, splits: tl.tensor, factor: tl.tensor,
+    count: tl.tensor, words: tl.tensor, capacity: tl.tensor, window: tl.tensor, splits: tl.tensor, factor: tl.tensor,
     groups: tl.constexpr, kv_heads: tl.constexpr, size: tl.constexpr, padded: tl.constexpr, lines: tl.constexpr,
-    columns: tl.constexpr, alone: tl.constexpr,
+    columns: tl.constexpr, alone: tl.constexpr, is_windowed: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write one split's part of the mix of some lines; a line is a node and one of the `groups` heads it has here.
 
@@ -205,8 +217,8 @@ def _attend(
     head, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     split, row = tl.program_id(1), tl.program_id(2).to(tl.int64)
     start = tl.load(starts + row)
-    reach, share = _reach(start, words, capacity, splits, columns)
-    first = split * share
+    begin, reach, share = _reach(start, words, capacity, window, splits, columns, is_windowed)
+    first = begin + split * share
     if first < reach:
         last = tl.minimum(first + share, reach)
         line, part = tile * lines + tl.arange(0, lines), tl.arange(0, padded)
@@ -220,16 +232,23 @@ def _attend(
         best = tl.full((lines,), float("-inf"), tl.float32)
         total = tl.zeros((lines,), tl.float32)
         mixed = tl.zeros((lines, padded), tl.float32)
+        lowest = line
+        if is_windowed:  # a node's place in the text is what the text is long, and how many nodes its path has
+            path = tl.zeros((lines,), tl.int64)
+            for word in range(0, words):
+                bit = tl.load(words_at + word, mask=is_line, other=0)[:, None] >> tl.arange(0, 64)[None, :].to(tl.int64)
+                path += tl.sum(bit & 1, 1)
+            lowest = (start + path - window).to(tl.int32)
         tree = tl.minimum(last, tl.maximum(first, start.to(tl.int32) // columns * columns))
         for column in range(first, tree, columns):
             best, total, mixed = _taken_in(
-                best, total, mixed, asked, keys, values, column, stride, factor,
-                start, reach, words_at, is_line, words, size, padded, columns, False,
+                best, total, mixed, asked, keys, values, column, stride, factor, start, reach, lowest,
+                words_at, is_line, words, size, padded, columns, False, is_windowed,
             )  # fmt: skip
         for column in range(tree, last, columns):
             best, total, mixed = _taken_in(
-                best, total, mixed, asked, keys, values, column, stride, factor,
-                start, reach, words_at, is_line, words, size, padded, columns, True,
+                best, total, mixed, asked, keys, values, column, stride, factor, start, reach, lowest,
+                words_at, is_line, words, size, padded, columns, True, is_windowed,
             )  # fmt: skip
         place = (row * count + node) * (groups * kv_heads) + asker
         if alone:
@@ -242,11 +261,12 @@ def _attend(
             tl.store(weights + place * 2 + 1, total, mask=is_line)
 
 
-@on_device("lines", "words", "capacity", "splits", unaligned=("starts",))
+@on_device("lines", "words", "capacity", "window", "splits", unaligned=("starts",))
 def _combine(
     parts: tl.tensor, weights: tl.tensor, starts: tl.tensor, out: tl.tensor, lines: tl.tensor, words: tl.tensor,
-    capacity: tl.tensor, splits: tl.tensor,
+    capacity: tl.tensor, window: tl.tensor, splits: tl.tensor,
     size: tl.constexpr, padded: tl.constexpr, parts_padded: tl.constexpr, columns: tl.constexpr,
+    is_windowed: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write (size,) of one head of one node: its splits' parts put together.
 
@@ -258,16 +278,19 @@ def _combine(
         lines: of one row of the batch: nodes times heads.
         words: of a node's bits.
         capacity: of the cache.
+        window: columns in sight of a node.
         splits: of the keys.
         size: of a head.
         padded: a power of two.
         parts_padded: likewise, of `splits`.
         columns: of a tile.
+        is_windowed: whether there is a window.
     """
     line = tl.program_id(0).to(tl.int64)
-    reach, share = _reach(tl.load(starts + line // lines), words, capacity, splits, columns)
+    start = tl.load(starts + line // lines)
+    begin, reach, share = _reach(start, words, capacity, window, splits, columns, is_windowed)
     split, part = tl.arange(0, parts_padded), tl.arange(0, padded)
-    is_live = split * share < reach  # others wrote nothing
+    is_live = begin + split * share < reach  # others wrote nothing
     best = tl.load(weights + (line * splits + split) * 2, mask=is_live, other=float("-inf"))
     total = tl.load(weights + (line * splits + split) * 2 + 1, mask=is_live, other=0.0)
     is_mixed = is_live[:, None] & (part < size)[None, :]
