@@ -26,6 +26,7 @@ STALE_S = 60.0  # without a heartbeat
 MOST_ATTEMPTS = 3
 LONGEST_NOTE = 500
 ENDED = ("done", "failed", "cancelled")
+LOOKED_AT = 65_536  # characters of a request that are read unless a worker takes it: 16 MiB of tables may stand behind
 
 
 class NoJobError(StoreError):
@@ -48,7 +49,7 @@ class JobRow:
     key: str
     kind: str
     state: str
-    request: str  # JSON
+    request: str  # JSON; of a job that is only looked at, its beginning
     token_name: str
     progress: float  # 0 to 1
     note: str
@@ -89,7 +90,10 @@ class Jobs:
             NoJobError: there is none.
         """
         with self._database._reading() as session:
-            return _row(_existing(session, key, is_held=False))
+            row = session.execute(_looked_at().where(JobTable.key == key)).one_or_none()
+            if row is None:
+                raise _no_job(key)
+            return JobRow(**row._mapping)
 
     def rows(self, *, limit: int, after: int | None = None, state: str | None = None) -> list[JobRow]:
         """Return jobs, oldest first.
@@ -99,16 +103,16 @@ class Jobs:
             after: only those with a higher id.
             state: only those in this state.
         """
-        found = select(JobTable).where(JobTable.id > (after or 0)).order_by(JobTable.id).limit(limit)
+        found = _looked_at().where(JobTable.id > (after or 0)).order_by(JobTable.id).limit(limit)
         with self._database._reading() as session:
-            rows = session.scalars(found if state is None else found.where(JobTable.state == state))
-            return [_row(row) for row in rows]
+            rows = session.execute(found if state is None else found.where(JobTable.state == state))
+            return [JobRow(**row._mapping) for row in rows]
 
     def newest(self, limit: int) -> list[JobRow]:
         """Return the newest jobs, at most so many, newest first."""
-        found = select(JobTable).order_by(JobTable.id.desc()).limit(limit)
+        found = _looked_at().order_by(JobTable.id.desc()).limit(limit)
         with self._database._reading() as session:
-            return [_row(row) for row in session.scalars(found)]
+            return [JobRow(**row._mapping) for row in session.execute(found)]
 
     def counts(self) -> dict[str, int]:
         """Return how many jobs are in each state."""
@@ -233,13 +237,22 @@ class JobDone:
         self.plan_id: int | None = None
 
 
-def _existing(session: Session, key: str, *, is_held: bool = True) -> JobTable:
+def _looked_at() -> Select[Any]:
+    """Return the query of jobs without most of what they were asked with."""
+    begun = func.substr(JobTable.request, 1, LOOKED_AT).label("request")
+    return select(*(begun if each.name == "request" else getattr(JobTable, each.name) for each in fields(JobRow)))
+
+
+def _existing(session: Session, key: str) -> JobTable:
     """Return a row, held until the transaction ends."""
-    found = select(JobTable).filter_by(key=key)
-    row = session.scalar(found.with_for_update() if is_held else found)
+    row = session.scalar(select(JobTable).filter_by(key=key).with_for_update())
     if row is None:
-        raise NoJobError(f"there is no job {key[:64]!r}; list them with GET /v1/jobs")
+        raise _no_job(key)
     return row
+
+
+def _no_job(key: str) -> NoJobError:
+    return NoJobError(f"there is no job {key[:64]!r}; list them with GET /v1/jobs")
 
 
 def _held(session: Session, key: str, worker: str) -> JobTable:

@@ -38,7 +38,7 @@ class JobTable(Base):
     key: Mapped[str] = mapped_column(KEY)
     kind: Mapped[str] = mapped_column(NAME)  # "plan"
     state: Mapped[str] = mapped_column(NAME)  # "waiting", "running", "done", "failed" or "cancelled"
-    request: Mapped[str] = mapped_column(DOCUMENT)
+    request: Mapped[str] = mapped_column(DOCUMENT, deferred=True)  # may be long, and heartbeats do not read it
     token_name: Mapped[str] = mapped_column(NAME)  # whose token started it
     progress: Mapped[float] = mapped_column(Double())
     note: Mapped[str] = mapped_column(DOCUMENT)  # what is being done

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from spectune.db.jobs import JobEndedError, Jobs, LostJobError, NoJobError
+from spectune.db.jobs import LOOKED_AT, JobEndedError, Jobs, LostJobError, NoJobError
 from spectune.db.service_tables import JobTable
 from spectune.db.sql_store import SqlStore
 
@@ -45,6 +45,15 @@ def test_the_oldest_job_is_taken_first_and_by_one_worker_only(jobs: Jobs) -> Non
     first, second = jobs.add("plan", "{}", "ci"), jobs.add("plan", "{}", "ci")
     taken = [jobs.lease("one"), jobs.lease("other"), jobs.lease("third")]
     assert [job.key if job else None for job in taken] == [first.key, second.key, None]
+
+
+def test_only_the_worker_that_takes_a_job_reads_all_that_it_was_asked_with(jobs: Jobs) -> None:
+    asked = "x" * (LOOKED_AT + 9)
+    key = jobs.add("plan", asked, "ci").key
+    looked_at = (jobs.find(key), *jobs.rows(limit=9), *jobs.newest(9))
+    assert {len(job.request) for job in looked_at} == {LOOKED_AT}
+    taken = jobs.lease("one")
+    assert taken is not None and taken.request == asked
 
 
 def test_many_workers_at_once_never_take_the_same_job(jobs: Jobs) -> None:

@@ -14,13 +14,17 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from spectune.db.jobs import Jobs
+from spectune.db.jobs import JobRow, Jobs
 from spectune.db.sql_store import SqlStore
+from spectune.db.url import resolve_url
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.document import plan_from_json
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.surface import LatencySurface
-from spectune.profiler.records.wire import from_json
+from spectune.profiler.records.wire import from_json, to_json
+from spectune.report.site.contents import Contents
+from spectune.report.site.jobs import jobs_page
+from spectune.report.site.links import SiteLinks
 from spectune.service.app import create_app
 from spectune.service.jobs import JobTold, PlanWanted
 from spectune.service.planning import Planning
@@ -91,6 +95,19 @@ def test_a_request_over_http_takes_what_a_plan_request_takes_but_nothing_lossy()
     wanted, request = ({field.name: field.default for field in fields(kind)} for kind in (PlanWanted, PlanRequest))
     lossy = {"allow_lossy": False, "max_quality_loss": None, "lossy": ()}
     assert wanted | lossy == request and not lossy.keys() & wanted.keys()
+
+
+def test_a_job_is_named_by_what_stands_before_its_tables() -> None:
+    asked = to_json(PlanWanted(target="none such", device="here", workload="code"))
+    cut = asked.replace('"tables":[]}', '"tables":[{"name":"a table that was cut o')
+    assert cut != asked
+    row = JobRow(
+        id=1, key="k", kind="plan", state="waiting", request=cut, token_name="ci", progress=0.0, note="", plan_id=None,
+        error=None, created="", heartbeat=None, attempts=0, worker=None,
+    )  # fmt: skip
+    with SqlStore(resolve_url(":memory:")) as empty:
+        body = jobs_page(Contents(empty), SiteLinks(), [row]).body
+    assert "plan for none such, code" in body
 
 
 def work(store: SqlStore) -> None:

@@ -52,7 +52,7 @@ def _progress(job: JobRow) -> Html:
 def _what(contents: Contents, job: JobRow) -> Child:
     """Return what a plan was asked for; a request that cannot be read is only named by its kind."""
     try:
-        asked = json.loads(job.request)
+        asked = json.loads(_without_tables(job.request))
     except json.JSONDecodeError:
         return job.kind
     target = asked.get("target") if isinstance(asked, dict) else None
@@ -60,3 +60,9 @@ def _what(contents: Contents, job: JobRow) -> Child:
     workload = asked.get("workload") if isinstance(asked, dict) else None
     named = ", ".join(str(each) for each in (contents.model_name(key), workload) if each)
     return f"{job.kind} for {named}" if named else job.kind
+
+
+def _without_tables(request: str) -> str:
+    """Return a request up to its frozen tables, which come last, are long, and may have been cut off."""
+    begun, tables, _ = request.partition(',"tables":')
+    return f"{begun}}}" if tables else begun
