@@ -15,8 +15,8 @@ from spectune.db.imports import Records
 from spectune.errors import RequestError
 from spectune.planner.inputs import LOOKUP, PlanInputs
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
-from spectune.planner.pricing.cost import cells_of
+from spectune.planner.policies import ChainPolicy, LookupPolicy, OptTreePolicy, PlainPolicy, TreePolicy
+from spectune.planner.pricing.cells import cells_at, cells_of
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price
 from spectune.planner.search.restricted import prices
@@ -29,7 +29,7 @@ from spectune.tuning.export import ExportRequest, export, inputs_of_plan
 from .engine_policies import POLICIES, cell_with
 from .engine_policies import measured as measured_in_engine
 from .priced_cells import plan_with
-from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, model, record, texts
+from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, model, record, surface, texts
 
 
 @cache
@@ -102,6 +102,18 @@ def test_what_an_engine_pads_has_the_price_of_full_rounds_and_what_was_planned_i
     }
     assert dropped.gets_tokens_per_s == full[dropped.gets.partition(", ")[2]]
     assert dropped.wanted_tokens_per_s == pytest.approx(price(measured(), cell, lookup, LOOKUP).tokens_per_s)
+
+
+def test_a_batch_of_one_context_answers_for_all_of_them_as_in_the_plan() -> None:
+    """Batch 1 has a cell behind 10 tokens too, batch 3 has not: its rounds there are priced where they are."""
+    grows = surface("large", "verify", lambda batch, context, tokens: 1.0 + context)
+    found, tree = replace(measured(), verify=grows), OptTreePolicy(nodes=4, children=3)
+    cells = cells_at([(1, 2), (1, 18), (3, 2)])
+    own = (cell_with(cell.batch, cell.context, tree, "small", 150.0) for cell in cells)
+    dropped = export(replace(planned(), cells=tuple(own)), ExportRequest(engine="vllm"), found).dropped
+    told = {(one.batch, one.context): one.wanted_tokens_per_s for one in dropped}
+    for cell in cells:
+        assert told[cell.batch, cell.context] == pytest.approx(price(found, cell, tree, "small").tokens_per_s)
 
 
 def test_an_engine_that_follows_the_batch_keeps_at_least_as_much() -> None:

@@ -12,7 +12,7 @@ from ..errors import MeasurementError, NoPlanError, PlanError, RequestError, Spe
 from ..planner.inputs import PlanInputs
 from ..planner.plans.plan import Plan
 from ..planner.plans.schedule import Place
-from ..planner.pricing.cost import cells_of
+from ..planner.pricing.cells import cells_at
 from ..planner.search.restricted import Price, Staged, prices
 from ..runtime.engines.drafter import engine_drafters
 from ..runtime.engines.export import export_plan, expressible
@@ -228,9 +228,8 @@ def _solved(plan: Plan, inputs: PlanInputs, able: Mapping[Staged, Setting]) -> R
 
     What the engine pads is priced as our own decoder runs it, since the plan may have it, and as the engine does.
     """
-    batches, contexts = {cell.batch for cell in plan.cells}, {cell.context for cell in plan.cells}
     wanted = {(cell.batch, cell.context): (cell.policy, cell.drafter) for cell in plan.cells}
-    cells = [cell for cell in cells_of(sorted(batches), sorted(contexts)) if (cell.batch, cell.context) in wanted]
+    cells = cells_at(wanted)
     staged = list(dict.fromkeys([PLAIN, *able, *wanted.values()]))
     found = prices(inputs, cells, staged, plan.bound, plan.new_tokens)
     known = _speeds(found, wanted)

@@ -13,10 +13,8 @@ there are none: what it keeps says what rounds of the cell keep, not what they c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,61 +29,14 @@ from ..kernels.rounds import Table, price
 from ..policies import HybridPolicy, TreePolicy
 from ..policies.resumed import RESUMED
 from ..replay.replay import Replay
+from .cells import Cell, cells_of, cells_that_run
 from .fed import drafted_tokens, nearest_context, padded_tokens, reached_context, verified_tokens
 from .table import NOTHING_DRAFTED, CostTable, Verification, cost_table
 
+__all__ = ["CHAIN", "Cell", "CellCosts", "Floats", "RoundTimes", "cell_costs", "cells_of", "cells_that_run"]
+
 Floats = NDArray[np.float64]
 CHAIN = "chain"  # the kind whose rounds are a resumed chain's but for the verification
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One point of the schedule and the contexts it answers for, low < context <= high."""
-
-    batch: int
-    context: int
-    low: float = -math.inf
-    high: float = math.inf
-
-    def __post_init__(self) -> None:
-        if self.batch < 1 or self.context < 1 or not self.low < self.context <= self.high:
-            raise PlanError(f"a cell needs batch >= 1 and low < context <= high, got {self}; see cells_of")
-
-
-def cells_of(batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
-    """Return every batch at every context; each context answers for all that are nearest to it.
-
-    Raises:
-        PlanError: no batch, no context, or one below 1.
-    """
-    lengths = sorted(set(contexts))
-    if not batches or not lengths:
-        raise PlanError(f"a plan needs batches and contexts, got {list(batches)} and {list(contexts)}; give both")
-    middles = [(left + right) / 2 for left, right in pairwise(lengths)]
-    spans = zip(lengths, [-math.inf, *middles], [*middles, math.inf], strict=True)
-    return tuple(
-        Cell(batch=batch, context=context, low=low, high=high)
-        for context, low, high in list(spans)
-        for batch in sorted(set(batches))
-    )
-
-
-def cells_that_run(verify: LatencySurface, batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
-    """Return every batch at the contexts that its failures leave it, in the order of `cells_of`.
-
-    Raises:
-        MeasurementError: they leave none.
-        PlanError: no batch, no context, or one below 1.
-    """
-    wanted, left = cells_of(batches, contexts), dict[int, list[int]]()
-    for cell in wanted:
-        if verify.barred(cell.batch, cell.context) is None:
-            left.setdefault(cell.batch, []).append(cell.context)
-    if not left:
-        why = verify.barred(wanted[0].batch, wanted[0].context)
-        raise MeasurementError(f"{why}; plan shorter contexts or smaller batches")
-    found = (cell for batch, own in left.items() for cell in cells_of([batch], own))
-    return tuple(sorted(found, key=lambda cell: (cell.context, cell.batch)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
