@@ -18,7 +18,7 @@ from .state import service_of
 
 router = APIRouter(include_in_schema=False)
 
-FORM = Settings(body_bytes=4096, body_timeout_s=10.0)
+FORM = Settings(body_bytes=4096, body_timeout_s=10.0)  # which bounds its fields, too
 OWN_PATH = re.compile(r"/(?![/\\])[A-Za-z0-9/_.%~-]{0,500}")
 WRONG = "This token is unknown, expired or revoked, or may not read."
 
@@ -33,7 +33,7 @@ async def get_sign_in(request: Request) -> Response:
 async def post_sign_in(request: Request) -> Response:
     """Let the browser keep a token that may read, and go to where its reader was."""
     _require_own_form(request)
-    fields = parse_qs(await _form(request), max_num_fields=4)
+    fields = parse_qs(await _form(request))
     token, where = fields.get("token", [""])[0].strip(), _own_path(fields.get("next", ["/"])[0])
     service = service_of(request)
     if not service.callers.is_fresh(token):

@@ -168,6 +168,14 @@ def test_a_huge_form_is_refused(stranger: TestClient) -> None:
     assert stranger.post("/sign-in", content=b"token=" + b"a" * 10_000).status_code == 413
 
 
+def test_fields_that_the_form_does_not_have_are_passed_over(
+    stranger: TestClient, guarded: tuple[TestClient, str]
+) -> None:
+    more = {f"field{number}": "x" for number in range(9)}
+    assert stranger.post("/sign-in", data={"token": "unknown", **more}).status_code == 401
+    assert stranger.post("/sign-in", data={"token": guarded[1], **more}).status_code == 303
+
+
 def test_signing_out_forgets_the_token(guarded: tuple[TestClient, str], stranger: TestClient) -> None:
     stranger.post("/sign-in", data={"token": guarded[1]})
     answer = stranger.post("/sign-out")
