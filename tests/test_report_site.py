@@ -297,6 +297,31 @@ def test_what_was_kept_damaged_or_elsewhere_breaks_no_page_and_is_told() -> None
     assert "1 report of decoders cannot be read. 1 validation cannot be read." in body
 
 
+@pytest.mark.parametrize(
+    ("drops", "said"),
+    [
+        ((False, False), "Both decode alike, and neither promises clearly more."),
+        (
+            (True, False),
+            "Both decode alike where both have a cell, and neither promises clearly more; 1 cell was added.",
+        ),
+        (
+            (False, True),
+            "Both decode alike where both have a cell, and neither promises clearly more; 1 cell was removed.",
+        ),
+    ],
+)
+def test_the_first_sentence_about_two_plans_tells_cells_that_one_of_them_has(
+    drops: tuple[bool, bool], said: str
+) -> None:
+    with SqlStore(resolve_url(":memory:")) as store:
+        for drops_last in drops:
+            add_plan(store, nasty_plan(2.5, drops_last=drops_last))
+        contents = Contents(store)
+        body = difference_page_of(contents, LINKS, contents.row(1), contents.row(2)).body
+    assert f'<p class="lede">{said}</p>' in body
+
+
 def damage_the_trace(session: Session) -> None:
     session.add(DoorTable())  # which only a prune opens
     session.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ...db.plans import PlanRow
@@ -16,6 +17,7 @@ from .markup import Child, Html, joined, tag
 from .page import Page, head, link, note, part, tiles
 from .words import NONE, count, interval, moment, sampling, speed, status
 
+MOVED = ("added", "removed")  # kinds of cells that one plan has
 CLEAR, UNCLEAR = "beyond both intervals", "within the intervals"
 
 
@@ -44,13 +46,27 @@ def difference_page_of(contents: Contents, links: Links, older: PlanRow, newer: 
 
 
 def _lede(found: Sequence[CellChange]) -> str:
-    changed = sum(each.kind == "changed" for each in found)
-    clear = [each for each in found if each.is_clear]
-    faster = sum(each.ratio is not None and each.ratio > 1.0 for each in clear)
+    kinds = Counter(each.kind for each in found)
+    moved = [f"{count(kinds[kind], 'cell')} {_were(kinds[kind])} {kind}" for kind in MOVED if kinds[kind]]
+    return "; ".join((_of_shared(found, kinds["changed"]), *moved)) + "."
+
+
+def _of_shared(found: Sequence[CellChange], changed: int) -> str:
+    """Return what became of the cells that both plans have."""
+    shared = [each for each in found if each.kind not in MOVED]
+    clear = [each for each in shared if each.is_clear]
+    if not shared:
+        return "No cell is in both"
     if not changed and not clear:
-        return "Both decode alike, and neither promises clearly more."
-    said = f"{count(changed, 'cell')} decode differently; " if changed != 1 else "1 cell decodes differently; "
-    return f"{said}{faster} promise clearly more, {len(clear) - faster} clearly less."
+        where = "" if len(shared) == len(found) else " where both have a cell"
+        return f"Both decode alike{where}, and neither promises clearly more"
+    faster = sum(each.ratio is not None and each.ratio > 1.0 for each in clear)
+    said = f"{count(changed, 'cell')} decode{'s' if changed == 1 else ''} differently"
+    return f"{said}; {faster} promise clearly more, {len(clear) - faster} clearly less"
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
 
 
 def _tiles(found: Sequence[CellChange]) -> Html:
