@@ -154,7 +154,7 @@ def exercises_of(path: Path, target: Path) -> list[Exercise]:
     """Return the problems of a file in the target's tokens.
 
     Raises:
-        RequestError: the file cannot be read as prompts, or a line has no answer.
+        RequestError: the file cannot be read as prompts, or a line has no answer or an image.
     """
     from ..errors import RequestError
     from ..profiler.prompts import read_answers, read_prompts
@@ -167,6 +167,10 @@ def exercises_of(path: Path, target: Path) -> list[Exercise]:
         raise RequestError(
             f"{path} does not tell every answer, and a token is judged by the answer it leads to; write a .jsonl file "
             'whose every line has "prompt" and "answer"'
+        )
+    if any(prompt.images for prompt in prompts):
+        raise RequestError(
+            f"a problem of {path} has an image, and pivots are labelled on problems of text alone; leave such lines out"
         )
     tokenizer = load_tokenizer(str(target))
     pairs = zip(prompts, answers, strict=True)

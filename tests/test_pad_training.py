@@ -14,7 +14,7 @@ import torch
 from click.testing import CliRunner
 
 from spectune.cli import main
-from spectune.errors import ModelError, TrainingError
+from spectune.errors import ModelError, RequestError, TrainingError
 from spectune.profiler.identity import identify
 from spectune.runtime.models.loading import load_model
 from spectune.runtime.models.pivots import is_pivots, load_pivots, pivot_shape, require_pivots_of
@@ -75,7 +75,7 @@ def test_a_stopped_run_goes_on_to_the_same_classifier(
     family: PadFamily, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_at: str
 ) -> None:
     monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (2,))
-    monkeypatch.setattr("spectune.training.pad.SLOTS", 3)  # several files of labels
+    monkeypatch.setattr("spectune.training.kept_labels.TOGETHER", 3)  # several files of labels
 
     def stop(what: str, share: float) -> None:
         if what == stopped_at and share > 0.6:
@@ -108,7 +108,7 @@ def test_another_training_begins_on_the_labels_of_the_first_once_that_is_forgott
         train_pad(family.request(), tmp_path, progress=stop)
     with pytest.raises(TrainingError, match="another unfinished training"):
         train_pad(family.request(width=8), tmp_path, progress=silent)
-    monkeypatch.setattr("spectune.training.pad._models", None)  # nothing is left to label
+    monkeypatch.setattr("spectune.training.kept_labels._models", None)  # nothing is left to label
     assert train_pad(family.request(width=8, recall=0.5), tmp_path, fresh=True, progress=silent).recall == 0.5
 
 
@@ -124,6 +124,24 @@ def test_labels_of_another_drafter_are_not_gone_on_with(family: PadFamily, tmp_p
     shutil.copy(family.target / "model.safetensors", small)
     with pytest.raises(TrainingError, match="began with other drafter; put back what it began with"):
         train_pad(family.request(drafter=small), tmp_path / "mine", progress=silent)
+
+
+def test_problems_that_outgrow_the_target_s_positions_are_refused(family: PadFamily, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="has 512; lower --max-new-tokens or leave out long problems"):
+        train_pad(family.request(max_new_tokens=512), tmp_path / "one", progress=silent)
+    assert not (tmp_path / "one").exists()
+
+
+def test_labels_are_kept_problem_by_problem_and_told_as_they_come(family: PadFamily, tmp_path: Path) -> None:
+    told: list[tuple[float, int]] = []
+
+    def note(what: str, share: float) -> None:
+        if what.startswith("trying"):
+            told.append((share, len(list((tmp_path / ".partial").glob("labels-*")))))
+
+    train_pad(family.request(exercises=family.exercises * 2), tmp_path, progress=note)
+    shares = [share for share, _ in told]
+    assert shares == sorted(shares) and len(set(shares)) > 2 and {files for _, files in told} == {0, 1}
 
 
 def test_problems_that_teach_nothing_are_refused(family: PadFamily, tmp_path: Path) -> None:
@@ -212,6 +230,14 @@ def test_the_command_s_facts_are_those_of_the_card(family: PadFamily, tmp_path: 
     assert done.exit_code == 0, done.output
     said, card = json.loads(done.stdout), json.loads((tmp_path / "mine" / "card.json").read_text())
     assert said == card | {"folder": str(tmp_path / "mine")} and len(card["losses"]) == 5
+
+
+def test_problems_with_images_are_refused(family: PadFamily, tmp_path: Path) -> None:
+    lines = '{"prompt": "1+1=", "answer": "2"}\n{"prompt": "see", "image": "one.npy", "answer": "2"}'
+    (tmp_path / "seen.jsonl").write_text(lines)
+    given = ("--target", family.target, "--drafter", family.drafter, "-o", tmp_path / "mine")
+    done = typed(*given, "--data", tmp_path / "seen.jsonl")
+    assert done.exit_code == 1 and "seen.jsonl has an image" in done.output
 
 
 def test_a_file_without_answers_is_refused(family: PadFamily, tmp_path: Path) -> None:

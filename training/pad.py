@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,44 +16,27 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from ..errors import TrainingError
-from ..planner.lossy.quality import ends_with
 from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
-from ..runtime.ends import end_tokens
-from ..runtime.models.drafter import load_drafter, require_drafter_of
-from ..runtime.models.forward import CausalModel
-from ..runtime.models.loading import load_config, load_model, load_tokenizer
+from ..runtime.models.drafter import require_drafter_of
 from ..runtime.models.pivots import BESIDE, PivotClassifier, PivotNet, PivotShape
-from ..runtime.models.tapped import require_lean
-from ..runtime.requests import Request
 from .checkpoint import Checkpoint
 from .kept_folder import require_own, tells_of_room
+from .kept_labels import Labels, asked_of, kept_labels, reads_of, sources_of
 from .language_model import train
 from .pad_files import PadCard, save_pad_card, save_pivots
-from .pad_labels import SLOTS, harvest, pivots_of, utilities
+from .pad_labels import pivots_of
 from .pad_quality import at_threshold, auroc, auroc_interval, threshold_of_recall
-from .pad_request import PadRequest, usual_reads
-from .run_folder import RUN, Progress, Sources, digest_of, run_folder
+from .pad_request import PadRequest
+from .run_folder import RUN, Progress, run_folder
 
-FORM = 2  # of labels; others are not gone on with
 PUBLISHED = (0.3, 0.5, 0.7)  # thresholds of the paper
 
 Floats32 = NDArray[np.float32]
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Labels:
-    """Candidates of all problems: features (n, hidden + 2), the problem of each (n,), and right shares (n, 2)."""
-
-    features: Floats32
-    problems: Ints
-    shares: Floats
 
 
 @tells_of_room
@@ -72,6 +53,7 @@ def train_pad(request: PadRequest, folder: Path, *, fresh: bool = False, progres
 
     Raises:
         ModelError: a model cannot be loaded, or the target is of a kind whose hidden states cannot be read.
+        RequestError: the target has too few positions for a problem and its text.
         TrainingError: there is nothing to learn from, the folder holds another run or another model, or cannot be
             written.
     """
@@ -79,16 +61,16 @@ def train_pad(request: PadRequest, folder: Path, *, fresh: bool = False, progres
     identity, drafter = identify(request.target), identify(request.drafter)
     require_drafter_of(request.drafter, identity)
     require_own(folder, request.drafter)
-    asked = _asked(request)
-    partial = run_folder(request, identity, folder, _sources(request, (identity, drafter), asked), fresh=fresh)
-    labels = _labels(request, asked, partial, progress)
+    asked = asked_of(request)
+    partial = run_folder(request, identity, folder, sources_of(request, (identity, drafter), asked), fresh=fresh)
+    labels = kept_labels(request, asked, partial, progress)
     is_pivot = pivots_of(labels.shares, request.least_share)
     is_held_out = _held_out(request)[labels.problems]
     _require_both(is_pivot[~is_held_out], len(request.exercises))
     checkpoint = Checkpoint(partial / RUN)
     net = _trained(request, labels.features[~is_held_out], is_pivot[~is_held_out], checkpoint, progress)
     shape = PivotShape(
-        reads=_reads(request),
+        reads=reads_of(request),
         hidden=labels.features.shape[1] - BESIDE,
         width=request.width,
         target=identity.weights_hash,
@@ -114,11 +96,6 @@ def train_pad(request: PadRequest, folder: Path, *, fresh: bool = False, progres
     return card
 
 
-def _reads(request: PadRequest) -> int:
-    layers = int(load_config(str(request.target)).get_text_config().num_hidden_layers)
-    return request.reads or usual_reads(layers)
-
-
 def _held_out(request: PadRequest) -> Bools:
     """Return (problems,): which are kept from training, one or more of them, and never all."""
     count = len(request.exercises)
@@ -126,83 +103,6 @@ def _held_out(request: PadRequest) -> Bools:
     found = np.zeros(count, dtype=np.bool_)
     found[np.random.default_rng(request.settings.seed).permutation(count)[:kept]] = True
     return found
-
-
-def _asked(request: PadRequest) -> list[Request]:
-    """Return what the target is asked, one for each problem."""
-    stop = end_tokens(request.target, load_tokenizer(str(request.target)))
-    return [Request(prompt=each.prompt, max_new_tokens=request.max_new_tokens, stop=stop) for each in request.exercises]
-
-
-def _sources(request: PadRequest, models: tuple[ModelIdentity, ModelIdentity], asked: Sequence[Request]) -> Sources:
-    """Return what labels follow from."""
-    answers = "".join(f"{each.answer}\n" for each in request.exercises)
-    return {
-        "form": FORM,
-        "target": models[0].weights_hash,
-        "drafter": models[1].weights_hash,
-        "number format": request.dtype,
-        "rollouts": asdict(request.rollouts),
-        "state that is read": _reads(request),
-        "floor": request.floor,
-        "problems": digest_of(asked),
-        "answers": sha256(answers.encode()).hexdigest(),
-    }
-
-
-def _labels(request: PadRequest, asked: Sequence[Request], partial: Path, progress: Progress) -> Labels:
-    """Return the labelled candidates; those of so many problems are a file at once, and none is made twice."""
-    tokenizer = load_tokenizer(str(request.target))
-    models: tuple[CausalModel, CausalModel] | None = None
-    parts: list[Labels] = []
-    for first in range(0, len(asked), SLOTS):
-        path = partial / f"labels-{first}.npz"
-        progress("trying out the drafter's tokens", first / len(asked))
-        if not path.exists():
-            models = models or _models(request)
-            part = _labelled(request, models, asked[first : first + SLOTS], first, tokenizer)
-            np.savez(partial / "unfinished.npz", features=part.features, problems=part.problems, shares=part.shares)
-            (partial / "unfinished.npz").replace(path)
-        with np.load(path) as kept:
-            parts.append(Labels(features=kept["features"], problems=kept["problems"], shares=kept["shares"]))
-    some = [part for part in parts if len(part.problems)]
-    if not some:
-        raise TrainingError(
-            "the target rejected none of the drafter's tokens that reach the floor, so that there is nothing to learn; "
-            "give more problems or lower --floor"
-        )
-    return Labels(
-        features=np.concatenate([part.features for part in some]),
-        problems=np.concatenate([part.problems for part in some]),
-        shares=np.concatenate([part.shares for part in some]),
-    )
-
-
-def _models(request: PadRequest) -> tuple[CausalModel, CausalModel]:
-    target = require_lean(load_model(str(request.target), dtype=request.dtype, device=request.device))
-    return target, load_drafter(str(request.drafter), target, dtype=request.dtype, device=request.device)
-
-
-def _labelled(
-    request: PadRequest,
-    models: tuple[CausalModel, CausalModel],
-    asked: Sequence[Request],
-    first: int,
-    tokenizer: PreTrainedTokenizerBase,
-) -> Labels:
-    """Return the labelled candidates of some problems, the first of which is problem `first`."""
-
-    def is_right(problem: int, tokens: Sequence[int]) -> bool:
-        text = str(tokenizer.decode(list(tokens), skip_special_tokens=True))
-        return ends_with(text, request.exercises[first + problem].answer)
-
-    target, drafter = models
-    found, features = harvest(target, drafter, asked, reads=_reads(request), floor=request.floor)
-    return Labels(
-        features=features,
-        problems=np.array([first + each.problem for each in found], dtype=np.int64),
-        shares=utilities(target, asked, found, is_right, request.rollouts),
-    )
 
 
 def _require_both(is_pivot: Bools, problems: int) -> None:

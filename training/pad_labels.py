@@ -138,6 +138,7 @@ def utilities(
     candidates: Sequence[Candidate],
     is_right: IsRight,
     settings: RolloutSettings,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Floats:
     """Return (candidates, 2): the share of rollouts that are right with each candidate, and without.
 
@@ -147,9 +148,10 @@ def utilities(
         candidates: none of which ends a text.
         is_right: whether a problem's whole text is.
         settings: how many rollouts, and how they draw.
+        progress: told the share of rollouts that have begun.
     """
     asked = list(_rollouts(requests, candidates, settings))
-    texts = iter(_continued(target, [request for _, request in asked if request is not None]))
+    texts = iter(_continued(target, [request for _, request in asked if request is not None], progress))
     right = []
     for (problem, before), request in asked:
         behind = () if request is None else next(texts)
@@ -187,7 +189,9 @@ def _rollouts(
                 yield (candidate.problem, before), request
 
 
-def _continued(target: CausalModel, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+def _continued(
+    target: CausalModel, requests: Sequence[Request], progress: Callable[[float], None]
+) -> list[tuple[int, ...]]:
     """Return what the target emits behind each prompt."""
     if not requests:
         return []
@@ -195,5 +199,6 @@ def _continued(target: CausalModel, requests: Sequence[Request]) -> list[tuple[i
     decoder = Decoder(target, {}, always(PLAIN), slots=min(SLOTS, len(requests)), capacity=longest + 1)
     feed = Feed(decoder, requests)
     while feed.refill():
+        progress(feed.admitted / len(requests))
         decoder.step()
     return [tuple(sequence.emitted) for sequence in feed.sequences]

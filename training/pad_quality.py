@@ -97,8 +97,8 @@ def at_threshold(chances: Floats, is_pivot: Bools, threshold: float) -> AtThresh
 def threshold_of_recall(chances: Floats, is_pivot: Bools, recall: float) -> float:
     """Return the largest threshold in [0, 1] of four digits that rejects at least that share of the pivots.
 
-    People write it down: with digits left out it must not let one more pivot be. A token whose chance is the threshold is rejected. With no pivot among the tokens nothing is known, and the
-    threshold is 0, which lets nothing be.
+    People write it down: with digits left out it must not let one more pivot be. A token whose chance is the threshold
+    is rejected. With no pivot among the tokens nothing is known, and the threshold is 0, which lets nothing be.
 
     Raises:
         TrainingError: the recall is not in (0, 1].
