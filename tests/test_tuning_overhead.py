@@ -22,7 +22,8 @@ from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup
-from spectune.tuning.measuring import overhead
+from spectune.tuning.measuring import in_rounds, overhead
+from spectune.tuning.measuring.alone import Forwards
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.loss import NOTHING_LOST, loss_of
 from spectune.tuning.measuring.overhead import (
@@ -30,6 +31,7 @@ from spectune.tuning.measuring.overhead import (
     BLIND_TURNS,
     IN_A_ROW,
     PLAIN_TURNS,
+    STACK_TURNS,
     TEXT_TURNS,
     TURNS,
     measure_overhead,
@@ -86,7 +88,8 @@ def samples(but: str | None = None) -> list[OverheadSample]:
 
 
 def rounds_of(sample: OverheadSample) -> int:
-    return IN_A_ROW * (PLAIN_TURNS if sample.kind == "plain" else TEXT_TURNS if sample.kind in TEXTUAL else TURNS)
+    turns = {"plain": PLAIN_TURNS, "stack": STACK_TURNS} | dict.fromkeys(TEXTUAL, TEXT_TURNS)
+    return IN_A_ROW * turns.get(sample.kind, TURNS)
 
 
 def shapes(kind: str) -> list[tuple[int, int]]:
@@ -112,11 +115,12 @@ def test_few_rounds_that_ran_a_hybrid_s_drafter_are_a_sample_of_their_own(drafte
     probe = overhead._Probe(setup, 2, is_sampled=False)
     for number in range(7):
         is_drafted = number < drafted
-        probe.keep(
-            round_of(setup, nodes=5 if is_drafted else 9, widths=(1,) * 4 * is_drafted), 3.0 - 2.0 * is_drafted, 1.0
-        )
+        done = round_of(setup, nodes=5 if is_drafted else 9, widths=(1,) * 4 * is_drafted)
+        probe.keep(done, 3.0 - 2.0 * is_drafted, Forwards(verify_ms=1.0, draft_ms=0.5 * is_drafted))
     expected = {(0, 9): (3.0,) * (7 - drafted), (4, 5): (1.0,) * drafted}
-    found = {(sample.draft_forwards, sample.nodes): sample.host_ms for sample in probe.samples(NOTHING_LOST)}
+    found = {
+        (sample.draft_forwards, sample.nodes): sample.host_ms for sample in probe.samples(NOTHING_LOST, NOTHING_LOST)
+    }
     assert found == {shape: host_ms for shape, host_ms in expected.items() if host_ms}
 
 
@@ -166,7 +170,7 @@ def test_every_round_meets_a_full_batch_however_short_the_texts_are() -> None:
 def slow(monkeypatch: pytest.MonkeyPatch) -> Family:
     """A family by a clock of its own, every round of which takes 7 ms beyond its forwards."""
     clock = SlowModel.clock = Clock()
-    for module in (overhead, profiler_clock, stopwatch):
+    for module in (overhead, in_rounds, profiler_clock, stopwatch):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter_ns=clock.read))
     step = Decoder.step
 
@@ -186,7 +190,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Family:
 @pytest.fixture
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds that do not tell what their target's forward took."""
-    monkeypatch.setattr(overhead, "tells_verification", lambda _: False)
+    monkeypatch.setattr(overhead, "tells_forwards", lambda _: False)
 
 
 def test_what_forwards_take_alone_is_no_host_time_and_the_rest_of_a_round_is(slow: Family) -> None:
@@ -210,6 +214,20 @@ def test_moods_of_the_target_s_forward_reach_no_sample(slow: Family) -> None:
         assert max(told) - min(told) < 1e-6 and told[0] == pytest.approx(7.0, abs=60.0)
 
 
+def test_what_a_drafter_s_forwards_lose_in_a_round_is_host_time_and_their_moods_are_none(slow: Family) -> None:
+    """Its forwards are in sum as long as the target's: told as a difference, their moods were all that samples held."""
+    drafter = slow.drafters["small"]
+    assert isinstance(drafter, SlowModel)
+    drafter.in_round = repeat(3_000_000)
+    for sample in measure_overhead(slow, REQUESTS, batch=2, drafter="small"):
+        if sample.kind not in ("talon", "stack", HYBRID):  # whose rounds differ in their forwards
+            assert sample.host_ms == pytest.approx([7.0 + 3.0 * sample.draft_forwards] * len(sample.host_ms))
+    drafter.in_round = cycle((0, 300_000_000, -300_000_000, 200_000_000, -200_000_000))
+    for sample in measure_overhead(slow, REQUESTS, batch=2, drafter="small"):
+        assert sample.host_ms == pytest.approx([7.0] * len(sample.host_ms), abs=120.0)  # of up to 9 seconds
+    assert "forward" not in vars(drafter)  # it is what it was
+
+
 def test_what_others_lose_is_no_host_time_of_plain_rounds(slow: Family) -> None:
     assert isinstance(slow.target, SlowModel)
     slow.target.in_round = repeat(3_000_000)
@@ -226,7 +244,7 @@ def test_where_a_round_does_not_tell_its_forward_moods_reach_the_samples_and_mor
     slow.target.in_round = cycle((0, 300_000_000, -300_000_000))
     found = measure_overhead(slow, REQUESTS, batch=2, drafter="small")
     assert {round(ms) for sample in found for ms in sample.host_ms} == {-293, 7, 307}
-    turns = {"plain": BLIND_TEXT_TURNS, "lookup": BLIND_TEXT_TURNS, "chain": BLIND_TURNS}
+    turns = {"plain": PLAIN_TURNS, "lookup": BLIND_TEXT_TURNS, "chain": BLIND_TURNS}
     own = [sample for sample in found if sample.kind in turns]
     assert all(len(sample.host_ms) == IN_A_ROW * turns[sample.kind] for sample in own)
 
@@ -238,11 +256,25 @@ def test_a_loss_is_found_among_forwards_that_scatter_by_a_share_of_what_they_tak
     inside = (alone + base_ms + share * alone) * draws.normal(1.0, 0.04, len(alone))
     inside[7:12] = 30.0  # stalls
     verified = list(zip(inside.tolist(), alone.tolist(), strict=True))
-    found = loss_of(verified, grows=True)
+    found = loss_of(verified, "growing")
     for alone_ms in (1.2, 3.0, 12.0):
         assert found.of(alone_ms) == pytest.approx(base_ms + share * alone_ms, abs=0.012 * alone_ms)
     if not share:
-        assert loss_of(verified, grows=False).of(12.0) == pytest.approx(base_ms, abs=0.012)
+        assert loss_of(verified, "constant").of(12.0) == pytest.approx(base_ms, abs=0.012)
+
+
+def test_what_a_run_of_forwards_loses_may_fall_with_their_number() -> None:
+    """The first finds its weights gone, the others find them, and alone each is timed as a mean of both."""
+    draws = np.random.default_rng(1)
+    alone = np.repeat([0.4, 0.8, 3.2], 26)
+    inside = (alone + 0.2 - 0.1 * alone) * draws.normal(1.0, 0.05, len(alone))
+    found = loss_of(list(zip(inside.tolist(), alone.tolist(), strict=True)), "line")
+    assert [found.of(ms) for ms in (0.4, 3.2)] == pytest.approx([0.16, -0.12], abs=0.05)
+
+
+def test_one_long_stall_among_few_rounds_is_no_loss_of_theirs() -> None:
+    pairs = [(1.9, 1.7), (2.0, 1.8), (9.0, 1.8), (1.8, 1.6), (1.9, 5.3)]
+    assert loss_of(pairs, "middle").of(1.7) == pytest.approx(0.2)
 
 
 def test_texts_that_end_at_once_are_sampled_all_the_same() -> None:

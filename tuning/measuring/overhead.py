@@ -3,10 +3,12 @@
 It is the host's own work, and what a forward loses by running between others: the target pushes the
 drafter's weights out of the caches, and the other way round.
 
-On a CPU a forward has ended when its call comes back, so a round tells what its target's took. What is left is the
+On a CPU a forward has ended when its call comes back, so a round tells what its forwards took. What is left is the
 difference of two small numbers, not of two large ones that the machine's moods keep apart. What the target's forward
 loses in a round is known from all rounds of a batch that are alike (`loss.py`): plain ones, whose forwards follow their
-like and lose least; those that copy text, whose sizes change from round to round; and those behind a drafter.
+like and lose least; those that copy text, whose sizes change from round to round; and those behind a drafter. What the
+drafter's lose is known from all rounds that ran it in one role: the first finds its weights pushed out of the caches,
+the others do not.
 """
 
 from __future__ import annotations
@@ -15,17 +17,14 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import cycle
-from typing import Literal
 
 from ...planner.policies import (
     ChainPolicy,
     HybridPolicy,
-    PlainPolicy,
     ResumedPolicy,
     StackPolicy,
-    TextPolicy,
     TreePolicy,
 )
 from ...planner.policies.stack import JOINT
@@ -37,16 +36,17 @@ from ...runtime.models.tapped import is_beside_target
 from ...runtime.requests import Request
 from ...runtime.setup import PLAIN, RoundSetup, always
 from ...runtime.transfer import wait_for
-from .alone import Alone
+from .alone import Alone, Forwards
 from .decoding import LOOKUP, Family, require_faultless, room_for
-from .loss import NOTHING_LOST, Loss, loss_of
+from .in_rounds import Losses, Spent, clocked, like
+from .loss import Loss
 from .probes import probes
 
-Like = Literal["plain", "text", "drafted"]
 IN_A_ROW = 3  # rounds of a kind that are timed in each of its turns
 TURNS = 2  # per policy that runs a drafter
 TEXT_TURNS = 3  # per one that drafts from the text: its drafts cost little, and it differs from others by less
-PLAIN_TURNS = 7  # of plain decoding, which all speed-ups are over
+STACK_TURNS = 5  # per stack, none of whose forwards is like another policy's
+PLAIN_TURNS = 9  # of plain decoding, which all speed-ups are over
 BLIND_TURNS, BLIND_TEXT_TURNS = 3, 7  # where only whole rounds are told: forwards differ from call to call
 SETTLING = 2  # rounds of a kind before timed ones, at least, where one behind them may have run ahead of the host
 MOST_BEHIND = 16  # tokens; a drafter that is further behind catches up in an untimed round first
@@ -77,28 +77,27 @@ def measure_overhead(
     room = room_for(unending, setups, batch)
     is_sampled = any(request.temperature > 0.0 for request in requests)
     found = [_Probe(setup, batch, is_sampled=is_sampled) for setup in setups]
-    order, is_told = random.Random(seed), tells_verification(family)
+    order, is_told = random.Random(seed), tells_forwards(family)
     least = 1 if is_told else SETTLING
-    verified: dict[Like, list[tuple[float, float]]] = {"plain": [], "text": [], "drafted": []}
-    running = _Running(family, unending, drafter, batch, room)
-    for probe in found:
-        running.step(probe.setup)
-    alone = Alone(family, drafter, batch, room)  # last: it takes what memory whole rounds leave
-    for turn in range(max(probe.turns(is_told) for probe in found)):
-        for group in _groups([probe for probe in found if turn < probe.turns(is_told)], order):
-            timed = [(probe, taken) for probe in group for taken in running.settled_steps(probe.setup, least)]
-            forwards = alone.forwards([done for _, (done, _) in timed])
-            for (probe, (done, round_ms)), own in zip(timed, forwards, strict=True):
-                verified[probe.like].append((done.verify_ms, own.verify_ms))
-                taken_off_ms = own.draft_ms + (done.verify_ms if is_told else own.verify_ms)
-                probe.keep(done, round_ms - taken_off_ms, own.verify_ms)
-    told = {like: times for like, times in verified.items() if is_told and times}
-    lost = {like: loss_of(times, grows=like == "text") for like, times in told.items()}
-    return [sample for probe in found for sample in probe.samples(lost.get(probe.like, NOTHING_LOST))]
+    losses = Losses()
+    with clocked(family.drafters[drafter] if drafter and is_told else None) as drafted:
+        running = _Running(family, unending, drafter, batch, room, drafted)
+        for probe in found:
+            running.step(probe.setup)
+        alone = Alone(family, drafter, batch, room)  # last: it takes what memory whole rounds leave
+        for turn in range(max(probe.turns(is_told) for probe in found)):
+            for group in _groups([probe for probe in found if turn < probe.turns(is_told)], order):
+                timed = [(probe, step) for probe in group for step in running.settled_steps(probe.setup, least)]
+                forwards = alone.forwards([step.done for _, step in timed])
+                for (probe, step), own in zip(timed, forwards, strict=True):
+                    inside = Forwards(verify_ms=step.done.verify_ms, draft_ms=step.draft_ms) if is_told else own
+                    probe.keep(step.done, step.ms - inside.verify_ms - inside.draft_ms, own)
+                    losses.note(probe.setup.policy, inside, own)
+    return [sample for probe in found for sample in probe.samples(*losses.of(probe.setup.policy))]
 
 
-def tells_verification(family: Family) -> bool:
-    """Whether a round tells what its target's forward took, and nothing else: it has ended when its call comes back."""
+def tells_forwards(family: Family) -> bool:
+    """Whether a round tells what its forwards took, and nothing else: they have ended when their calls come back."""
     return family.target.device.type == "cpu"
 
 
@@ -120,11 +119,28 @@ def _groups(found: Sequence[_Probe], order: random.Random) -> list[list[_Probe]]
     return groups
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """A round, the milliseconds it took, and those of its drafter's forwards where they are told."""
+
+    done: Round
+    ms: float
+    draft_ms: float
+
+
 class _Running:
     """A batch on its way, kept full; each of its rounds is run the way it is told."""
 
-    def __init__(self, family: Family, requests: Sequence[Request], drafter: str | None, batch: int, room: int) -> None:
-        self._setup = PLAIN
+    def __init__(
+        self,
+        family: Family,
+        requests: Sequence[Request],
+        drafter: str | None,
+        batch: int,
+        room: int,
+        drafted: Spent,
+    ) -> None:
+        self._setup, self._drafted = PLAIN, drafted
         self._waiting = cycle(requests)
         self._unread: dict[str, int] = {}  # tokens committed since a drafter with a model last ran it
         names = [LOOKUP]
@@ -134,7 +150,7 @@ class _Running:
         self._models = [name for name in names if name != LOOKUP]
         self._decoder: Decoder = family.decoder(always(PLAIN), names=names, batch=batch, capacity=room)
 
-    def settled_steps(self, setup: RoundSetup, least: int) -> list[tuple[Round, float]]:
+    def settled_steps(self, setup: RoundSetup, least: int) -> list[_Step]:
         """Run rounds like any but the first of their kind: right after others by the same setup, as a decoder's are.
 
         What the caches hold behind another kind of round, or a GPU behind another graph, is no cost of it; short
@@ -142,12 +158,12 @@ class _Running:
         """
         spent_ms, rounds = 0.0, 0
         while spent_ms < SETTLED.untimed_ms or rounds < least:
-            spent_ms += self.step(setup)[1]
+            spent_ms += self.step(setup).ms
             rounds += 1
         return [self.step(setup) for _ in range(IN_A_ROW)]
 
-    def step(self, setup: RoundSetup) -> tuple[Round, float]:
-        """Run one round; return it and its milliseconds.
+    def step(self, setup: RoundSetup) -> _Step:
+        """Run one round.
 
         What a text repeats is drafted many tokens at once, and a drafter far behind reads them in forwards that are no
         part of its policy's rounds.
@@ -170,9 +186,9 @@ class _Running:
                     self._unread[name] = self._unread.get(name, 0) + len(request.prompt)
         wait_for(self._decoder.device)  # which would read them in the round that is timed next
 
-    def _run(self, setup: RoundSetup) -> tuple[Round, float]:
+    def _run(self, setup: RoundSetup) -> _Step:
         self._fill()
-        self._setup = setup
+        self._setup, drafted_ms = setup, self._drafted.ms
         start = time.perf_counter_ns()
         done = self._decoder.step(setup)
         ms = (time.perf_counter_ns() - start) / 1e6
@@ -180,7 +196,7 @@ class _Running:
         for name in self._models:
             has_read = name == setup.drafter and bool(done.widths)
             self._unread[name] = max(done.kept) + (0 if has_read else self._unread.get(name, 0))
-        return done, ms
+        return _Step(done=done, ms=ms, draft_ms=self._drafted.ms - drafted_ms)
 
 
 class _Probe:
@@ -190,53 +206,52 @@ class _Probe:
         self.setup = setup
         self._batch, self._is_sampled = batch, is_sampled
         self._host_ms: list[float] = []
-        self._alone_ms: list[float] = []  # of the target's forwards
+        self._alone: list[Forwards] = []
         self._rounds: list[Round] = []
-
-    @property
-    def like(self) -> Like:
-        """Which rounds its forwards of the target are like."""
-        if isinstance(self.setup.policy, PlainPolicy):
-            return "plain"
-        return "text" if isinstance(self.setup.policy, TextPolicy) else "drafted"
 
     def turns(self, is_told: bool) -> int:
         """Return how often its rounds are timed, where they tell what the target's forward took or do not."""
-        if self.like == "plain":
+        rounds = like(self.setup.policy)
+        if rounds == "plain":
             return PLAIN_TURNS
-        if self.like == "text":
+        if rounds == "text":
             return TEXT_TURNS if is_told else BLIND_TEXT_TURNS
-        return TURNS if is_told else BLIND_TURNS
+        turns = STACK_TURNS if isinstance(self.setup.policy, StackPolicy) else TURNS
+        return turns if is_told else BLIND_TURNS
 
     @property
     def tokens(self) -> int:
         """Most tokens per sequence one verify feeds."""
         return self.setup.policy.max_verify_tokens
 
-    def keep(self, done: Round, host_ms: float, alone_ms: float) -> None:
-        """Note one round, what it took beyond its forwards, and what the target's takes alone."""
+    def keep(self, done: Round, host_ms: float, alone: Forwards) -> None:
+        """Note one round, what it took beyond its forwards, and what these take alone."""
         self._rounds.append(done)
         self._host_ms.append(host_ms)
-        self._alone_ms.append(alone_ms)
+        self._alone.append(alone)
 
-    def samples(self, loss: Loss) -> list[OverheadSample]:
-        """Return the host time of the rounds, with what each one's verification has lost, and their mean shape.
+    def samples(self, verify_loss: Loss, draft_loss: Loss) -> list[OverheadSample]:
+        """Return the host time of the rounds, with what each one's forwards have lost, and their mean shape.
 
         A hybrid's rounds in which its drafter ran are one sample, those in which the text drafted alone another: where
         few ran it, their mean shape would have no drafter, and nothing would tell what it costs.
         """
         if not isinstance(self.setup.policy, HybridPolicy):
-            return [self._sample(range(len(self._rounds)), loss)]
+            return [self._sample(range(len(self._rounds)), verify_loss, draft_loss)]
         asked = [i for i, done in enumerate(self._rounds) if done.widths]
         copied = [i for i, done in enumerate(self._rounds) if not done.widths]
-        return [self._sample(which, loss) for which in (copied, asked) if which]
+        return [self._sample(which, verify_loss, draft_loss) for which in (copied, asked) if which]
 
-    def _sample(self, which: Sequence[int], loss: Loss) -> OverheadSample:
+    def _sample(self, which: Sequence[int], verify_loss: Loss, draft_loss: Loss) -> OverheadSample:
+        lost_ms = [
+            verify_loss.of(own.verify_ms) + (draft_loss.of(own.draft_ms) if own.draft_ms else 0.0)
+            for own in self._alone
+        ]
         return OverheadSample(
             kind=self.setup.policy.kind,
             batch=self._batch,
             draft_forwards=round(statistics.mean(len(self._rounds[i].widths) for i in which)),
             nodes=round(statistics.mean(self._rounds[i].verify_tokens for i in which)),
-            host_ms=tuple(self._host_ms[i] + loss.of(self._alone_ms[i]) for i in which),
+            host_ms=tuple(self._host_ms[i] + lost_ms[i] for i in which),
             is_sampled=self._is_sampled,
         )
