@@ -54,12 +54,15 @@ def axis_of_counts(title: str, counts: Iterable[int]) -> Axis:
 
 def other_counts(axis: Axis, counts: Iterable[int]) -> Axis | None:
     """Return the axis of the same counts spaced the other way; None where they do not differ."""
-    low, high = _ends(list(counts))
+    known = list(counts)
+    low, high = _ends(known)
     if low == high:
         return None
     if axis.is_log:
         return axis_of_steps(axis.title, round(low), round(high))
     powers = [2.0**power for power in range(40) if low <= 2.0**power <= high]
+    if len(powers) < 2:  # which tell no distance
+        return axis_of_doublings(axis.title, known)
     return Axis(title=axis.title, low=low / ROOM, high=high * ROOM, ticks=_thinned(powers), is_log=True)
 
 

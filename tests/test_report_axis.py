@@ -15,6 +15,7 @@ from spectune.report.axis import (
     axis_of_shares,
     axis_of_times,
     number,
+    other_counts,
     significant,
     spans_much,
 )
@@ -70,6 +71,19 @@ def test_counts_that_are_compared_by_ratios_are_all_ticks_at_equal_distances() -
     axis = axis_of_doublings("batch", [4, 1, 2, 4])
     assert axis.ticks == (1, 2, 4)
     assert axis.place(2) - axis.place(1) == pytest.approx(axis.place(4) - axis.place(2))
+
+
+@given(counts)
+def test_an_axis_of_counts_spaced_the_other_way_has_two_numbers_or_more(values: list[int]) -> None:
+    other = other_counts(axis_of_counts("tokens", values), values)
+    if len(set(values)) > 1:
+        assert other is not None and len(other.ticks) >= 2
+        assert all(0.0 <= other.place(tick) <= 1.0 for tick in other.ticks)
+
+
+def test_counts_between_two_powers_of_two_are_ticks_themselves() -> None:
+    other = other_counts(axis_of_counts("tokens", [5, 6, 7]), [5, 6, 7])
+    assert other is not None and (other.is_log, other.ticks) == (True, (5, 6, 7))
 
 
 def test_a_single_count_stands_in_the_middle() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
 
 from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url
@@ -40,3 +43,12 @@ def test_a_report_without_a_whole_block_is_listed_and_not_drawn() -> None:
     assert len(page.all("g", "measured")) == 1
     speeds = [each.text for each in page.all("td")[-12:][3::4]]  # of the last table's three rows
     assert [text == NONE for text in speeds] == [False, True, True]
+
+
+@pytest.mark.parametrize("years", [0.001, 0.5, 1, 3, 30, 300])
+def test_reports_over_any_time_stand_on_an_axis_with_numbers(years: float) -> None:
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    ended = (began + timedelta(days=365 * years)).isoformat()
+    page = page_of(observation(1, PLAN, 0), replace(observation(1, PLAN, 0), began=ended, ended=ended))
+    ticks = [each for each in page.elements if each.tag == "text" and each.attributes.get("text-anchor") == "middle"]
+    assert 3 <= len(ticks) <= 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
@@ -20,6 +21,8 @@ from .span import scale_of, span
 from .standing import Standing, standings
 from .words import NONE, apart, count, interval, moment, sampling, speed, times, verdict
 
+STEPS = (0.25, 0.5, 1.0, 2.0, 6.0, 12.0, 24.0, 72.0, 168.0, 720.0, 2160.0)  # hours between ticks; then whole years
+YEAR = 8760.0  # hours
 MOST_SETUPS = 50
 MOST_CHARTS = 6  # of one plan: drifted cells first, then those seen most
 
@@ -159,6 +162,7 @@ def _rules(low: float, high: float) -> Iterator[Rule]:
 
 def _hours(most: float, first: datetime) -> Axis:
     span = max(most, 1.0)
-    step = next(each for each in (0.25, 0.5, 1.0, 2.0, 6.0, 12.0, 24.0, 72.0, 168.0, 720.0, 1e9) if span / each <= 8.0)
+    years = YEAR * math.ceil(span / YEAR / 8.0)
+    step = next((each for each in STEPS if span / each <= 8.0), years)
     ticks = tuple(step * place for place in range(int(span / step) + 1))
     return Axis(title=f"hours since {first:%Y-%m-%d %H:%M} UTC", low=-0.04 * span, high=1.04 * span, ticks=ticks)
