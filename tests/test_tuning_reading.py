@@ -12,6 +12,10 @@ import pytest
 from spectune.db import open_store
 from spectune.errors import RequestError
 from spectune.profiler.device import detect
+from spectune.profiler.identity import identify
+from spectune.profiler.latency import Interrupted
+from spectune.profiler.protocols import SurfaceKey
+from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.model import ModelIdentity
 from spectune.profiler.records.role import READ
 from spectune.runtime.drafters.model import ModelDrafter
@@ -139,20 +143,28 @@ def test_a_profile_keeps_it_and_a_plan_from_the_store_finds_it(asked: ProfileReq
         assert [cell.tokens for cell in found[key].measurements] == sorted(made.verify.contexts(1))
 
 
-def test_a_stopped_profile_does_not_read_again(
+def test_a_stopped_profile_does_not_read_again_and_keeps_nothing_of_the_lengths_before(
     asked: ProfileRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
+    def while_timing(what: str, _: float) -> None:
+        if what == "timing forwards":
+            raise KeyboardInterrupt
+
     with open_store(str(tmp_path / "store.db")) as store:
-        with monkeypatch.context() as patched:
-            patched.setattr(type(store), "add_measurements", stop)
-            with pytest.raises(KeyboardInterrupt):
-                profile(asked, store, lock_wait_s=60.0, progress=lambda *_: None)
+        with pytest.raises(Interrupted):
+            profile(asked, store, lock_wait_s=60.0, progress=while_timing)
+        key = SurfaceKey(
+            device=detect("cpu").fingerprint, model=identify(asked.models.target).key, role=READ, regime="eager",
+            dtype="float32", attention="sdpa",
+        )  # fmt: skip
+        store.add_measurements(key, [Measurement(batch=1, context_tokens=0, tokens=999, repeats_ms=(1.0,))])
         monkeypatch.setattr("spectune.tuning.profile.measure_reading", stop)
         made = profile(asked, store, lock_wait_s=60.0, progress=lambda *_: None)
-    assert made.is_resumed and len(made.readings) == 2
+        kept = {surface.model: surface.measurements for surface in store.surfaces(role=READ)}
+    assert made.is_resumed and kept == {surface.model: surface.measurements for surface in made.readings}
 
 
 def test_it_is_no_role_to_be_timed_alone(asked: ProfileRequest) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ..db.profiles import SURFACES
-from ..profiler.protocols import Parts
+from ..profiler.protocols import MeasurementSink, Parts
 from ..profiler.records.surface import LatencySurface
+from ..profiler.records.visit import Visit
 from ..profiler.records.wire import from_json, to_json
 
 Made = TypeVar("Made")
@@ -27,6 +28,29 @@ class PartsUnder:
     def add_part(self, name: str, document: str) -> None:
         """Keep a document under a new name; it outlives the process once this returns."""
         self._parts.add_part(f"{self._step}/{name}", document)
+
+
+class FinishedWith:
+    """A place for timed calls whose finished surfaces are kept together with others, all of them or none.
+
+    What one profile timed is then of that profile alone, and never laid beside what an earlier one timed.
+    """
+
+    def __init__(self, sink: MeasurementSink, others: Sequence[LatencySurface]) -> None:
+        """Take where everything goes, and the surfaces that were timed before."""
+        self._sink, self._others = sink, others
+
+    def visits(self) -> Sequence[Visit]:
+        """Return what an earlier, killed run of the same session has timed, by ordinal."""
+        return self._sink.visits()
+
+    def add_visit(self, visit: Visit) -> None:
+        """Keep one timed call; it outlives the process once this returns."""
+        self._sink.add_visit(visit)
+
+    def finish_surfaces(self, surfaces: Sequence[LatencySurface]) -> None:
+        """Keep every cell of the surfaces and of the others, and drop the visits: all of it or nothing, once."""
+        self._sink.finish_surfaces([*surfaces, *self._others])
 
 
 def finished_surfaces(parts: Parts) -> tuple[LatencySurface, ...] | None:

@@ -16,10 +16,11 @@ from importlib.metadata import version
 from ..db.store import Store
 from ..profiler.device import detect
 from ..profiler.domain import Domain
-from ..profiler.protocols import Parts, SurfaceKey
+from ..profiler.protocols import Parts
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
 from ..profiler.records.overhead import RoundOverhead
+from ..profiler.records.role import READ
 from ..profiler.records.surface import LatencySurface
 from ..runtime.faults import memory_for
 from ..runtime.models.loading import load_tokenizer
@@ -30,7 +31,7 @@ from .measuring.holding import held
 from .measuring.host_times import host_times
 from .measuring.reading import measure_reading
 from .measuring.timing import by_name, domains_of, resumes_by_name, time_surfaces
-from .parts import finished_surfaces, kept_or_made
+from .parts import FinishedWith, finished_surfaces, kept_or_made
 from .prompts import require_contexts, require_room, shown_to
 from .recording.recipe import Recipe, recipe_of
 from .recording.traces import Workload, record_workloads, workloads_of
@@ -105,16 +106,20 @@ def profile(
         require_contexts(request.contexts, family.target.longest_context)
         recorded = record_workloads(seen, identities, family, kept, journal, progress)
         family = family_in(family, regime)
-        surfaces = finished_surfaces(journal) or time_surfaces(
-            request,
-            family,
-            identities,
-            domains,
-            device=device,
-            sink=journal,
-            traces=recorded.traces[: max(len(family.drafters), 1)],  # of the first workload
-            progress=progress,
-        )
+        surfaces = finished_surfaces(journal)
+        if surfaces is None:
+            readings = _readings(request, family, identities, domains[0].contexts, device, journal, progress)
+            own = time_surfaces(
+                request,
+                family,
+                identities,
+                domains,
+                device=device,
+                sink=FinishedWith(journal, readings),
+                traces=recorded.traces[: max(len(family.drafters), 1)],  # of the first workload
+                progress=progress,
+            )
+            surfaces = (*own, *readings)
         asked = [shown_to(family.target, each.requests) for each in workloads]
         timed = host_times(request, family, asked, journal, progress)
         overhead = RoundOverhead(
@@ -124,9 +129,6 @@ def profile(
             samples=timed.samples,
             regime=surfaces[0].regime,
         )
-        readings = _readings(request, family, identities, domains[0].contexts, device, journal, progress)
-        for surface in readings:
-            store.add_measurements(SurfaceKey.of(surface), surface.measurements)
         journal.finish(overhead=overhead, traces=recorded.traces, pairwise=recorded.pairwise)
         noticed = disturbed()
     return Profile(
@@ -135,7 +137,7 @@ def profile(
         verify=surfaces[0],
         drafts=by_name(surfaces, identities.drafters),
         resumes=resumes_by_name(surfaces, identities.drafters),
-        readings=readings,
+        readings=tuple(surface for surface in surfaces if surface.role == READ),
         overhead=overhead,
         traces=recorded.traces,
         pairwise=recorded.pairwise,
