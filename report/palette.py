@@ -1,7 +1,7 @@
 """Colours for lines that have an order: from warm to deep on paper, from violet to yellow on a dark screen.
 
 Lightness runs one way along each ramp, so the order survives every kind of colour blindness and a grey print; every
-colour keeps a contrast of 3:1 to its background.
+colour keeps a contrast of 3:1 to its background. Too little for text: what names a line is written in the text's own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LIGHT = Theme(
     text="#1c1e21",
     faint_text="#5f656d",
     rule="#e4e6ea",
-    ramp=("#ef6a4c", "#c83f7f", "#7b2c9c", "#201a74"),
+    ramp=("#e96242", "#c83f7f", "#7b2c9c", "#201a74"),
 )
 DARK = Theme(
     background="#14161a",

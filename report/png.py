@@ -186,7 +186,8 @@ def _draw_labels(axes: Axes, panel: Panel, plot: _Plot) -> None:
             leader = (places, [label.end, label.end, label.height])
             axes.plot(*leader, transform=axes.transAxes, color=colour, linewidth=0.8, alpha=0.6, clip_on=False)
             x += (lead + 2.4) / plot.width
-        axes.text(x, label.height, label.line.label, va="center", **_small(axes) | {"weight": "bold", "color": colour})
+        look = {"va": "center", "weight": "bold", "color": LIGHT.text}
+        axes.text(x, label.height, label.line.label, **_small(axes) | look)
 
 
 def _write_notes(axes: Axes, panel: Panel, plot: _Plot) -> None:

@@ -31,7 +31,7 @@ svg text{{font-size:12px;fill:var(--text);font-variant-numeric:tabular-nums}}
 svg .heading{{font-size:14px;font-weight:600}}
 svg .axis,svg .tick{{fill:var(--faint)}}
 svg .note{{font-size:11px}}
-svg .label text{{fill:currentColor;font-weight:600}}
+svg .label text{{font-weight:600}}
 svg path{{fill:none}}
 .rule{{stroke:var(--rule)}}
 .base{{stroke:var(--faint)}}

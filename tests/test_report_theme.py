@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from spectune.report.site.heat import tint_of
 from spectune.report.site.style import STYLE
 from spectune.report.site.theme import DARK, LIGHT, SHADES, TINTS, Scheme, mixed, shade_class
+from spectune.report.style import STYLE as FIGURE_STYLE
 
 from .test_report_palette import contrast, luminance
 
@@ -38,10 +40,15 @@ def test_text_on_the_accent_and_on_tips_can_be_read(scheme: Scheme) -> None:
 
 @SCHEMES
 def test_every_line_and_part_of_a_bar_stands_out(scheme: Scheme) -> None:
-    lines = [scheme.shade(step) for step in range(SHADES)]
-    assert min(contrast(line, scheme.background) for line in lines) >= 2.8  # direct labels name each line as well
-    parts = [luminance(part) for part in (scheme.accent, scheme.second, scheme.third)]
-    assert min(abs(first - second) for first, second in pairwise(parts)) > 0.03
+    parts = (scheme.accent, scheme.second, scheme.third)
+    drawn = (*parts, *(scheme.shade(step) for step in range(SHADES)))
+    assert min(contrast(each, scheme.background) for each in drawn) >= 3.0  # WCAG 1.4.11
+    assert min(abs(luminance(first) - luminance(second)) for first, second in pairwise(parts)) > 0.03
+
+
+@pytest.mark.parametrize("style", [STYLE, FIGURE_STYLE], ids=["pages", "pictures"])
+def test_no_text_is_written_in_the_colour_of_a_line(style: str) -> None:
+    assert not re.search(r"text{[^}]*currentColor|\.end{[^}]*currentColor", style)
 
 
 @SCHEMES

@@ -121,7 +121,7 @@ tbody tr:last-child>*{{border-bottom-color:transparent}}
 .has-names .chart svg text{{font-size:14px}}
 .chart .heading{{font-size:14px;font-weight:620}}
 .chart .quiet{{fill:var(--faint)}}
-.chart .end{{fill:currentColor;font-weight:600}}
+.chart .end{{font-weight:600}}
 .chart path{{fill:none}}
 .grid-line{{stroke:var(--rule)}}
 .base{{stroke:var(--faint);opacity:.6}}

@@ -1,6 +1,6 @@
 """The colours of the pages: one accent, greys, a family of ordered lines, and tints for the cells of a plan.
 
-Every text keeps a contrast of 4.5:1 to what it stands on, tints included, every line 3:1.
+Every text keeps a contrast of 4.5:1 to what it stands on, tints included, every line and part of a bar 3:1.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ LIGHT = Scheme(
     rule="#e4e3df",
     accent="#0a6970",
     warning="#a8440b",
-    second="#d99a3d",
-    third="#b9bcc2",
+    second="#a9690f",
+    third="#8a8f98",
     deepest_tint=0.34,
     lines=LIGHT_LINES,
 )
@@ -62,7 +62,7 @@ DARK = Scheme(
     accent="#63c5c9",
     warning="#f2a661",
     second="#c98a35",
-    third="#565d67",
+    third="#737b87",
     deepest_tint=0.34,
     lines=DARK_LINES,
 )
