@@ -9,7 +9,7 @@ from ...db.plans import PlanRow
 from ...errors import SpectuneError
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.reasons.sentences import name_of
-from .change import CellChange, changes
+from .change import CellChange, Kind, changes
 from .contents import Contents
 from .grid import number, table, words
 from .links import Links, difference_page, plan_page
@@ -17,7 +17,7 @@ from .markup import Child, Html, joined, tag
 from .page import Page, head, link, note, part, tiles
 from .words import NONE, count, interval, moment, sampling, speed, status
 
-MOVED = ("added", "removed")  # kinds of cells that one plan has
+MOVED: tuple[Kind, ...] = ("added", "removed")  # kinds of cells that one plan has
 CLEAR, UNCLEAR = "beyond both intervals", "within the intervals"
 
 
