@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from spectune.planner.policies import ChainPolicy, TreePolicy
+from spectune.planner.replay.replay import Replay
 from spectune.planner.search.contest import Contest
 from spectune.planner.search.crossfit import EVERYWHERE, texts_of_half
 
@@ -46,3 +48,17 @@ def test_a_half_without_steady_rounds_and_another_drafter_have_no_fastest() -> N
     contest = contest_of([(SHORT, (8.0, 0.0), EVERYWHERE)])
     assert contest.fastest_by_half("chain") == {SHORT: 0}
     assert contest.fastest_by_half("chain", "medium") == contest.fastest_by_half("static") == {}
+
+
+@pytest.mark.parametrize(("halves", "told"), [((0, 0), 0), ((0, 1), EVERYWHERE), ((EVERYWHERE, 1), EVERYWHERE)])
+def test_a_policy_stands_once_whoever_came_to_it(halves: tuple[int, int], told: int) -> None:
+    """Found by each half of the texts without the other, it was chosen by none."""
+    contest, every = contest_of([]), np.arange(TEXTS)
+    one = np.ones(1, dtype=np.int64)
+    replay = Replay(
+        contexts=100 * one, nodes=2 * one, catch_up=one, widths=one[None], texts=every[None], kept=1 + every[None] // 2,
+        censored=0,
+    )  # fmt: skip
+    first, again = (contest.enter(SHORT, "small", replay, half) for half in halves)
+    assert first is again is contest.find(SHORT, "small")
+    assert contest.searched_on == [told]

@@ -25,6 +25,7 @@ MOST_CENSORED = 0.02  # share of visited positions that may lack an expansion be
 REACH = 0.90  # candidates that cannot come so near to the cell's best are not replayed
 TAIL = 0.90  # share of rounds that keep a bound on the tail
 Rival = tuple[str, str | None]  # kind and drafter
+Staged = tuple[TreePolicy, str | None]
 
 
 @dataclass(slots=True, eq=False)
@@ -36,8 +37,9 @@ class Contest:
         most_bytes: of memory; None is no limit.
         reading: what reading prompts costs here.
         bound: of the latency; a candidate that breaks it is priced, but nothing is measured against it.
-        priced: candidates, in the order they came.
-        searched_on: of each, the half of the folds its knobs were searched on, or EVERYWHERE.
+        priced: candidates, in the order they came; each policy with a drafter once, but for lossy ones.
+        searched_on: of each, the half of the folds its knobs were searched on, or EVERYWHERE; that, too, where both
+            halves or the grid came to it.
         latencies_ms: of each where there is a bound: what the bound is about.
         pruned: how many were not replayed because they cannot win.
         untried: how many might win, but were not replayed because others are expected to be faster.
@@ -56,6 +58,7 @@ class Contest:
     pruned: int = 0
     untried: int = 0
     clipped_share: float = 0.0
+    _places: dict[Staged, int] = field(default_factory=dict)
     _best: dict[Rival | None, float] = field(default_factory=dict)
     _refused: dict[Rival, list[str]] = field(default_factory=dict)
 
@@ -124,7 +127,7 @@ class Contest:
         times: RoundTimes | None = None,
         quality: Quality | None = None,
     ) -> Candidate | None:
-        """Price a replay, or note why it cannot be and return None.
+        """Price a replay, or note why it cannot be and return None; what was priced before is returned as it is.
 
         Args:
             policy, drafter, replay: what is priced.
@@ -132,6 +135,11 @@ class Contest:
             times: of the rounds, where they are known: where several models draft.
             quality: what a lossy policy was measured to cost; it is refused without.
         """
+        before = self.place_of(policy, drafter)
+        if before is not None:
+            if self.searched_on[before] != searched_on:
+                self.searched_on[before] = EVERYWHERE
+            return self.priced[before]
         refusal = self._lacking(policy, drafter) or self._refusal(policy, drafter, replay)
         if isinstance(policy, LossyPolicy) and quality is None:
             refusal = "it is lossy, and what it costs in quality was not measured"
@@ -146,6 +154,8 @@ class Contest:
         if refusal is not None:
             self.refuse(policy, drafter, refusal)
             return None
+        if quality is None:  # runs of a lossy way are several measurements of it
+            self._places[policy, drafter] = len(self.priced)
         self.priced.append(found)
         self.searched_on.append(searched_on)
         if self.bound is not None:
@@ -161,8 +171,12 @@ class Contest:
 
     def find(self, policy: TreePolicy, drafter: str | None) -> Candidate | None:
         """Return a candidate that was priced, None where this policy was not."""
-        is_it = (one for one in self.priced if one.drafter == drafter and one.policy == policy)
-        return next(is_it, None)
+        place = self.place_of(policy, drafter)
+        return None if place is None else self.priced[place]
+
+    def place_of(self, policy: TreePolicy, drafter: str | None) -> int | None:
+        """Return the place of a policy among the priced, None where it has none."""
+        return self._places.get((policy, drafter))
 
     def fastest_by_half(self, kind: str, drafter: str | None = None) -> dict[TreePolicy, int]:
         """Return the fastest policy of a kind on each half of the texts, and that half; EVERYWHERE if it is one policy.

@@ -82,15 +82,17 @@ def prices(
         results = _padded(one[0], drafted) if is_padded else drafted
         replays = {batch: replay_results(results, rehearsal.rows, batch) for batch in {cell.batch for cell in cells}}
         for place, contest in contests.items():
-            _note(found[one], place, contest, contest.enter(*one, replays[place[0]]) is not None)
+            contest.enter(*one, replays[place[0]])
+            _note(found[one], place, contest, one)
     stacks = StackSearch(rehearsal, seed=0)
     for policy, drafter in staged:
         for place, contest in contests.items():
             if isinstance(policy, CastPolicy):
-                replay = rehearsal.replay(policy, drafter, place[0])
-                _note(found[policy, drafter], place, contest, contest.enter(policy, drafter, replay) is not None)
+                contest.enter(policy, drafter, rehearsal.replay(policy, drafter, place[0]))
+                _note(found[policy, drafter], place, contest, (policy, drafter))
             elif isinstance(policy, StackPolicy):
-                _note(found[policy, drafter], place, contest, _is_priced(stacks, contest, policy))
+                stacks.enter(contest, policy)
+                _note(found[policy, drafter], place, contest, (policy, drafter))
     return found
 
 
@@ -177,14 +179,7 @@ def _alone(rehearsal: Rehearsal, policy: TreePolicy, drafter: str | None) -> Ite
         return
 
 
-def _note(found: dict[Place, Price], place: Place, contest: Contest, is_priced: bool) -> None:
-    if is_priced:
-        found[place] = Price(tokens_per_s=contest.priced[-1].tokens_per_s, keeps_bound=contest.keeps_bound(-1))
-
-
-def _is_priced(stacks: StackSearch, contest: Contest, policy: StackPolicy) -> bool:
-    try:
-        stacks.price(contest, policy)
-    except PlanError:
-        return False
-    return True
+def _note(found: dict[Place, Price], place: Place, contest: Contest, staged: Staged) -> None:
+    priced = contest.place_of(*staged)
+    if priced is not None:
+        found[place] = Price(tokens_per_s=contest.priced[priced].tokens_per_s, keeps_bound=contest.keeps_bound(priced))

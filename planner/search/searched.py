@@ -124,8 +124,11 @@ class Hunt:
     def price(self, policy: TreePolicy) -> float:
         """Enter a policy; return its tokens/s on the half's texts, 0 where it has no price or breaks the bound."""
         replay = self.rehearsal.replay(policy, self.drafter, self.contest.batch, is_kept=False)
-        found = self.contest.enter(policy, self.drafter, replay, self.half)
-        return self._speed(found) if found is not None and self.contest.keeps_bound(-1) else 0.0
+        self.contest.enter(policy, self.drafter, replay, self.half)
+        place = self.contest.place_of(policy, self.drafter)
+        if place is None or not self.contest.keeps_bound(place):
+            return 0.0
+        return self._speed(self.contest.priced[place])
 
     def fastest(self, kind: str) -> list[TreePolicy]:
         """Return the fastest policies of a kind on the half's texts, of those that saw no other ones."""

@@ -71,11 +71,22 @@ class StackSearch:
         contest.pruned += len(prospects) - len(able)
         contest.untried += len(able) - len(tried)
         for policy in tried:
-            self._enter(contest, policy)
+            self.enter(contest, policy)
         for best, half in contest.fastest_by_half(STACK).items():
             if isinstance(best, StackPolicy):
                 for count in SIBLINGS:
-                    self._enter(contest, with_siblings(best, count), half)
+                    self.enter(contest, with_siblings(best, count), half)
+
+    def enter(self, contest: Contest, policy: StackPolicy, searched_on: int = EVERYWHERE) -> Candidate | None:
+        """Price a stack in a cell, or note why it cannot be and return None."""
+        name = stack_name(policy)
+        try:
+            found = self.replay(policy, contest.batch)
+            times = stack_times(policy, found, contest.costs)
+        except PlanError as error:
+            contest.refuse(policy, name, str(error))
+            return None
+        return contest.enter(policy, name, found.replay, searched_on, times=times)
 
     def price(self, contest: Contest, policy: StackPolicy) -> Candidate:
         """Return one stack's speed in a cell.
@@ -83,7 +94,7 @@ class StackSearch:
         Raises:
             PlanError: it cannot be priced.
         """
-        found = self._enter(contest, policy)
+        found = self.enter(contest, policy)
         if found is None:
             raise PlanError(f"{policy.label} cannot be priced: {contest.left_out()[0].reason}")
         return found
@@ -130,16 +141,6 @@ class StackSearch:
             results = self._rehearsal.results(ChainPolicy(length=length), drafter)
             self._most[drafter, length] = most_tokens_per_round(results, self._rehearsal.rows)
         return self._most[drafter, length]
-
-    def _enter(self, contest: Contest, policy: StackPolicy, searched_on: int = EVERYWHERE) -> Candidate | None:
-        name = stack_name(policy)
-        try:
-            found = self.replay(policy, contest.batch)
-            times = stack_times(policy, found, contest.costs)
-        except PlanError as error:
-            contest.refuse(policy, name, str(error))
-            return None
-        return contest.enter(policy, name, found.replay, searched_on, times=times)
 
 
 def stacks_of(inputs: PlanInputs, costs: CellCosts) -> list[StackPolicy]:
