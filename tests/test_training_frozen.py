@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers import BloomConfig
 
+from spectune.errors import ModelError
 from spectune.runtime.layout import lay_out
 from spectune.runtime.models.block_shape import Kind
 from spectune.runtime.models.drafter import BLOCKS, load_drafter
@@ -96,6 +98,13 @@ def test_a_head_learns_what_the_runtime_says(family: str, tmp_path: Path, monkey
     step = lay_out(np.array([TEXT]), np.arange(count), [0], sees, dtype=runs.dtype, device=runs.device)
     found = runs.read(runs.along(TEXT)[None], step, runs.new_cache(1, count))
     torch.testing.assert_close(found[0, 1:-1], learned[0], rtol=1e-3, atol=1e-3)
+
+
+def test_a_target_whose_states_are_not_read_is_refused_by_its_configuration(tmp_path: Path) -> None:
+    BloomConfig().save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"of type bloom, whose hidden states are not read; .* llama, mistral"):
+        frozen.positions_of(tmp_path)
+    assert frozen.positions_of(target("llama")) == 128
 
 
 REQUESTS: dict[Any, tuple[Any, Any]] = {

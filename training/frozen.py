@@ -9,9 +9,25 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..runtime.models.anatomy import text_part
-from ..runtime.models.configuration import declared
-from ..runtime.models.loading import load_pretrained
+from ..errors import ModelError
+from ..runtime.models.anatomy import FAMILIES, text_part
+from ..runtime.models.configuration import declared, longest_context_of
+from ..runtime.models.loading import load_config, load_pretrained
+
+
+def positions_of(target: Path) -> int:
+    """Return how long a text of a target may grow, by its configuration alone.
+
+    Raises:
+        ModelError: it is of no family whose hidden states the runtime reads.
+    """
+    config = load_config(str(target)).get_text_config()
+    if config.model_type not in FAMILIES:
+        raise ModelError(
+            f"{target} is of type {config.model_type}, whose hidden states are not read; a target to train on is of one "
+            f"of the types {', '.join(FAMILIES)}"
+        )
+    return longest_context_of(config)
 
 
 class FrozenTarget:

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..errors import TrainingError
 from ..planner.lossy.quality import ends_with
 from ..profiler.records.model import ModelIdentity
 from ..runtime.ends import end_tokens
-from ..runtime.models.configuration import longest_context_of
 from ..runtime.models.drafter import load_drafter
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_config, load_model, load_tokenizer
 from ..runtime.models.tapped import require_lean
 from ..runtime.requests import Request, require_positions
+from .frozen import positions_of
 from .pad_labels import harvest, utilities
 from .pad_request import PadRequest, usual_reads
 from .run_folder import Progress, Sources, digest_of
@@ -46,13 +46,15 @@ def asked_of(request: PadRequest) -> list[Request]:
     """Return what the target is asked, one for each problem.
 
     Raises:
-        RequestError: the target has too few positions for one.
+        ModelError: the target's hidden states cannot be read.
+        RequestError: it has too few positions for one.
     """
-    stop = end_tokens(request.target, load_tokenizer(str(request.target)))
+    longest, tokenizer = positions_of(request.target), load_tokenizer(str(request.target))
+    stop = end_tokens(request.target, tokenizer)
     asked = [
         Request(prompt=each.prompt, max_new_tokens=request.max_new_tokens, stop=stop) for each in request.exercises
     ]
-    require_positions(asked, longest_context_of(_config(request)), "lower --max-new-tokens or leave out long problems")
+    require_positions(asked, longest, "lower --max-new-tokens or leave out long problems")
     return asked
 
 
@@ -146,8 +148,5 @@ def _labelled(
 
 def reads_of(request: PadRequest) -> int:
     """Return how many layers of the target the hidden state has passed."""
-    return request.reads or usual_reads(int(_config(request).num_hidden_layers))
-
-
-def _config(request: PadRequest) -> PreTrainedConfig:
-    return load_config(str(request.target)).get_text_config()
+    layers = int(load_config(str(request.target)).get_text_config().num_hidden_layers)
+    return request.reads or usual_reads(layers)

@@ -13,12 +13,12 @@ from ..errors import TrainingError
 from ..profiler.prompts import Prompt, read_prompts
 from ..runtime.ends import end_tokens
 from ..runtime.images import read_image
-from ..runtime.models.configuration import longest_context_of
 from ..runtime.models.loading import load_config, load_tokenizer
 from ..runtime.models.vision import image_tokens, sees
 from ..runtime.prompt_ids import beginning, encode_prompt, prompt_ids
 from ..runtime.requests import Request, require_positions
 from .corpus import Corpus, parted, read_corpus
+from .frozen import positions_of
 from .own_text import OwnTextSettings
 
 HELD_OUT = 0.05  # share of text that a drafter does not learn behind: its acceptance is counted there
@@ -52,10 +52,11 @@ def own_prompts(target: Path, files: Sequence[Path], settings: OwnTextSettings) 
         settings: how much the target writes.
 
     Raises:
+        ModelError: the target's hidden states cannot be read.
         TrainingError: there is too little, a file cannot be read as text, or lies beside prompts with images.
         RequestError: a line is malformed, an image cannot be read, or the target sees none or has too few positions.
     """
-    tokenizer = load_tokenizer(str(target))
+    longest, tokenizer = positions_of(target), load_tokenizer(str(target))
     stop, pictured = end_tokens(target, tokenizer), _with_images(files)
     if pictured:
         found = _pictured(pictured, target, tokenizer, settings, stop)
@@ -67,7 +68,6 @@ def own_prompts(target: Path, files: Sequence[Path], settings: OwnTextSettings) 
             learned=tuple(own_requests(learned, settings, stop)),
             judged=tuple(own_requests(judged, judging, stop)),
         )
-    longest = longest_context_of(load_config(str(target)).get_text_config())
     require_positions((*found.learned, *found.judged), longest, "lower --new-tokens, or give shorter prompts")
     return found
 
