@@ -122,6 +122,13 @@ class Decoder:
         """Whether another sequence fits into the batch."""
         return len(self.running) + (self._reading is not None) < self._slots
 
+    def expect(self, batch: int, context: int) -> None:
+        """Let those alone read prompts at once that draft rounds of so many sequences behind so many tokens.
+
+        Before the first round everybody reads them where this is not told.
+        """
+        self._drafting.expect(self._schedule(batch, context))
+
     def admit(self, request: Request, index: int = 0) -> Sequence:
         """Read a prompt, draw its first token and let the sequence join the batch.
 

@@ -35,7 +35,7 @@ class Drafting:
         self.drafters = drafters
         self._vocabulary, self._faults, self._absent = vocabulary, faults, absent or {}
         self._failures = dict.fromkeys(drafters, 0)  # in a row
-        self._latest: RoundSetup | None = None  # of the last round
+        self._latest: RoundSetup | None = None  # of the last round, or of one that is expected
         self._late: set[str] = set()  # who has texts to read before it drafts again
         self._resting: dict[str, int] = {}  # who found no memory, and how many texts leave before it is asked again
 
@@ -43,6 +43,10 @@ class Drafting:
     def is_faultless(self) -> bool:
         """Whether no drafter has failed in its last round or for good."""
         return not any(self._failures.values())
+
+    def expect(self, setup: RoundSetup) -> None:
+        """Take note of how the next round is likely to be run: who drafts by it alone reads prompts until then."""
+        self._latest = setup
 
     def turn_to(self, asked: RoundSetup) -> RoundSetup:
         """Return how the next round is run: as is asked, but plainly where its drafter is not here or rests."""
@@ -131,7 +135,7 @@ class Drafting:
         self.keep_up(slot, take)
 
     def _reads_at_once(self, name: str) -> bool:
-        """Whether a drafter reads prompts before it is asked to draft: who drafted last, and all before any round."""
+        """Whether a drafter reads prompts before it is asked to draft: who drafted last; all before any is known."""
         return self._latest is None or self._latest.drafter == name
 
     def keep_up(self, slot: int, tell: Callable[[str, Drafter], None]) -> None:

@@ -110,6 +110,7 @@ class Generator:
         if not requests:
             return []
         held = self._held_for(requests, slots)
+        held.decoder.expect(held.slots, max(len(request.prompt) for request in requests[: held.slots]))
         session = self._session_over(held, piecewise=False)
         for request, own in zip(requests, each, strict=True):
             session.enqueue(request, own.stop)
@@ -130,6 +131,7 @@ class Generator:
         (own,) = _one_per_prompt(settings, options, 1)
         request = self._request(prompt, own)
         held = self._held_for([request], 1)
+        held.decoder.expect(1, len(request.prompt))
         session = self._session_over(held, piecewise=True)
         session.enqueue(request, own.stop)
         for event in _events(session):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from spectune.errors import DeviceError, RequestError
@@ -19,7 +20,7 @@ from spectune.runtime.decoder import Round
 from spectune.runtime.generation import GenerationOptions, GenerationSettings
 from spectune.runtime.generator import Generator
 from spectune.runtime.held import DecoderMaker, HeldDecoder
-from spectune.runtime.models.forward import CausalModel
+from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 
@@ -262,6 +263,25 @@ def test_only_drafters_that_so_many_texts_may_meet_are_made(slots: int, made: se
     drafters = {name: LeanModel(perturbed(TARGET, 0.02)) for name in ("first", "second")}
     decoder = two_drafters(LeanModel(TARGET), drafters, Watcher())._maker.make(slots, 40).decoder
     assert set(decoder._drafting.drafters) == {"lookup"} | made
+
+
+class Asked(LeanModel):
+    """A drafter that counts its forwards."""
+
+    def __init__(self) -> None:
+        super().__init__(perturbed(TARGET, 0.02))
+        self.forwards = 0
+
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        self.forwards += 1
+        return super().forward(step, cache)
+
+
+def test_prompts_are_read_by_whoever_drafts_first_and_by_nobody_else() -> None:
+    drafters = {name: Asked() for name in ("first", "second")}
+    generator = two_drafters(LeanModel(TARGET), drafters, Watcher())
+    generator.generate_batch(["to be"] * 3, max_new_tokens=2)  # ended by the first round of three
+    assert drafters["second"].forwards == 3 + 3 and drafters["first"].forwards == 0
 
 
 def test_a_target_whose_own_cache_finds_no_memory_raises() -> None:
