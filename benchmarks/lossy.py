@@ -47,7 +47,8 @@ from spectune.runtime.prompt_ids import encode_prompt
 from spectune.runtime.requests import Request
 from spectune.runtime.requests import Sequence as Decoded
 from spectune.runtime.setup import RoundSetup, always
-from spectune.training.arithmetic_models import prepare
+from spectune.training.arithmetic_models import MAKER, prepare
+from spectune.training.kept_folder import claim
 from spectune.training.pad import train_pad
 from spectune.training.pad_labels import RolloutSettings
 from spectune.training.pad_request import Exercise, PadRequest
@@ -252,6 +253,7 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = asked.models or Path(scratch)
+        claim(folder, MAKER)
         prepare(folder)
         train_pivots(folder, asked.practice, asked.rollouts)
         found = measure(folder, asked.prompts, asked.races)

@@ -24,6 +24,7 @@ from ..runtime.models.loading import load_model
 from ..runtime.requests import Request
 from ..runtime.setup import PLAIN, always
 from ..training.distill import distil
+from ..training.kept_folder import claim
 from ..training.language_model import train
 from ..training.settings import TrainingSettings
 from .corpus import held_out_texts, training_texts
@@ -31,6 +32,7 @@ from .family import drafter_configs, target_config
 from .prompts import write_prompts
 from .tokenizer import train_tokenizer
 
+MAKER = "spectune demo --train"
 TARGET_SETTINGS = TrainingSettings(steps=1300, batch=8, sequence_tokens=512, matrix_lr=2e-3, other_lr=2e-3)
 DISTILLATION = TrainingSettings(steps=400, batch=8, sequence_tokens=512, matrix_lr=3e-3, other_lr=3e-3)
 OWN_TEXTS, OWN_TOKENS, OWN_PROMPT = 1536, 224, 32  # the target's own continuations of corpus prompts
@@ -144,7 +146,12 @@ def _say(line: str) -> None:
 
 
 def main(folder: Path) -> None:
-    """Train whatever of the family is not in folder yet."""
+    """Train whatever of the family is not in folder yet.
+
+    Raises:
+        TrainingError: the folder holds files that are not of such a training.
+    """
+    claim(folder, MAKER)
     tokenizer = prepare_tokenizer(folder / "tokenizer")
     training, held_out = encode(tokenizer, training_texts()), encode(tokenizer, held_out_texts())
     _say(f"{len(training):,} training tokens, {len(held_out):,} held out")

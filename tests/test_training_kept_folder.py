@@ -21,11 +21,12 @@ from torch import nn
 from spectune.cli import main
 from spectune.errors import ModelError, SpectuneError, TrainingError
 from spectune.profiler.identity import identify
+from spectune.training import arithmetic_models, shapes_models
 from spectune.training.block import BlockRequest, train_block
 from spectune.training.checkpoint import Checkpoint
 from spectune.training.eagle import EagleRequest, train_eagle
 from spectune.training.exit import ExitRequest, train_exit
-from spectune.training.kept_folder import require_own
+from spectune.training.kept_folder import claim, require_own
 from spectune.training.own_text import OwnTextSettings
 from spectune.training.recycling import RecyclingRequest, make_recycling
 from spectune.training.settings import TrainingSettings
@@ -121,6 +122,26 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, kind: str) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainingError, match=r"cannot train into .*free space there or name another"):
         train(kind, tmp_path / "file" / "new")
+
+
+def test_a_maker_of_models_writes_into_a_folder_of_its_own(tmp_path: Path) -> None:
+    for name in ("new", "new"):
+        claim(tmp_path / name, "me")
+    (tmp_path / "new" / "model.safetensors").touch()
+    claim(tmp_path / "new", "me")
+    with pytest.raises(TrainingError, match=r"new holds files that you did not write.*name a new folder"):
+        claim(tmp_path / "new", "you")
+
+
+def test_makers_of_models_leave_the_user_s_own_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_file({"a": torch.zeros(2)}, tmp_path / "mine.safetensors")
+    result = CliRunner().invoke(main, ["demo", "--train", "-o", str(tmp_path)])
+    assert result.exit_code == 1 and "spectune demo --train did not write" in result.output
+    monkeypatch.setattr("sys.argv", ["it", "-o", str(tmp_path)])
+    for maker in (arithmetic_models, shapes_models):
+        with pytest.raises(SystemExit, match="2"):
+            maker.main()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.safetensors"]
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,13 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from ..errors import TrainingError
 from .arithmetic import ALPHABET, arithmetic_tokenizer, exam, training_tokens
+from .kept_folder import claim
 from .language_model import train
 from .settings import TrainingSettings
 
+MAKER = "spectune.training.arithmetic_models"
 PROBLEMS = 30_000  # solved ones to train on
 EXAM, PRACTICE = 400, 600  # problems kept from that: to be asked, and to learn pivots from
 SETTINGS = {
@@ -92,7 +95,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a target and a drafter on two-digit arithmetic.")
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="FOLDER")
     folder: Path = parser.parse_args().output
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        claim(folder, MAKER)
+    except TrainingError as error:
+        parser.error(str(error))
     prepare(folder)
     print(f"target, small, prompts.jsonl and practice.jsonl are in {folder}")
 

@@ -24,8 +24,8 @@ def positions_of(target: Path) -> int:
     config = load_config(str(target)).get_text_config()
     if config.model_type not in FAMILIES:
         raise ModelError(
-            f"{target} is of type {config.model_type}, whose hidden states are not read; a target to train on is of one "
-            f"of the types {', '.join(FAMILIES)}"
+            f"{target} is of type {config.model_type}, whose hidden states are not read; train on a target of one of "
+            f"these types: {', '.join(FAMILIES)}"
         )
     return longest_context_of(config)
 

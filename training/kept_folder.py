@@ -1,4 +1,4 @@
-"""The folder that a trained drafter is kept in: never another model's, and what has no room is told in one line."""
+"""The folder that something trained is kept in: never another model's, and what has no room is told in one line."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..runtime.faults import is_out_of_memory, reason_of
 from ..runtime.models.config_file import own_kind
 
 PARTIAL = ".partial"  # folder inside the drafter's own that holds an unfinished run
+MAKER = ".maker"  # file that says who writes models into a folder
 REMEDY = "lower --batch, --piece or --new-tokens, or choose another --device; what was written so far is kept"
 
 Asked = TypeVar("Asked")
@@ -35,6 +36,22 @@ def require_own(folder: Path, *models: Path) -> None:
     is_taken = (folder / "config.json").exists() or any(folder.glob("*.safetensors"))
     if is_taken and not _is_own(folder):
         raise TrainingError(f"{folder} holds a model that was not trained here; name another folder with -o")
+
+
+def claim(folder: Path, maker: str) -> None:
+    """Make a folder, or find it made, that a maker of models writes into: nothing in it is anybody else's.
+
+    Raises:
+        TrainingError: it holds files, and no note that this maker wrote them.
+    """
+    note = folder / MAKER
+    is_own = note.is_file() and note.read_text().strip() == maker
+    if not is_own and folder.exists() and any(folder.iterdir()):
+        raise TrainingError(
+            f"{folder} holds files that {maker} did not write, and might write over; name a new folder with -o"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    note.write_text(maker + "\n")
 
 
 def tells_of_room(job: Job[Asked, More, Told]) -> Job[Asked, More, Told]:

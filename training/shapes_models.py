@@ -21,12 +21,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
+from ..errors import TrainingError
 from ..runtime.images import Image
 from ..runtime.models.vision import Lens
+from .kept_folder import claim
 from .language_model import train
 from .settings import TrainingSettings
 from .shapes import ALPHABET, PROMPT, SIDE, Scene, scenes, shapes_tokenizer
 
+MAKER = "spectune.training.shapes_models"
 PATCH = 8
 IMAGE_TOKENS = (SIDE // PATCH) ** 2
 LENS = Lens(side=SIDE, shortest=SIDE, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
@@ -157,7 +160,10 @@ def main() -> None:
     parser.add_argument("--steps", default=SETTINGS.steps, type=int, metavar="N")
     asked = parser.parse_args()
     folder: Path = asked.output
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        claim(folder, MAKER)
+    except TrainingError as error:
+        parser.error(str(error))
     prepare(folder, replace(SETTINGS, steps=asked.steps))
     print(f"target, prompts.jsonl, profile.jsonl and exam.jsonl are in {folder}")
 
