@@ -305,6 +305,13 @@ def test_layers_that_have_no_states_of_their_own_are_refused(tmp_path: Path, rea
         train_eagle(replace(request("eagle3", steps=1), reads=reads), tmp_path / "head", progress=lambda *_: None)
 
 
+def test_a_piece_is_as_long_as_the_training_time_test_needs_where_there_is_one() -> None:
+    short = replace(SETTINGS, sequence_tokens=4)
+    assert replace(request("eagle"), settings=short).settings == short
+    with pytest.raises(TrainingError, match="got 3 of 4; lower --test-steps or raise --piece"):
+        replace(request("eagle3"), settings=short)
+
+
 def test_form_eagle_reads_the_last_state_alone() -> None:
     with pytest.raises(TrainingError, match="take eagle3"):
         replace(request("eagle", steps=1), reads=(1, 3))

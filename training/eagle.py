@@ -50,8 +50,11 @@ class EagleRequest:
     def __post_init__(self) -> None:
         if not self.data:
             raise TrainingError("a head needs text to learn from; give one file or more")
-        if not 1 <= self.test_steps < self.settings.sequence_tokens - 1:
-            raise TrainingError(f"the training-time test takes 1 step or more and fewer than tokens, got {self}")
+        if self.form == "eagle3" and not 1 <= self.test_steps < self.settings.sequence_tokens - 1:
+            raise TrainingError(
+                f"the training-time test takes 1 step up to 2 fewer than a piece has tokens, got {self.test_steps} of "
+                f"{self.settings.sequence_tokens}; lower --test-steps or raise --piece"
+            )
         if min(self.draft_vocabulary, self.intermediate) < 0:
             raise TrainingError(f"sizes must be at least 0, which is the default, got {self}")
         if self.reads and self.form == "eagle":
