@@ -85,6 +85,17 @@ def test_measurements_stay_apart_from_what_was_computed_by_them(store):
     assert [surface for surface in store.surfaces() if surface.origin == "measured"] == measured
 
 
+@pytest.mark.parametrize("location", ["", str(FAMILY / "medium")])
+def test_no_estimate_rests_on_timings_of_a_model_in_whose_place_there_is_another(store, location, monkeypatch):
+    monkeypatch.chdir(FAMILY / "medium")
+    surface = SURFACES["target"]
+    store.add_device(DEVICE)
+    store.add_model(replace(identify(FAMILY / "target"), location=location))
+    store.add_measurements(SurfaceKey.of(surface), surface.measurements)
+    remember_ceilings(DEVICE, CEILINGS)
+    assert estimate(request(models=Models(target=FAMILY / "small")), store).efficiency is None
+
+
 def test_no_estimate_rests_on_an_earlier_estimate(store):
     keep(store, "target")
     first, second = estimate(request(), store), estimate(request(), store)

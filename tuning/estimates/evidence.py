@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from ...db.store import Store
-from ...errors import DeviceError, MeasurementError, ModelError
+from ...errors import DeviceError, MeasurementError
 from ...profiler.catalogue import Catalogued, catalogued
 from ...profiler.ceilings import known_ceilings, limits_here, measure_ceilings, remember_ceilings
-from ...profiler.configuration import read_architecture
 from ...profiler.device import detect_all
 from ...profiler.efficiency import Measured, calibrate
 from ...profiler.lock import device_lock
@@ -22,6 +20,7 @@ from ...profiler.records.measurement import Measurement
 from ...profiler.records.surface import LatencySurface
 from ...profiler.remembered import cache_folder
 from ...profiler.roofline import WHOLE_FORWARDS, cells_below_bound
+from .architectures import architecture_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,14 +142,11 @@ def _groups(store: Store, dtype: str | None = None, regime: str | None = None) -
 
 
 def _architecture(store: Store, surface: LatencySurface) -> Architecture | None:
-    """Return the architecture of a measured whole forward, None for other surfaces and models that are gone."""
+    """Return the architecture of a measured whole forward, None for others and for models not there as they were."""
     model = store.find_model(surface.model)
     if model is None or surface.origin != "measured" or surface.role not in WHOLE_FORWARDS:
         return None
-    try:
-        return read_architecture(Path(model.location))
-    except ModelError:
-        return None
+    return architecture_of(model)
 
 
 def _closeness(group: Group, wanted: Catalogued, target: Architecture) -> tuple[bool, bool, int]:
