@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
@@ -14,11 +15,11 @@ from ...planner.policies import PlainPolicy, StackPolicy, TextPolicy, TreePolicy
 from ...runtime.cache import KeyValueCache
 from ...runtime.models.forward import CausalModel, ForwardInput
 from .alone import Forwards
-from .loss import NOTHING_LOST, Form, Loss, loss_of
+from .loss import Form, Loss, Timed, loss_of, stall_share
 
 Like = Literal["plain", "text", "drafted"]
 VERIFIED: dict[Like, Form] = {"plain": "constant", "text": "growing", "drafted": "constant"}  # what is lost
-DRAFTED: dict[bool, Form] = {False: "line", True: "middle"}  # by whether it is in a stack, where models read texts
+DRAFTED: dict[bool, Form] = {False: "line", True: "constant"}  # by whether it is in a stack, where models read texts
 
 
 def like(policy: TreePolicy) -> Like:
@@ -60,12 +61,12 @@ def clocked(model: CausalModel | None) -> Iterator[Spent]:
 
 
 class Losses:
-    """What forwards lose in rounds, told by all rounds that are alike."""
+    """What forwards lose in rounds, told by all rounds that are alike, and what stalls add, told by all."""
 
     def __init__(self) -> None:
         """Know none."""
-        self._verified: defaultdict[Like, list[tuple[float, float]]] = defaultdict(list)
-        self._drafted: defaultdict[bool, list[tuple[float, float]]] = defaultdict(list)
+        self._verified: defaultdict[Like, list[Timed]] = defaultdict(list)
+        self._drafted: defaultdict[bool, list[Timed]] = defaultdict(list)
 
     def note(self, policy: TreePolicy, inside: Forwards, alone: Forwards) -> None:
         """Take note of what the forwards of a policy's round took in it, and alone."""
@@ -73,11 +74,25 @@ class Losses:
         if alone.draft_ms > 0.0:
             self._drafted[isinstance(policy, StackPolicy)].append((inside.draft_ms, alone.draft_ms))
 
-    def of(self, policy: TreePolicy) -> tuple[Loss, Loss]:
-        """Return what a policy's forwards lose: the target's, and those of its drafter in one round together."""
-        rounds, is_stack = like(policy), isinstance(policy, StackPolicy)
-        verified, drafted = self._verified[rounds], self._drafted[is_stack]
-        return (
-            loss_of(verified, VERIFIED[rounds]) if verified else NOTHING_LOST,
-            loss_of(drafted, DRAFTED[is_stack]) if drafted else NOTHING_LOST,
+    def told(self) -> Lost:
+        """Return what is known when all rounds are noted."""
+        verified = {rounds: loss_of(timed, VERIFIED[rounds]) for rounds, timed in self._verified.items()}
+        drafted = {is_stack: loss_of(timed, DRAFTED[is_stack]) for is_stack, timed in self._drafted.items()}
+        stalls = stall_share([(one, verified[rounds]) for rounds, timed in self._verified.items() for one in timed])
+        return Lost(
+            verified={rounds: loss.stalling(stalls) for rounds, loss in verified.items()},
+            drafted={is_stack: loss.stalling(stalls) for is_stack, loss in drafted.items()},
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """What forwards lose in rounds: the target's, and those of its drafter in one round together."""
+
+    verified: dict[Like, Loss]
+    drafted: dict[bool, Loss]
+
+    def of(self, policy: TreePolicy, alone: Forwards) -> float:
+        """Return the milliseconds that the forwards of a policy's round lose which take so many alone."""
+        lost_ms = self.verified[like(policy)].of(alone.verify_ms)
+        return lost_ms + (self.drafted[isinstance(policy, StackPolicy)].of(alone.draft_ms) if alone.draft_ms else 0.0)

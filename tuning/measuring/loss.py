@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from ...profiler.records.overhead import OUTERMOST, non_negative_fit
+from ...profiler.records.overhead import OUTERMOST
 
-REFINEMENTS = 3
-Form = Literal["middle", "constant", "growing", "line"]
+Timed = tuple[float, float]  # milliseconds of a round's forwards in it, and alone
+Form = Literal["constant", "growing", "line"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,32 +30,48 @@ class Loss:
         """Return the milliseconds that a forward loses which takes so many alone."""
         return self.base_ms + self.share * alone_ms
 
+    def stalling(self, share: float) -> Loss:
+        """Return the same loss of forwards that stalls make longer by so much, on average."""
+        return Loss(base_ms=self.base_ms * (1.0 + share), share=self.share + share * (1.0 + self.share))
+
 
 NOTHING_LOST = Loss(base_ms=0.0)
 
 
-def loss_of(timed: Sequence[tuple[float, float]], form: Form) -> Loss:
-    """Return what all rounds of some kinds together tell of their loss.
+def loss_of(timed: Sequence[Timed], form: Form) -> Loss:
+    """Return what rounds of some kinds lose in the middle, by least absolute deviations: stalls do not move it.
 
-    Forwards scatter by a share of what they take, so short ones tell more. What is left of a round beside a first
-    answer is pulled in where it is among the outermost, and the answer given again.
+    Forwards scatter by a share of what they take, so short ones tell more.
 
     Args:
-        timed: of each round, milliseconds of its forwards in it and alone.
-        form: of what is lost: "middle" and "constant" are milliseconds, of few rounds and of many; "growing" these and
-            a share of the forward, both at least 0; "line" the same of any sign.
+        timed: each round.
+        form: of what is lost: "constant" is milliseconds, "growing" these and a share of the forward, both at least 0,
+            "line" the same of any sign.
     """
+    from scipy.optimize import linprog
+
     inside, alone = np.array(timed).T
-    middle_ms = float(np.median(inside - alone))
-    if form == "middle":
-        return Loss(base_ms=middle_ms)
     columns = np.stack([1.0 / alone, np.ones(len(alone))], axis=1)[:, : 1 if form == "constant" else 2]
-    shares = inside / alone - 1.0
-    found = np.zeros(columns.shape[1])
-    found[0] = middle_ms
-    for _ in range(REFINEMENTS):
-        left = shares - columns @ found
-        pulled_in = columns @ found + np.clip(left, *np.quantile(left, [OUTERMOST, 1.0 - OUTERMOST]))
-        is_bound = form == "growing"
-        found = non_negative_fit(columns, pulled_in) if is_bound else np.linalg.lstsq(columns, pulled_in, rcond=None)[0]
-    return Loss(base_ms=float(found[0]), share=float(found[1]) if len(found) == 2 else 0.0)
+    shares, apart = inside / alone - 1.0, np.eye(len(alone))
+    solved = linprog(
+        np.concatenate([np.zeros(columns.shape[1]), np.ones(len(alone))]),
+        A_ub=np.block([[-columns, -apart], [columns, -apart]]),
+        b_ub=np.concatenate([-shares, shares]),
+        bounds=[(0.0 if form == "growing" else None, None)] * columns.shape[1] + [(0.0, None)] * len(alone),
+    )
+    assert solved.x is not None, "deviations may be as large as they are"
+    found: list[float] = solved.x.tolist()
+    return Loss(base_ms=found[0], share=found[1] if columns.shape[1] == 2 else 0.0)
+
+
+def stall_share(timed: Sequence[tuple[Timed, Loss]]) -> float:
+    """Return by which share forwards in rounds take longer on average than in the middle, the outermost pulled in.
+
+    Stalls are the machine's and meet whoever runs; few rounds of one kind tell of its luck, those of all kinds together
+    of the machine.
+
+    Args:
+        timed: rounds of all kinds, each with what its kind loses in the middle.
+    """
+    shares = np.array([inside / (alone + lost.of(alone)) - 1.0 for (inside, alone), lost in timed])
+    return float(np.clip(shares, *np.quantile(shares, [OUTERMOST, 1.0 - OUTERMOST])).mean())

@@ -38,8 +38,7 @@ from ...runtime.setup import PLAIN, RoundSetup, always
 from ...runtime.transfer import wait_for
 from .alone import Alone, Forwards
 from .decoding import LOOKUP, Family, require_faultless, room_for
-from .in_rounds import Losses, Spent, clocked, like
-from .loss import Loss
+from .in_rounds import Losses, Lost, Spent, clocked, like
 from .probes import probes
 
 IN_A_ROW = 3  # rounds of a kind that are timed in each of its turns
@@ -93,7 +92,8 @@ def measure_overhead(
                     inside = Forwards(verify_ms=step.done.verify_ms, draft_ms=step.draft_ms) if is_told else own
                     probe.keep(step.done, step.ms - inside.verify_ms - inside.draft_ms, own)
                     losses.note(probe.setup.policy, inside, own)
-    return [sample for probe in found for sample in probe.samples(*losses.of(probe.setup.policy))]
+    lost = losses.told() if is_told else None  # else nothing is apart
+    return [sample for probe in found for sample in probe.samples(lost)]
 
 
 def tells_forwards(family: Family) -> bool:
@@ -230,28 +230,27 @@ class _Probe:
         self._host_ms.append(host_ms)
         self._alone.append(alone)
 
-    def samples(self, verify_loss: Loss, draft_loss: Loss) -> list[OverheadSample]:
-        """Return the host time of the rounds, with what each one's forwards have lost, and their mean shape.
+    def samples(self, lost: Lost | None) -> list[OverheadSample]:
+        """Return the host time of the rounds, with what each one's forwards lose where that is apart, and their shape.
 
         A hybrid's rounds in which its drafter ran are one sample, those in which the text drafted alone another: where
         few ran it, their mean shape would have no drafter, and nothing would tell what it costs.
         """
         if not isinstance(self.setup.policy, HybridPolicy):
-            return [self._sample(range(len(self._rounds)), verify_loss, draft_loss)]
+            return [self._sample(range(len(self._rounds)), lost)]
         asked = [i for i, done in enumerate(self._rounds) if done.widths]
         copied = [i for i, done in enumerate(self._rounds) if not done.widths]
-        return [self._sample(which, verify_loss, draft_loss) for which in (copied, asked) if which]
+        return [self._sample(which, lost) for which in (copied, asked) if which]
 
-    def _sample(self, which: Sequence[int], verify_loss: Loss, draft_loss: Loss) -> OverheadSample:
-        lost_ms = [
-            verify_loss.of(own.verify_ms) + (draft_loss.of(own.draft_ms) if own.draft_ms else 0.0)
-            for own in self._alone
-        ]
+    def _sample(self, which: Sequence[int], lost: Lost | None) -> OverheadSample:
         return OverheadSample(
             kind=self.setup.policy.kind,
             batch=self._batch,
             draft_forwards=round(statistics.mean(len(self._rounds[i].widths) for i in which)),
             nodes=round(statistics.mean(self._rounds[i].verify_tokens for i in which)),
-            host_ms=tuple(self._host_ms[i] + lost_ms[i] for i in which),
+            host_ms=tuple(self._host_ms[i] + self._lost_ms(i, lost) for i in which),
             is_sampled=self._is_sampled,
         )
+
+    def _lost_ms(self, place: int, lost: Lost | None) -> float:
+        return 0.0 if lost is None else lost.of(self.setup.policy, self._alone[place])
