@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from threading import Lock
 
 from ...planner.plans.observation import CellObservation, Observation
-from ...planner.plans.plan import PlanCell
+from ...planner.plans.plan import Plan, PlanCell
 from ...planner.policies import PlainPolicy
 from ..choice import Choice
 from ..setup import PLAIN, RoundSetup, plain_setup
@@ -15,6 +15,7 @@ from .counters import Block, Tally
 from .drift import PromiseTest
 from .guard import Guard
 from .options import WatchOptions
+from .reach import Reach, reach_of
 
 Now = Callable[[], str]  # UTC, ISO 8601
 
@@ -27,16 +28,24 @@ class Lane:
         setup: an object of its own, by which rounds are told apart.
         since, total: what was counted after the last observation, and before it.
         speeds: tokens/s of the blocks since the last observation.
+        reach: whose rounds blocks are of; None where there is no plan.
         promise: None where the plan promises nothing of this way: it is not the cell's own, or runs elsewhere.
     """
 
-    __slots__ = ("block", "cell", "is_planned", "promise", "setup", "since", "speeds", "total")
+    __slots__ = ("block", "cell", "is_planned", "promise", "reach", "setup", "since", "speeds", "total")
 
     def __init__(
-        self, cell: PlanCell | None, setup: RoundSetup, *, is_planned: bool, promise: PromiseTest | None = None
+        self,
+        cell: PlanCell | None,
+        setup: RoundSetup,
+        *,
+        is_planned: bool,
+        reach: Reach | None = None,
+        promise: PromiseTest | None = None,
     ) -> None:
         """Allocate the counters."""
-        self.cell, self.setup, self.is_planned, self.promise = cell, setup, is_planned, promise
+        self.cell, self.setup, self.is_planned = cell, setup, is_planned
+        self.reach, self.promise = reach, promise
         self.since, self.total = Tally(setup), Tally(setup)
         self.speeds: list[float] = []
         self.block = Block()
@@ -163,19 +172,21 @@ def _cells(choice: Choice, options: WatchOptions) -> list[WatchedCell]:
     if choice.plan is None:
         return [WatchedCell(Lane(None, _own(PLAIN), is_planned=False), None, None)]
     rate = options.false_alarms / len(choice.plan.cells)
-    return [_watched(choice, cell, options, rate) for cell in choice.plan.cells]
+    return [_watched(choice, choice.plan, cell, options, rate) for cell in choice.plan.cells]
 
 
-def _watched(choice: Choice, cell: PlanCell, options: WatchOptions, rate: float) -> WatchedCell:
+def _watched(choice: Choice, plan: Plan, cell: PlanCell, options: WatchOptions, rate: float) -> WatchedCell:
     setup = choice.setup(cell)
     promise = None
     is_here = choice.match is not None and choice.match.grade == "same"
-    if is_here and choice.is_in_planned_dtype and (setup.policy, setup.drafter) == (cell.policy, cell.drafter):
+    is_own = (setup.policy, setup.drafter) == (cell.policy, cell.drafter)
+    if is_here and choice.is_in_planned_dtype and is_own:
         promise = PromiseTest(cell.prediction.low, cell.prediction.high, rate)
-    planned = Lane(cell, _own(setup), is_planned=True, promise=promise)
+    reach = reach_of(plan, cell, is_own=is_own)
+    planned = Lane(cell, _own(setup), is_planned=True, reach=reach, promise=promise)
     if isinstance(setup.policy, PlainPolicy):
         return WatchedCell(planned, None, None)
-    plain = Lane(cell, plain_setup(cell), is_planned=False)
+    plain = Lane(cell, plain_setup(cell), is_planned=False, reach=reach_of(plan, cell, is_own=False))
     guard = Guard(rate, options.probe_share, is_doubtful=choice.is_guess)
     return WatchedCell(planned, plain, guard)
 

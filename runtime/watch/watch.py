@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from ...planner.plans.plan import PlanCell
-from ...planner.plans.schedule import promised_contexts
 from ...profiler.records.wire import to_json
 from ..choice import Choice
 from ..decoder import Round
@@ -84,8 +83,6 @@ class Watch:
         self._planned = PlannedSchedule(choice.plan) if choice.plan is not None else None
         self._cells = {id(watched.cell): watched for watched in self._ledger.cells}
         self._ran = {id(lane.setup): (cell, lane) for cell in self._ledger.cells for lane in cell.lanes}
-        plan = choice.plan
-        self._contexts = {} if plan is None else {(c.batch, c.context): promised_contexts(plan, c) for c in plan.cells}
         self._last: Lane | None = None
         self._texts = self._rounds = self._told = self._lossy = 0
         self._faulty: dict[str, set[str]] = {}  # what went wrong, by drafter; "" is the verification
@@ -158,22 +155,14 @@ class Watch:
             )
             if switch is not None:
                 self._tell(_switched(cell, switch))
-        if lane.cell is None or done.faults or not self._is_promised(done, lane.cell):
-            return  # a promise is of rounds in which nothing fails
+        if lane.reach is None or not lane.reach.holds(done):
+            return
         options, block = self._options, lane.block
-        block.add(tokens, done.round_ms, self._texts)
+        block.add(tokens, lane.reach.at_home_ms(done), self._texts)
         if block.is_full(
             self._texts, rounds=options.block_rounds, ended=options.block_texts, longest=options.longest_block
         ):
             self._judge_block(lane, block.close())
-
-    def _is_promised(self, done: Round, cell: PlanCell) -> bool:
-        """Whether a round is one of those that a cell promises something about: its batch, contexts and temperature."""
-        plan = self._choice.plan
-        if plan is None or len(done.kept) != cell.batch or done.temperature != plan.temperature:
-            return False
-        low, high = self._contexts[cell.batch, cell.context]
-        return low <= done.context <= high
 
     def _judge_block(self, lane: Lane, block: BlockMeans) -> None:
         """Keep the speed of a block where its times were told, and compare it with the promise where there is one."""
