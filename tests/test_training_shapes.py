@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -102,6 +103,16 @@ def test_prompts_with_images_are_read_with_their_files() -> None:
     assert (len(prompts.learned), len(prompts.judged)) == (6, 1)
     assert all(prompt.images[0].pixels.shape == (48, 48, 3) for prompt in prompts.learned)
     assert len(read_answers(place() / "exam.jsonl")) == 3
+
+
+def test_no_more_prompts_judge_than_a_target_keeps_the_images_of(tmp_path: Path) -> None:
+    picture = str(sorted((place() / "prompts").iterdir())[0])
+    line = json.dumps({"prompt": "two", "image": [picture] * 2})
+    (tmp_path / "two.jsonl").write_text(f"{line}\n" * 10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spectune.training.own_prompts.IMAGES", 3)
+        assert len(own_prompts(place() / "target", [tmp_path / "two.jsonl"], OWN).judged) == 1
+    assert len(own_prompts(place() / "target", [tmp_path / "two.jsonl"], OWN).judged) == 2
 
 
 @pytest.mark.parametrize("line", ['{"prompt": "a", "image": 3}', '{"messages": [], "image": "a.npy"}'])

@@ -13,6 +13,7 @@ from ..errors import TrainingError
 from ..profiler.prompts import Prompt, read_prompts
 from ..runtime.ends import end_tokens
 from ..runtime.images import read_image
+from ..runtime.models.gallery import IMAGES
 from ..runtime.models.loading import load_config, load_tokenizer
 from ..runtime.models.vision import image_tokens, sees
 from ..runtime.prompt_ids import beginning, encode_prompt, prompt_ids
@@ -152,7 +153,8 @@ def _pictured(
             encode_prompt(prompt, tokenizer) if prompt.messages else prompt_ids(tokenizer, prompt.text, images, tokens)
         )
         asked.append(Request(prompt=ids, images=images, max_new_tokens=settings.new_tokens, stop=stop))
-    kept = max(1, min(CHECKED, len(asked) // 5))
+    most = max(len(each.images) for each in asked)
+    kept = max(1, min(CHECKED, len(asked) // 5, IMAGES // most))  # a target keeps the images of all of them at once
     learned = [
         replace(
             asked[index % (len(asked) - kept)],
