@@ -65,7 +65,7 @@ def load(
     Raises:
         ModelError: the target cannot be loaded.
         DeviceError: there is no such device.
-        RequestError: there is no such plan file.
+        RequestError: there is no such plan file, or the store has no plan of that number.
     """
     plan, store = str(plan), None if store is None else str(store)
     here = detect(device)
