@@ -77,10 +77,10 @@ def test_a_conversation_without_a_template_is_text(tmp_path: Path) -> None:
 
 
 def test_pieces_and_conversations_are_drawn_by_their_tokens() -> None:
-    corpus = Corpus(tokens=np.zeros(3004, dtype=np.int64), conversations=((1,) * 500, (2,) * 250))
-    asked = own_requests(corpus, replace(OWN, texts=3500))
+    corpus = Corpus(tokens=np.zeros(3004, dtype=np.int64), conversations=((1,) * 256, (2,) * 250))
+    asked = own_requests(corpus, replace(OWN, texts=3506))
     counts = np.bincount([each.prompt[-1] for each in asked])
-    assert np.allclose(counts, [3000, TALK_TOKENS, 250], atol=75) and counts.sum() == 3500
+    assert np.allclose(counts, [3000, 256, 250], atol=75) and counts.sum() == 3506
 
 
 def test_drafts_are_counted_behind_text_that_is_not_learned_from() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import TrainingError
 from ..profiler.prompts import read_prompts
-from ..runtime.prompt_ids import beginning, encode_prompt
+from ..runtime.prompt_ids import beginning, encode_prompt, last_tokens
 
 Ids = NDArray[np.int64]
 
@@ -33,15 +33,14 @@ class Corpus:
     conversations: tuple[tuple[int, ...], ...] = ()
 
     @property
-    def size(self) -> int:
-        """Tokens of everything."""
-        return len(self.tokens) + sum(map(len, self.conversations))
-
-    @property
     def whole(self) -> Ids:
         """Everything, one behind the other."""
         said = [np.array(each, dtype=np.int64) for each in self.conversations]
         return np.concatenate([self.tokens, *said])
+
+    def ended(self, most: int, tokenizer: PreTrainedTokenizerBase) -> Corpus:
+        """Return it with the last tokens alone of every conversation, behind what begins it."""
+        return replace(self, conversations=tuple(last_tokens(each, most, tokenizer) for each in self.conversations))
 
 
 def read_corpus(path: Path, tokenizer: PreTrainedTokenizerBase) -> Corpus:

@@ -62,7 +62,8 @@ def own_prompts(target: Path, files: Sequence[Path], settings: OwnTextSettings) 
     if pictured:
         found = _pictured(pictured, target, tokenizer, settings, stop)
     else:
-        learned, judged = _parted([read_corpus(path, tokenizer) for path in files], settings)
+        read = [read_corpus(path, tokenizer).ended(TALK_TOKENS, tokenizer) for path in files]
+        learned, judged = _parted(read, settings)
         judging = replace(settings, texts=CHECKED, sampled=0.0, seed=settings.seed + 1)
         found = OwnPrompts(
             begins=learned.begins,
@@ -84,7 +85,7 @@ def own_requests(corpus: Corpus, settings: OwnTextSettings, stop: frozenset[int]
             f"{len(corpus.tokens)} tokens are too few to draw prompts of {settings.prompt_tokens}; give more"
         )
     piece = max(settings.prompt_tokens - len(corpus.begins), 1)
-    talks = [_ended(talk, corpus.begins) for talk in corpus.conversations]
+    talks = corpus.conversations
     ends = max(len(corpus.tokens) - piece, 0) + np.cumsum([0, *map(len, talks)])
     drawn = np.random.default_rng(settings.seed).integers(0, ends[-1], settings.texts)
     return [
@@ -111,14 +112,6 @@ def _parted(files: Sequence[Corpus], settings: OwnTextSettings) -> tuple[Corpus,
             "judged by; give more text"
         )
     return parted(files, max(HELD_OUT, needed / tokens) if talks < 2 else HELD_OUT)
-
-
-def _ended(talk: tuple[int, ...], begins: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the end of a conversation, behind what begins it."""
-    if len(talk) <= TALK_TOKENS:
-        return talk
-    first = begins if talk[: len(begins)] == begins else ()
-    return (*first, *talk[len(talk) - TALK_TOKENS + len(first) :])
 
 
 def _with_images(files: Sequence[Path]) -> tuple[Prompt, ...]:
