@@ -8,12 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from spectune.db import open_store
 from spectune.errors import DeviceError, ModelError, RequestError, StoreError
-from spectune.profiler.device import detect_all
+from spectune.profiler.device import detect, detect_all
 from spectune.profiler.prompts import Prompt
-from spectune.tuning.fleet.fleet import FleetJob, Outcome, Quarters, Word, profile_all, requests_of_devices
-from spectune.tuning.fleet.turns import profile_cluster
+from spectune.profiler.records.device import Device
+from spectune.tuning.fleet.fleet import (
+    FleetJob,
+    Outcome,
+    Quarters,
+    Word,
+    fleet_key,
+    profile_all,
+    requests_of_devices,
+)
+from spectune.tuning.fleet.turns import _from_anywhere, profile_cluster
+from spectune.tuning.profile import Profile
 from spectune.tuning.request import Models, ProfileRequest
+
+from .tiny_family import quick_request
 
 REQUEST = ProfileRequest(
     models=Models(target=Path("nowhere")), prompts=[Prompt(text="a"), Prompt(text="b")], batches=(1,), device="all"
@@ -38,6 +51,34 @@ def test_a_named_device_means_itself() -> None:
 def test_a_device_that_fails_is_an_outcome_and_the_next_one_is_tried(job: FleetJob) -> None:
     outcomes = list(profile_all(job, lambda word: None))
     assert [type(outcome.error) for outcome in outcomes] == [ModelError] * len(detect_all())
+
+
+def test_a_device_that_an_earlier_run_has_finished_is_not_measured_again_until_all_are(
+    job: FleetJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    request = replace(quick_request(tmp_path), device="all", budget_s=1.0, max_new_tokens=4)
+
+    def facts(done: Profile, url: str) -> dict[str, object]:
+        made.append(url)
+        return {"made": len(made)}
+
+    job = replace(job, request=request, facts=facts)
+    here, gone = detect("cpu"), Device(kind="cuda", name="Gone", index=7, memory_bytes=1)
+    devices = [here, gone]
+    monkeypatch.setattr("spectune.tuning.fleet.fleet.detect_all", lambda: tuple(devices))
+    first, failed = profile_all(job, lambda word: None)
+    assert first.facts == {"made": 1} and failed.error is not None
+    devices.remove(gone)
+    assert [outcome.facts for outcome in profile_all(job, lambda word: None)] == [{"made": 1}]
+    with open_store(job.store_url) as store:
+        assert not store.open_profile(fleet_key(request)).is_resumed
+
+
+def test_images_of_prompts_are_found_from_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    request = replace(REQUEST, prompts=[replace(prompt, images=(Path("a.png"),)) for prompt in REQUEST.prompts])
+    assert {image for prompt in _from_anywhere(request).prompts for image in prompt.images} == {tmp_path / "a.png"}
 
 
 def test_a_store_that_cannot_be_opened_ends_it_before_any_device(job: FleetJob, tmp_path: Path) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from typing import Any
 
-from ...db.store import open_store
+from ...db.store import OpenProfile, Store, open_store
 from ...errors import SpectuneError
-from ...profiler.device import detect_all
-from ..family import torch_device
+from ...profiler.device import detect, detect_all
+from ...profiler.protocols import Parts
+from ..family import identify_all, torch_device
 from ..profile import Profile, profile
 from ..request import ProfileRequest
+from ..steps import Progress
 
 Facts = dict[str, Any]  # JSON values
 Word = tuple[str, str, float]  # (where, what is being done, share of it done)
@@ -26,7 +31,7 @@ class FleetJob:
     request: ProfileRequest
     facts: Callable[[Profile, str], Facts]  # of a profile and the store's URL without its password
     store_url: str | None = None  # None: as `open_store` understands it
-    fresh: bool = False  # begin anew what an earlier run left unfinished
+    fresh: bool = False  # begin anew what an earlier run left unfinished, devices that it has finished included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +86,62 @@ def profile_all(job: FleetJob, tell: Tell) -> Iterator[Outcome]:
     """
     requests = requests_of_devices(job.request)
     with open_store(job.store_url) as store:
-        for request in requests:
-            try:
-                done = profile(request, store, progress=Quarters(request.device, tell), fresh=job.fresh)
-            except Exception as error:  # whatever keeps one device from running is no reason to skip the others
-                yield Outcome(where=request.device, error=error)
-            else:
-                yield Outcome(where=request.device, facts=job.facts(done, store.url))
+        finished = store.open_profile(fleet_key(job.request), job.fresh)
+        yield from noted(_outcomes(job, requests, store, finished, tell), finished)
+
+
+def _outcomes(
+    job: FleetJob, requests: Sequence[ProfileRequest], store: Store, finished: Parts, tell: Tell
+) -> Iterator[Outcome]:
+    for request in requests:
+        try:
+            facts = facts_of(job, request, store, finished, Quarters(request.device, tell))
+        except Exception as error:  # whatever keeps one device from running is no reason to skip the others
+            yield Outcome(where=request.device, error=error)
+        else:
+            yield Outcome(where=request.device, facts=facts)
+
+
+def fleet_key(request: ProfileRequest) -> str:
+    """Return what two runs must have in common for one to leave out the devices that the other has finished."""
+    return hashlib.sha256(f"fleet {version('spectune')} {request}".encode()).hexdigest()
+
+
+def facts_of(
+    job: FleetJob,
+    request: ProfileRequest,
+    store: Store,
+    finished: Parts,
+    progress: Progress,
+    lock_wait_s: float = 0.0,
+) -> Facts:
+    """Return the facts of a device's profile: those of an earlier run of the fleet that was stopped, or made now.
+
+    Args:
+        job: of the fleet.
+        request: for the device.
+        store: where its profile goes.
+        finished: the facts of devices that are done with, by device and models.
+        progress: told each step.
+        lock_wait_s: how long to wait for another profile of the device.
+    """
+    identities = identify_all(request.models)
+    models = [identities.target.key, *(model.key for model in identities.drafters.values())]
+    name = hashlib.sha256(repr((detect(request.device).fingerprint, models)).encode()).hexdigest()
+    document = finished.part(name)
+    if document is None:
+        made = profile(request, store, fresh=job.fresh, lock_wait_s=lock_wait_s, progress=progress)
+        document = json.dumps(job.facts(made, store.url))
+        finished.add_part(name, document)
+    facts: Facts = json.loads(document)
+    return facts
+
+
+def noted(outcomes: Iterable[Outcome], finished: OpenProfile) -> Iterator[Outcome]:
+    """Yield outcomes; where no device has failed the fleet is finished, and the same command is another one."""
+    is_whole = True
+    for outcome in outcomes:
+        is_whole = is_whole and outcome.error is None
+        yield outcome
+    if is_whole:
+        finished.finish()

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from ...db.store import open_store
 from ...errors import DeviceError, RequestError
 from ...profiler.device import detect
-from ..profile import profile
 from ..request import ProfileRequest
 from .cluster import Cluster, NodeLostError, Task, joined
-from .fleet import Facts, FleetJob, Outcome, Quarters, Tell
+from .fleet import Facts, FleetJob, Outcome, Quarters, Tell, facts_of, fleet_key, noted
 from .nodes import Node, by_kind, kind_of, require_reachable
 
 LOOK_S = 0.2  # between two looks at the running tasks
@@ -70,9 +69,11 @@ def profile_cluster(job: FleetJob, tell: Tell, address: str = "auto") -> Iterato
     with joined(address) as cluster:
         nodes = cluster.nodes()
         url = require_reachable(job.store_url, nodes)
-        open_store(url).close()  # makes the schema, and fails before any node does
         shipped = replace(job, store_url=url, request=_from_anywhere(job.request))
-        yield from _Tasks(cluster, shipped, tell, waiting=list(_turns(cluster, nodes))).outcomes()
+        with open_store(url) as store:  # makes the schema, and fails before any node does
+            finished = store.open_profile(fleet_key(shipped.request), job.fresh)
+            tasks = _Tasks(cluster, shipped, tell, waiting=list(_turns(cluster, nodes)))
+            yield from noted(tasks.outcomes(), finished)
 
 
 @dataclass(slots=True)
@@ -134,9 +135,8 @@ def _profile_here(job: FleetJob, node: Node, tell: Tell) -> Facts:
     """Return the facts of a profile of the device that Ray gave to this process."""
     request = replace(job.request, device="cuda:0" if node.gpus else "cpu")
     with open_store(job.store_url) as store:
-        report = Quarters(node.label, tell)
-        done = profile(request, store, progress=report, fresh=job.fresh, lock_wait_s=LOCK_WAIT_S)
-        return job.facts(done, store.url)
+        finished = store.open_profile(fleet_key(job.request))
+        return facts_of(job, request, store, finished, Quarters(node.label, tell), LOCK_WAIT_S)
 
 
 def _turns(cluster: Cluster, nodes: tuple[Node, ...]) -> tuple[Turn, ...]:
@@ -171,4 +171,5 @@ def _from_anywhere(request: ProfileRequest) -> ProfileRequest:
     """Return the request with paths that do not depend on the working folder."""
     models = request.models
     drafters = {name: path.absolute() for name, path in models.drafters.items()}
-    return replace(request, models=replace(models, target=models.target.absolute(), drafters=drafters))
+    prompts = [replace(each, images=tuple(path.absolute() for path in each.images)) for each in request.prompts]
+    return replace(request, models=replace(models, target=models.target.absolute(), drafters=drafters), prompts=prompts)
