@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from spectune.errors import MeasurementError
+from spectune.profiler.allocator import count_bytes
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.layout import lay_out
 from spectune.runtime.models.arena import Arena
@@ -19,7 +20,7 @@ from spectune.runtime.models.fitted import FittedModel
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.models.places import views_of
+from spectune.runtime.models.places import View, views_of
 from spectune.runtime.models.projection import Projection
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.models.static_input import StaticInput
@@ -137,6 +138,17 @@ def test_a_tree_tells_windowed_layers_what_they_see_unless_it_may_outgrow_them(w
     assert wide.tree is step.tree and wide.window is None
     assert (narrow.tree is step.tree, narrow.bias is None) == (is_told, is_told)
     assert narrow.window == (window if is_told and window < 300 else None)
+
+
+def test_what_a_window_closes_is_told_once_for_all_heads() -> None:
+    """A mask over a long text is large: it is repeated for a key's query heads when all of it is known."""
+    model = LeanModel(tiny_model("mistral, windowed", num_key_value_heads=1))
+    step = step_of(model, 120, 100, seed=0)
+    views: list[View] = []
+    counted = count_bytes(lambda: views.extend(views_of(step, model.anatomy, 0, reads_trees=False)))
+    (view,) = views
+    assert view.bias is not None and view.bias.shape == (len(step.tokens), 1, 400, 220)
+    assert counted.peak_bytes < 2 * view.bias.nbytes
 
 
 @pytest.mark.parametrize("change", [{"context": 10}, {"count": 4}, {"take": True}])

@@ -71,14 +71,11 @@ def views_of(step: ForwardInput, anatomy: Anatomy, first: int, *, reads_trees: b
         first: cache column from which they see the text where there is no bias.
         reads_trees: whether kernels read the step's tree themselves.
     """
-    batch, count = step.tokens.shape
     bias, groups = step.bias, anatomy.heads // anatomy.kv_heads
     trees = [_tree_of(sight, step) if reads_trees else None for sight in anatomy.sights]
     if step.tree is not None and None in trees:
         bias = step.tree.bias(step.seen, anatomy.embedding.dtype)
-    if bias is not None:  # every token's line once per query head that is folded into its rows
-        bias = bias.unsqueeze(2).expand(-1, -1, groups, -1).reshape(batch, 1, count * groups, step.seen)
-    return [_view(sight, step, bias, tree, first) for sight, tree in zip(anatomy.sights, trees, strict=True)]
+    return [_view(sight, step, tree, bias, groups, first) for sight, tree in zip(anatomy.sights, trees, strict=True)]
 
 
 def _tree_of(sight: Sight, step: ForwardInput) -> TreeMask | None:
@@ -89,17 +86,21 @@ def _tree_of(sight: Sight, step: ForwardInput) -> TreeMask | None:
     return None
 
 
-def _view(sight: Sight, step: ForwardInput, bias: Tensor | None, tree: TreeMask | None, first: int) -> View:
-    start, window = first if bias is None else 0, None
-    if sight.window is not None and sight.window < step.seen:
-        if tree is not None:
-            window = sight.window
-        elif bias is None:
-            start = max(first, step.seen - sight.window)
-        else:
-            bias = windowed(bias, sight.window)
+def _view(
+    sight: Sight, step: ForwardInput, tree: TreeMask | None, bias: Tensor | None, groups: int, first: int
+) -> View:
     turns = F.embedding(_within(step, len(sight.turns)), sight.turns).unsqueeze(2)
-    return View(start=start, bias=bias, tree=tree, window=window, turns=turns)
+    window = sight.window if sight.window is not None and sight.window < step.seen else None
+    if tree is not None:
+        return View(start=0, bias=None, tree=tree, window=window, turns=turns)
+    if bias is None:
+        start = first if window is None else max(first, step.seen - window)
+        return View(start=start, bias=None, tree=None, turns=turns)
+    if window is not None:
+        bias = windowed(bias, window)
+    batch, count, seen = bias.shape  # every token's line once per query head that is folded into its rows
+    folded = bias.unsqueeze(2).expand(-1, -1, groups, -1).reshape(batch, 1, count * groups, seen)
+    return View(start=0, bias=folded, tree=None, turns=turns)
 
 
 def rows_of(step: ForwardInput, cache: LayerStates) -> Tensor:
