@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main, options
+from spectune.runtime.models.config_file import OWN
 from spectune.runtime.models.loading import DTYPES
-from spectune.runtime.models.pivots import KIND, OWN
+from spectune.runtime.models.pivots import KIND
 
 TARGET = ("--target", "nowhere")
 
