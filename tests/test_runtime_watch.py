@@ -201,7 +201,7 @@ def growing_plan(*, is_alike: bool) -> Plan:
         ms = 14.0 + 0.002 * cell.context
         speed = 1600.0 / ms
         own = {"tokens_per_s": speed, "low": 0.9 * speed, "high": 1.1 * speed, "tokens_per_round": 1.6, "round_ms": ms}
-        promise, plain = replace(cell.prediction, **own), replace(cell.plain, round_ms=ms - 2.0)
+        promise, plain = replace(cell.prediction, **own), replace(cell.plain, round_ms=ms - 2.0)  # type: ignore[arg-type]
         cells.append(replace(cell, prediction=promise, plain=plain))
     if not is_alike:
         cells[1] = replace(cells[1], drafter="other")
