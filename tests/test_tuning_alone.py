@@ -18,6 +18,8 @@ from spectune.runtime.setup import RoundSetup
 from spectune.tuning.measuring.alone import Alone
 from spectune.tuning.measuring.decoding import Family
 
+from .limited_memory import Limit
+from .tiny_exits import exit_weights, tiny_exit
 from .tiny_models import tiny_llama
 
 SETUP = RoundSetup(policy=ChainPolicy(length=3), drafter="small")
@@ -82,6 +84,16 @@ def test_every_shape_of_a_drafter_is_timed_behind_the_target(
     assert (plain.verify_ms, plain.draft_ms) == (1000.0 * WARM_S, 0.0)
     assert [own.verify_ms for own in found] == [1000.0 * COLD_S] * len(rounds)
     assert [own.draft_ms for own in found] == pytest.approx([1000.0 * COLD_S * forwards for forwards in drafted])
+
+
+def test_forwards_of_one_model_share_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = LeanModel(tiny_llama(layers=3, seed=1))
+    exits = tiny_exit(target, exit_weights(target.hidden), 2)
+    family = Family(target=target, drafters={"small": LeanModel(tiny_llama(layers=1, seed=2)), "exit": exits})
+    memory = Limit(monkeypatch)
+    for drafter in family.drafters:
+        Alone(family, drafter, 2, 30)
+    assert memory.made == [60] * 4  # of the target and of the drafter
 
 
 def test_rounds_behind_a_models_last_position_are_timed_at_its_end() -> None:

@@ -1,7 +1,8 @@
 """What the profiler times: forwards of any shape in any role, whole drafting loops, prompts being read."""
 
+from .caches import ShapeCaches
 from .forwards import ForwardShapes
 from .resumed import ResumedShapes
 from .runner import room_of, runner_of
 
-__all__ = ["ForwardShapes", "ResumedShapes", "room_of", "runner_of"]
+__all__ = ["ForwardShapes", "ResumedShapes", "ShapeCaches", "room_of", "runner_of"]

@@ -22,12 +22,22 @@ class ForwardShapes:
     A target verifies a whole tree; whatever drafts reads one layer of a tree.
     """
 
-    def __init__(self, model: CausalModel, *, identity: str, dtype: str, role: str, slots: int, capacity: int) -> None:
-        """Allocate a cache for the largest batch and context to be timed, if it can be had."""
+    def __init__(
+        self,
+        model: CausalModel,
+        *,
+        identity: str,
+        dtype: str,
+        role: str,
+        slots: int,
+        capacity: int,
+        caches: ShapeCaches | None = None,
+    ) -> None:
+        """Allocate a cache for the largest batch and context to be timed, if it can be had; or share another role's."""
         self.identity, self.dtype, self.role = identity, dtype, role
         self.regime, self.attention = model.regime, model.attention
         self._model = model
-        self._caches = ShapeCaches(model, slots=slots, capacity=capacity)
+        self.caches = caches or ShapeCaches(model, slots=slots, capacity=capacity)
         self._room = Room(slots=slots, capacity=capacity, longest_context=model.longest_context)
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
@@ -43,7 +53,7 @@ class ForwardShapes:
         piece = self._piece(tokens)
         columns = context_tokens + piece.room
         self._room.require(batch=batch, columns=columns, place=context_tokens)
-        cache = self._caches.holding(batch, columns)
+        cache = self.caches.holding(batch, columns)
         step = self._step(batch, context_tokens, piece, cache)
 
         def run() -> None:

@@ -9,6 +9,7 @@ import torch
 from ...profiler.records.role import RESUME
 from ..models.exit import ExitModel
 from ..models.forward import LeftStates
+from .caches import ShapeCaches
 from .forwards import ForwardShapes
 from .piece import Piece, chain
 
@@ -19,9 +20,20 @@ class ResumedShapes(ForwardShapes):
     That token goes through the exit's layers, without a head; then all go through the other layers and the head.
     """
 
-    def __init__(self, model: ExitModel, *, identity: str, dtype: str, slots: int, capacity: int) -> None:
-        """Allocate a cache of the exit's target for the largest batch and context to be timed, if it can be had."""
-        super().__init__(model.target, identity=identity, dtype=dtype, role=RESUME, slots=slots, capacity=capacity)
+    def __init__(
+        self,
+        model: ExitModel,
+        *,
+        identity: str,
+        dtype: str,
+        slots: int,
+        capacity: int,
+        caches: ShapeCaches | None = None,
+    ) -> None:
+        """Allocate a cache of the exit's target as other roles do of their model's, or share the target's own."""
+        super().__init__(
+            model.target, identity=identity, dtype=dtype, role=RESUME, slots=slots, capacity=capacity, caches=caches
+        )
         self._exit, self._target = model, model.target
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
@@ -33,7 +45,7 @@ class ResumedShapes(ForwardShapes):
         """
         last = context_tokens + tokens - 1
         self._room.require(batch=batch, columns=last + 1, place=context_tokens)
-        cache = self._caches.holding(batch, last + 1)
+        cache = self.caches.holding(batch, last + 1)
         unread = self._step(batch, last, chain(1), cache)
         whole = self._step(batch, context_tokens, chain(tokens), cache)
         model, lower = self._target, cache.first(self._exit.exit_layer)

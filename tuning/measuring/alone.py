@@ -13,7 +13,7 @@ from ...runtime.decoder import Round
 from ...runtime.models.block import RoundHead
 from ...runtime.models.exit import ExitModel
 from ...runtime.models.forward import CausalModel
-from ...runtime.shapes import ForwardShapes, ResumedShapes
+from ...runtime.shapes import ForwardShapes, ResumedShapes, ShapeCaches
 from .decoding import Family
 
 _Fed = tuple[str, int]  # a forward's role, and tokens per sequence
@@ -42,14 +42,20 @@ class Alone:
         self._batch = batch
         self._clock = clock_for(family.target.device.type, family.target.device.index or 0)
         self._is_block = drafter is not None and isinstance(family.drafters[drafter], RoundHead)
-        self._shapes: dict[str, ForwardShapes] = {"verify": _shapes(family.target, "verify", batch, room)}
-        if drafter is not None:
-            self._shapes["draft"] = _shapes(family.drafters[drafter], "draft", batch, room)
-            self._shapes["read"] = _shapes(family.drafters[drafter], "verify", batch, room)
+        verify = _shapes(family.target, "verify", batch, room)
+        self._shapes: dict[str, ForwardShapes] = {"verify": verify}
+        if drafter is not None:  # forwards of one model share its cache
             model = family.drafters[drafter]
+            self._shapes["draft"] = draft = _shapes(model, "draft", batch, room)
+            self._shapes["read"] = _shapes(model, "verify", batch, room, draft.caches)
             if isinstance(model, ExitModel):
                 self._shapes[RESUME] = ResumedShapes(
-                    model, identity=RESUME, dtype=str(model.dtype), slots=batch, capacity=room
+                    model,
+                    identity=RESUME,
+                    dtype=str(model.dtype),
+                    slots=batch,
+                    capacity=room,
+                    caches=verify.caches if model.target is family.target else None,
                 )
         self._usual_ms: dict[_Fed, float] = {}
 
@@ -100,5 +106,6 @@ def _fed(done: Round, is_block: bool) -> list[_Fed]:
     return [verify, *(("draft", tokens) for tokens in drafted)]
 
 
-def _shapes(model: CausalModel, role: str, batch: int, room: int) -> ForwardShapes:
-    return ForwardShapes(model, identity=role, dtype=str(model.dtype), role=role, slots=batch, capacity=room)
+def _shapes(model: CausalModel, role: str, batch: int, room: int, caches: ShapeCaches | None = None) -> ForwardShapes:
+    dtype = str(model.dtype)
+    return ForwardShapes(model, identity=role, dtype=dtype, role=role, slots=batch, capacity=room, caches=caches)
