@@ -6,7 +6,7 @@ import gc
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from unittest import mock
 from weakref import ref
 
@@ -84,6 +84,17 @@ def test_a_shape_whose_capture_finds_no_memory_is_captured_once_there_is_more(wo
         first, again = run(target, requests, may_fail=True), run(target, requests)
     assert words in first.rounds[0].faults[0].reason and short.recorded
     assert first.outputs == again.outputs == run(own, requests).outputs
+
+
+def test_work_that_fails_as_it_comes_is_not_told_as_one_that_cannot_be_captured() -> None:
+    def fail() -> Tensor:
+        raise RuntimeError("expected m1 and m2 to have the same dtype")
+
+    model = GraphedModel(LeanModel(LLAMA), Repeating())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeError, match="the same dtype"):
+            model.record(fail)
 
 
 def spoilt(x: Tensor) -> Tensor:
@@ -164,6 +175,24 @@ def test_where_a_kernel_does_not_run_for_a_model_s_shapes_torch_s_are_taken(
     trial._run.cache_clear()
 
 
+def test_a_kernel_that_runs_for_a_token_alone_is_not_taken_for_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attend_few(query: Tensor, *_: object, **__: object) -> None:
+        if query.shape[1] > 16:
+            raise RuntimeError("out of resource: shared memory, Required: 131072, Hardware limit: 101376")
+
+    for name, stand_in in {
+        "is_supported": lambda *_: True,
+        "turn_and_store": mock.Mock(),
+        "attend_tree": attend_few,
+    }.items():
+        monkeypatch.setattr(trial, name, stand_in)
+    trial._run.cache_clear()
+    current = nullcontext() if torch.cuda.is_available() else mock.patch.object(torch.cuda, "device")
+    with current, pytest.warns(RuntimeWarning, match="out of resource"):
+        assert not LeanModel(tiny_llama(layers=1, seed=3)).reads_trees
+    trial._run.cache_clear()
+
+
 @pytest.fixture(params=[True, False])
 def collects(request: pytest.FixtureRequest) -> Iterator[bool]:
     was = gc.isenabled()
@@ -194,6 +223,32 @@ def test_none_is_while_another_thread_still_captures(collects: bool) -> None:
     assert gc.isenabled() == collects
 
 
+@contextmanager
+def refusing_triton(error: Exception) -> Iterator[None]:
+    """Have what is compiled first fail on a GPU."""
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    compiles_for.cache_clear()
+    with (
+        mock.patch.object(jitted, "_write_one", {(1,): refuse}),
+        mock.patch.object(torch, "zeros", return_value=torch.zeros(1)),
+        mock.patch.object(torch.cuda, "device", nullcontext),
+    ):
+        yield
+    compiles_for.cache_clear()
+
+
+@pytest.mark.skipif(not has_triton(), reason="needs triton")
+def test_short_memory_does_not_pass_for_a_triton_that_cannot_compile() -> None:
+    error = RuntimeError("Triton Error [CUDA]: out of memory")
+    with refusing_triton(error):
+        for _ in range(2):  # it is not kept
+            with pytest.raises(RuntimeError, match="out of memory"):
+                runs_triton(GPU)
+
+
 @pytest.mark.skipif(not has_triton(), reason="needs triton")
 @pytest.mark.parametrize(
     "error",
@@ -204,16 +259,7 @@ def test_none_is_while_another_thread_still_captures(collects: bool) -> None:
     ],
 )
 def test_where_triton_cannot_compile_its_kernels_are_not_taken_and_that_is_told(error: Exception) -> None:
-    def refuse(*_: object) -> None:
-        raise error
-
-    compiles_for.cache_clear()
-    with (
-        mock.patch.object(jitted, "_write_one", {(1,): refuse}),
-        mock.patch.object(torch, "zeros", return_value=torch.zeros(1)),
-        mock.patch.object(torch.cuda, "device", nullcontext),
-        pytest.warns(RuntimeWarning, match=NO_COMPILER),
-    ):
-        assert not runs_triton(GPU)
-    assert not runs_triton(GPU)  # kept, and told once
-    compiles_for.cache_clear()
+    with refusing_triton(error):
+        with pytest.warns(RuntimeWarning, match=NO_COMPILER):
+            assert not runs_triton(GPU)
+        assert not runs_triton(GPU)  # kept, and told once

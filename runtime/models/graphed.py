@@ -140,7 +140,8 @@ class GraphedModel:
     def record(self, run: Callable[[], Tensor]) -> tuple[Replayed, Tensor]:
         """Return the graph of some work of this model's and what it returned, which every replay writes anew.
 
-        Where it cannot be captured, its replay does the work as it comes.
+        Where it cannot be captured, its replay does the work as it comes. Where it fails then, too, captures are not
+        at fault, and nothing is said of them.
 
         Raises:
             RuntimeError: memory is short (`is_out_of_memory`); the same may be captured once there is more.
@@ -150,9 +151,9 @@ class GraphedModel:
         except launch_errors() as error:
             if is_out_of_memory(error):
                 raise
+            again = _Uncaptured(run, self.device)
             first_line = str(error).strip().partition("\n")[0]
             warnings.warn(f"{UNCAPTURED} ({first_line})", RuntimeWarning, stacklevel=2)
-            again = _Uncaptured(run, self.device)
             return again, again.found
 
     def _kept(self, logits: Tensor) -> Tensor:

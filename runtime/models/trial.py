@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 
 import torch
 
@@ -13,7 +12,7 @@ from ..faults import is_out_of_memory
 from .anatomy import Anatomy
 from .kernels.fused_rows import gated, normed, turn_and_store
 from .kernels.jitted import launch_errors
-from .kernels.tree_attention import WORD, attend_tree, is_supported
+from .kernels.tree_attention import MOST_LINES, WORD, attend_tree, is_supported
 
 ROWS, CAPACITY = 2, 64
 REFUSED = "kernels for this model's shapes do not run on this GPU, so torch's are taken, which are slower"
@@ -78,6 +77,9 @@ def _try(device: torch.device, dtype: torch.dtype, kernels: _Kernels) -> None:
     turn_and_store(qkv, turns, turns, states, places, weight, heads=heads, kv_heads=kv_heads, eps=1.0)
     query = qkv.view(1, ROWS, heads + 2 * kv_heads, size)[:, :, :heads]
     starts, bits = places[1:].clone(), torch.ones((1, ROWS, 1), dtype=torch.int64, device=device)
-    for window, splits in product(kernels.windows, (1, 2)):  # alone, and put together
-        attend_tree(query, states, starts, bits, scale=1.0, kv_heads=kv_heads, window=window, splits=splits)
+    wide, wide_bits = zeros(1, MOST_LINES, heads, size), bits[:, :1].expand(1, MOST_LINES, 1).contiguous()
+    for window in kernels.windows:
+        for splits in (1, 2):  # alone, and put together
+            attend_tree(query, states, starts, bits, scale=1.0, kv_heads=kv_heads, window=window, splits=splits)
+        attend_tree(wide, states, starts, wide_bits, scale=1.0, kv_heads=kv_heads, window=window, splits=2)
     normed(gated(zeros(ROWS, 2 * size)), zeros(size), 1.0)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...faults import is_out_of_memory
+
 if TYPE_CHECKING:
     import triton.language as tl  # from the first launch on it is there
 
@@ -84,13 +86,19 @@ def runs_triton(device: torch.device) -> bool:
 
 @lru_cache
 def compiles_for(device: torch.device) -> bool:
-    """Return whether Triton can compile here: it needs a C compiler and Python's headers, which slim images lack."""
+    """Return whether Triton can compile here: it needs a C compiler and Python's headers, which slim images lack.
+
+    Raises:
+        RuntimeError: memory is short, which says nothing about that, and is not kept.
+    """
     place = torch.zeros(1, dtype=torch.int32, device=device)
     of_a_driver: tuple[type[Exception], ...] = (OSError, SubprocessError, AssertionError, ImportError)
     try:
         with torch.cuda.device(device):
             _write_one[(1,)](place)
     except (*launch_errors(), *of_a_driver) as error:
+        if is_out_of_memory(error):
+            raise
         first_line = str(error).strip().partition("\n")[0]
         warnings.warn(f"{NO_COMPILER} ({first_line})", RuntimeWarning, stacklevel=2)
         return False
