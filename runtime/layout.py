@@ -124,7 +124,8 @@ def lay_out(
         tokens: (batch, n) ids.
         depths: (batch, n) or (n,), distance from the first token behind the context.
         contexts: (batch,) committed tokens in the cache, per row.
-        visible: (batch or 1, n, written + n), which of the nodes behind the context each sees.
+        visible: (batch or 1, n, written + n), which of the nodes behind the context each sees; `chain_sight` where
+            these are texts.
         dtype: of the mask, the model's.
         device: the model's.
         written: nodes behind the context that are in the cache already.
@@ -147,16 +148,28 @@ def lay_out(
             _bits_of(visible, len(starts)),
         )
         return _packed(parts, take, seen=seen_in(ends), first_slot=first_slot)
-    sees_all = len(set(contexts)) == 1 and bool(visible.all())
+    placed = sent(columns, device)
+    if len(set(contexts)) == 1 and bool(visible.all()):
+        bias = None
+    elif device.type != "cpu" and written == 0 and visible is chain_sight(count):
+        bias = _up_to(placed, ends, dtype)
+    else:
+        bias = (masks or Masks(dtype, device)).mask(contexts, visible, ends)
     return ForwardInput(
         tokens=sent(np.ascontiguousarray(tokens), device),
         positions=sent(starts + depths, device),
-        columns=sent(columns, device),
-        bias=None if sees_all else (masks or Masks(dtype, device)).mask(contexts, visible, ends),
+        columns=placed,
+        bias=bias,
         seen=ends,
         take=None if take is None else sent(take, device),
         first_slot=first_slot,
     )
+
+
+def _up_to(columns: torch.Tensor, seen: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return what the tokens of texts see, (batch, n, seen), made where their columns lie: the host sends no mask."""
+    is_later = torch.arange(seen, device=columns.device) > columns.unsqueeze(2)
+    return torch.zeros(is_later.shape, dtype=dtype, device=columns.device).masked_fill_(is_later, -torch.inf)
 
 
 def _packed(parts: Sequence[Ints], take: Ints | None, *, seen: int, first_slot: int) -> ForwardInput:

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.runtime.layout import Bools, Masks, ancestors, lay_out
+from spectune.runtime.layout import Bools, Masks, ancestors, chain_sight, lay_out
 from spectune.runtime.models.forward import ForwardInput
+
+from .pretended.cuda import pretended_gpu
+from .pretended.device import PLACE
 
 PARENTS = np.array([[-1, 0, 0, 1], [-1, 0, 1, 2]])
 DEPTHS = np.array([[0, 1, 1, 2], [0, 1, 2, 3]])
@@ -118,3 +121,14 @@ def test_a_mask_of_any_format_opens_each_rows_context_and_what_its_nodes_see(dty
         expected[row, :, :context] = 0.0
         expected[row, :, context : context + 3][torch.from_numpy(sight[row])] = 0.0
     assert found.dtype == dtype and torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("contexts", [[300], [300, 7]])
+def test_a_gpu_makes_the_mask_of_a_text_itself_and_it_is_the_hosts(contexts: list[int], dtype: torch.dtype) -> None:
+    tokens, sight = np.zeros((len(contexts), 40), dtype=np.int64), chain_sight(40)
+    expected = lay_out(tokens, np.arange(40), contexts, sight, dtype=dtype, device=CPU).bias
+    with pretended_gpu() as gpu:
+        found = lay_out(tokens, np.arange(40), contexts, sight, dtype=dtype, device=PLACE).bias
+        assert gpu.traffic.departing_bytes == 3 * tokens.nbytes  # tokens, positions, columns
+        assert found is not None and expected is not None and torch.equal(found.cpu(), expected)

@@ -46,6 +46,11 @@ class Traffic:
         self.is_capturing = False
         self._under_way: list[Landing | Departure] = []
 
+    @property
+    def departing_bytes(self) -> int:
+        """What is on its way to the device."""
+        return sum(one.place.nbytes for one in self._under_way if isinstance(one, Departure))
+
     def land(self, place: Tensor, numbers: Tensor) -> None:
         """Send numbers to the host."""
         poison(place)
