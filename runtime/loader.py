@@ -78,8 +78,8 @@ def load(
     place = "cpu" if here.kind == "cpu" else f"cuda:{here.index}"
     model = load_model(str(target), dtype=number_format, device=place)
     is_lossy = allow_lossy and choice.plan is not None and bool(choice.plan.classifiers)
-    regime = "eager" if choice.plan is None or is_lossy else decoding_regime(choice.plan.regime, here.kind)
-    model = in_regime(model, regime)
+    regime = decoding_regime(choice.plan.regime if choice.plan else None, here.kind)
+    model = in_regime(model, "eager" if is_lossy else regime)
     shelf = _Shelf(choice.plan, identity, model, drafters or {}, dtype=number_format, device=place)
     choice = with_substitutes(choice, shelf.has, model.longest_context, allow_lossy=allow_lossy)
     choice = _explained(choice, shelf.missing, shelf.classifying)

@@ -80,5 +80,9 @@ def test_a_plan_decodes_in_the_regime_that_priced_it_where_that_can_be() -> None
     assert decoding_regime("engine:llama.cpp-1", "cuda") == "eager"
 
 
+def test_without_a_plan_a_gpu_decodes_plainly_as_a_plan_for_that_would() -> None:
+    assert (decoding_regime(None, "cuda"), decoding_regime(None, "cpu")) == ("cuda-graph", "eager")
+
+
 def test_the_demos_drafters_are_there() -> None:
     assert all(Path(folder).is_dir() for folder in HEADED.drafters.values())

@@ -10,9 +10,9 @@ from .graphed import GraphedModel
 from .lean import LeanModel
 
 
-def decoding_regime(priced: str, device_kind: str) -> str:
-    """Return how a plan decodes that was priced in a regime: from CUDA graphs where it was and on a GPU."""
-    return priced if priced == CAPTURED and device_kind == "cuda" else "eager"
+def decoding_regime(priced: str | None, device_kind: str) -> str:
+    """Return how a plan decodes that was priced in a regime: on a GPU from CUDA graphs where it was, or without one."""
+    return CAPTURED if priced in (CAPTURED, None) and device_kind == "cuda" else "eager"
 
 
 def in_regime(model: CausalModel, regime: str) -> CausalModel:
