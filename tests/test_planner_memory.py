@@ -37,7 +37,7 @@ from spectune.planner.policies import (
 )
 from spectune.planner.pricing.cost import Cell
 from spectune.planner.search.options import SearchOptions
-from spectune.planner.search.search import _note_of_memory
+from spectune.planner.search.origin import _note_of_memory
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.records.configuration import architecture_of
 from spectune.runtime.drafters.model import ModelDrafter

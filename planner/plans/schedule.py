@@ -9,13 +9,13 @@ next one: by a factor, but never farther than the next one itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from .plan import Plan, PlanCell
 
 Place = tuple[int, int]  # (batch, context)
-Way = tuple[str, str | None]  # a policy's label and its drafter: what is the same in two cells
+Way = tuple[Hashable, str | None]  # a policy and its drafter, or what else is the same in two cells
 HYSTERESIS = 1.15  # as a factor beyond the geometric middle of two cells
 SWEEPS = 10  # most passes over all cells; they end when none changes
 
@@ -28,7 +28,7 @@ def agreed(near: Mapping[Place, Sequence[Way]]) -> dict[Place, int]:
     Args:
         near: by cell, its ways, the one it would take by itself first.
     """
-    neighbours = _neighbours(list(near))
+    neighbours = neighbours_of(list(near))
     taken = dict.fromkeys(near, 0)
     for _ in range(SWEEPS):
         before = dict(taken)
@@ -122,7 +122,7 @@ def _beyond(current: int, wanted: int, middle: float, value: int, factor: float)
     return current > wanted and value <= max(middle / factor, wanted)
 
 
-def _neighbours(places: Sequence[Place]) -> dict[Place, list[Place]]:
+def neighbours_of(places: Sequence[Place]) -> dict[Place, list[Place]]:
     """Return the cells next to each one: the same context and the next batch, or the other way round."""
     batches, contexts = sorted({batch for batch, _ in places}), sorted({context for _, context in places})
     known = set(places)

@@ -26,6 +26,7 @@ REACH = 0.90  # candidates that cannot come so near to the cell's best are not r
 TAIL = 0.90  # share of rounds that keep a bound on the tail
 Rival = tuple[str, str | None]  # kind and drafter
 Staged = tuple[TreePolicy, str | None]
+NeedsBytes = Callable[[TreePolicy, str | None], int | None]  # of a policy with a drafter; None where it is not known
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +34,7 @@ class Contest:
     """The candidates of one cell.
 
     Attributes:
-        needs_bytes: the memory a policy with a drafter takes, None where that is not known.
+        needs_bytes: the memory of a policy; `unknown_bytes` while a contest is on its way between processes.
         most_bytes: of memory; None is no limit.
         reading: what reading prompts costs here.
         bound: of the latency; a candidate that breaks it is priced, but nothing is measured against it.
@@ -48,7 +49,7 @@ class Contest:
 
     costs: CellCosts
     texts: int  # recorded
-    needs_bytes: Callable[[TreePolicy, str | None], int | None]
+    needs_bytes: NeedsBytes
     most_bytes: int | None = None
     reading: ReadingCosts = field(default_factory=ReadingCosts)
     bound: LatencyBound | None = None
@@ -244,6 +245,10 @@ class Contest:
         if bound.metric == "itl":
             return 1000.0 * self.batch / found.decoding.tokens_per_s
         return _tail_ms(replay, times)
+
+
+def unknown_bytes(policy: TreePolicy, drafter: str | None) -> None:
+    """Return None: memory is told where the inputs are."""
 
 
 def _tail_ms(replay: Replay, times: RoundTimes) -> float:

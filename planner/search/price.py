@@ -10,7 +10,7 @@ from ..memory.peak import memory_bytes
 from ..policies import ChainPolicy, PlainPolicy, StackPolicy, TextPolicy, TreePolicy
 from ..policies.hybrid import ElsePolicy
 from ..pricing.bounds import most_tokens_per_round
-from ..pricing.cost import Cell, cell_costs
+from ..pricing.cost import Cell, CellCosts, cell_costs
 from ..pricing.reading import reading_costs
 from ..replay.positions import PositionResults
 from ..replay.recorded import Recording, Rows
@@ -20,7 +20,7 @@ from ..stacks.search import StackSearch
 from ..text.hybrid import hybrids
 from .candidate import Candidate
 from .candidates import Contender, drafted, resumed, textual, unrecorded_beams
-from .contest import Contest
+from .contest import Contest, NeedsBytes
 from .crossfit import EVERYWHERE
 from .options import SearchOptions
 
@@ -129,18 +129,23 @@ def _enter_by_half(
             contest.clipped_share = contest.costs.clipped_share(replays[batch])
 
 
+def needs_bytes_of(inputs: PlanInputs, costs: CellCosts) -> NeedsBytes:
+    """Return what tells the memory of a policy with a drafter in a cell."""
+
+    def needs_bytes(policy: TreePolicy, drafter: str | None) -> int | None:
+        return memory_bytes(costs.cell, policy, drafter, inputs, costs.verifying(policy.kind, drafter).run_tokens)
+
+    return needs_bytes
+
+
 def _contest(inputs: PlanInputs, cell: Cell, options: SearchOptions) -> Contest:
     drafts = {drafter.name: drafter.surface for drafter in inputs.drafters}
     kind = inputs.device.kind
     costs = cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs), kind)
-
-    def needs_bytes(policy: TreePolicy, drafter: str | None) -> int | None:
-        return memory_bytes(cell, policy, drafter, inputs, costs.verifying(policy.kind, drafter).run_tokens)
-
     return Contest(
         costs=costs,
         texts=len(inputs.texts),
-        needs_bytes=needs_bytes,
+        needs_bytes=needs_bytes_of(inputs, costs),
         most_bytes=options.max_memory_bytes,
         reading=reading_costs(inputs, cell, options.new_tokens),
         bound=options.bound,

@@ -1,0 +1,80 @@
+"""Cells and their neighbours: what one found the others price, and a plan tells of what its schedule takes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from spectune.planner.inputs import PlanInputs
+from spectune.planner.plans.plan import Plan
+from spectune.planner.policies import ConfidentChainPolicy, PlainPolicy, StackPolicy, TreePolicy
+from spectune.planner.policies.stack import stack_name
+from spectune.planner.pricing.cells import Cell, cells_of
+from spectune.planner.search.crossfit import EVERYWHERE
+from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.search import Solve, solve
+from spectune.planner.search.solved import SolvedCell
+
+from .chain_traces import chain_prompt, trace_of
+from .synthetic import TARGET, inputs, model
+from .test_planner_stack_search import family
+
+DOUBTING = ("plain", "chain", "confident-chain")
+
+
+def doubting() -> PlanInputs:
+    """Return a dear drafter that knows when it errs, whose forwards cost the same behind any text."""
+    recorded = trace_of(*(chain_prompt(lambda said: (2.0 * said - 1.0) ** (1 / 6), seed=seed, positions=60, depth=6)
+                          for seed in range(6)))  # fmt: skip
+    known = replace(recorded, target=TARGET.key, drafter=model("small").key, drafter_name="small")
+    found = inputs(known, draft_ms=lambda *shape: 3.0)
+    timed = tuple(sample for sample in found.overhead.samples if sample.kind in DOUBTING)
+    return replace(found, overhead=replace(found.overhead, samples=timed))
+
+
+def solved(
+    measured: PlanInputs, cells: Sequence[Cell], trials: int = 0
+) -> tuple[Plan, list[tuple[TreePolicy, str | None]], list[SolvedCell]]:
+    """Return a plan, what each of its cells would have taken by itself, and what they found."""
+    firsts, kept = list[tuple[TreePolicy, str | None]](), list[SolvedCell]()
+
+    def keep(work: Solve, groups: Iterable[tuple[Cell, ...]]) -> Iterator[tuple[SolvedCell, ...]]:
+        for group in groups:
+            found = pickle.loads(pickle.dumps(work(group)))  # as from another process
+            kept.extend(found)
+            firsts.extend((one.first[0].policy, one.first[0].drafter) for one in found)
+            yield found
+
+    plan = solve(measured, cells, created="", spectune="", options=SearchOptions(trials=trials), spread=keep)
+    return plan, firsts, kept
+
+
+def test_cells_of_the_same_costs_decode_alike_whatever_the_search_of_each_found() -> None:
+    plan, firsts, found = solved(doubting(), cells_of([1], [50, 150, 400]), trials=8)
+    assert all(isinstance(policy, ConfidentChainPolicy) for policy, _ in firsts) and len(set(firsts)) > 1
+    assert len({cell.policy for cell in plan.cells}) == 1
+    half = {
+        one.contest.searched_on[one.contest.place_of(cell.policy, "small") or 0]
+        for one, cell in zip(found, plan.cells, strict=True)
+    }
+    assert len(half) == 1 and half != {EVERYWHERE}
+
+
+def test_notes_on_stacks_are_of_what_the_schedule_takes() -> None:
+    """At batch 3 plain decoding stands first and a stack ties with it, which the schedule takes as at batch 1."""
+    cells = cells_of([1, 3], [50])
+    _, _, found = solved(family(), cells)
+    one, three = found
+    stacks = [each.policy for each in three.contest.priced if isinstance(each.policy, StackPolicy)]
+    stack = next(each for each in stacks if one.contest.find(each, stack_name(each)) is not None)
+    places = [each.contest.place_of(stack, stack_name(stack)) for each in found]
+    plain = three.contest.place_of(PlainPolicy(), None)
+    tied = [
+        replace(one, ballot=replace(one.ballot, near=(places[0],))),
+        replace(three, ballot=replace(three.ballot, near=(plain, places[1]))),
+    ]
+    plan = solve(family(), cells_of([1, 3], [50]), created="", spectune="", spread=lambda work, groups: [tuple(tied)])
+    assert [cell.policy for cell in plan.cells] == [stack, stack]
+    told = [note for note in plan.provenance.notes if "of its forwards these are modelled" in note]
+    assert [note.partition(",")[0] for note in told] == ["batch 1", "batch 3"]
