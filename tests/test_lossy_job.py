@@ -194,7 +194,8 @@ def test_with_permission_it_is_run_and_every_foreign_token_is_told(family: Famil
 
 
 @pytest.fixture
-def stored(family: Family, tmp_path: Path) -> str:
+def stored(family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path / "cache"))  # another test may hold the device
     plan, url = family.plan, str(tmp_path / "store.db")
     with open_store(url) as store:
         store.add_plan(

@@ -222,7 +222,10 @@ def test_its_folder_may_be_given_as_a_drafter_s(family: PadFamily) -> None:
     assert generator.generate(PROMPT, max_new_tokens=24).lossy
 
 
-def test_validate_measures_it_only_where_that_is_allowed(family: PadFamily, tmp_path: Path) -> None:
+def test_validate_measures_it_only_where_that_is_allowed(
+    family: PadFamily, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path / "cache"))  # another test may hold the device
     plan, request = (
         plan_of(family),
         ValidateRequest(target=family.target, prompts=PROMPTS, device="cpu", max_new_tokens=6, rounds=1),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.errors import ModelError, NoPlanError, NoRoomError, PlanError, RequestError
+from spectune.errors import DeviceError, ModelError, NoPlanError, NoRoomError, PlanError, RequestError
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.plans.validation import Validation, ValidationRow
@@ -18,6 +18,7 @@ from spectune.planner.pricing.cost import cells_of
 from spectune.planner.search.search import solve
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
+from spectune.profiler.lock import device_lock
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.excess import STALL
 from spectune.profiler.records.wire import from_json
@@ -59,7 +60,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path / "cache"))  # another test may hold the device
     save_model(tmp_path / "target", layers=2, seed=1)
     save_model(tmp_path / "small", layers=1, seed=2)
     plan = planned(tmp_path)
@@ -141,6 +143,11 @@ def test_a_batch_that_finds_no_memory_is_told_and_those_before_it_are_kept(
         bench.validated(batches=())
     (kept,) = bench.store.validations(1)
     assert [row.batch for row in from_json(Validation, kept).rows] == [1]
+
+
+def test_a_device_that_is_held_is_not_validated_beside_its_profile(bench: Bench) -> None:
+    with device_lock(detect("cpu"), bench.folder / "cache"), pytest.raises(DeviceError, match="is being measured by"):
+        bench.validated()
 
 
 def test_a_repetition_leaves_its_memory_to_the_next(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,11 @@ from ..planner.plans.plan import Plan, PlanCell
 from ..planner.plans.validation import Validation, ValidationRow
 from ..profiler.device import detect
 from ..profiler.identity import identify
+from ..profiler.lock import device_lock
 from ..profiler.prompts import Prompt
 from ..profiler.records.role import CAPTURED
 from ..profiler.records.wire import to_json
+from ..profiler.remembered import cache_folder
 from ..runtime.faults import memory_for
 from ..runtime.loader import require_recorded
 from ..runtime.models.loading import load_tokenizer
@@ -70,6 +72,7 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
 
     Raises:
         NoPlanError: the store holds no plan for this setup.
+        DeviceError: a profile or another validation holds the device.
         ModelError: a drafter is gone, has other weights than the plan's, or fails.
         NoRoomError: memory has no room for the decoders of a batch.
         RequestError: fewer prompts than sequences of a batch, or a batch the plan has no cell for.
@@ -95,11 +98,12 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
     is_as_priced = (dtype, regime) == (plan.dtype, decoding_regime(plan.regime, device.kind))
     rows: list[ValidationRow] = []
     try:
-        for done, batch in enumerate(batches):
-            progress(f"measuring batch {batch}", done / len(batches))
-            cell = _cell_for(plan, batch, requests)
-            with memory_for(f"a race of batch {batch}", REMEDY):
-                rows.append(_measured(cell, family, requests, request, gauges_pace=is_as_priced))
+        with device_lock(device, cache_folder()):
+            for done, batch in enumerate(batches):
+                progress(f"measuring batch {batch}", done / len(batches))
+                cell = _cell_for(plan, batch, requests)
+                with memory_for(f"a race of batch {batch}", REMEDY):
+                    rows.append(_measured(cell, family, requests, request, gauges_pace=is_as_priced))
     finally:
         if rows:
             store.add_validation(row.id, to_json(Validation(plan_id=row.id, rows=tuple(rows))))
