@@ -173,3 +173,12 @@ def test_an_impossible_architecture_cannot_be_made(fields):
 def test_an_unknown_number_format_is_refused():
     with pytest.raises(ModelError, match="'int3'"):
         LLAMA.weight_bytes("int3")
+
+
+@pytest.mark.parametrize(("field", "kind"), [("rope_scaling", "type"), ("rope_parameters", "rope_type")])
+@pytest.mark.parametrize(("way", "longest"), [("yarn", 128), ("longrope", 32), ("linear", 64)])
+def test_the_longest_text_is_what_its_angles_reach(field: str, kind: str, way: str, longest: int) -> None:
+    config = written(transformers.Qwen2Config(**SIZES))
+    config.pop("rope_parameters", None)
+    config[field] = {kind: way, "factor": 4.0, "original_max_position_embeddings": 32}
+    assert architecture_of(config).longest_context == longest

@@ -68,6 +68,15 @@ def test_angles_that_change_with_the_length_of_the_text_end_the_longest_context(
     torch.testing.assert_close(read(ours), expected, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("wrap", [LeanModel, GenericModel])
+def test_angles_that_are_stretched_reach_as_far_as_that_whatever_positions_are_told(wrap: Any) -> None:
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.5, "original_max_position_embeddings": 8}
+    model = tiny_model("qwen2", rope_parameters=yarn, max_position_embeddings=8)
+    ours = wrap(model)
+    assert ours.longest_context == longest_context_of(model.config) == LENGTH
+    torch.testing.assert_close(read(ours), plain_logits(model, TEXT[0].tolist()), rtol=0, atol=1e-9)
+
+
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "linear_attention": ("Qwen3Next", {**SIZES, "layer_types": ["linear_attention", "full_attention"]}),
     "recurrent state": ("Rwkv", {"hidden_size": 32, "vocab_size": 50, "num_hidden_layers": 2}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,6 +89,34 @@ def architecture_of(config: Config) -> Architecture:
     return _architecture(text, family, stored if isinstance(stored, str) else "")
 
 
+def longest_text(positions: int, ropes: Iterable[Config]) -> int:
+    """Return how many tokens a text may have.
+
+    "longrope" turns every position by other angles once a text exceeds its original length, keys that were cached
+    before too. So its longest text is the original one. "yarn" stretches its original length by a factor, which files
+    that are told to use it leave out of max_position_embeddings.
+
+    Args:
+        positions: max_position_embeddings.
+        ropes: what the configuration says of angles, once or for each kind of layer.
+    """
+    for rope in ropes:
+        kind, original = rope.get("rope_type", rope.get("type")), rope.get("original_max_position_embeddings")
+        if kind == "longrope" and original:
+            positions = min(positions, int(original))
+        elif kind == "yarn" and original:
+            positions = max(positions, int(original * (rope.get("factor") or 1.0)))
+    return positions
+
+
+def _ropes(text: Config) -> list[Config]:
+    """Return what a file says of angles, under either name that it has had."""
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    parts: list[Config] = [part for part in (rope, *rope.values()) if isinstance(part, dict)]
+    original = text.get("original_max_position_embeddings")
+    return parts if original is None else [{"original_max_position_embeddings": original, **part} for part in parts]
+
+
 def _from_gpt2(text: Config) -> Config:
     """Return a GPT-2 configuration under the names the other families use."""
     renamed = {name: text[old] for name, old in GPT2_NAMES.items() if text.get(old) is not None}
@@ -129,7 +157,7 @@ def _architecture(text: Config, family: Family, stored_dtype: str) -> Architectu
         experts=_experts(text) if family.has_experts else 0,
         experts_per_token=text["num_experts_per_tok"] if family.has_experts else 0,
         positions=text.get("learned_positions", 0),
-        longest_context=text.get("max_position_embeddings", 0),
+        longest_context=longest_text(text.get("max_position_embeddings", 0), _ropes(text)),
         layer_vectors=family.norms * norm + (2 * head_dim if family.has_head_norms else 0),
         final_vectors=norm,
         windowed_layers=windowed,

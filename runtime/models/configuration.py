@@ -10,6 +10,8 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
+from ...profiler.records.configuration import longest_text
+
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -26,12 +28,7 @@ def windows_of(config: PreTrainedConfig) -> tuple[int | None, ...]:
 
 
 def longest_context_of(config: PreTrainedConfig) -> int:
-    """Return how long a text may grow.
-
-    "longrope" turns every position by other angles once a text exceeds its original length, keys that were cached
-    before too. So its longest text is the original one.
-    """
+    """Return how long a text may grow; see `longest_text`."""
     rope = declared(config, "rope_parameters") or {}
     ropes = [part for part in (rope, *rope.values()) if isinstance(part, dict)]  # one, or one for each kind of layer
-    ends = [part["original_max_position_embeddings"] for part in ropes if part.get("rope_type") == "longrope"]
-    return int(min([config.max_position_embeddings, *ends]))
+    return longest_text(int(config.max_position_embeddings), ropes)
