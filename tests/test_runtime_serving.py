@@ -285,7 +285,7 @@ def test_a_round_tells_the_temperature_where_nothing_else_says_how_it_draws(
     decoder = Decoder(TARGET, {}, always(PLAIN), slots=2, capacity=64)
     session = Session(decoder, TOKENIZER, longest=64, observer=watcher)
     for options in drawn:
-        session.submit("to be", max_new_tokens=9, **options)
+        session.submit("to be", GenerationSettings(max_new_tokens=9), **options)
     session.step()
     assert [done.temperature for done in watcher.rounds] == [told]
 
