@@ -65,6 +65,14 @@ def test_a_drafter_that_was_not_timed_on_this_device_is_left_out_and_named(store
     )
 
 
+def test_drafters_of_several_roles_are_told_to_share_the_host_times_of_one(store: Store) -> None:
+    profile(store, "eager", "small", "medium")
+    assert not inputs_from_store(REQUEST, store).notes
+    profile(store, "eager", "head")
+    (note,) = inputs_from_store(REQUEST, store).notes
+    assert "prices all of small (draft), medium (draft), head (head); run spectune validate where" in note
+
+
 def test_drafters_none_of_which_was_timed_here_are_asked_for(store: Store) -> None:
     profile(store, "eager")
     for name in ("small", "medium"):

@@ -19,7 +19,7 @@ from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json
 from .estimates.architectures import footprints_of
 from .estimates.host_time import UNKNOWN, no_host_time
-from .inputs import note_of_rounds, readings_of
+from .inputs import note_of_drafters, note_of_rounds, readings_of
 
 Document = TypeVar("Document", SurfaceDocument, TraceDocument)
 Surfaces = Mapping[Path, SurfaceDocument]
@@ -62,6 +62,16 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
     found, temperature = surfaces[verify], traces[0].temperature
     overhead = found.overhead or no_host_time(found.surface)
     models = {document.surface.model: _model(path, document) for path, document in surfaces.items()}
+    drafters = tuple(
+        DrafterInputs(
+            name=trace.drafter_name,
+            model=models[trace.drafter],
+            surface=surfaces[path].surface,
+            trace=trace,
+            resume=surfaces[resumes[path]].surface if path in resumes else None,
+        )
+        for trace, path in zip(drafted, drafts, strict=True)
+    )
     return PlanInputs(
         device=_device(verify, found),
         target=models[target],
@@ -69,22 +79,13 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
         verify=found.surface,
         overhead=overhead.at_temperature(temperature),
         host_times=(overhead,) if found.overhead else (),
-        drafters=tuple(
-            DrafterInputs(
-                name=trace.drafter_name,
-                model=models[trace.drafter],
-                surface=surfaces[path].surface,
-                trace=trace,
-                resume=surfaces[resumes[path]].surface if path in resumes else None,
-            )
-            for trace, path in zip(drafted, drafts, strict=True)
-        ),
+        drafters=drafters,
         texts=texts_of(traces[0]),
         workload=traces[0].workload,
         temperature=temperature,
         footprints=footprints_of(models[target], models.values(), found.surface.dtype),
         readings=readings_of(surfaces[path].surface for path in readings),
-        notes=(*_notes(surfaces, found), *note_of_rounds(overhead, temperature)),
+        notes=(*_notes(surfaces, found), *note_of_rounds(overhead, temperature), *note_of_drafters(drafters)),
     )
 
 

@@ -90,7 +90,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         footprints=footprints_of(request.target, (drafter.model for drafter in drafters), request.dtype),
         paces=paces_of(store, request.device.fingerprint, request.target.key),
         readings=readings_of(_readings([request.target, *(drafter.model for drafter in drafters)], verify, timed)),
-        notes=(*notes, *others, *note_of_rounds(overhead, request.temperature)),
+        notes=(*notes, *others, *note_of_rounds(overhead, request.temperature), *note_of_drafters(drafters)),
     )
 
 
@@ -167,6 +167,17 @@ def note_of_rounds(overhead: RoundOverhead, temperature: float) -> tuple[str, ..
     return (
         f"the host's part of a round was timed in {timed} rounds and the plan is for {wanted} ones; run: spectune "
         f"profile --temperature {temperature:g}",
+    )
+
+
+def note_of_drafters(drafters: Sequence[DrafterInputs]) -> tuple[str, ...]:
+    """Return a note where drafters of several roles are priced by rounds that one of them drafted."""
+    if len({drafter.surface.role for drafter in drafters}) < 2:
+        return ()
+    names = ", ".join(f"{drafter.name} ({drafter.surface.role})" for drafter in drafters)
+    return (
+        "the host's part of drafted rounds was timed with one drafter, a model where a profile has one, and prices all of "
+        f"{names}; run spectune validate where the plan drafts with another",
     )
 
 
