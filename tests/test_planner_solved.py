@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ConfidentChainPolicy, PlainPolicy, StackPolicy, TreePolicy
+from spectune.planner.policies import ConfidentChainPolicy, StackPolicy, TreePolicy
 from spectune.planner.policies.stack import stack_name
 from spectune.planner.pricing.cells import Cell, cells_of
 from spectune.planner.search.crossfit import EVERYWHERE
@@ -50,12 +50,18 @@ def solved(
     return plan, firsts, kept
 
 
+def place_in(one: SolvedCell, policy: TreePolicy, drafter: str | None) -> int:
+    place = one.contest.place_of(policy, drafter)
+    assert place is not None
+    return place
+
+
 def test_cells_of_the_same_costs_decode_alike_whatever_the_search_of_each_found() -> None:
     plan, firsts, found = solved(doubting(), cells_of([1], [50, 150, 400]), trials=8)
     assert all(isinstance(policy, ConfidentChainPolicy) for policy, _ in firsts) and len(set(firsts)) > 1
     assert len({cell.policy for cell in plan.cells}) == 1
     half = {
-        one.contest.searched_on[one.contest.place_of(cell.policy, "small") or 0]
+        one.contest.searched_on[place_in(one, cell.policy, cell.drafter)]
         for one, cell in zip(found, plan.cells, strict=True)
     }
     assert len(half) == 1 and half != {EVERYWHERE}
@@ -68,13 +74,12 @@ def test_notes_on_stacks_are_of_what_the_schedule_takes() -> None:
     one, three = found
     stacks = [each.policy for each in three.contest.priced if isinstance(each.policy, StackPolicy)]
     stack = next(each for each in stacks if one.contest.find(each, stack_name(each)) is not None)
-    places = [each.contest.place_of(stack, stack_name(stack)) for each in found]
-    plain = three.contest.place_of(PlainPolicy(), None)
+    places = [place_in(each, stack, stack_name(stack)) for each in found]
     tied = [
         replace(one, ballot=replace(one.ballot, near=(places[0],))),
-        replace(three, ballot=replace(three.ballot, near=(plain, places[1]))),
+        replace(three, ballot=replace(three.ballot, near=(three.ballot.plain, places[1]))),
     ]
-    plan = solve(family(), cells_of([1, 3], [50]), created="", spectune="", spread=lambda work, groups: [tuple(tied)])
+    plan = solve(family(), cells, created="", spectune="", spread=lambda work, groups: [tuple(tied)])
     assert [cell.policy for cell in plan.cells] == [stack, stack]
     told = [note for note in plan.provenance.notes if "of its forwards these are modelled" in note]
     assert [note.partition(",")[0] for note in told] == ["batch 1", "batch 3"]
