@@ -176,8 +176,8 @@ def note_of_drafters(drafters: Sequence[DrafterInputs]) -> tuple[str, ...]:
         return ()
     names = ", ".join(f"{drafter.name} ({drafter.surface.role})" for drafter in drafters)
     return (
-        "the host's part of drafted rounds was timed with one drafter, a model where a profile has one, and prices all of "
-        f"{names}; run spectune validate where the plan drafts with another",
+        "the host's part of drafted rounds was timed with one drafter, a model where a profile has one, and prices all "
+        f"of {names}; run spectune validate where the plan drafts with another",
     )
 
 
