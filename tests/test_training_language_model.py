@@ -87,7 +87,8 @@ def test_a_loss_that_is_no_number_ends_the_run_at_its_step() -> None:
     steps = iter([1.0, math.nan])
 
     def loss(batch: Tensor) -> Tensor:
-        return model.lm_head.weight.square().mean() * next(steps)
+        own: Tensor = model.lm_head.weight
+        return own.square().mean() * next(steps)
 
     with pytest.raises(TrainingError, match="the loss of step 2 is nan"):
         list(train(model, loss, TEXT, settings(3)))
