@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
+from .generation import Completion, FinishReason
 from .prefill import Reading
 from .requests import Request, Sequence
 from .transcript import Transcript
@@ -27,3 +28,18 @@ class Job:
     def tokens(self) -> Many[int]:
         """The prompt and what was emitted."""
         return self.request.prompt if self.sequence is None else self.sequence.tokens
+
+    def completed(self, reason: FinishReason, error: str) -> Completion:
+        """Return all of a request that ends; by a stop string where what is left of its text completes one."""
+        self.transcript.finish(self.tokens)
+        end = self.transcript.end
+        emitted = tuple(self.tokens[len(self.request.prompt) : end])
+        places = () if self.sequence is None else self.sequence.lossy
+        return Completion(
+            text=self.transcript.text,
+            tokens=emitted,
+            rounds=self.rounds,
+            finish_reason=reason if end is None else "stop",
+            lossy=tuple(place for place in places if place < len(emitted)),
+            error=error,
+        )

@@ -108,6 +108,16 @@ def _in_template(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase
         ) from error
 
 
+def require_room(request: Request, longest: int) -> None:
+    """Raise RequestError where a prompt and its new tokens may be more than so many."""
+    needed = len(request.prompt) + request.max_new_tokens
+    if needed > longest:
+        raise RequestError(
+            f"prompt and new tokens need {needed} positions and there is room for {longest}; "
+            "shorten the prompt or lower max_new_tokens"
+        )
+
+
 def require_known(request: Request, vocabulary: int) -> None:
     """Raise RequestError where the target has no embedding of a token: a forward would fail for all."""
     for token in request.prompt:

@@ -13,12 +13,12 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import RequestError
 from .decoder import Decoder
 from .faults import is_out_of_memory, reason_of
-from .generation import Completion, Event, FinishReason, GenerationOptions, GenerationSettings
+from .generation import Event, FinishReason, GenerationOptions, GenerationSettings
 from .images import PromptLike
 from .job import Job
 from .layout import PREFILL_TOKENS
 from .models.gallery import Gallery
-from .prompt_ids import request_of, require_known
+from .prompt_ids import request_of, require_known, require_room
 from .requests import Request, Sequence
 from .transcript import Transcript
 from .watch.protocol import RoundObserver
@@ -98,12 +98,7 @@ class Session:
         Raises:
             RequestError: it does not fit, or has a token that the target does not know.
         """
-        needed = len(request.prompt) + request.max_new_tokens
-        if needed > self._longest:
-            raise RequestError(
-                f"prompt and new tokens need {needed} positions and there is room for {self._longest}; "
-                "shorten the prompt or lower max_new_tokens"
-            )
+        require_room(request, self._longest)
         require_known(request, self._decoder.vocabulary)
         shown = len(set(request.images))
         if self._gallery is not None and shown > self._gallery.room:
@@ -302,18 +297,7 @@ class Session:
 
     def _end(self, job: Job, reason: FinishReason, events: list[Event], error: str = "") -> None:
         """Tell the rest of a request and forget it."""
-        job.transcript.finish(job.tokens)
-        end = job.transcript.end
-        emitted = tuple(job.tokens[len(job.request.prompt) : end])
-        places = () if job.sequence is None else job.sequence.lossy
-        completion = Completion(
-            text=job.transcript.text,
-            tokens=emitted,
-            rounds=job.rounds,
-            finish_reason=reason if end is None else "stop",
-            lossy=tuple(place for place in places if place < len(emitted)),
-            error=error,
-        )
+        completion = job.completed(reason, error)
         event = Event(handle=job.handle, piece=job.transcript.text[job.told :], completion=completion)
         del self._jobs[job.handle]
         events.append(event)
