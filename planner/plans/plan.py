@@ -125,12 +125,10 @@ class PublishedPrice:
 class StackForecast:
     """The best hierarchy of drafters in the cell: modelled from pairwise acceptance, not replayed, so never chosen.
 
-    In older plans it may be of one drafter, or of none.
-
     Source: Globerson et al. 2025, arXiv:2510.19705.
     """
 
-    models: tuple[str, ...]  # smallest first, the target not among them
+    models: tuple[str, ...]  # smallest first, the target not among them; older plans may have fewer than two
     thresholds: tuple[int, ...]  # tokens each gathers before the next one verifies
     tokens_per_s: float
     best_single_tokens_per_s: float  # of the best single drafter by the same model
