@@ -98,8 +98,8 @@ def measured(device: Device, rounds: int) -> tuple[Family, Ceilings]:
 
 def runner(path: Path, role: str) -> ForwardShapes:
     model = load_model(str(path), dtype=DTYPE)
-    room = {"slots": max(BATCHES), "capacity": max(CONTEXTS) + 4 * max(TOKENS)}
-    return ForwardShapes(model, identity=identify(path).key, dtype=DTYPE, role=role, **room)
+    slots, capacity = max(BATCHES), max(CONTEXTS) + 4 * max(TOKENS)
+    return ForwardShapes(model, identity=identify(path).key, dtype=DTYPE, role=role, slots=slots, capacity=capacity)
 
 
 def surface_of(device: Device, run: ForwardShapes, repeats_ms: dict[Shape, list[float]]) -> LatencySurface:

@@ -75,8 +75,8 @@ def timed(models: dict[str, CausalModel], tokens: int, repeats: int) -> dict[str
     """Return the median milliseconds of each model's forward."""
     calls = {}
     for name, model in models.items():
-        room = {"slots": 1, "capacity": CONTEXT + tokens}
-        shapes = ForwardShapes(model, identity=name, dtype=str(model.dtype), role="verify", **room)
+        dtype, capacity = str(model.dtype), CONTEXT + tokens
+        shapes = ForwardShapes(model, identity=name, dtype=dtype, role="verify", slots=1, capacity=capacity)
         calls[name] = shapes.prepare(1, CONTEXT, tokens)
     took: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(WARM_UP + repeats):

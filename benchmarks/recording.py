@@ -150,8 +150,7 @@ def cast_policy(target: CausalModel, drafter: CausalModel, *, context: int) -> C
 
 def costs_ms(model: CausalModel, role: str, context: int, tokens: Sequence[int]) -> tuple[float, ...]:
     """Return the median time of a forward of 0, 1, ... tokens; straight lines lie between the timed ones."""
-    room = {"slots": 1, "capacity": context + 256}
-    shapes = ForwardShapes(model, identity=role, dtype="float32", role=role, **room)
+    shapes = ForwardShapes(model, identity=role, dtype="float32", role=role, slots=1, capacity=context + 256)
     timed = []
     for count in tokens:
         call = shapes.prepare(1, context, count)

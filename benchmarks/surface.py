@@ -163,10 +163,11 @@ def domains() -> tuple[Domain, ...]:
 
 def runners() -> list[ForwardShapes]:
     """Return the demo family, ready to be timed."""
-    room = {"slots": max(BATCHES), "capacity": max(CONTEXTS) + max(tokens for *_, tokens in MODELS)}
+    slots, capacity = max(BATCHES), max(CONTEXTS) + max(tokens for *_, tokens in MODELS)
+    models = [(name, role, load_model(str(FAMILY / name), dtype=DTYPE)) for name, role, _ in MODELS]
     return [
-        ForwardShapes(load_model(str(FAMILY / name), dtype=DTYPE), identity=name, dtype=DTYPE, role=role, **room)
-        for name, role, _ in MODELS
+        ForwardShapes(model, identity=name, dtype=DTYPE, role=role, slots=slots, capacity=capacity)
+        for name, role, model in models
     ]
 
 

@@ -88,7 +88,7 @@ def samples(but: str | None = None) -> list[OverheadSample]:
 
 
 def rounds_of(sample: OverheadSample) -> int:
-    turns = {"plain": PLAIN_TURNS, "stack": STACK_TURNS} | dict.fromkeys(TEXTUAL, TEXT_TURNS)
+    turns: dict[str, int] = {"plain": PLAIN_TURNS, "stack": STACK_TURNS} | dict.fromkeys(TEXTUAL, TEXT_TURNS)
     return IN_A_ROW * turns.get(sample.kind, TURNS)
 
 
