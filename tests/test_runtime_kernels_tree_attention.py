@@ -251,13 +251,13 @@ def test_tiles_are_what_the_matrix_unit_takes(padded: int, dtype: torch.dtype) -
 
 @needs_triton
 @pytest.mark.parametrize(("capability", "shared_kib", "is_windowed"), [(86, 99, True), (90, 227, False)])
-@pytest.mark.parametrize("size", [128, 256])
+@pytest.mark.parametrize(("size", "rows"), [(128, 32), (128, MOST_LINES), (256, MOST_LINES)])
 def test_the_kernel_compiles_for_small_and_large_gpus_and_fits_into_them(
-    capability: int, shared_kib: int, is_windowed: bool, size: int
+    capability: int, shared_kib: int, is_windowed: bool, size: int, rows: int
 ) -> None:
     compiler: Any = import_module("triton.compiler")  # untyped
     target = import_module("triton.backends.compiler").GPUTarget("cuda", capability, 32)
-    lines, columns = lines_of(MOST_LINES, size, torch.bfloat16), columns_of(size, torch.bfloat16)
+    lines, columns = lines_of(rows, size, torch.bfloat16), columns_of(size, torch.bfloat16)
     shape = {"lines": lines, "columns": columns, "size": size, "padded": size}
     fixed = {"groups": 4, "kv_heads": 8, "alone": False, "is_windowed": is_windowed, **shape}
     types = {
@@ -273,7 +273,7 @@ def test_the_kernel_compiles_for_small_and_large_gpus_and_fits_into_them(
     aligned = {"query", "states", "parts", "weights", *strides}
     even = {(place,): [["tt.divisibility", 16]] for place, name in enumerate(types) if name in aligned}
     source = compiler.ASTSource(_attend.made(), {**types, **dict.fromkeys(fixed, "constexpr")}, fixed, even)
-    options = {"num_warps": WARPS, "num_stages": stages_of(lines, torch.bfloat16)}
+    options = {"num_warps": WARPS, "num_stages": stages_of(lines, torch.bfloat16, shared_kib)}
     made = compiler.compile(source, target=target, options=options)
     assert 0 < made.metadata.shared <= shared_kib * 2**10
 

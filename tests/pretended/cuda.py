@@ -119,7 +119,12 @@ def pretended_gpu(processors: int = 132, *, has_kernels: bool = False) -> Iterat
         has_kernels: Triton's interpreter runs kernels on it (see kernels.py); else nobody compiles any for it.
     """
     streams = Streams()
-    traits = SimpleNamespace(multi_processor_count=processors, L2_cache_size=50 << 20, total_memory=80 << 30)
+    traits = SimpleNamespace(
+        multi_processor_count=processors,
+        shared_memory_per_multiprocessor=228 << 10,
+        L2_cache_size=50 << 20,
+        total_memory=80 << 30,
+    )
     stand_ins: dict[str, Any] = {
         "_lazy_init": lambda: None,
         "_sleep": lambda cycles: None,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .jitted import on_device, power_of_two, processors_of, runs_triton
+from .jitted import on_device, power_of_two, processors_of, runs_triton, shared_kib_of
 
 if TYPE_CHECKING:
     import triton.language as tl  # from the first launch on it is there
@@ -88,7 +88,8 @@ def attend_tree(
         query.stride(0), query.stride(1), query.stride(2), states.stride(0), states.stride(1),
         count, words, capacity, wide, splits, scale * math.log2(math.e),
         groups=groups, kv_heads=kv_heads, size=size, padded=padded, lines=lines, columns=columns, alone=alone,
-        is_windowed=wide > 0, num_warps=WARPS, num_stages=stages_of(lines, query.dtype),
+        is_windowed=wide > 0, num_warps=WARPS,
+        num_stages=stages_of(lines, query.dtype, shared_kib_of(query.device)),
     )  # fmt: skip
     if not alone:
         _combine[batch * count * heads,](
@@ -111,9 +112,13 @@ def lines_of(rows: int, padded: int, dtype: torch.dtype) -> int:
     return min(most, max(LEAST_LINES, power_of_two(rows)))
 
 
-def stages_of(lines: int, dtype: torch.dtype) -> int:
-    """Return how many tiles of keys are on their way at once: what two programs can hold on a multiprocessor."""
-    return 2 if dtype == torch.float32 or lines == MOST_LINES else 3
+def stages_of(lines: int, dtype: torch.dtype, shared_kib: int) -> int:
+    """Return how many tiles of keys are on their way at once: what a multiprocessor can hold, of two where it is large.
+
+    Three tiles beside more lines than the fewest take 108 KiB; consumer GPUs have 99 for a program.
+    """
+    is_wide = lines == MOST_LINES or (lines > LEAST_LINES and shared_kib < 128)
+    return 2 if dtype == torch.float32 or is_wide else 3
 
 
 def splits_of(programs: int, tiles: int, processors: int) -> int:
