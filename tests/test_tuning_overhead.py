@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import cycle, repeat
 from types import SimpleNamespace
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,8 +18,9 @@ from spectune.profiler.records.overhead import HYBRID, OverheadSample
 from spectune.runtime import stopwatch
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
-from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.models.tapped import TappedModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup
 from spectune.tuning.measuring import in_rounds, overhead
@@ -39,6 +40,9 @@ from spectune.tuning.measuring.overhead import (
 from spectune.tuning.measuring.probes import probes
 
 from .repeated import graphed
+from .tiny_blocks import block_weights, tiny_block
+from .tiny_exits import exit_weights, tiny_exit
+from .tiny_heads import head_weights, tiny_head
 from .tiny_models import tiny_lean, tiny_llama
 
 FAMILY = Family(target=tiny_lean(layers=2, seed=1), drafters={"small": tiny_lean(layers=1, seed=2)})
@@ -226,6 +230,44 @@ def test_what_a_drafter_s_forwards_lose_in_a_round_is_host_time_and_their_moods_
         if sample.kind not in ("talon", "stack", HYBRID):
             assert max(sample.host_ms) - min(sample.host_ms) < 1e-6
     assert "forward" not in vars(drafter)  # it is what it was
+
+
+@pytest.mark.parametrize("who", ["exit", "head", "blocks"])
+def test_what_runs_beside_its_target_tells_all_of_its_forwards_too(
+    slow: Family, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exit of a resumed round, a head that reads and a block drafter run no plain forward."""
+
+    def slow_down(kind: type, *names: str, in_round_ns: int = 0) -> None:
+        for name in names:
+            if hasattr(kind, name):
+                monkeypatch.setattr(kind, name, slowed(getattr(kind, name), in_round_ns))
+
+    def slowed(forward: Callable[..., torch.Tensor], in_round_ns: int) -> Callable[..., torch.Tensor]:
+        def run(model: Any, *inputs: Any) -> torch.Tensor:
+            SlowModel.clock.now_ns += 10**9 + in_round_ns * (SlowModel.clock.rounds > 0)
+            return forward(model, *inputs)
+
+        return run
+
+    llama = tiny_llama(layers=4, seed=1)
+    target = SlowModel(llama)
+    drafters: dict[str, Callable[[], CausalModel]] = {
+        "exit": lambda: tiny_exit(target, exit_weights(target.hidden), 2),
+        "head": lambda: tiny_head("eagle3", llama, head_weights("eagle3", llama)),
+        "blocks": lambda: tiny_block("medusa", llama, block_weights("medusa", llama)),
+    }
+    drafter = drafters[who]()
+    asked = ("round",) if who == "blocks" else ("forward", "forward_leaving", "read")  # a block's forward runs a round
+    slow_down(type(drafter), *asked, in_round_ns=3_000_000)
+    slow_down(TappedModel, "forward")
+    slow_down(SlowModel, "resume")
+    found = measure_overhead(Family(target=target, drafters={"own": drafter}), REQUESTS, batch=2, drafter="own")
+    assert "resumed" in {sample.kind for sample in found} or who != "exit"
+    for sample in found:
+        if sample.kind not in ("talon", HYBRID):
+            forwards = min(sample.draft_forwards, 1) if who == "blocks" else sample.draft_forwards
+            assert sample.median_ms == pytest.approx(7.0 + 3.0 * forwards)
 
 
 def test_what_others_lose_is_no_host_time_of_plain_rounds(slow: Family) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
 from ...planner.policies import PlainPolicy, StackPolicy, TextPolicy, TreePolicy
-from ...runtime.cache import KeyValueCache
-from ...runtime.models.forward import CausalModel, ForwardInput
+from ...runtime.models.forward import CausalModel
 from .alone import Forwards
 from .loss import Form, Loss, Timed, loss_of, stall_share
 
@@ -29,10 +28,31 @@ def like(policy: TreePolicy) -> Like:
     return "text" if isinstance(policy, TextPolicy) else "drafted"
 
 
+FORWARDS = ("forward", "forward_leaving", "read", "round")  # what drafters ask of models, heads, exits and blocks
+
+
 class Spent:
     """Milliseconds that forwards have taken so far, by the host's clock."""
 
-    ms = 0.0
+    def __init__(self) -> None:
+        """Begin at none."""
+        self.ms = 0.0
+        self._is_inside = False  # of one: what it asks of its own model is part of it
+
+    def timed(self, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Return a forward that is counted."""
+
+        def run(*inputs: Any) -> Tensor:  # Any: each of `FORWARDS` takes its own
+            if self._is_inside:
+                return forward(*inputs)
+            self._is_inside, start = True, time.perf_counter_ns()
+            try:
+                return forward(*inputs)
+            finally:
+                self._is_inside = False
+                self.ms += (time.perf_counter_ns() - start) / 1e6
+
+        return run
 
 
 @contextmanager
@@ -42,22 +62,14 @@ def clocked(model: CausalModel | None) -> Iterator[Spent]:
     The model stays the object that it is: decoders ask for its type.
     """
     spent = Spent()
-    if model is None:
-        yield spent
-        return
-    forward = model.forward
-
-    def timed(step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        start = time.perf_counter_ns()
-        logits = forward(step, cache)
-        spent.ms += (time.perf_counter_ns() - start) / 1e6
-        return logits
-
-    vars(model)["forward"] = timed
+    own = {name: getattr(model, name) for name in FORWARDS if hasattr(model, name)}
+    for name, forward in own.items():
+        vars(model)[name] = spent.timed(forward)
     try:
         yield spent
     finally:
-        del vars(model)["forward"]
+        for name in own:
+            del vars(model)[name]
 
 
 class Losses:
