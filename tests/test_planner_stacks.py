@@ -14,6 +14,7 @@ from spectune.planner.pricing.cost import Cell, CellCosts, cell_costs
 from spectune.planner.stacks.forecast import hierarchy_inputs, stack_forecast
 from spectune.planner.stacks.search import stacks_of
 from spectune.profiler.records.acceptance import PairwiseAcceptance
+from spectune.profiler.records.overhead import OverheadSample
 from spectune.profiler.records.role import HEAD
 
 from .synthetic import TARGET, Language, SkilledDrafter, every_node, inputs, model, record, surface, texts
@@ -59,6 +60,21 @@ def test_acceptance_by_the_target_is_the_traces_and_between_drafters_their_agree
     rows = hierarchy_inputs(found, costs_of(found)).acceptance
     small, medium = (float(drafter.trace.rank_acceptance()[0]) for drafter in found.drafters)
     assert rows == ((), (0.6,), (small, medium))
+
+
+def test_where_a_round_costs_nothing_beside_its_nodes_the_target_costs_what_they_do() -> None:
+    shapes = {"plain": ((0, 1, 0.0),), "chain": ((1, 2, 0.1), (8, 9, 0.8)), "stack": ((4, 5, 0.4),)}
+    samples = tuple(
+        OverheadSample(kind=kind, batch=1, draft_forwards=forwards, nodes=nodes, host_ms=(ms,))
+        for kind, timed in {**shapes, "lookup": ((0, 3, 0.1), (0, 9, 0.4))}.items()
+        for forwards, nodes, ms in timed
+    )
+    found = replace(two_drafters(), overhead=replace(two_drafters().overhead, samples=samples))
+    costs = costs_of(found)
+    assert costs.host_of("stack")[0] < 0.0
+    target = hierarchy_inputs(found, costs, "stack").models[-1]
+    curve = [target.host_ms + target.forward_ms[nodes] for nodes in (1, 3, 9)]
+    assert curve == pytest.approx([100.0, 100.1, 100.4], abs=1e-6)
 
 
 def test_the_forecast_is_the_latency_of_its_own_hierarchy() -> None:

@@ -65,8 +65,9 @@ def hierarchy_inputs(inputs: PlanInputs, costs: CellCosts, kind: str = HOST_OF) 
     order = sorted(curves, key=lambda name: float(curves[name][1]))
     models = [ModelCosts(name=name, forward_ms=tuple(curves[name].tolist()), host_ms=per_forward) for name in order]
     verify = costs.verify.row(context)
-    verified = verify + per_node * np.arange(len(verify))
-    target = ModelCosts(name=TARGET, forward_ms=tuple(verified.tolist()), host_ms=base)
+    verified = verify + per_node * np.maximum(np.arange(len(verify)) - 1, 0)
+    root_ms = base + per_node  # of a round that drafts nothing; `base` alone may be below 0
+    target = ModelCosts(name=TARGET, forward_ms=tuple(verified.tolist()), host_ms=root_ms)
     return HierarchyInputs(models=(*models, target), acceptance=_acceptance(inputs, order))
 
 
