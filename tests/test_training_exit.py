@@ -193,8 +193,10 @@ def test_a_stopped_run_goes_on_to_the_same_exit(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(KeyboardInterrupt):
         train_exit(request(), tmp_path / "stopped", progress=stop)
     said: list[float] = []
+    (tmp_path / "same.txt").write_bytes((place() / "text.txt").read_bytes())
+    moved = replace(request(), data=(tmp_path / "same.txt",))  # follows from the same tokens
     card = train_exit(
-        request(), tmp_path / "stopped", progress=lambda what, share: said.append(share) if "exit" in what else None
+        moved, tmp_path / "stopped", progress=lambda what, share: said.append(share) if "exit" in what else None
     )
     whole = train_exit(request(), tmp_path / "whole", progress=lambda *_: None)
     assert len(said) == 2 and card.losses == whole.losses

@@ -74,6 +74,16 @@ def test_another_training_begins_on_the_texts_of_the_first_once_that_is_forgotte
     assert kept(begun(other, tmp_path, fresh=True)) == ["own-0.npy"]
 
 
+def test_a_training_goes_on_wherever_its_text_lies(request_: BlockRequest, tmp_path: Path) -> None:
+    write(request_, tmp_path)
+    note = tmp_path / "drafter" / ".partial" / "sources.json"
+    note.write_text(json.dumps(SOURCES | {"old/name.txt": "hash"}))  # as older versions wrote it
+    moved = replace(request_, data=(tmp_path / "moved.txt",), device="cuda:1")
+    assert kept(begun(moved, tmp_path)) == ["own-0.npy", "run.pt"]
+    note.write_text(json.dumps(SOURCES | {"old/name.txt": "hash"}))
+    assert kept(begun(moved, tmp_path, fresh=True)) == ["own-0.npy"]
+
+
 def test_a_training_that_has_not_begun_is_changed_without_a_word(request_: BlockRequest, tmp_path: Path) -> None:
     (begun(request_, tmp_path) / "own-0.npy").write_text("written")
     other = replace(request_, kind="ctc", frames=4)

@@ -24,7 +24,7 @@ class Checkpoint:
         """Load what the file holds; return how many steps it had done, 0 where there is no file."""
         if not self._path.exists():
             return 0
-        kept: dict[str, Any] = torch.load(self._path, weights_only=True)
+        kept: dict[str, Any] = torch.load(self._path, map_location="cpu", weights_only=True)
         model.load_state_dict(kept["model"])
         for optimizer, state in zip(optimizers, kept["optimizers"], strict=True):
             optimizer.load_state_dict(state)

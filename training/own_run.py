@@ -125,8 +125,7 @@ def judged(
 
 
 def _sources(request: OwnTextRequest, target: ModelIdentity, asked: OwnPrompts) -> Sources:
-    """Return what texts follow from; files are named for people, what was asked says all that they mean."""
-    files = {str(path): sha256(path.read_bytes()).hexdigest() for path in request.data}
+    """Return what texts follow from; what was asked says all that files mean, whatever these are called."""
     images = sha256("".join(image.digest for each in asked.learned for image in each.images).encode()).hexdigest()
     return {
         "form": FORM,
@@ -135,5 +134,4 @@ def _sources(request: OwnTextRequest, target: ModelIdentity, asked: OwnPrompts) 
         "size of texts": asdict(request.own),
         "images": images,
         "tokens of prompts": digest_of(asked.learned),
-        **files,
     }

@@ -19,6 +19,7 @@ from ..profiler.records.model import ModelIdentity
 from ..runtime.requests import Request
 from .kept_folder import PARTIAL, require_own
 
+PLACES = ("data", "files", "drafter", "device")  # fields of a request: where what the sources tell lies, and it runs
 RUN = "run.pt"  # how far the training has come
 SOURCES, REQUEST = "sources.json", "request.json"  # what was written follows from, and what the training was asked for
 
@@ -47,12 +48,12 @@ def run_folder(request: Asked, identity: ModelIdentity, folder: Path, sources: S
     """
     require_own(folder, Path(identity.location))
     partial = folder / PARTIAL
-    asked = _plain({**asdict(request), "target": identity.weights_hash})
+    asked = _without_places(_plain({**asdict(request), "target": identity.weights_hash}))
     if fresh:
         _forget(partial, sources)
     elif partial.is_dir() and any(partial.iterdir()):
         _require_sources(folder, sources)
-        if (partial / RUN).exists() and _noted(partial / REQUEST) != asked:
+        if (partial / RUN).exists() and _without_places(_noted(partial / REQUEST)) != asked:
             raise TrainingError(
                 f"{folder} holds another unfinished training; finish it, or forget it with --fresh, which keeps the "
                 "texts or labels that it learns from"
@@ -75,21 +76,32 @@ def digest_of(requests: Iterable[Request]) -> str:
 def _forget(partial: Path, sources: Sources) -> None:
     """Remove an unfinished training, and what was written from other sources."""
     (partial / RUN).unlink(missing_ok=True)
-    if partial.exists() and _noted(partial / SOURCES) != _plain(sources):
+    known = _noted(partial / SOURCES)
+    if partial.exists() and (not known or _changed(known, sources)):
         shutil.rmtree(partial)
 
 
 def _require_sources(folder: Path, sources: Sources) -> None:
     """Raise TrainingError unless what lies in a folder's unfinished run follows from these sources."""
-    known, own = _noted(folder / PARTIAL / SOURCES), _plain(sources)
+    known = _noted(folder / PARTIAL / SOURCES)
     if not known:
         raise TrainingError(f"{folder} holds an unfinished run that an older version began; forget it with --fresh")
-    changed = [name for name in own.keys() | known.keys() if known.get(name) != own.get(name)]
+    changed = _changed(known, sources)
     if changed:
         raise TrainingError(
-            f"{folder} holds an unfinished run that began with other {', '.join(sorted(changed))}; put back what it "
-            "began with, or forget it with --fresh"
+            f"{folder} holds an unfinished run that began with other {', '.join(changed)}; put back what it began "
+            "with, or forget it with --fresh"
         )
+
+
+def _changed(known: Mapping[str, Any], sources: Sources) -> list[str]:
+    """Return which sources are others than a note knows; files that older notes name as well are no source."""
+    return sorted(name for name, own in _plain(sources).items() if known.get(name) != own)
+
+
+def _without_places(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of what was asked all that a training follows from."""
+    return {name: value for name, value in asked.items() if name not in PLACES}
 
 
 def _noted(note: Path) -> dict[str, Any]:
