@@ -129,14 +129,30 @@ def test_a_maker_of_models_writes_into_a_folder_of_its_own(tmp_path: Path) -> No
         claim(tmp_path / name, "me")
     (tmp_path / "new" / "model.safetensors").touch()
     claim(tmp_path / "new", "me")
-    with pytest.raises(TrainingError, match=r"new holds files that you did not write.*name a new folder"):
+    with pytest.raises(
+        TrainingError, match=r"new holds files that you might write over, and no note.*name a new folder"
+    ):
         claim(tmp_path / "new", "you")
+
+
+def test_a_folder_that_an_older_version_wrote_is_gone_on_with_once_a_note_says_so(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    with pytest.raises(TrainingError, match=r"or write 'me' into .*\.maker if they are its own"):
+        claim(tmp_path, "me")
+    (tmp_path / ".maker").write_text("me")
+    claim(tmp_path, "me")
+
+
+def test_what_begins_with_a_dot_takes_no_folder(tmp_path: Path) -> None:
+    (tmp_path / ".DS_Store").touch()
+    claim(tmp_path, "me")
+    assert (tmp_path / ".maker").read_text() == "me\n"
 
 
 def test_makers_of_models_leave_the_user_s_own_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_file({"a": torch.zeros(2)}, tmp_path / "mine.safetensors")
     result = CliRunner().invoke(main, ["demo", "--train", "-o", str(tmp_path)])
-    assert result.exit_code == 1 and "spectune demo --train did not write" in result.output
+    assert result.exit_code == 1 and "spectune demo --train might write over" in result.output
     monkeypatch.setattr("sys.argv", ["it", "-o", str(tmp_path)])
     for maker in (arithmetic_models, shapes_models):
         with pytest.raises(SystemExit, match="2"):
@@ -163,7 +179,8 @@ def test_memory_that_does_not_do_is_told_with_what_takes_less(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr("spectune.training.own_run.chain_acceptance", refuse)
-    with pytest.raises(TrainingError, match=r"no room for this training \(.*2.00 GiB.*\); lower --batch, --piece"):
+    options = "--new-tokens, or choose" if kind == "recycling" else "--batch, --piece"
+    with pytest.raises(TrainingError, match=rf"no room for this training \(.*2.00 GiB.*\); lower {options}"):
         train(kind, tmp_path / "new")
 
 

@@ -25,7 +25,7 @@ from .block_files import BlockCard, save_block, save_block_card
 from .block_module import CtcModule, MedusaModule, ctc_loss, medusa_loss
 from .checkpoint import Checkpoint
 from .frozen import FrozenTarget
-from .kept_folder import tells_of_room
+from .kept_folder import LESS_TEXT, tells_of_room
 from .language_model import train
 from .own_run import OwnRun, judged, own_run, require_text_target
 from .own_text import BLANK, Ids, OwnTextSettings
@@ -71,7 +71,7 @@ class BlockRequest:
             raise TrainingError(f"widths must be at least 0, which is the target's, got {self}")
 
 
-@tells_of_room
+@tells_of_room(LESS_TEXT)
 def train_block(request: BlockRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> BlockCard:
     """Train a block drafter, save it with its card in a folder, and return the card.
 

@@ -20,7 +20,7 @@ from .checkpoint import Checkpoint
 from .eagle_module import HeadModule, feature_loss, training_time_loss
 from .frozen import FrozenTarget
 from .head_files import HeadCard, save_head, save_head_card
-from .kept_folder import tells_of_room
+from .kept_folder import LESS_TEXT, tells_of_room
 from .language_model import train
 from .own_run import OwnRun, judged, own_run, require_text_target
 from .own_text import BLANK, Ids, OwnTextSettings
@@ -63,7 +63,7 @@ class EagleRequest:
             )
 
 
-@tells_of_room
+@tells_of_room(LESS_TEXT)
 def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> HeadCard:
     """Train a head, save it with its card in a folder, and return the card.
 

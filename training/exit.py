@@ -21,7 +21,7 @@ from .checkpoint import Checkpoint
 from .exit_files import ExitCard, save_exit, save_exit_card
 from .exit_module import DEEP, ImitationModule, imitation_loss
 from .frozen import FrozenTarget
-from .kept_folder import tells_of_room
+from .kept_folder import LESS_TEXT, tells_of_room
 from .language_model import train
 from .own_run import OwnRun, judged, own_run
 from .own_text import BLANK, OwnTextSettings
@@ -53,7 +53,7 @@ class ExitRequest:
             raise TrainingError(f"an exit lies behind 1 layer or more, and 0 is the default width, got {self}")
 
 
-@tells_of_room
+@tells_of_room(LESS_TEXT)
 def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> ExitCard:
     """Train an exit's imitation network, save it with its card in a folder, and return the card.
 

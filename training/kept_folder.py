@@ -16,7 +16,7 @@ from ..runtime.models.config_file import own_kind
 
 PARTIAL = ".partial"  # folder inside the drafter's own that holds an unfinished run
 MAKER = ".maker"  # file that says who writes models into a folder
-REMEDY = "lower --batch, --piece or --new-tokens, or choose another --device; what was written so far is kept"
+LESS_TEXT = "lower --batch, --piece or --new-tokens, or choose another --device; what was written so far is kept"
 
 Asked = TypeVar("Asked")
 Told = TypeVar("Told")
@@ -41,36 +41,46 @@ def require_own(folder: Path, *models: Path) -> None:
 def claim(folder: Path, maker: str) -> None:
     """Make a folder, or find it made, that a maker of models writes into: nothing in it is anybody else's.
 
+    What begins with a dot belongs to the system or to tools, and no maker writes such a thing.
+
     Raises:
         TrainingError: it holds files, and no note that this maker wrote them.
     """
     note = folder / MAKER
     is_own = note.is_file() and note.read_text().strip() == maker
-    if not is_own and folder.exists() and any(folder.iterdir()):
+    if not is_own and folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise TrainingError(
-            f"{folder} holds files that {maker} did not write, and might write over; name a new folder with -o"
+            f"{folder} holds files that {maker} might write over, and no note that it wrote them; name a new folder "
+            f"with -o, or write {maker!r} into {note} if they are its own"
         )
     folder.mkdir(parents=True, exist_ok=True)
     note.write_text(maker + "\n")
 
 
-def tells_of_room(job: Job[Asked, More, Told]) -> Job[Asked, More, Told]:
-    """Return a job that raises TrainingError where memory has no room for it, or a disk for what it keeps."""
+def tells_of_room(remedy: str) -> Callable[[Job[Asked, More, Told]], Job[Asked, More, Told]]:
+    """Return what makes a job raise TrainingError where memory has no room for it, or a disk for what it keeps.
 
-    @wraps(job)
-    def told(request: Asked, folder: Path, /, *more: More.args, **named: More.kwargs) -> Told:
-        try:
-            return job(request, folder, *more, **named)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise TrainingError(f"memory has no room for this training ({reason_of(error)}); {REMEDY}") from error
-        except (OSError, SafetensorError) as error:
-            raise TrainingError(
-                f"cannot train into {folder} ({error}); free space there or name another folder with -o"
-            ) from error
+    Args:
+        remedy: what takes less memory, in the job's own options.
+    """
 
-    return told
+    def telling(job: Job[Asked, More, Told]) -> Job[Asked, More, Told]:
+        @wraps(job)
+        def told(request: Asked, folder: Path, /, *more: More.args, **named: More.kwargs) -> Told:
+            try:
+                return job(request, folder, *more, **named)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise TrainingError(f"memory has no room for this training ({reason_of(error)}); {remedy}") from error
+            except (OSError, SafetensorError) as error:
+                raise TrainingError(
+                    f"cannot train into {folder} ({error}); free space there or name another folder with -o"
+                ) from error
+
+        return told
+
+    return telling
 
 
 def _is_own(folder: Path) -> bool:

@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
-@tells_of_room
+@tells_of_room("lower --max-new-tokens or --batch, or choose another --device; the labels so far are kept")
 def train_pad(request: PadRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> PadCard:
     """Train a classifier, save it with its card in a folder, and return the card.
 

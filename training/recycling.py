@@ -64,7 +64,7 @@ class RecyclingCard:
     seconds: float
 
 
-@tells_of_room
+@tells_of_room("lower --new-tokens, or choose another --device")
 def make_recycling(request: RecyclingRequest, folder: Path, *, progress: Progress) -> RecyclingCard:
     """Write a Token Recycling drafter with its card into a folder, and return the card.
 
