@@ -21,7 +21,7 @@ FALSE_ALARMS = 0.01  # as in the decoder's watch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellDrift:
-    """One cell: promised and observed tokens/s of all sequences; None where no block was observed."""
+    """One cell: promised and observed tokens/s of all sequences, as at its context; None where no block was seen."""
 
     batch: int
     context: int

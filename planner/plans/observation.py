@@ -25,8 +25,8 @@ class CellObservation:
         draft_ms, verify_ms, round_ms: added up; the rest of a round is the host's.
         faults: reported in these rounds.
         block_tokens_per_s: speeds of whole blocks of rounds at exactly the cell's batch, in its contexts and at the
-            plan's temperature: what its promise is about. Older records have none of plain rounds beside a plan's, and
-            are not brought to the cell's own context.
+            plan's temperature: what its promise is about, with times brought to the cell's own context. Older records
+            have none of plain rounds beside a plan's, and times as they were.
     """
 
     batch: int

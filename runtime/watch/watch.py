@@ -211,14 +211,18 @@ class Watch:
 
 
 def _apart(block: BlockMeans, cell: PlanCell) -> str:
-    """Return how a block's rounds differ from the promised ones, and what is to be done about what differs more."""
+    """Return how a block's rounds differ from the promised ones, and what is to be done about what differs more.
+
+    Their times are brought to the cell's context, as its promise is about that: a round behind other texts took others.
+    """
     promise, kept = cell.prediction, block.tokens / cell.batch
     by_texts = math.log(kept) - math.log(promise.tokens_per_round)
     by_rounds = math.log(block.ms) - math.log(promise.round_ms)
     on_these = " on texts like these" if abs(by_texts) > abs(by_rounds) else ""
     return (
         f"a sequence keeps {kept:.2f} tokens of a round where {promise.tokens_per_round:.2f} were promised, in "
-        f"{block.ms:.2f} ms where {promise.round_ms:.2f} were; profile{on_these} and plan again"
+        f"{block.ms:.2f} ms, as at {cell.context} tokens, where {promise.round_ms:.2f} were; profile{on_these} and "
+        "plan again"
     )
 
 
