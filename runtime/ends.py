@@ -5,7 +5,8 @@ Chat models end a turn by a token that is not the end of all text: their `genera
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +37,35 @@ def own_ends(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     return _ids(tokenizer.eos_token_id)
 
 
-def special_ends(tokenizer: PreTrainedTokenizerBase, stop: Iterable[str]) -> frozenset[int]:
+def special_ends(
+    tokenizer: PreTrainedTokenizerBase, stop: Iterable[str], ends: frozenset[int] = frozenset()
+) -> frozenset[int]:
     """Return the special tokens among stop strings: a text is shown without them, so nobody would find them there.
 
+    Args:
+        tokenizer: the target's.
+        stop: stop strings. One that only holds a special token at which texts end anyway stops nothing earlier.
+        ends: tokens at which they do.
+
     Raises:
-        RequestError: a string is more than a special token.
+        RequestError: a string is more than a special token, at which no text ends.
     """
-    special = {token.content: number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special = _special(tokenizer, len(tokenizer))
     for string in stop:
-        held = next((token for token in special if token in string), None)
-        if held is not None and string not in special:
+        held = [token for token in special if token in string]
+        if held and string not in special and ends.isdisjoint(special[token] for token in held):
             raise RequestError(
-                f"the stop string {string!r} holds the special token {held!r}, without which texts are shown; "
-                f"stop at {held!r} alone"
+                f"the stop string {string!r} holds the special token {held[0]!r}, without which texts are shown; "
+                f"stop at {held[0]!r} alone"
             )
     return frozenset(special[string] for string in stop if string in special)
+
+
+@lru_cache(maxsize=4)
+def _special(tokenizer: PreTrainedTokenizerBase, size: int) -> Mapping[str, int]:
+    """Return the special tokens of a tokenizer of so many tokens, which it takes long to tell between two rounds."""
+    added = tokenizer.added_tokens_decoder.items()
+    return {token.content: number for number, token in added if token.special and token.content}
 
 
 def _configured(folder: Path) -> Any:  # Any: None, a token or a list of them

@@ -146,7 +146,7 @@ def request_of(
 
     Raises:
         RequestError: the prompt has no tokens, or images that do not fit its text or the target; or a stop string holds
-            more than a special token.
+            more than a special token, at which no text ends.
     """
     text, images = (prompt.text, prompt.images) if isinstance(prompt, ImagePrompt) else (prompt, ())
     ids = prompt_ids(tokenizer, text, images, seen)
@@ -158,6 +158,6 @@ def request_of(
         images=images,
         max_new_tokens=settings.max_new_tokens,
         seed=settings.seed,
-        stop=known | special_ends(tokenizer, settings.stop) if settings.stop else known,
+        stop=known | special_ends(tokenizer, settings.stop, known) if settings.stop else known,
         **{setting.name: getattr(settings, setting.name) for setting in fields(Sampling)},
     )

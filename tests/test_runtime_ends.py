@@ -10,7 +10,9 @@ import pytest
 import spectune
 from spectune.errors import ModelError, RequestError
 from spectune.runtime.ends import end_tokens, special_ends
+from spectune.runtime.generation import GenerationSettings
 from spectune.runtime.models.loading import load_tokenizer
+from spectune.runtime.prompt_ids import request_of
 
 from .tiny_family import END, byte_tokenizer, save_model
 
@@ -70,3 +72,16 @@ def test_stop_strings_that_are_special_tokens_are_found_by_their_number() -> Non
 def test_a_stop_string_of_which_a_text_shows_a_part_alone_is_refused() -> None:
     with pytest.raises(RequestError, match=f"'{END}\\\\n' holds the special token '{END}'.*stop at '{END}' alone"):
         special_ends(byte_tokenizer("to be"), ["to", f"{END}\n"])
+
+
+def test_a_stop_string_behind_an_end_of_texts_is_harmless() -> None:
+    tokenizer = byte_tokenizer("to be")
+    asked = GenerationSettings(max_new_tokens=4, stop=(f"{END}\n", "User:"))
+    assert request_of(tokenizer, "to", asked).stop == {tokenizer.eos_token_id}
+
+
+def test_special_tokens_are_those_of_the_tokenizer_as_it_is_now() -> None:
+    tokenizer = byte_tokenizer("to be")
+    assert special_ends(tokenizer, ["<turn>"]) == frozenset()
+    tokenizer.add_tokens(["<turn>"], special_tokens=True)
+    assert special_ends(tokenizer, ["<turn>"]) == {tokenizer.convert_tokens_to_ids("<turn>")}
