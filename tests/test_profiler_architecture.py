@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from spectune.errors import ModelError
 from spectune.profiler.records.architecture import Architecture
 from spectune.profiler.records.configuration import architecture_of
+from spectune.runtime.models.configuration import longest_context_of
 
 SIZES: dict[str, Any] = {
     "vocab_size": 48,
@@ -182,3 +183,10 @@ def test_the_longest_text_is_what_its_angles_reach(field: str, kind: str, way: s
     config.pop("rope_parameters", None)
     config[field] = {kind: way, "factor": 4.0, "original_max_position_embeddings": 32}
     assert architecture_of(config).longest_context == longest
+
+
+def test_a_length_that_is_stretched_from_no_told_one_is_what_the_model_reaches() -> None:
+    config = {**written(transformers.Qwen2Config(**SIZES)), "rope_scaling": {"type": "yarn", "factor": 4.0}}
+    config.pop("rope_parameters", None)
+    loaded = transformers.Qwen2Config(**config)
+    assert architecture_of(config).longest_context == longest_context_of(loaded) == 256

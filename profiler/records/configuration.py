@@ -94,19 +94,21 @@ def longest_text(positions: int, ropes: Iterable[Config]) -> int:
 
     "longrope" turns every position by other angles once a text exceeds its original length, keys that were cached
     before too. So its longest text is the original one. "yarn" stretches its original length by a factor, which files
-    that are told to use it leave out of max_position_embeddings.
+    that are told to use it leave out of max_position_embeddings; these are the original length where no other is told,
+    as transformers reads such files.
 
     Args:
         positions: max_position_embeddings.
         ropes: what the configuration says of angles, once or for each kind of layer.
     """
+    longest = positions
     for rope in ropes:
         kind, original = rope.get("rope_type", rope.get("type")), rope.get("original_max_position_embeddings")
         if kind == "longrope" and original:
-            positions = min(positions, int(original))
-        elif kind == "yarn" and original:
-            positions = max(positions, int(original * (rope.get("factor") or 1.0)))
-    return positions
+            longest = min(longest, int(original))
+        elif kind == "yarn":
+            longest = max(longest, int((original or positions) * (rope.get("factor") or 1.0)))
+    return longest
 
 
 def _ropes(text: Config) -> list[Config]:
