@@ -22,7 +22,7 @@ from .models.drafter import load_drafter, require_drafter_of
 from .models.forward import CausalModel
 from .models.loading import DTYPES, load_model, load_tokenizer
 from .models.pivots import PivotClassifier, load_pivots, require_pivots_of
-from .models.regime import decoding_regime, in_regime
+from .models.regime import decoding_regime, in_regime, plain_regime
 from .reason import told
 from .substitutes import with_substitutes
 from .watch.ledger import Subject
@@ -78,7 +78,7 @@ def load(
     place = "cpu" if here.kind == "cpu" else f"cuda:{here.index}"
     model = load_model(str(target), dtype=number_format, device=place)
     is_lossy = allow_lossy and choice.plan is not None and bool(choice.plan.classifiers)
-    regime = decoding_regime(choice.plan.regime if choice.plan else None, here.kind)
+    regime = decoding_regime(choice.plan.regime, here.kind) if choice.plan else plain_regime(model)
     model = in_regime(model, "eager" if is_lossy else regime)
     shelf = _Shelf(choice.plan, identity, model, drafters or {}, dtype=number_format, device=place)
     choice = with_substitutes(choice, shelf.has, model.longest_context, allow_lossy=allow_lossy)

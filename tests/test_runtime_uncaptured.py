@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from unittest import mock
 from weakref import ref
 
@@ -71,6 +72,16 @@ def test_that_nothing_can_be_captured_is_told_with_the_reason() -> None:
     refusing = Refusing(RuntimeError("not permitted\nand more"))
     with pytest.warns(RuntimeWarning, match=r"cannot be captured.*--regime eager \(not permitted\)$"):
         texts(GraphedModel(LeanModel(LLAMA), refusing), LeanModel(LLAMA))
+
+
+@pytest.mark.parametrize(("times", "asked"), [(math.inf, 3), (2, 6)])
+@pytest.mark.filterwarnings(f"ignore:{UNCAPTURED}")
+def test_a_model_of_which_nothing_is_captured_is_not_tried_at_every_new_shape(times: float, asked: int) -> None:
+    """Every attempt takes some forwards. What is captured after one or two failures is tried on."""
+    refusing = Refusing(RuntimeError("not permitted"), times=times)
+    model = GraphedModel(LeanModel(LLAMA), refusing)
+    found = [model.record(partial(torch.full, (1,), number))[1].item() for number in range(6)]
+    assert found == list(range(6)) and refusing.asked == asked
 
 
 @pytest.mark.parametrize("words", ["CUDA out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED"])

@@ -6,13 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+import spectune
 from spectune.demo.story import family_folder
 from spectune.errors import DeviceError, MeasurementError
 from spectune.planner.plans.provenance import SurfaceSource
 from spectune.profiler.records.device import Device
+from spectune.runtime import loader
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.models.regime import decoding_regime
+from spectune.runtime.models.regime import decoding_regime, plain_regime
 from spectune.tuning.family import family_in, load_family, require_regime, settled_regime
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.request import Models
@@ -80,8 +83,21 @@ def test_a_plan_decodes_in_the_regime_that_priced_it_where_that_can_be() -> None
     assert decoding_regime("engine:llama.cpp-1", "cuda") == "eager"
 
 
-def test_without_a_plan_a_gpu_decodes_plainly_as_a_plan_for_that_would() -> None:
-    assert (decoding_regime(None, "cuda"), decoding_regime(None, "cpu")) == ("cuda-graph", "eager")
+@pytest.mark.parametrize(
+    ("place", "reads_trees", "regime"), [("cuda", True, "cuda-graph"), ("cuda", False, "eager"), ("cpu", True, "eager")]
+)
+def test_without_a_plan_what_one_capture_serves_at_every_context_is_captured(
+    place: str, reads_trees: bool, regime: str
+) -> None:
+    model = LeanModel(tiny_llama(layers=1, seed=0))
+    model.device, model.reads_trees = torch.device(place), reads_trees
+    assert plain_regime(model) == regime
+
+
+def test_load_asks_the_model_for_its_regime_where_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "plain_regime", lambda model: "cuda-graph")
+    with pytest.raises(DeviceError, match="CUDA graphs need a model on a GPU"):
+        spectune.load(FOLDER / "target", device="cpu", plan="none")
 
 
 def test_the_demos_drafters_are_there() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...errors import DeviceError
 from ...profiler.records.role import CAPTURED
 from ..cache import KeyValueCache
-from ..faults import is_out_of_memory
+from ..faults import MOST_FAULTS, is_out_of_memory
 from ..transfer import Landing, host_memory, wait_for
 from .arena import Arena
 from .capturing import capturing
@@ -77,8 +77,9 @@ class GraphedModel:
 
     A shape whose input tells by a tree what its tokens see is captured when it is first met, which takes a few
     forwards; afterwards a forward copies its input into place and launches one graph. Others, prompts above all, run
-    as they come: hardly any two are of one shape. So does what cannot be captured, which is told once. All graphs share
-    one memory pool and one memory for logits, which are valid until the next forward.
+    as they come: hardly any two are of one shape. So does what cannot be captured, which is told once; after
+    `MOST_FAULTS` such shapes in a row no other is tried. All graphs share one memory pool and one memory for logits,
+    which are valid until the next forward.
 
     Source: NVIDIA CUDA programming guide, "CUDA graphs"; torch.cuda.graph.
     """
@@ -101,6 +102,7 @@ class GraphedModel:
         self._graphs: WeakKeyDictionary[KeyValueCache, dict[tuple[int, ...], _Captured]] = WeakKeyDictionary()
         self._logits = Arena(self.dtype, self.device)
         self._recorder = recorder or CudaRecorder(self.device)
+        self._failed = 0  # captures in a row, of work that is done as it comes
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""
@@ -146,15 +148,21 @@ class GraphedModel:
         Raises:
             RuntimeError: memory is short (`is_out_of_memory`); the same may be captured once there is more.
         """
+        if self._failed == MOST_FAULTS:
+            again = _Uncaptured(run, self.device)
+            return again, again.found
         try:
-            return self._recorder.record(run)
+            recorded = self._recorder.record(run)
         except launch_errors() as error:
             if is_out_of_memory(error):
                 raise
             again = _Uncaptured(run, self.device)
+            self._failed += 1
             first_line = str(error).strip().partition("\n")[0]
             warnings.warn(f"{UNCAPTURED} ({first_line})", RuntimeWarning, stacklevel=2)
             return again, again.found
+        self._failed = 0
+        return recorded
 
     def _kept(self, logits: Tensor) -> Tensor:
         """Return logits in the memory that all forwards share for them."""

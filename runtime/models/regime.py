@@ -10,9 +10,18 @@ from .graphed import GraphedModel
 from .lean import LeanModel
 
 
-def decoding_regime(priced: str | None, device_kind: str) -> str:
-    """Return how a plan decodes that was priced in a regime: on a GPU from CUDA graphs where it was, or without one."""
-    return CAPTURED if priced in (CAPTURED, None) and device_kind == "cuda" else "eager"
+def decoding_regime(priced: str, device_kind: str) -> str:
+    """Return how a plan decodes that was priced in a regime: on a GPU from CUDA graphs where it was."""
+    return CAPTURED if priced == CAPTURED and device_kind == "cuda" else "eager"
+
+
+def plain_regime(model: CausalModel) -> str:
+    """Return how a model decodes without a plan: from CUDA graphs where one of them serves every context.
+
+    That is where our kernels read trees. Others would be captured anew every `GRAPH_STEP` tokens and for every number
+    of texts, or in vain; whether that pays has been measured by nobody where there is no plan.
+    """
+    return CAPTURED if model.device.type == "cuda" and getattr(model, "reads_trees", False) else "eager"
 
 
 def in_regime(model: CausalModel, regime: str) -> CausalModel:
