@@ -14,6 +14,7 @@ from ...runtime.models.block import RoundHead
 from ...runtime.models.exit import ExitModel
 from ...runtime.models.forward import CausalModel
 from ...runtime.shapes import ForwardShapes, ResumedShapes, ShapeCaches
+from ...runtime.transfer import wait_for
 from .decoding import Family
 
 _Fed = tuple[str, int]  # a forward's role, and tokens per sequence
@@ -39,7 +40,7 @@ class Alone:
             batch: sequences.
             room: most positions of a sequence, new ones included.
         """
-        self._batch = batch
+        self._batch, self._device = batch, family.target.device
         self._clock = clock_for(family.target.device.type, family.target.device.index or 0)
         self._is_block = drafter is not None and isinstance(family.drafters[drafter], RoundHead)
         verify = _shapes(family.target, "verify", batch, room)
@@ -75,11 +76,15 @@ class Alone:
         ]
 
     def _call(self, part: _Fed, context: int) -> Call:
-        """Return a call that has run once: what a regime does once per shape is done."""
+        """Return a call that has run once: what a regime does once per shape is done.
+
+        Roles of one model share captured work and its inputs, so each has ended before another's are written.
+        """
         role, tokens = part
         shapes = self._shapes[role]
         call = shapes.prepare(self._batch, min(context, shapes.longest_before(tokens)), tokens)
         call()
+        wait_for(self._device)
         if part not in self._usual_ms:
             self._usual_ms[part] = self._clock_of(role).time_ms(call)
         return call
