@@ -151,6 +151,14 @@ def test_what_a_window_closes_is_told_once_for_all_heads() -> None:
     assert counted.peak_bytes < 2 * view.bias.nbytes
 
 
+@pytest.mark.parametrize(("window", "masks"), [(400, 1), (40, 2)])
+def test_layers_that_see_alike_share_a_mask(window: int, masks: int) -> None:
+    model = LeanModel(tiny_model("gemma3", sliding_window=window, num_key_value_heads=1))
+    step = step_of(model, 120, 20, seed=0)
+    views = views_of(step, model.anatomy, 0, reads_trees=False)
+    assert len(views) == 2 and len({id(view.bias) for view in views}) == masks
+
+
 @pytest.mark.parametrize("change", [{"context": 10}, {"count": 4}, {"take": True}])
 def test_forwards_of_different_shape_have_different_signatures(change: dict) -> None:
     model = tiny_lean(layers=1, seed=0)

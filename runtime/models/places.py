@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,7 +75,25 @@ def views_of(step: ForwardInput, anatomy: Anatomy, first: int, *, reads_trees: b
     trees = [_tree_of(sight, step) if reads_trees else None for sight in anatomy.sights]
     if step.tree is not None and None in trees:
         bias = step.tree.bias(step.seen, anatomy.embedding.dtype)
-    return [_view(sight, step, tree, bias, groups, first) for sight, tree in zip(anatomy.sights, trees, strict=True)]
+    ways = list(zip(anatomy.sights, trees, strict=True))
+    masks: dict[int | None, Tensor] = {}
+    if bias is not None:  # one for all that see alike here: in a short text, windows close nothing
+        needed = {_window_of(sight, step) for sight, tree in ways if tree is None}
+        masks = {window: _folded(bias, window, groups) for window in needed}
+    return [_view(sight, step, tree, masks, first) for sight, tree in ways]
+
+
+def _window_of(sight: Sight, step: ForwardInput) -> int | None:
+    """Return how many tokens are seen at most; None where that is the whole text as it is."""
+    return sight.window if sight.window is not None and sight.window < step.seen else None
+
+
+def _folded(bias: Tensor, window: int | None, groups: int) -> Tensor:
+    """Return (batch, 1, n * groups, seen): every token's line once per query head that is folded into its rows."""
+    if window is not None:
+        bias = windowed(bias, window)
+    batch, count, seen = bias.shape
+    return bias.unsqueeze(2).expand(-1, -1, groups, -1).reshape(batch, 1, count * groups, seen)
 
 
 def _tree_of(sight: Sight, step: ForwardInput) -> TreeMask | None:
@@ -87,20 +105,16 @@ def _tree_of(sight: Sight, step: ForwardInput) -> TreeMask | None:
 
 
 def _view(
-    sight: Sight, step: ForwardInput, tree: TreeMask | None, bias: Tensor | None, groups: int, first: int
+    sight: Sight, step: ForwardInput, tree: TreeMask | None, masks: Mapping[int | None, Tensor], first: int
 ) -> View:
     turns = F.embedding(_within(step, len(sight.turns)), sight.turns).unsqueeze(2)
-    window = sight.window if sight.window is not None and sight.window < step.seen else None
+    window = _window_of(sight, step)
     if tree is not None:
         return View(start=0, bias=None, tree=tree, window=window, turns=turns)
-    if bias is None:
+    if not masks:
         start = first if window is None else max(first, step.seen - window)
         return View(start=start, bias=None, tree=None, turns=turns)
-    if window is not None:
-        bias = windowed(bias, window)
-    batch, count, seen = bias.shape  # every token's line once per query head that is folded into its rows
-    folded = bias.unsqueeze(2).expand(-1, -1, groups, -1).reshape(batch, 1, count * groups, seen)
-    return View(start=0, bias=folded, tree=None, turns=turns)
+    return View(start=0, bias=masks[window], tree=None, turns=turns)
 
 
 def rows_of(step: ForwardInput, cache: LayerStates) -> Tensor:
