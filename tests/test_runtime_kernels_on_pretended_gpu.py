@@ -97,13 +97,15 @@ def texts_by_one_made_to_fit(made_to_fit: str) -> Tensor:
         return texts(PLACE, "eagle2", 0.0, made_to_fit)
 
 
+REST = (("plain", 0.0), ("plain", 0.8), ("chain", 0.8), ("eagle2", 0.0))
+
+
 @pytest.mark.parametrize(
     ("way", "temperature"),
     [
-        ("plain", 0.8),
         ("chain", 0.0),
         ("eagle2", 0.8),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("plain", 0.0), ("chain", 0.8), ("eagle2", 0.0))),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in REST),
     ],
 )
 def test_texts_by_captured_kernels_are_those_of_the_host(way: str, temperature: float) -> None:
@@ -112,7 +114,9 @@ def test_texts_by_captured_kernels_are_those_of_the_host(way: str, temperature: 
     assert found is not None and found.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("made_to_fit", ["blind", "narrower", "wider"])
+@pytest.mark.parametrize(
+    "made_to_fit", ["blind", *(pytest.param(how, marks=pytest.mark.slow) for how in ("narrower", "wider"))]
+)
 def test_a_drafter_that_is_made_to_fit_its_target_reads_trees_in_captured_work_too(made_to_fit: str) -> None:
     (found,) = launch(texts_by_one_made_to_fit, made_to_fit=made_to_fit)
     expected = texts(torch.device("cpu"), "eagle2", 0.0, made_to_fit)
