@@ -6,12 +6,14 @@ none depends on another, so that each is walked alone at every concurrency.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError
+from ..pricing.estimate import of_few, relative_error
 from ..replay.acceptance import PositionResults
 from ..replay.recorded import Rows
 from .costs import RoundShape
@@ -78,8 +80,8 @@ def walk(results: PositionResults, rows: Rows) -> Walk:
 
 
 def acceptance_error(found: Walk, seed: int) -> float:
-    """Return the relative standard error of the tokens per round: recorded texts are a sample."""
+    """Return the relative standard error of the tokens per round of as many other texts as were recorded."""
     texts = len(found.rounds)
     drawn = np.random.default_rng(seed).integers(0, texts, size=(RESAMPLINGS, texts))
     rates = found.tokens[drawn].sum(axis=1) / found.rounds[drawn].sum(axis=1)
-    return float(rates.std() / rates.mean())
+    return of_few(math.sqrt(2.0) * relative_error(rates, texts), texts)
