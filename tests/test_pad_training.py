@@ -21,6 +21,7 @@ from spectune.runtime.models.pivots import is_pivots, load_pivots, pivot_shape, 
 from spectune.training.checkpoint import Checkpoint
 from spectune.training.pad import train_pad
 from spectune.training.pad_files import PadCard
+from spectune.training.pad_labels import harvest
 from spectune.training.pad_request import Exercise, usual_reads
 
 from .pad_family import HIDDEN, PROMPTS, PadFamily, pad_family
@@ -142,6 +143,22 @@ def test_labels_are_kept_problem_by_problem_and_told_as_they_come(family: PadFam
     train_pad(family.request(exercises=family.exercises * 2), tmp_path, progress=note)
     shares = [share for share, _ in told]
     assert shares == sorted(shares) and len(set(shares)) > 2 and {files for _, files in told} == {0, 1}
+
+
+def test_problems_are_decoded_many_at_once_however_few_labels_are_a_file(
+    family: PadFamily, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+
+    def counted(*models: Any, **said: Any) -> Any:
+        decoded.append(len(models[2]))
+        return harvest(*models, **said)
+
+    monkeypatch.setattr("spectune.training.kept_labels.harvest", counted)
+    monkeypatch.setattr("spectune.training.kept_labels.TOGETHER", 2)
+    monkeypatch.setattr("spectune.training.kept_labels.HARVESTED", 5)
+    train_pad(family.request(), tmp_path, progress=silent)
+    assert decoded == [5] * (len(decoded) - 1) + decoded[-1:] and sum(decoded) == len(family.exercises)
 
 
 def test_problems_that_teach_nothing_are_refused(family: PadFamily, tmp_path: Path) -> None:

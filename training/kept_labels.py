@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
 
 from ..errors import TrainingError
 from ..planner.lossy.quality import ends_with
@@ -21,12 +20,13 @@ from ..runtime.models.loading import load_config, load_model, load_tokenizer
 from ..runtime.models.tapped import require_lean
 from ..runtime.requests import Request, require_positions
 from .frozen import positions_of
-from .pad_labels import harvest, utilities
+from .pad_labels import Candidate, harvest, utilities
 from .pad_request import PadRequest, usual_reads
 from .run_folder import Progress, Sources, digest_of
 
 FORM = 2  # of labels; others are not gone on with
 TOGETHER = 8  # problems whose labels are a file; their rollouts are many
+HARVESTED = 64  # problems decoded at once, whose rounds of one drafted token are short
 
 Floats32 = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -87,20 +87,17 @@ def kept_labels(request: PadRequest, asked: Sequence[Request], partial: Path, pr
         ModelError: a model cannot be loaded, or the target is of a kind whose hidden states cannot be read.
         TrainingError: there is no candidate, or a round went wrong.
     """
-    tokenizer = load_tokenizer(str(request.target))
-    models: tuple[CausalModel, CausalModel] | None = None
+    labeller = _Labeller(request, asked)
     parts: list[Labels] = []
-    for first in range(0, len(asked), TOGETHER):
-        path = partial / f"labels-{first}.npz"
-        problems = asked[first : first + TOGETHER]
+    for problems in _parts(len(asked)):
+        path = partial / f"labels-{problems.start}.npz"
 
-        def tell(share: float, before: int = first, count: int = len(problems)) -> None:
-            progress("trying out the drafter's tokens", (before + share * count) / len(asked))
+        def tell(share: float, of: range = problems) -> None:
+            progress("trying out the drafter's tokens", (of.start + share * len(of)) / len(asked))
 
         tell(0.0)
         if not path.exists():
-            models = models or _models(request)
-            part = _labelled(request, models, problems, first, tokenizer, tell)
+            part = labeller.labels(problems, tell)
             np.savez(partial / "unfinished.npz", features=part.features, problems=part.problems, shares=part.shares)
             (partial / "unfinished.npz").replace(path)
         with np.load(path) as kept:
@@ -123,27 +120,51 @@ def _models(request: PadRequest) -> tuple[CausalModel, CausalModel]:
     return target, load_drafter(str(request.drafter), target, dtype=request.dtype, device=request.device)
 
 
-def _labelled(
-    request: PadRequest,
-    models: tuple[CausalModel, CausalModel],
-    asked: Sequence[Request],
-    first: int,
-    tokenizer: PreTrainedTokenizerBase,
-    progress: Callable[[float], None],
-) -> Labels:
-    """Return the labelled candidates of some problems, the first of which is problem `first`."""
+def _parts(count: int) -> Iterator[range]:
+    """Yield the problems of each file; no file holds problems of two harvests."""
+    for group in range(0, count, HARVESTED):
+        end = min(group + HARVESTED, count)
+        yield from (range(first, min(first + TOGETHER, end)) for first in range(group, end, TOGETHER))
 
-    def is_right(problem: int, tokens: Sequence[int]) -> bool:
-        text = str(tokenizer.decode(list(tokens), skip_special_tokens=True))
-        return ends_with(text, request.exercises[first + problem].answer)
 
-    target, drafter = models
-    found, features = harvest(target, drafter, asked, reads=reads_of(request), floor=request.floor)
-    return Labels(
-        features=features,
-        problems=np.array([first + each.problem for each in found], dtype=np.int64),
-        shares=utilities(target, asked, found, is_right, request.rollouts, progress),
-    )
+class _Labeller:
+    """Labels problems in their order; models are loaded and problems decoded when labels first need them."""
+
+    def __init__(self, request: PadRequest, asked: Sequence[Request]) -> None:
+        """Load nothing yet."""
+        self._request, self._asked = request, asked
+        self._tokenizer = load_tokenizer(str(request.target))
+        self._models: tuple[CausalModel, CausalModel] | None = None
+        self._group: int | None = None  # first problem of those that are harvested
+        self._found: list[Candidate] = []  # by place in all problems
+        self._features = np.zeros((0, 0), dtype=np.float32)
+
+    def labels(self, problems: range, progress: Callable[[float], None]) -> Labels:
+        """Return the labelled candidates of some problems; `progress` is told the share of their rollouts."""
+        self._models = self._models or _models(self._request)
+        self._harvest(problems.start // HARVESTED * HARVESTED)
+        mine = [place for place, each in enumerate(self._found) if each.problem in problems]
+        found = [self._found[place] for place in mine]
+        return Labels(
+            features=self._features[mine],
+            problems=np.array([each.problem for each in found], dtype=np.int64),
+            shares=utilities(self._models[0], self._asked, found, self._is_right, self._request.rollouts, progress),
+        )
+
+    def _harvest(self, group: int) -> None:
+        """Have the candidates of a group of problems, which is decoded unless it was the last one."""
+        if group == self._group:
+            return
+        assert self._models is not None, "labels loads them"
+        target, drafter = self._models
+        asked, request = self._asked[group : group + HARVESTED], self._request
+        found, self._features = harvest(target, drafter, asked, reads=reads_of(request), floor=request.floor)
+        self._found = [replace(each, problem=group + each.problem) for each in found]
+        self._group = group
+
+    def _is_right(self, problem: int, tokens: Sequence[int]) -> bool:
+        text = str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+        return ends_with(text, self._request.exercises[problem].answer)
 
 
 def reads_of(request: PadRequest) -> int:
