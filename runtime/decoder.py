@@ -237,7 +237,7 @@ class Decoder:
             fresh=done.fresh,
             finished=finished,
             left=left,
-            temperature=shared_temperature([s.request for s in batch]),
+            temperature=shared_temperature(batch),
             levels=done.draft.levels,
             faults=faults,
             lossy=tuple(done.lossy),

@@ -55,6 +55,11 @@ class Sampling:
         """Whether some tokens are never drawn."""
         return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
 
+    @property
+    def sole_temperature(self) -> float | None:
+        """The temperature, where nothing else matters for a draw; None where something does."""
+        return None if self.penalises or self.masks else self.temperature
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Sampling):
@@ -104,13 +109,6 @@ def require_seed(seed: object) -> None:
         raise RequestError(f"the seed must be a whole number that fits into 64 bits, got {seed!r}; take another one")
 
 
-def shared_temperature(samplings: Many[Sampling]) -> float | None:
-    """Return the one temperature of some samplings, one at least; None where they differ or anything else matters."""
-    first = samplings[0].temperature
-    is_all = all(s.temperature == first and not s.penalises and not s.masks for s in samplings)
-    return first if is_all else None
-
-
 def are_greedy(samplings: Iterable[Sampling]) -> bool:
     """Whether the best token of the model's own scores is drawn for all of them."""
     return all(s.temperature == 0.0 and not s.penalises for s in samplings)
@@ -123,6 +121,7 @@ class Sequence:
     request: Request
     index: int  # place in the caller's list
     tokens: list[int] = field(default_factory=list)  # prompt, then what was emitted
+    temperature: float | None = field(init=False, repr=False, compare=False)  # the request's `sole_temperature`
     lossy: list[int] = field(default_factory=list, init=False)  # places among the emitted that only a lossy rule let be
     _known: dict[int, None] = field(default_factory=dict, init=False, repr=False, compare=False)
     _counted: int = field(default=0, init=False, repr=False, compare=False)  # tokens that _known holds
@@ -131,6 +130,7 @@ class Sequence:
         if self.request.images:
             raise RequestError("the request's images were not shown to its target; pass it through Gallery.shown")
         self.tokens = list(self.request.prompt)
+        self.temperature = self.request.sole_temperature
 
     @property
     def context(self) -> int:
@@ -177,3 +177,9 @@ class Sequence:
         self._known.update(dict.fromkeys(self.tokens[self._counted :]))
         self._counted = len(self.tokens)
         return self._known
+
+
+def shared_temperature(batch: Many[Sequence]) -> float | None:
+    """Return the one temperature of some sequences, one at least; None where they differ or anything else matters."""
+    first = batch[0].temperature
+    return first if all(each.temperature == first for each in batch) else None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from spectune.errors import RequestError
-from spectune.runtime.requests import Request, Sequence
+from spectune.runtime.requests import Request, Sequence, shared_temperature
 
 
 def fresh(limit: int = 4, stop: frozenset[int] = frozenset()) -> Sequence:
@@ -77,3 +79,21 @@ def test_distinct_tokens_are_those_of_prompt_and_output_once_each() -> None:
 def test_requests_are_values_that_differ_by_their_sampling_too() -> None:
     one, same, other = (Request(prompt=(1,), max_new_tokens=2, top_p=top_p) for top_p in (0.9, 0.9, 0.8))
     assert one == same and hash(one) == hash(same) and one != other
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        ({}, {}, 0.0),
+        ({"temperature": 0.8}, {"temperature": 0.8}, 0.8),
+        ({"temperature": 0.8}, {"temperature": 0.7}, None),
+        ({"temperature": 0.8}, {"temperature": 0.8, "top_k": 5}, None),
+        ({"repetition_penalty": 1.2}, {"repetition_penalty": 1.2}, None),
+        ({"top_k": 5}, {}, 0.0),  # of greedy draws, which it does not change
+    ],
+)
+def test_a_temperature_is_shared_where_nothing_else_matters(
+    one: dict[str, Any], other: dict[str, Any], shared: float | None
+) -> None:
+    batch = [Sequence(Request(prompt=(1,), max_new_tokens=1, **said), 0) for said in (one, other)]
+    assert shared_temperature(batch) == shared
