@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ConfidentChainPolicy, StackPolicy, TreePolicy
+from spectune.planner.policies import CastPolicy, ConfidentChainPolicy, StackPolicy, TreePolicy
 from spectune.planner.policies.stack import stack_name
 from spectune.planner.pricing.cells import Cell, cells_of
 from spectune.planner.search.crossfit import EVERYWHERE
@@ -17,19 +17,19 @@ from spectune.planner.search.search import Solve, solve
 from spectune.planner.search.solved import SolvedCell
 
 from .chain_traces import chain_prompt, trace_of
-from .synthetic import TARGET, inputs, model
+from .synthetic import TARGET, Milliseconds, inputs, model
 from .test_planner_stack_search import family
 
 DOUBTING = ("plain", "chain", "confident-chain")
 
 
-def doubting() -> PlanInputs:
+def doubting(kinds: Sequence[str] = DOUBTING, draft_ms: Milliseconds = lambda *shape: 3.0) -> PlanInputs:
     """Return a dear drafter that knows when it errs, whose forwards cost the same behind any text."""
     recorded = trace_of(*(chain_prompt(lambda said: (2.0 * said - 1.0) ** (1 / 6), seed=seed, positions=60, depth=6)
                           for seed in range(6)))  # fmt: skip
     known = replace(recorded, target=TARGET.key, drafter=model("small").key, drafter_name="small")
-    found = inputs(known, draft_ms=lambda *shape: 3.0)
-    timed = tuple(sample for sample in found.overhead.samples if sample.kind in DOUBTING)
+    found = inputs(known, draft_ms=draft_ms)
+    timed = tuple(sample for sample in found.overhead.samples if sample.kind in kinds)
     return replace(found, overhead=replace(found.overhead, samples=timed))
 
 
@@ -83,3 +83,19 @@ def test_notes_on_stacks_are_of_what_the_schedule_takes() -> None:
     assert [cell.policy for cell in plan.cells] == [stack, stack]
     told = [note for note in plan.provenance.notes if "of its forwards these are modelled" in note]
     assert [note.partition(",")[0] for note in told] == ["batch 1", "batch 3"]
+
+
+def test_where_a_neighbour_s_way_cannot_be_priced_the_plan_tells_why() -> None:
+    """At batch 1 CAST stands first; at batch 3 no forward of the target of more than one token ran."""
+    measured = doubting(("plain", "chain", "cast"), draft_ms=lambda batch, *shape: 2.0 + batch)
+    cells = cells_of([1, 3], [50])
+    _, _, (one, three) = solved(measured, cells)
+    cast = next(place for place, each in enumerate(one.contest.priced) if isinstance(each.policy, CastPolicy))
+    one = replace(one, ballot=replace(one.ballot, near=(cast,)))
+    verify = three.contest.costs.verify
+    three.contest.costs = replace(three.contest.costs, verify=replace(verify, ms=verify.ms[:, :2]))
+    three = replace(three, ballot=replace(three.ballot, near=(three.ballot.plain,)))
+    plan = solve(measured, cells, created="", spectune="", spread=lambda work, groups: [(one, three)])
+    policy, drafter = one.first[0].policy, one.first[0].drafter
+    assert three.contest.reason(policy, drafter) == "a verify of 2 tokens was not measured; profile larger ones"
+    assert set(three.contest.left_out()) <= set(plan.provenance.censored)

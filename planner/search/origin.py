@@ -48,7 +48,7 @@ def provenance_of(
         candidates=sum(len(one.contest.priced) for one in outcomes),
         pruned=sum(one.contest.pruned for one in outcomes),
         untried=sum(one.contest.untried for one in outcomes),
-        censored=tuple(gone for one in outcomes for gone in one.left_out),
+        censored=tuple(gone for one in outcomes for gone in one.contest.left_out()),
         notes=(
             *inputs.notes,
             *_notes(surfaces),

@@ -123,7 +123,6 @@ def _solved(contest: Contest, rehearsal: Rehearsal, weights: Floats, notes: tupl
         contest=contest,
         ballot=ballot_of(contest, weights),
         beside=beside,
-        left_out=contest.left_out(),
         notes=(*_notes_of(contest), *notes),
     )
 

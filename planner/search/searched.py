@@ -22,7 +22,7 @@ from .contest import Contest
 from .crossfit import EVERYWHERE, HALVES, texts_of_half
 from .knobs import Knobs, search
 from .options import SearchOptions, Studies
-from .solved_cast import cast_policy, cast_space, fixed_point, like_eagle2, uniform
+from .solved_cast import SMALLEST, cast_policy, cast_space, fixed_point, like_eagle2, uniform
 from .spaces import MOST_CHILDREN, Space, spaces
 
 DRAFTER_REACH = 0.85  # of the cell's best, that a drafter's own best must come to
@@ -48,7 +48,7 @@ class Searcher:
             runs = drafter.name in contest.costs.drafts
             if runs and contest.best_with(drafter.name) >= DRAFTER_REACH * contest.best_rate:
                 hunts = [self._hunt(contest, drafter.name, half) for half in range(HALVES)]
-                if "cast" in contest.costs.host and contest.costs.verify.most_tokens >= 2:
+                if "cast" in contest.costs.host and contest.costs.verify.most_tokens >= SMALLEST:
                     self._search_cast(contest, drafter.name, hunts)
                 for space in spaces(hunts[0].children, contest.costs.verify.most_tokens):
                     if contest.best_of(space.kind, drafter.name) >= KIND_REACH * contest.best_rate:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..plans.provenance import LeftOut
 from ..plans.schedule import Place, Way, neighbours_of
 from ..policies import CastPolicy, LossyPolicy, PlainPolicy, StackPolicy
 from ..pricing.cost import Floats
@@ -19,7 +18,7 @@ from .candidate import Candidate
 from .choice import Ballot, ballot_of
 from .contest import Contest
 from .planned import Beside
-from .solved_cast import on_costs
+from .solved_cast import SMALLEST, on_costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,14 +29,12 @@ class SolvedCell:
         contest: all that was priced.
         ballot: which of it is as good as the best.
         beside: what the cell's plan tells besides, whichever of these is taken.
-        left_out: what could not be priced.
         notes: what a reader must know of the cell, whatever is taken.
     """
 
     contest: Contest
     ballot: Ballot
     beside: Beside
-    left_out: tuple[LeftOut, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -89,6 +86,8 @@ def _enter(contest: Contest, taken: Candidate, half: int, rehearsal: Rehearsal, 
         return
     if isinstance(policy, StackPolicy):
         stacks.enter(contest, policy, half)
+    elif isinstance(policy, CastPolicy) and contest.costs.verify.most_tokens < SMALLEST:
+        contest.refuse(policy, drafter, f"a verify of {SMALLEST} tokens was not measured; profile larger ones")
     elif not contest.lacks_times(policy, drafter):
         own = on_costs(policy, contest.costs, drafter or "") if isinstance(policy, CastPolicy) else policy
         contest.enter(own, drafter, rehearsal.replay(own, drafter, contest.batch), half)

@@ -23,6 +23,7 @@ STEPS = 4  # of the fixed point; it moves by less than a percent after two or th
 SETTLED = 0.01  # relative change of the threshold below which the fixed point is reached
 RATIOS = 4  # how many ratios between layers the depth rule averages; the paper's R is not printed
 WIDTH, DEPTH, SIZE = 10, 8, 128  # caps: EAGLE's published width and depth, and a verify of any size
+SMALLEST = 2  # tokens of a verify that CAST can shape: its root and one more
 THRESHOLDS = Range(low=0.01, high=20.0)
 
 
@@ -77,7 +78,7 @@ def cast_space(children: int, most_tokens: int) -> dict[str, Range]:
         "rerank": THRESHOLDS,
         "max_width": Range(low=1, high=min(WIDTH, children), is_whole=True),
         "max_depth": Range(low=1, high=DEPTH, is_whole=True),
-        "max_verify_tokens": Range(low=2, high=min(SIZE, most_tokens), is_whole=True),
+        "max_verify_tokens": Range(low=SMALLEST, high=min(SIZE, most_tokens), is_whole=True),
     }
 
 
