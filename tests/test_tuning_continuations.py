@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from spectune.errors import NoRoomError
+from spectune.profiler.records.wire import to_json
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.noise import gumbel
 from spectune.runtime.requests import Request
-from spectune.tuning.recording.continuations import continuations
+from spectune.tuning.recording.continuations import Continued, continuations
 
 from .limited_memory import Limit
 from .shelf import Shelf, StoppedError
@@ -51,7 +52,13 @@ def test_a_stopped_run_decodes_only_the_groups_it_lacks_and_ends_the_same(finish
         continuations(LeanModel(MODEL), asked, slots=2, parts=shelf)
     again = Shelf(shelf.documents)
     assert continuations(LeanModel(MODEL), asked, slots=2, parts=again) == continuations(LeanModel(MODEL), asked)
-    assert again.added == [f"continuation {2 * group}" for group in range(finished, 3)]
+    assert again.added == [f"continuation from {2 * group}" for group in range(finished, 3)]
+
+
+def test_what_older_profiles_numbered_by_groups_is_not_taken_for_other_prompts() -> None:
+    wrong = to_json(Continued(texts=((1,), (1,))), Continued)
+    older = Shelf({f"continuation {group}": wrong for group in range(3)})
+    assert continuations(LeanModel(MODEL), requests(0.0), slots=2, parts=older) == [slowly(r) for r in requests(0.0)]
 
 
 def test_where_memory_is_short_fewer_prompts_are_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +68,7 @@ def test_where_memory_is_short_fewer_prompts_are_decoded_at_once(monkeypatch: py
         Limit(patched, tokens=40)
         assert continuations(LeanModel(MODEL), asked, parts=shelf) == whole
     groups = dict(shelf.documents)
-    assert list(groups) == ["continuation 0", "continuation 2", "continuation 4"]
+    assert list(groups) == ["continuation from 0", "continuation from 2", "continuation from 4"]
     assert continuations(LeanModel(MODEL), asked, parts=Shelf(groups, stop_after=0)) == whole
 
 

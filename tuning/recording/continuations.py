@@ -38,7 +38,7 @@ def continuations(
         target: the model.
         requests: what to continue.
         slots: prompts decoded at once.
-        parts: keeps every finished group by the place of its first prompt, as "continuation 0", "continuation 16", ...
+        parts: keeps every finished group by the place of its first prompt, as "continuation from 16"
 
     Raises:
         NoRoomError: memory has no room for one text.
@@ -46,7 +46,7 @@ def continuations(
     found: list[tuple[int, ...]] = []
     while len(found) < len(requests):
         group = requests[len(found) : len(found) + slots]
-        name = f"continuation {len(found)}"
+        name = f"continuation from {len(found)}"  # "continuation 1" of older profiles is their second group
         try:
             with memory_for("the target's own text", "free some, or ask for shorter texts with --max-new-tokens"):
                 made = kept_or_made(parts, name, Continued, partial(_continued, target, group))
