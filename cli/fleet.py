@@ -91,6 +91,8 @@ def _print_outcome(settings: Settings, outcome: Outcome, *, as_json: bool) -> No
     elif outcome.facts is not None:
         click.secho(outcome.where, bold=True)
         print_profile(outcome.facts)
+    if at := (outcome.facts or {}).get("done_before"):
+        click.echo(f"{outcome.where}: measured {at} by a run that did not finish, not anew; --fresh does", err=True)
     if outcome.error is not None:
         click.echo(f"{outcome.where}: {outcome.failure}", err=True)
         if settings.verbose:

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
-from spectune.cli.fleet import print_turns, profile_fleet, ray_address
+from spectune.cli.fleet import _print_outcome, print_turns, profile_fleet, ray_address
 from spectune.cli.group import LazyGroup
 from spectune.cli.settings import Settings
 from spectune.profiler.device import detect_all
 from spectune.profiler.prompts import Prompt
-from spectune.tuning.fleet.fleet import FleetJob
+from spectune.tuning.fleet.fleet import FleetJob, Outcome
 from spectune.tuning.fleet.nodes import Node
 from spectune.tuning.fleet.turns import Turn
 from spectune.tuning.request import Models, ProfileRequest
@@ -55,6 +55,13 @@ def test_devices_that_failed_are_counted_and_named_and_the_exit_code_is_1(tmp_pa
     assert (result.exit_code, result.stdout) == (1, "")
     assert "cpu: no model folder at nowhere" in result.stderr
     assert f"Error: {count} of {count} devices could not be profiled" in result.stderr
+
+
+def test_a_device_that_was_not_measured_anew_says_since_when(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome(where="cpu", facts={"done_before": "2026-11-01T10:00:00+00:00"})
+    _print_outcome(Settings(), outcome, as_json=True)
+    told = capsys.readouterr().err
+    assert told.startswith("cpu: measured 2026-11-01T10:00:00+00:00 ") and "--fresh" in told
 
 
 def test_as_json_every_device_is_an_object_on_its_line(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
@@ -104,7 +105,7 @@ def _outcomes(
 
 def fleet_key(request: ProfileRequest) -> str:
     """Return what two runs must have in common for one to leave out the devices that the other has finished."""
-    return hashlib.sha256(f"fleet {version('spectune')} {request}".encode()).hexdigest()
+    return hashlib.sha256(f"dated fleet {version('spectune')} {request}".encode()).hexdigest()
 
 
 def facts_of(
@@ -116,6 +117,8 @@ def facts_of(
     lock_wait_s: float = 0.0,
 ) -> Facts:
     """Return the facts of a device's profile: those of an earlier run of the fleet that was stopped, or made now.
+
+    Those of an earlier run say in "done_before" when it measured the device, in UTC.
 
     Args:
         job: of the fleet.
@@ -129,11 +132,11 @@ def facts_of(
     models = [identities.target.key, *(model.key for model in identities.drafters.values())]
     name = hashlib.sha256(repr((detect(request.device).fingerprint, models)).encode()).hexdigest()
     document = finished.part(name)
-    if document is None:
-        made = profile(request, store, fresh=job.fresh, lock_wait_s=lock_wait_s, progress=progress)
-        document = json.dumps(job.facts(made, store.url))
-        finished.add_part(name, document)
-    facts: Facts = json.loads(document)
+    if document is not None:
+        kept = json.loads(document)
+        return {**kept["facts"], "done_before": kept["at"]}
+    facts = job.facts(profile(request, store, fresh=job.fresh, lock_wait_s=lock_wait_s, progress=progress), store.url)
+    finished.add_part(name, json.dumps({"at": datetime.now(UTC).isoformat(timespec="seconds"), "facts": facts}))
     return facts
 
 
