@@ -110,6 +110,14 @@ def test_drafters_named_in_another_order_are_another_request(request_: ProfileRe
     assert key_of(asked[0]) != key_of(asked[1])
 
 
+def test_a_profile_that_takes_other_steps_is_another_request(
+    request_: ProfileRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = key_of(request_)
+    monkeypatch.setattr("spectune.tuning.profile.STEPS", "without readings")
+    assert key_of(request_) != now
+
+
 def test_two_names_of_the_same_weights_are_refused_before_anything_is_recorded(
     request_: ProfileRequest, tmp_path: Path
 ) -> None:

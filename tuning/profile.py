@@ -39,6 +39,7 @@ from .request import Identities, ProfileRequest
 from .steps import Progress
 
 READING_SHARE = 0.05  # of the budget for forwards, which the reading of prompts may take besides
+STEPS = "with readings"  # what a profile does; one that was stopped before it did so is not gone on with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +178,7 @@ def request_key(
     """Return what two runs must have in common for one to go on where the other stopped; the budget may differ."""
     facts = [
         version("spectune"),  # another one may time otherwise
+        STEPS,
         device.fingerprint,
         identities.target.key,
         [(name, model.key) for name, model in identities.drafters.items()],  # a surface is known by its place
