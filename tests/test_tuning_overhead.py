@@ -26,7 +26,7 @@ from spectune.runtime.setup import RoundSetup
 from spectune.tuning.measuring import in_rounds, overhead
 from spectune.tuning.measuring.alone import Forwards
 from spectune.tuning.measuring.decoding import Family
-from spectune.tuning.measuring.loss import NOTHING_LOST, Timed, loss_of, stall_share
+from spectune.tuning.measuring.loss import Loss, Timed, loss_of, stall_share
 from spectune.tuning.measuring.overhead import (
     BLIND_TEXT_TURNS,
     BLIND_TURNS,
@@ -332,7 +332,7 @@ def test_stalls_are_told_by_rounds_of_all_kinds_together_and_meet_all_alike() ->
     stalls = stall_share([(one, loss) for timed, loss in zip(kinds, lost, strict=True) for one in timed])
     assert stalls == pytest.approx(0.06, abs=0.012)
     assert lost[1].stalling(0.06).of(4.0) == pytest.approx(4.5 * 1.06 - 4.0, abs=0.03)
-    assert NOTHING_LOST.stalling(0.06).of(2.0) == pytest.approx(0.12)
+    assert Loss(base_ms=0.0).stalling(0.06).of(2.0) == pytest.approx(0.12)
 
 
 def test_texts_that_end_at_once_are_sampled_all_the_same() -> None:

@@ -35,9 +35,6 @@ class Loss:
         return Loss(base_ms=self.base_ms * (1.0 + share), share=self.share + share * (1.0 + self.share))
 
 
-NOTHING_LOST = Loss(base_ms=0.0)
-
-
 def loss_of(timed: Sequence[Timed], form: Form) -> Loss:
     """Return what rounds of some kinds lose in the middle, by least absolute deviations: stalls do not move it.
 
