@@ -30,7 +30,7 @@ from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.reading import pays_from
 from spectune.planner.policies import HybridPolicy, PlainPolicy, StackPolicy
-from spectune.planner.pricing.cost import Cell, cells_of
+from spectune.planner.pricing.cells import Cell, cells_of
 from spectune.planner.pricing.reading import reading_ms
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.replay.shortened import shortened

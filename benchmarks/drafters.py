@@ -39,7 +39,8 @@ from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.policies import CachebackPolicy, PlainPolicy, TextPolicy
-from spectune.planner.pricing.cost import Cell, cell_costs
+from spectune.planner.pricing.cells import Cell
+from spectune.planner.pricing.cost import cell_costs
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.options import SearchOptions

@@ -18,7 +18,7 @@ from spectune.db.tables import Base, DeviceTable, MeasurementTable, ModelTable, 
 from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
-from spectune.planner.pricing.cost import cells_of
+from spectune.planner.pricing.cells import cells_of
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
 from spectune.profiler.records.device import GIB, Device

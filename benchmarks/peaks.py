@@ -28,7 +28,7 @@ from spectune.planner.memory.footprint import Footprint
 from spectune.planner.memory.load import load_of
 from spectune.planner.memory.peak import peak_bytes, workspace_bytes
 from spectune.planner.policies import ChainPolicy, StackPolicy
-from spectune.planner.pricing.cost import Cell
+from spectune.planner.pricing.cells import Cell
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify

@@ -36,7 +36,8 @@ from spectune.planner.policies import (
     TalonPolicy,
     TreePolicy,
 )
-from spectune.planner.pricing.cost import Cell, cell_costs
+from spectune.planner.pricing.cells import Cell
+from spectune.planner.pricing.cost import cell_costs
 from spectune.planner.search.price import price
 from spectune.planner.text.lookup import Occurrence
 from spectune.runtime.models.regime import decoding_regime

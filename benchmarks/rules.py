@@ -24,7 +24,8 @@ from spectune.errors import SpectuneError
 from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.policies import LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
-from spectune.planner.pricing.cost import Cell, CellCosts, cell_costs
+from spectune.planner.pricing.cells import Cell
+from spectune.planner.pricing.cost import CellCosts, cell_costs
 from spectune.planner.published.rivals import sequoia_tree
 from spectune.planner.published.rules import published_defaults
 from spectune.planner.search.candidate import Candidate

@@ -20,7 +20,7 @@ from ..planner.policies import (
     TalonPolicy,
     TreePolicy,
 )
-from ..planner.pricing.cost import Cell
+from ..planner.pricing.cells import Cell
 from ..planner.search.price import price
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, plain_setup, setup_of

@@ -10,7 +10,8 @@ from spectune.planner.growth.shape import ShapeFacts
 from spectune.planner.plans.plan import Alternative, ErrorParts, Lead, Plan, PlanCell, Prediction, PublishedPrice
 from spectune.planner.plans.provenance import Provenance
 from spectune.planner.policies import PlainPolicy, TreePolicy
-from spectune.planner.pricing.cost import Cell, CellCosts
+from spectune.planner.pricing.cells import Cell
+from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.pricing.table import CostTable
 from spectune.planner.reasons.sensitivity import outlook_of
 from spectune.planner.search.candidate import Candidate

@@ -26,7 +26,7 @@ from spectune.demo.records import DemoOutcome
 from spectune.planner.inputs import LOOKUP, PlanInputs
 from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import CastPolicy, ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TreePolicy
-from spectune.planner.pricing.cost import Cell, cells_of
+from spectune.planner.pricing.cells import Cell, cells_of
 from spectune.planner.search.search import solve
 from spectune.profiler.prompts import Prompt
 from spectune.runtime.models.lean import LeanModel

@@ -20,7 +20,7 @@ from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import LOSSY_VERSION, VERSION, Plan
 from spectune.planner.policies import ChainPolicy, policy_from_json, policy_to_json
 from spectune.planner.policies.fly import FlyPolicy
-from spectune.planner.pricing.cost import cells_of
+from spectune.planner.pricing.cells import cells_of
 from spectune.planner.reasons.explain import explain_plan
 from spectune.planner.replay.shortened import shortened
 from spectune.planner.search.options import SearchOptions

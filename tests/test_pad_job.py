@@ -24,7 +24,7 @@ from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import LOSSY_VERSION, Plan
 from spectune.planner.policies import ChainPolicy, LossyPolicy
 from spectune.planner.policies.pad import PadPolicy
-from spectune.planner.pricing.cost import cells_of
+from spectune.planner.pricing.cells import cells_of
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
 from spectune.profiler.device import detect

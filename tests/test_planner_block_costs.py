@@ -11,7 +11,8 @@ from spectune.planner.growth.tree import TokenTree
 from spectune.planner.inputs import DrafterInputs
 from spectune.planner.policies import StaticPolicy
 from spectune.planner.pricing.bounds import least_round_ms
-from spectune.planner.pricing.cost import Cell, CellCosts, cell_costs
+from spectune.planner.pricing.cells import Cell
+from spectune.planner.pricing.cost import CellCosts, cell_costs
 from spectune.planner.pricing.worth import DecisionWorth
 from spectune.planner.replay.acceptance import UNKNOWN, path_ranks, rank_results
 from spectune.planner.replay.positions import PositionResults, grown_results, same_everywhere

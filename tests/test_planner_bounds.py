@@ -11,7 +11,8 @@ import pytest
 from spectune.planner.inputs import LOOKUP, PlanInputs
 from spectune.planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
 from spectune.planner.pricing.bounds import least_round_ms, most_tokens_per_round
-from spectune.planner.pricing.cost import Cell, cell_costs
+from spectune.planner.pricing.cells import Cell
+from spectune.planner.pricing.cost import cell_costs
 from spectune.planner.replay.acceptance import (
     PositionResults,
     eagle2_results,

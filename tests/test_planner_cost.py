@@ -11,7 +11,8 @@ import pytest
 from spectune.errors import MeasurementError, PlanError
 from spectune.planner.growth.room import READ_TOGETHER
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, HybridPolicy, SuffixPolicy
-from spectune.planner.pricing.cost import Cell, CellCosts, cell_costs, cells_of
+from spectune.planner.pricing.cells import Cell, cells_of
+from spectune.planner.pricing.cost import CellCosts, cell_costs
 from spectune.planner.pricing.fed import captured_size
 from spectune.planner.pricing.table import cost_table
 from spectune.planner.replay.replay import Replay

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from spectune.planner.pricing.cost import Cell, CellCosts, cell_costs
+from spectune.planner.pricing.cells import Cell
+from spectune.planner.pricing.cost import CellCosts, cell_costs
 from spectune.planner.replay.replay import Replay
 from spectune.profiler.records.role import require_role
 

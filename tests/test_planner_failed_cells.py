@@ -13,7 +13,8 @@ from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy
 from spectune.planner.pricing.bounds import least_round_ms
-from spectune.planner.pricing.cost import Cell, CellCosts, cell_costs, cells_of, cells_that_run
+from spectune.planner.pricing.cells import Cell, cells_of, cells_that_run
+from spectune.planner.pricing.cost import CellCosts, cell_costs
 from spectune.planner.published.rules import published_defaults, unpriceable_defaults
 from spectune.planner.replay.acceptance import rank_results
 from spectune.planner.replay.recorded import recording_of

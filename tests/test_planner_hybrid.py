@@ -20,7 +20,7 @@ from spectune.planner.policies import (
     policy_from_json,
     policy_to_json,
 )
-from spectune.planner.pricing.cost import Cell
+from spectune.planner.pricing.cells import Cell
 from spectune.planner.replay.acceptance import rank_results, text_results
 from spectune.planner.replay.recorded import Recording, recording_of
 from spectune.planner.replay.rehearsal import Rehearsal

@@ -35,7 +35,7 @@ from spectune.planner.policies import (
     TalonPolicy,
     TreePolicy,
 )
-from spectune.planner.pricing.cost import Cell
+from spectune.planner.pricing.cells import Cell
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.origin import _note_of_memory
 from spectune.profiler.allocator import count_bytes

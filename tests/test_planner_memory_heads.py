@@ -22,7 +22,7 @@ from spectune.planner.memory.load import load_of
 from spectune.planner.memory.peak import memory_bytes, peak_bytes
 from spectune.planner.memory.recycling import PIECE_TOKENS
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, TreePolicy
-from spectune.planner.pricing.cost import Cell
+from spectune.planner.pricing.cells import Cell
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.identity import identify

@@ -20,7 +20,7 @@ from spectune.planner.memory.footprint import Footprint, footprint_of
 from spectune.planner.memory.load import load_of
 from spectune.planner.memory.peak import peak_bytes
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, TreePolicy
-from spectune.planner.pricing.cost import Cell
+from spectune.planner.pricing.cells import Cell
 from spectune.planner.text.image_ids import IMAGE_IDS
 from spectune.profiler.allocator import count_bytes
 from spectune.profiler.identity import identify, identify_config

@@ -22,7 +22,7 @@ from spectune.planner.policies import (
     TalonPolicy,
     TreePolicy,
 )
-from spectune.planner.pricing.cost import Cell
+from spectune.planner.pricing.cells import Cell
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.price import price
 from spectune.runtime.growth.grow import grow_on_device

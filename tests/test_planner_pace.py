@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import PlanCell, Prediction
-from spectune.planner.pricing.cost import cells_of
+from spectune.planner.pricing.cells import cells_of
 from spectune.planner.pricing.pace import PRIOR, PRIOR_PACES, pace_error
 from spectune.planner.search.promise import DRIFT, errors_of
 from spectune.planner.search.search import solve

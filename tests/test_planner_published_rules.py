@@ -26,7 +26,8 @@ from spectune.planner.policies import (
     TextPolicy,
     TreePolicy,
 )
-from spectune.planner.pricing.cost import Cell, CellCosts
+from spectune.planner.pricing.cells import Cell
+from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.pricing.table import CostTable
 from spectune.planner.published.rules import (
     EAGLE,

@@ -22,7 +22,7 @@ from spectune.planner.policies import (
     SuffixPolicy,
     TreePolicy,
 )
-from spectune.planner.pricing.cost import Cell
+from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.reading import ReadingCosts, reading_costs, reading_ms
 from spectune.planner.reasons.explain import explain_cell, explain_plan
 from spectune.planner.replay.shortened import shortened

@@ -19,7 +19,7 @@ from spectune.planner.policies import (
     SuffixTreePolicy,
     TreePolicy,
 )
-from spectune.planner.pricing.cost import Cell, cells_of
+from spectune.planner.pricing.cells import Cell, cells_of
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.price import price
 from spectune.planner.search.restricted import Staged, prices

@@ -15,7 +15,8 @@ from spectune.planner.inputs import PlanInputs, resumes_of
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy, ResumedPolicy, drafting, policy_from_json, policy_to_json
-from spectune.planner.pricing.cost import Cell, cell_costs
+from spectune.planner.pricing.cells import Cell
+from spectune.planner.pricing.cost import cell_costs
 from spectune.planner.pricing.worth import DecisionWorth
 from spectune.planner.reasons.explain import explain_cell
 from spectune.planner.replay.rehearsal import Rehearsal

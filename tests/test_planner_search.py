@@ -13,7 +13,7 @@ from spectune.planner.growth.tree import TokenTree
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
-from spectune.planner.pricing.cost import Cell
+from spectune.planner.pricing.cells import Cell
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all

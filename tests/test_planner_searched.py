@@ -10,7 +10,7 @@ import pytest
 
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.policies import CastPolicy
-from spectune.planner.pricing.cost import Cell
+from spectune.planner.pricing.cells import Cell
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.contest import Contest
 from spectune.planner.search.crossfit import EVERYWHERE, HALVES, texts_of_half

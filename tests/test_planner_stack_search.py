@@ -14,7 +14,8 @@ from spectune.errors import PlanError
 from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.policies import LookupPolicy, PlainPolicy, StackPolicy
-from spectune.planner.pricing.cost import Cell, cell_costs
+from spectune.planner.pricing.cells import Cell
+from spectune.planner.pricing.cost import cell_costs
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.contest import Contest
 from spectune.planner.search.crossfit import EVERYWHERE, HALVES, texts_of_half

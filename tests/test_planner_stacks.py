@@ -10,7 +10,8 @@ import pytest
 from spectune.planner.hierarchy.latency import exact_latency
 from spectune.planner.hierarchy.records import Hierarchy, Level
 from spectune.planner.inputs import DrafterInputs, PlanInputs
-from spectune.planner.pricing.cost import Cell, CellCosts, cell_costs
+from spectune.planner.pricing.cells import Cell
+from spectune.planner.pricing.cost import CellCosts, cell_costs
 from spectune.planner.stacks.forecast import hierarchy_inputs, stack_forecast
 from spectune.planner.stacks.search import stacks_of
 from spectune.profiler.records.acceptance import PairwiseAcceptance

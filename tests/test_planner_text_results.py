@@ -19,7 +19,7 @@ from spectune.planner.policies import (
     policy_from_json,
     policy_to_json,
 )
-from spectune.planner.pricing.cost import cells_of
+from spectune.planner.pricing.cells import cells_of
 from spectune.planner.replay.recorded import Text, rows_of
 from spectune.planner.replay.replay import replay_results
 from spectune.planner.replay.visited import shape_of

@@ -17,7 +17,7 @@ from spectune.db.sql_store import SqlStore
 from spectune.errors import RequestError
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
-from spectune.planner.pricing.cost import cells_of
+from spectune.planner.pricing.cells import cells_of
 from spectune.planner.search.search import solve
 from spectune.profiler.catalogue import catalogued
 from spectune.profiler.records.device import GIB, Device

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.pricing.cost import Cell
+from spectune.planner.pricing.cells import Cell
 from spectune.tuning.spread import FEWEST_CELL_POSITIONS, Group, Spread, cores_available, jobs_that_pay
 from spectune.tuning.steps import silent
 

@@ -14,7 +14,7 @@ from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.plans.validation import Validation, ValidationRow
 from spectune.planner.policies import ChainPolicy, PlainPolicy
-from spectune.planner.pricing.cost import cells_of
+from spectune.planner.pricing.cells import cells_of
 from spectune.planner.search.search import solve
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify

@@ -21,7 +21,7 @@ from ..planner.memory.peak import memory_bytes
 from ..planner.plans.document import plan_to_json
 from ..planner.plans.plan import Plan
 from ..planner.policies import PlainPolicy
-from ..planner.pricing.cost import Cell, cells_that_run
+from ..planner.pricing.cells import Cell, cells_that_run
 from ..planner.search.search import solve
 from ..profiler.records.device import GIB
 from .estimates.host_time import is_known

@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from ..errors import PlanError
-from ..planner.pricing.cost import Cell
+from ..planner.pricing.cells import Cell
 from ..profiler.cgroup import cpu_allowance
 from ..profiler.cpu import allowed_cores
 from .steps import Progress

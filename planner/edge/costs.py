@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ...errors import PlanError
 from ...profiler.records.overhead import PLAIN
 from ..inputs import PlanInputs
-from ..pricing.cost import Cell, cell_costs
+from ..pricing.cells import Cell
+from ..pricing.cost import cell_costs
 
 Floats = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..growth.room import deepest, most_drafted, most_unread, widest_layer
 from ..policies import ResumedPolicy, StackPolicy, TreePolicy, drafting
-from ..pricing.cost import Cell
+from ..pricing.cells import Cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

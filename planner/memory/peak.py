@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..policies import StackPolicy, TreePolicy, drafting
-from ..pricing.cost import Cell
+from ..pricing.cells import Cell
 from .drafting import DRAWN, NOISE, PIECE, answering, drafting_bytes, fed_pairs, inside
 from .footprint import Footprint
 from .load import Load, load_of

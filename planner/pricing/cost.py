@@ -29,11 +29,9 @@ from ..kernels.rounds import Table, price
 from ..policies import HybridPolicy, TreePolicy
 from ..policies.resumed import RESUMED
 from ..replay.replay import Replay
-from .cells import Cell, cells_of, cells_that_run
+from .cells import Cell
 from .fed import drafted_tokens, nearest_context, padded_tokens, reached_context, verified_tokens
 from .table import NOTHING_DRAFTED, CostTable, Verification, cost_table
-
-__all__ = ["CHAIN", "Cell", "CellCosts", "Floats", "RoundTimes", "cell_costs", "cells_of", "cells_that_run"]
 
 Floats = NDArray[np.float64]
 CHAIN = "chain"  # the kind whose rounds are a resumed chain's but for the verification

@@ -21,7 +21,7 @@ from ...profiler.records.surface import LatencySurface
 from ..inputs import LOOKUP, PlanInputs
 from ..plans.reading import decoded
 from ..policies import StackPolicy, TreePolicy, drafting
-from .cost import Cell
+from .cells import Cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

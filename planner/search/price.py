@@ -10,7 +10,8 @@ from ..memory.peak import memory_bytes
 from ..policies import ChainPolicy, PlainPolicy, StackPolicy, TextPolicy, TreePolicy
 from ..policies.hybrid import ElsePolicy
 from ..pricing.bounds import most_tokens_per_round
-from ..pricing.cost import Cell, CellCosts, cell_costs
+from ..pricing.cells import Cell
+from ..pricing.cost import CellCosts, cell_costs
 from ..pricing.reading import reading_costs
 from ..replay.positions import PositionResults
 from ..replay.recorded import Recording, Rows

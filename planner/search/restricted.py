@@ -23,7 +23,8 @@ from ..policies import (
     SuffixTreePolicy,
     TreePolicy,
 )
-from ..pricing.cost import Cell, cell_costs
+from ..pricing.cells import Cell
+from ..pricing.cost import cell_costs
 from ..pricing.reading import reading_costs
 from ..replay.acceptance import PositionResults, confident_chain_results, eagle2_results
 from ..replay.rehearsal import Rehearsal

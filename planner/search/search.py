@@ -14,7 +14,8 @@ from ..inputs import PlanInputs
 from ..lossy.search import search_lossy
 from ..plans.plan import Plan, PlanCell
 from ..plans.schedule import HYSTERESIS, agreed
-from ..pricing.cost import Cell, Floats
+from ..pricing.cells import Cell
+from ..pricing.cost import Floats
 from ..pricing.estimate import resampling_weights
 from ..published.prices import price_published
 from ..replay.rehearsal import Rehearsal
