@@ -1,0 +1,71 @@
+"""The page of words reads the label of every policy, as policies write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.lossy.fly import FlyRule
+from spectune.planner.lossy.pad import PadRule
+from spectune.planner.policies import (
+    CachebackPolicy,
+    CastPolicy,
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    FlyPolicy,
+    HybridPolicy,
+    LookupPolicy,
+    OptTreePolicy,
+    PadPolicy,
+    PlainPolicy,
+    ResumedPolicy,
+    StackPolicy,
+    StaticPolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
+    TalonPolicy,
+    TreePolicy,
+)
+
+from .synthetic import model
+
+WORDS = (Path(__file__).parents[1] / "docs" / "words.md").read_text()
+TREE = TokenTree(parents=(-1, 0, 1, 2, 0, 0, 1, 1), ranks=(0, 0, 0, 0, 1, 2, 1, 2))
+SUFFIX = SuffixPolicy(length=32, min_match=2, occurrence="last")
+COSTS_MS = (0.0, *[1.0] * 60)
+CAST = CastPolicy(
+    breadth=4.0, depth=3.0, rerank=2.5, max_width=10, max_depth=8, max_verify_tokens=60, ratio_window=4,
+    draft_cost_ms=COSTS_MS, verify_cost_ms=COSTS_MS,
+)  # fmt: skip
+POLICIES: tuple[TreePolicy, ...] = (
+    PlainPolicy(),
+    ChainPolicy(length=3),
+    ConfidentChainPolicy(),
+    StaticPolicy(tree=TREE),
+    Eagle2Policy(verify_tokens=9, depth=1, top_k=4),
+    TalonPolicy(),
+    OptTreePolicy(max_depth=9),
+    CAST,
+    LookupPolicy(length=10, max_ngram=2, occurrence="first"),
+    SUFFIX,
+    SuffixTreePolicy(nodes=6, factor=4, offset=1, least_chance=0.02),
+    CachebackPolicy(),
+    HybridPolicy(text=SUFFIX, model=ChainPolicy(length=3)),
+    StackPolicy(drafters=("small", "lookup"), lengths=(4, 8)),
+    ResumedPolicy(draft=ChainPolicy(length=6)),
+    FlyPolicy(draft=ChainPolicy(length=10), rule=FlyRule()),
+    PadPolicy(draft=ChainPolicy(length=10), rule=PadRule(), classifier=model("pivots")),
+)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.kind)
+def test_a_label_is_read_as_the_policy_writes_it(policy: TreePolicy) -> None:
+    assert f"\n| `{policy.label}` |" in WORDS
+
+
+def test_every_kind_of_policy_is_read() -> None:
+    assert {type(policy) for policy in POLICIES} == set(get_args(TreePolicy))
