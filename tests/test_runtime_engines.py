@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
@@ -31,6 +32,27 @@ from .priced_cells import plan_with
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "engines.md").read_text()
 FORMS: tuple[DrafterForm, ...] = ("model", "eagle", "eagle3", "unknown")
+EXACTLY = {  # what an engine does as our own decoder does it: "KIND FORM", with the first or last recorded version
+    "sglang": ("chain model", "chain eagle", "chain eagle3", "eagle2 model", "eagle2 eagle", "eagle2 eagle3"),
+    "vllm": ("chain model from 0.20", "chain eagle", "chain eagle3", "first-lookup"),
+    "tensorrt-llm": ("chain model", "chain eagle3", "eagle2 eagle3"),
+    "transformers": ("chain model", "confident-chain model", "first-lookup"),
+    "llama.cpp": ("chain model", "chain eagle3 from b11549", "mapped-lookup from b11549"),
+    "openvino": ("chain model", "chain eagle3 from 2026", "eagle2 eagle3 from 2026"),
+}
+NEARLY = {  # what it does in another way, at the price of this one
+    "sglang": ("lookup", "first-lookup", "sized-lookup"),
+    "vllm": ("lookup", "sized-lookup", "suffix-tree from 0.20"),
+    "tensorrt-llm": ("lookup", "first-lookup"),
+    "transformers": ("lookup",),
+    "llama.cpp": ("confident-chain model", "confident-chain eagle3 from b11549", "sized-lookup from b11549"),
+    "openvino": ("lookup", "first-lookup", "confident-chain model until 2025"),
+}
+WAYS = POLICIES | {
+    "first-lookup": LookupPolicy(length=10, max_ngram=2, min_ngram=1, occurrence="first"),
+    "sized-lookup": LookupPolicy(length=10, max_ngram=2, min_ngram=2),
+    "mapped-lookup": LookupPolicy(length=10, max_ngram=2, min_ngram=2, occurrence="mapped"),
+}
 
 
 def exported(
@@ -85,26 +107,37 @@ def generation(found: Exported) -> Any:
     return json.loads(dict(found.files)["generation.json"])
 
 
+def carried(engine: str, kind: str, form: DrafterForm, version: str) -> str:
+    """Return how an engine carries a policy of a kind, by its export: exactly, nearly, or "" where it says why not."""
+    found = single(engine, WAYS[kind], form, version)
+    if not found.dropped:
+        assert (found.basis, found.kept) == ("as planned", 1.0)
+        return "exactly"
+    (one,) = found.dropped
+    assert one.wanted == WAYS[kind].label and one.wanted_drafter == drafter_of(WAYS[kind].kind) and one.reason
+    return "nearly" if one.gets.endswith(f"priced as {WAYS[kind].label}") else ""
+
+
+def span(engine: str, versions: Sequence[str]) -> str:
+    """Return which of an engine's recorded versions these are, in words; "" where they are all."""
+    known = schema_of(engine).versions
+    if tuple(versions) == known:
+        return ""
+    return f" from {versions[0]}" if versions[-1] == known[-1] else f" until {versions[-1]}"
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 class TestContract:
-    @pytest.mark.parametrize("form", ["model", "eagle3"])
-    @pytest.mark.parametrize("kind", POLICIES)
-    def test_a_policy_is_carried_or_named_as_dropped(self, engine: str, kind: str, form: DrafterForm) -> None:
-        for version in schema_of(engine).versions:
-            found = exported(engine, plan_of_kind(kind), form, version)
-            if found.dropped:
-                (one,) = found.dropped
-                assert one.wanted == POLICIES[kind].label and one.wanted_drafter == drafter_of(kind)
-                assert len(one.reason) > 20
-            else:
-                assert (found.basis, found.kept) == ("as planned", 1.0)
-
-    @pytest.mark.parametrize("form", FORMS)
-    def test_an_engine_runs_a_policy_or_says_why_not(self, engine: str, form: DrafterForm) -> None:
-        for version, (kind, policy) in product(schema_of(engine).versions, POLICIES.items()):
-            drafter = engine_drafter(form) if drafter_of(kind) == "small" else None
-            told = ENGINES[engine].setting(policy, drafter, version)
-            assert isinstance(told, Setting) or len(told) > 20
+    def test_it_carries_what_the_table_says_and_nothing_else(self, engine: str) -> None:
+        found: dict[str, set[str]] = {"exactly": set(), "nearly": set()}
+        for kind, way in WAYS.items():
+            is_model = drafter_of(way.kind) != "lookup"
+            for form in FORMS if is_model else FORMS[:1]:
+                told = {version: carried(engine, kind, form, version) for version in schema_of(engine).versions}
+                for how, rows in found.items():
+                    if versions := [version for version, own in told.items() if own == how]:
+                        rows.add((f"{kind} {form}" if is_model else kind) + span(engine, versions))
+        assert found == {"exactly": set(EXACTLY[engine]), "nearly": set(NEARLY[engine])}
 
     def test_a_plan_of_plain_decoding_needs_no_settings(self, engine: str) -> None:
         found = exported(engine, chains_by_batch([(1, 0), (8, 0)]))
@@ -229,6 +262,12 @@ class TestVLLM:
         assert found["num_speculative_tokens"] == 5
         assert found["num_speculative_tokens_per_batch_size"] == [[1, 2, 5], [3, 8, 2], [9, 4096, 0]]
 
+    @pytest.mark.parametrize(("most", "told"), [(16, None), (256, None), (512, "512")])
+    def test_as_many_sequences_run_as_the_plan_has(self, most: int, told: str | None) -> None:
+        found = by_batch("vllm", (1, 5), (most, 0))
+        assert flags(found).get("--max-num-seqs") == told
+        assert "--max-num-seqs" not in exported("vllm", chains_by_batch([(1, 0), (most, 0)])).flags
+
     def test_a_lookup_says_its_n_grams(self) -> None:
         found = speculative(single("vllm", LookupPolicy(length=7, max_ngram=4, min_ngram=2)))
         assert found == {
@@ -300,13 +339,27 @@ class TestTensorRTLLM:
         found = single("tensorrt-llm", LookupPolicy(length=7, occurrence=occurrence))
         assert config(found)["is_use_oldest"] is is_oldest
 
-    def test_a_draft_model_ends_above_a_batch(self) -> None:
-        plan = chains_by_batch([(1, 5), (4, 0)])
+    def test_a_draft_model_follows_the_batch_as_a_head_does(self) -> None:
+        plan = chains_by_batch([(1, 5), (4, 2), (16, 0)])
         found = exported("tensorrt-llm", plan, "model", rates=solved(plan))
         assert config(found) == {
-            **{"decoding_type": "DraftTarget", "max_draft_len": 5},
-            **{"speculative_model": "drafters/small", "max_concurrency": 2},
+            **{"decoding_type": "Draft_Target", "max_draft_len": 5, "speculative_model": "drafters/small"},
+            "draft_len_schedule": {2: 5, 8: 2},
         }
+        assert not found.dropped
+
+    def test_that_a_draft_model_may_draft_where_nothing_is_scheduled_is_told(self) -> None:
+        plan = chains_by_batch([(1, 5), (4, 0)])
+        forms: dict[DrafterForm, bool] = {"model": True, "eagle3": False}
+        for form, is_told in forms.items():
+            found = exported("tensorrt-llm", plan, form, rates=solved(plan))
+            assert any("or one token with a draft model" in note for note in found.notes) == is_told
+
+    def test_n_grams_end_above_a_batch(self) -> None:
+        copies = cell_with(1, 100, LookupPolicy(length=7), "lookup", 200.0)
+        plan = plan_with(copies, cell_with(4, 100, PlainPolicy(), None, 100.0))
+        found = exported("tensorrt-llm", plan, rates=solved(plan))
+        assert (config(found)["decoding_type"], config(found)["max_concurrency"]) == ("NGram", 2)
 
 
 class TestTransformers:

@@ -19,6 +19,10 @@ from .yaml import yaml_of
 
 FILE = "speculative.yaml"
 DTYPE = "TensorRT-LLM computes in what the checkpoint's config.json says, unless the YAML's own dtype says otherwise"
+WARM = (
+    "where nothing is scheduled TensorRT-LLM drafts nothing, or one token with a draft model: its sources since summer "
+    "2026 keep the cache of one filled so; its statistics tell which"
+)
 
 
 class TensorRTLLM:
@@ -37,20 +41,12 @@ class TensorRTLLM:
         if drafter.form == "model":
             if isinstance(policy, Eagle2Policy):
                 return "TensorRT-LLM drafts trees with EAGLE-3 heads only"
-            return Setting(method="DraftTarget", drafter=drafter, knobs=(), length=policy.length, off="above")
+            return _chain("Draft_Target", drafter, policy.length)
         if drafter.form != "eagle3":
             return f"{drafter.name} is no language model and no EAGLE-3 head, as far as its files tell"
         if isinstance(policy, Eagle2Policy):
             return _tree(policy, drafter)
-        return Setting(
-            method="Eagle3",
-            drafter=drafter,
-            knobs=(),
-            length=policy.length,
-            by_batch=True,
-            off="any",
-            longest_first=True,
-        )
+        return _chain("Eagle3", drafter, policy.length)
 
     def sampled(self, setting: Setting, version: str) -> Setting | str:
         """Return the setting: its drafters draft what is likeliest, and the target's own draws are matched."""
@@ -109,6 +105,16 @@ def _lookup(policy: LookupPolicy) -> Setting | str:
     )
 
 
+def _chain(method: str, drafter: EngineDrafter, length: int) -> Setting:
+    """Return a chain whose length follows the batch.
+
+    Source: `support_dynamic_draft_len` of tensorrt_llm/_torch/speculative/interface.py, since pull request 12262.
+    """
+    return Setting(
+        method=method, drafter=drafter, knobs=(), length=length, by_batch=True, off="any", longest_first=True
+    )
+
+
 def _tree(policy: Eagle2Policy, drafter: EngineDrafter) -> Setting | str:
     drafted, layers = policy.max_verify_tokens - 1, policy.depth + 1
     if not layers <= drafted <= policy.top_k * layers:
@@ -122,7 +128,7 @@ def _tree(policy: Eagle2Policy, drafter: EngineDrafter) -> Setting | str:
 
 
 def _by_batch(schedule: Schedule, setting: Setting) -> tuple[dict[str, object], Option, tuple[str, ...]]:
-    """Return what makes lengths follow the batch: a schedule, or for two-model drafting where it ends."""
+    """Return what makes lengths follow the batch: a schedule, or for n-grams the batch at which they end."""
     if not setting.by_batch:
         last = schedule.stages[0].last
         assert last is not None and len(schedule.stages) == 2, "drafting that ends has two stages"
@@ -133,6 +139,8 @@ def _by_batch(schedule: Schedule, setting: Setting) -> tuple[dict[str, object], 
         lengths.pop()
     else:
         notes = (f"beyond batch {lengths[-1][0]}, the largest that was planned, TensorRT-LLM drafts nothing",)
+    if setting.drafter is not None and setting.drafter.form == "model":
+        notes = (*notes, WARM)
     rows = dict(lengths)
     return {"draft_len_schedule": rows}, ("config", "draft_len_schedule", tuple(lengths)), notes
 

@@ -26,6 +26,7 @@ NO_SUCH_EAGLE = (
 ROWS = "num_speculative_tokens_per_batch_size"
 METHODS = {"model": "draft_model", "eagle": "eagle", "eagle3": "eagle3"}
 LAST_BATCH = 4096  # end of the last row; vLLM's own schedules end there
+HELD = 256  # sequences that it runs at once on most devices unless told otherwise
 FIRST = "vLLM copies behind the first occurrence of the n-gram; the lookup that was priced behind the latest"
 PATH = "vLLM's suffix decoding follows one path, the tree that was priced several"
 NO_TREES = "vLLM accepts chains only: where 0.11 took a tree, it drafted one and verified no siblings"
@@ -86,19 +87,18 @@ class VLLM:
 
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return the configuration as a flag."""
-        setting, dtype = schedule.setting, schedule.served_dtype
-        formats: tuple[str, ...] = () if dtype is None else ("--dtype", dtype)
-        told: list[Option] = [] if dtype is None else [("flags", "dtype", dtype)]
+        setting, told = schedule.setting, _served(schedule)
+        served = tuple(part for _, name, value in told for part in (f"--{name}", str(value)))
         if setting is None:
-            command = shlex.join(("vllm", "serve", target, *formats))
-            return Written(flags=formats, command=command, options=tuple(told), notes=schedule.unserved)
+            command = shlex.join(("vllm", "serve", target, *served))
+            return Written(flags=served, command=command, options=tuple(told), notes=schedule.unserved)
         values: dict[str, object] = {"method": setting.method}
         if setting.drafter is not None:
             values["model"] = setting.drafter.path
         values |= {"num_speculative_tokens": schedule.longest, **dict(setting.knobs)}
         if len(schedule.stages) > 1:
             values[ROWS] = _rows(schedule)
-        flags = (*formats, "--speculative-config", json.dumps(values))
+        flags = (*served, "--speculative-config", json.dumps(values))
         return Written(
             flags=flags,
             command=shlex.join(("vllm", "serve", target, *flags)),
@@ -132,6 +132,16 @@ class VLLM:
             ("suffix_decoding_min_token_prob", policy.least_chance),
         )
         return Setting(method="suffix", drafter=None, knobs=knobs, length=policy.nodes - 1, differs=PATH)
+
+
+def _served(schedule: Schedule) -> list[Option]:
+    """Return the options beside drafting: the number format, and room for as many sequences as the plan drafts for."""
+    dtype, found = schedule.served_dtype, list[Option]()
+    if dtype is not None:
+        found.append(("flags", "dtype", dtype))
+    if schedule.setting is not None and schedule.most_batch > HELD:
+        found.append(("flags", "max-num-seqs", schedule.most_batch))
+    return found
 
 
 def _rows(schedule: Schedule) -> list[list[int]]:
