@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from spectune.errors import RequestError
+from spectune.planner.plans.plan import Plan
+from spectune.planner.plans.provenance import SurfaceSource
 from spectune.planner.policies import ChainPolicy
-from spectune.runtime.engines.drafter import drafter_form, engine_drafters, own_reads
+from spectune.runtime.engines.drafter import drafter_form, engine_drafters, own_reads, require_language_model
 from spectune.runtime.engines.export import expressible
 from spectune.runtime.engines.schema import recorded_version
 from spectune.runtime.engines.setting import DrafterForm
@@ -47,6 +51,30 @@ def test_a_block_drafter_is_nothing_an_engine_loads(tmp_path: Path) -> None:
     assert drafter_form(tmp_path, follows_text=False) == "unknown"
 
 
+@pytest.mark.parametrize("kind", ["exit", "recycling", "medusa"])
+def test_a_drafter_of_our_own_kinds_is_nothing_an_engine_loads(tmp_path: Path, kind: str) -> None:
+    save_file({"some.weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"spectune": {"kind": kind}}))
+    assert drafter_form(tmp_path, follows_text=True) == "unknown"
+    with pytest.raises(RequestError, match=r"small at .+ is no language model of its own"):
+        require_language_model("small", tmp_path, "llama.cpp")
+
+
+@pytest.mark.parametrize("role", ["draft", "self", "block"])
+def test_without_files_the_plan_s_timings_tell_what_works_beside_the_target(role: str) -> None:
+    plan = plan_with(cell_with(1, 100, ChainPolicy(length=3), "small", 200.0))
+    timed = SurfaceSource(
+        model=dict(plan.drafters)["small"].key,
+        role=role,
+        regime="eager",
+        dtype="float32",
+        measurements=2,
+        relative_error=None,
+    )
+    known = replace(plan, provenance=replace(plan.provenance, surfaces=(timed,)))
+    assert engine_drafters(known, {})["small"].form == ("model" if role == "draft" else "unknown")
+
+
 def head(folder: Path, **said: object) -> Path:
     """Write an EAGLE-3 head whose config.json says so much, and a target of 8 layers beside it."""
     for name, config in (("head", said), ("target", {"num_hidden_layers": 8})):
@@ -73,17 +101,34 @@ def test_a_head_that_reads_other_layers_than_engines_do_is_refused_with_the_reas
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("rows", [96, 100])
+@pytest.mark.parametrize("is_named", [False, True], ids=["here", "by a name"])
 def test_a_drafter_whose_table_is_padded_otherwise_goes_to_no_engine_that_refuses_it(
-    tmp_path: Path, engine: str, rows: int
+    tmp_path: Path, engine: str, rows: int, is_named: bool
 ) -> None:
     for name, size in (("small", rows), ("target", 100)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps({"vocab_size": size}))
     plan = plan_with(cell_with(1, 100, ChainPolicy(length=3), "small", 200.0))
-    found = engine_drafters(plan, {"small": tmp_path / "small"}, tmp_path / "target")
+    small, target = tmp_path / "small", tmp_path / "target"
+    if is_named:
+        plan, small, target = profiled_at(tmp_path, plan), Path("org/small"), Path("org/large")
+    found = engine_drafters(plan, {"small": small}, target)
+    assert found["small"].path == str(small)
     able = expressible(ENGINES[engine], plan, found, recorded_version(engine, None))
     refuses = engine in ("vllm", "transformers") and rows != 100
     assert any(name == "small" for _, name in able) != refuses
+
+
+def profiled_at(folder: Path, plan: Plan) -> Plan:
+    """Return a plan whose target and drafters lay in a folder, by their names, the target by "target"."""
+    drafters = ((name, replace(model, location=str(folder / name))) for name, model in plan.drafters)
+    return replace(plan, target=replace(plan.target, location=str(folder / "target")), drafters=tuple(drafters))
+
+
+def test_a_head_that_goes_by_a_name_is_told_by_the_files_that_were_profiled(tmp_path: Path) -> None:
+    head(tmp_path).rename(tmp_path / "small")
+    plan = profiled_at(tmp_path, plan_with(cell_with(1, 100, ChainPolicy(length=3), "small", 200.0)))
+    assert engine_drafters(plan, {"small": Path("org/head")})["small"].form == "eagle3"
 
 
 def test_the_reason_for_a_head_s_layers_is_told_in_the_export(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def export(plan: Plan, request: ExportRequest, inputs: PlanInputs | None, why_no
             rates = _solved(plan, inputs, expressible(engine, plan, drafters, _version(plan, request)))
         except (PlanError, MeasurementError) as error:  # measured anew since, at other batches
             rates = _without(plan, str(error))
-    found = _exported(plan, request, rates)
+    found = _exported(plan, request, drafters, rates)
     if inputs is None or engine.name != SGLANG:
         return found
     return replace(
@@ -96,16 +96,17 @@ def export_from_store(plan: Plan, request: ExportRequest, store: Store) -> Expor
     measured = measured_in(plan)
     if measured is None:
         return export(plan, request, *inputs_of_plan(plan, store))
+    drafters = _drafters(plan, request)
     if measured.engine != request.engine:
-        return _exported(plan, request, _without(plan, f"it was measured in {measured.engine}"))
-    as_listed = _exported(plan, request, _without(plan, ""))
+        return _exported(plan, request, drafters, _without(plan, f"it was measured in {measured.engine}"))
+    as_listed = _exported(plan, request, drafters, _without(plan, ""))
     if not as_listed.dropped:
         return as_listed
     try:
         rates = rates_of_engine(plan, request.engine, store)
     except SpectuneError as error:
         rates = _without(plan, str(error))
-    return _exported(plan, request, rates)
+    return _exported(plan, request, drafters, rates)
 
 
 def newest_plan_for(engine: str, store: Store) -> int:
@@ -163,11 +164,11 @@ def inputs_of_plan(plan: Plan, store: Store) -> tuple[PlanInputs | None, str]:
     return (None, f"{store.url} holds no measurements of {', '.join(lacking)}") if lacking else (found, "")
 
 
-def _exported(plan: Plan, request: ExportRequest, rates: Rates) -> Exported:
+def _exported(plan: Plan, request: ExportRequest, drafters: Mapping[str, EngineDrafter], rates: Rates) -> Exported:
     return export_plan(
         plan,
         ENGINES[request.engine],
-        _drafters(plan, request),
+        drafters,
         target=str(plan.target.location if request.target is None else place_of(request.target)),
         version=_version(plan, request),
         rates=rates,

@@ -7,14 +7,16 @@ import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ...errors import RequestError
 from ...planner.plans.plan import Plan
-from ..models.config_file import own_config, published_reads, written_config
+from ...profiler.records.role import BLOCK, HEAD, SELF
+from ..models.config_file import own_config, own_kind, published_reads, written_config
 from .setting import DrafterForm, EngineDrafter
 
 JOINS = "fc.weight"  # a tensor that heads of EAGLE's forms have and language models do not
 BIAS = "fc.bias"  # one that heads of form EAGLE have where they were trained as EAGLE-1 was published
-IMITATES = "imitation.up.weight"  # one that exits of the target's own layers have, which no engine runs
 FORMS: Mapping[str, DrafterForm] = {"midlayer.": "eagle3", "layers.0.": "eagle"}  # how their one layer begins
+CONFIG = "config.json"
 MOST_HEADER_BYTES = 2**27
 READS_OTHERWISE = (
     "{name} reads the target's states after {reads} layers, and engines read those after 2, L/2 and L - 3 of L; train "
@@ -29,22 +31,27 @@ def engine_drafters(plan: Plan, places: Mapping[str, Path], target: Path | None 
         plan: whose.
         places: where drafters lie now; where they lay when they were profiled for all others.
         target: where the target lies now; where it lay when it was profiled unless given.
+
+    What is not here, a name on a hub or another form of a model, is told by the files that were profiled.
     """
-    layers = (None if target is None else _layers(target)) or _layers(Path(plan.target.location))
+    large = _described(target, plan.target.location)
+    layers = _number_in(large, "num_hidden_layers")
+    beside_target = {surface.model for surface in plan.provenance.surfaces if surface.role in (HEAD, BLOCK, SELF)}
     follows_text = {trace.drafter: trace.prefix_exact for trace in plan.provenance.traces}
     found = {}
     for name, model in plan.drafters:
         path = places.get(name, Path(model.location))
-        form = drafter_form(path, follows_text.get(name, True))
-        reads = own_reads(path, layers) if form == "eagle3" else ()
+        files = _described(path, model.location)
+        form = drafter_form(files, follows_text.get(name, True) and model.key not in beside_target)
+        reads = own_reads(files, layers) if form == "eagle3" else ()
         found[name] = EngineDrafter(
             name=name,
             path=str(path),
             form="unknown" if reads else form,
             refused=READS_OTHERWISE.format(name=name, reads=", ".join(map(str, reads))) if reads else "",
-            architecture=_architecture(path),
-            has_bias=BIAS in set(_tensor_names(path)),
-            tables=_tables(path, Path(plan.target.location) if target is None else target),
+            architecture=_architecture(files),
+            has_bias=BIAS in set(_tensor_names(files)),
+            tables=_tables(files, large),
         )
     return found
 
@@ -54,14 +61,21 @@ def drafter_form(path: Path, follows_text: bool) -> DrafterForm:
 
     Args:
         path: a folder of safetensors, or any other file of a model.
-        follows_text: whether its drafts depend on the text alone; a head's and a block drafter's do not.
+        follows_text: whether its drafts depend on the text alone; those of what works on the target's states do not.
     """
     names = set(_tensor_names(path))
     if JOINS in names:
         return next((form for start, form in FORMS.items() if any(n.startswith(start) for n in names)), "unknown")
-    if IMITATES in names:
-        return "unknown"
-    return "model" if follows_text else "unknown"  # a block drafter is of no engine's form
+    return "model" if follows_text and own_kind(path) is None else "unknown"  # only we run other kinds of our own
+
+
+def require_language_model(name: str, path: Path, engine: str) -> None:
+    """Raise RequestError for a drafter that is no language model of its own, as far as its files tell."""
+    if drafter_form(path, follows_text=True) != "model":
+        raise RequestError(
+            f"{name} at {path} works beside its target and is no language model of its own, and {engine} runs none but "
+            "these here; leave it out"
+        )
 
 
 def own_reads(head: Path, layers: int | None) -> tuple[int, ...]:
@@ -80,9 +94,9 @@ def own_reads(head: Path, layers: int | None) -> tuple[int, ...]:
     return () if reads == published_reads(total) else reads
 
 
-def _layers(model: Path) -> int | None:
-    """Return how many layers a model's config.json tells of, None where it tells nothing."""
-    return _number_in(model, "num_hidden_layers")
+def _described(place: Path | None, profiled: str) -> Path:
+    """Return where files tell what a model is: where it lies now, else where it lay when it was profiled."""
+    return place if place is not None and (place / CONFIG).is_file() else Path(profiled)
 
 
 def _number_in(model: Path, name: str) -> int | None:

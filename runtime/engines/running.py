@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import RequestError
+from .drafter import require_language_model
 from .measured import MeasuredEngine
 
 Maker = Callable[[Path, Mapping[str, Path], str, int, Path], MeasuredEngine]
@@ -34,11 +35,13 @@ def run_engine(
         folder: for files that are converted.
 
     Raises:
-        RequestError: it cannot run here, and why.
+        RequestError: it cannot run here, and why; or a drafter is no language model.
         ModelError: a model cannot be loaded or converted.
     """
     if name not in RUNNING:
         raise RequestError(f"{name} cannot be run here, {', '.join(RUNNING)} can; export a plan for it instead")
+    for drafter, path in drafters.items():
+        require_language_model(drafter, path, name)
     return RUNNING[name](target, drafters, dtype, threads, folder)
 
 
