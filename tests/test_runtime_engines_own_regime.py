@@ -33,7 +33,8 @@ REGIMES = {
 }
 CHAIN = ChainPolicy(length=3)
 LLAMA = {"model_type": "llama", "hidden_act": "silu"}
-BYTE_LEVEL = {"model": {"type": "BPE"}, "pre_tokenizer": {"type": "ByteLevel", "use_regex": True}}
+SPLIT = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+BYTE_LEVEL = {"model": {"type": "BPE"}, "pre_tokenizer": SPLIT}
 
 
 def exported(engine: str, plan: Plan, path: str = "drafters/small", version: str | None = None) -> Exported:
@@ -199,6 +200,16 @@ class TestTransformers:
     def test_plain_decoding_is_loaded_as_it_was_measured_too(self) -> None:
         found = exported("transformers", measured(chains_by_batch([(1, 0)]), REGIMES["transformers"]))
         assert "dtype=torch.float32" in script(found) and "generation.json" not in dict(found.files)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_a_program_computes_on_the_kind_of_device_that_was_planned_for_or_says_that_it_does_not(kind: str) -> None:
+    plan = plan_with(cell_with(1, 100, CHAIN, "small", 200.0))
+    if kind == "cuda":
+        plan = replace(plan, device=replace(plan.device, kind="cuda", name="H100", cores=None, threads=None))
+    moves = script(exported("transformers", plan)).count('.to("cuda")')
+    told = [note for note in exported("openvino", plan).notes if "was made on H100" in note]
+    assert (moves, len(told)) == ((1, 1) if kind == "cuda" else (0, 0))
 
 
 @pytest.mark.parametrize(("engine", "is_written"), [("llama.cpp", True), ("openvino", False)])

@@ -129,9 +129,10 @@ def _planned(plan: Plan, settings: Mapping[Staged, Setting]) -> Line | None:
 
 
 def _schedule(line: Line, plan: Plan, engine: Engine) -> Schedule:
-    """Return a line as stages, with the plan's temperature and number format, and how the engine ran, if it did."""
+    """Return a line as stages, with what the plan was made for, and how the engine ran, if it did."""
     serving = Serving(dtype=plan.dtype, threads=plan.device.threads) if _is_own(plan, engine) else None
-    return replace(schedule_of(line), serving=serving, temperature=plan.temperature, dtype=plan.dtype)
+    gpu = plan.device.name if plan.device.kind == "cuda" and serving is None else ""
+    return replace(schedule_of(line), serving=serving, temperature=plan.temperature, dtype=plan.dtype, gpu=gpu)
 
 
 def _drafter_of(offer: Offer) -> str | None:

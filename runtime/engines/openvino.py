@@ -22,6 +22,7 @@ from .schema import schema_of
 from .setting import PADS, EngineDrafter, Knobs, Schedule, Serving, Setting, Value
 
 DTYPE = "OpenVINO's files hold float32 or float16, and INFERENCE_PRECISION_HINT says what it computes in"
+ON_CPU = "the plan was made on {gpu}, and this program computes on a CPU, where another one may be faster"
 SCRIPT, FILE = "generate.py", "generation.json"
 ENDING = ".openvino"  # of what a converted folder is called
 FILLS = PADS.format(who="OpenVINO")
@@ -117,6 +118,7 @@ class OpenVINO:
                 *conversions(FOLDER, schedule, target),
                 *(() if serving is None else serving.notes),
                 *schedule.priced_in(DTYPE),
+                *((ON_CPU.format(gpu=schedule.gpu),) if schedule.gpu else ()),
             ),
         )
 

@@ -161,6 +161,7 @@ class Schedule:
         serving: how it ran when the plan was measured in it; None where it was not.
         temperature: at which acceptance was measured; 0 is greedy.
         dtype: number format of the models that were planned for; None where nobody says.
+        gpu: that was planned for, by name; empty for a CPU.
     """
 
     setting: Setting | None
@@ -169,6 +170,7 @@ class Schedule:
     serving: Serving | None = None
     temperature: float = 0.0
     dtype: str | None = None
+    gpu: str = ""
 
     @property
     def asked(self) -> tuple[str, ...]:

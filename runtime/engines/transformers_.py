@@ -37,7 +37,7 @@ import sys
 
 def loaded(path):
     """Return a model without penalties and sampling of its own: the plan was made {how}."""
-    model = AutoModelForCausalLM.from_pretrained(path{dtype})
+    model = AutoModelForCausalLM.from_pretrained(path{dtype}){device}
     own = model.generation_config
     ends = {{name: getattr(own, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}}
     model.generation_config = GenerationConfig(**ends)
@@ -61,7 +61,7 @@ if len(prompts) == 1:  # assisted generation takes one sequence
     extra = json.load(open("generation.json"))
 """
 END = """\
-inputs = tokenizer(prompts, return_tensors="pt", padding=True)
+inputs = tokenizer(prompts, return_tensors="pt", padding=True).to(target.device)
 written = target.generate(**inputs, **extra, max_new_tokens=128, {sampling})
 print("\\n".join(tokenizer.batch_decode(written, skip_special_tokens=True)))
 """
@@ -151,10 +151,11 @@ def _drawn(temperature: float) -> dict[str, str]:
 
 
 def _program(schedule: Schedule, loading: Sequence[Option]) -> dict[str, str]:
-    """Return the parts of the program for its number format, and for its threads where it was measured."""
+    """Return the parts of the program for number format and device, and for its threads where it was measured."""
     threads = None if schedule.serving is None else schedule.serving.threads
     return {
         "torch": "import torch\n" if loading else "",
         "threads": f"torch.set_num_threads({threads})\n" if threads is not None else "",
         "dtype": "".join(f", {name}=torch.{value}" for _, name, value in loading),
+        "device": '.to("cuda")' if schedule.gpu else "",
     }
