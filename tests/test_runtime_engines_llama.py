@@ -159,6 +159,13 @@ def test_several_settings_are_open_at_once() -> None:
             assert text.rounds == -(-(TOKENS - 1) // (length + 1))
 
 
+def test_a_text_without_room_is_refused_with_what_the_server_says() -> None:
+    with engine().started(None, Load(concurrency=1, capacity=64)) as running:
+        with pytest.raises(MeasurementError, match=r"/completion \(400: .*exceed"):
+            running.decode([(5, 17) * 1000], 4)
+        assert running.decode(PROMPTS[:1], 4)
+
+
 def test_it_says_what_it_is() -> None:
     facts = engine().facts
     assert facts.regime == f"engine:llama.cpp-{facts.version}" and facts.version.startswith("b")

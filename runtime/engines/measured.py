@@ -39,6 +39,7 @@ class EngineFacts:
         threads: that compute.
         most_concurrency: sequences at once; None for any.
         sets_acceptance: whether `Load.synthetic` is honoured.
+        positions: most tokens of a text that the target was made for; None where its files do not tell.
         notes: what a reader must know of its speed, e.g. which instructions it was built for.
     """
 
@@ -50,6 +51,7 @@ class EngineFacts:
     threads: int
     most_concurrency: int | None
     sets_acceptance: bool
+    positions: int | None = None
     notes: tuple[str, ...] = ()
 
 

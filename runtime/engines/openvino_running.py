@@ -23,6 +23,7 @@ from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_seque
 from .openvino import OpenVINO, properties_of
 from .openvino_decoding import OpenVINODecoding, OpenVINOPipeline
 from .openvino_model import supported, write_openvino
+from .positions import positions_of_folder
 from .schema import nearest_recorded
 from .setting import EngineDrafter, Serving, Setting, Value
 from .vocabulary import PROBE, require_same_tokens
@@ -37,7 +38,7 @@ UNCOUNTED = "OpenVINO does not count what its prompt lookup drafts; it is what t
 def missing() -> str | None:
     """Return why OpenVINO GenAI cannot run here, None where it can."""
     absent = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    return f"openvino: no {' and no '.join(absent)} here; pip install 'spectune[openvino]'" if absent else None
+    return f"openvino: no {' and no '.join(absent)} here; pip install -e '.[openvino]'" if absent else None
 
 
 def require_able(dtype: str) -> None:
@@ -88,6 +89,7 @@ class RunningOpenVINO:
             threads=self._threads,
             most_concurrency=1,
             sets_acceptance=False,
+            positions=positions_of_folder(self._target),
             notes=(*notes_on_version("openvino", found, recorded), UNCOUNTED),
         )
 

@@ -22,6 +22,7 @@ from ...planner.replay.recorded import Text
 from ..models.loading import first_line, load_tokenizer
 from .measured import EngineCounters, EngineFacts, EngineText, Load, notes_on_version
 from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence
+from .positions import positions_of_folder
 from .round_counts import RoundCounts
 from .schema import nearest_recorded
 from .setting import EngineDrafter, Setting
@@ -67,6 +68,7 @@ class RunningTransformers:
             threads=threads,
             most_concurrency=1,
             sets_acceptance=False,
+            positions=positions_of_folder(target),
             notes=notes_on_version(NAME, version, recorded),
         )
 
@@ -150,7 +152,7 @@ class Generation:
         make = self._target._get_candidate_generator
 
         def watching(**options: Any) -> _Watched:
-            watched.append(_Watched(make(**options)))
+            watched.append(_Watched(make(**options), len(prompt) + new_tokens))
             return watched[0]
 
         self._target._get_candidate_generator = watching
@@ -188,10 +190,13 @@ class Generation:
 
 
 class _Watched:
-    """transformers' own source of candidates; its first ones are thrown away and every other round is written down."""
+    """transformers' own source of candidates; its first ones are thrown away and every other round is written down.
 
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
+    Prompt lookup copies past the end of a text, and what is too much is cut behind the forward: it is not counted.
+    """
+
+    def __init__(self, inner: Any, end: int) -> None:
+        self._inner, self._end = inner, end
         self._candidates = 0
         self._ends_ns: list[int] = []
         self.rounds: list[tuple[int, int]] = []  # drafted, kept
@@ -209,7 +214,7 @@ class _Watched:
         candidates, logits = self._inner.get_candidates(input_ids, **more)
         if not self._ends_ns:
             candidates, logits = input_ids, None
-        self._candidates = candidates.shape[1] - input_ids.shape[1]
+        self._candidates = min(candidates.shape[1], self._end - 1) - input_ids.shape[1]
         return candidates, logits
 
     def update_candidate_strategy(self, input_ids: torch.Tensor, scores: torch.Tensor, num_matches: Any) -> None:
@@ -239,7 +244,7 @@ def _loaded(path: Path, dtype: str) -> Any:
     """Return a model that never stops at its end-of-text token, and has no penalties and no sampling of its own."""
     try:
         model = AutoModelForCausalLM.from_pretrained(str(path), dtype=getattr(torch, dtype)).eval()
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ModelError(f"transformers cannot load {path}: {first_line(error)}") from error
     own = model.generation_config
     model.generation_config = GenerationConfig(bos_token_id=own.bos_token_id, pad_token_id=own.pad_token_id)

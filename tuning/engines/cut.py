@@ -1,8 +1,11 @@
-"""Prompts cut to the length that an engine is to read."""
+"""Prompts cut to the length that an engine is to read, and whether its target has room for them and their texts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+
+from ...runtime.engines.measured import EngineFacts
+from ...runtime.requests import Request, require_positions
 
 PROBES = ("a", "7")  # texts with no character in common: what both begin with, every text does
 
@@ -20,6 +23,16 @@ def cut_prompts(encode: Encode, texts: Sequence[str], most: int) -> list[tuple[i
     *encoded, first, second = encode([*texts, *PROBES])
     begin = first[:1] if first[:1] == second[:1] else ()
     return [_cut(tokens, most, begin) for tokens in encoded]
+
+
+def require_room(facts: EngineFacts, prompts: Sequence[tuple[int, ...]], new_tokens: int) -> None:
+    """Raise RequestError where a prompt and its text need more positions than the engine's target is known to have.
+
+    Some engines end such a text early, others go on and write nonsense.
+    """
+    if facts.positions is not None:
+        asked = [Request(prompt=prompt, max_new_tokens=new_tokens) for prompt in prompts]
+        require_positions(asked, facts.positions, "lower --max-new-tokens or --max-prompt-tokens")
 
 
 def _cut(tokens: tuple[int, ...], most: int, begin: tuple[int, ...]) -> tuple[int, ...]:

@@ -61,7 +61,7 @@ def identify_gguf(path: Path, name: str | None = None) -> ModelIdentity:
         tensors = importlib.import_module("gguf").GGUFReader(path).tensors
         parameters = sum(math.prod(int(size) for size in tensor.shape) for tensor in tensors)
     except ImportError as error:
-        raise ModelError("GGUF files are read by the package gguf; pip install 'spectune[llamacpp]'") from error
+        raise ModelError("GGUF files are read by the package gguf; pip install -e '.[llamacpp]'") from error
     except Exception as error:  # whatever the reader raises for another kind of file
         raise ModelError(f"{path} is no GGUF file ({error}); give one, or a model folder") from error
     return ModelIdentity(

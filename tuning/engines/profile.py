@@ -34,7 +34,7 @@ from ...runtime.engines.measured import EngineFacts, MeasuredEngine
 from ..measuring.holding import held
 from ..request import Identities, Models
 from ..steps import Progress
-from .cut import cut_prompts
+from .cut import cut_prompts, require_room
 from .inputs import inputs_of_surfaces, setting_of, way_of
 from .models import identify_engine_models
 from .pooling import pooled
@@ -113,6 +113,7 @@ def profile_engine(
         raise RequestError(f"{facts.name} decodes {most} sequences at once; give --batch {most}")
     texts = [prompt.text for prompt in request.prompts]
     prompts = cut_prompts(engine.encode, texts, request.max_prompt_tokens)
+    require_room(facts, prompts, request.max_new_tokens)
     with held(device, identities, store, wait_s=0.0):
         progress("recording drafts in the engine", 0.0)
         traces = engine_traces(request, engine, identities, prompts)

@@ -22,7 +22,7 @@ from ...profiler.prompts import Prompt
 from ...profiler.records.wire import to_json
 from ...runtime.engines.measured import EngineCounters, MeasuredEngine
 from ..steps import Progress
-from .cut import cut_prompts
+from .cut import cut_prompts, require_room
 from .inputs import setting_of
 from .plan import EnginePlanRequest
 from .record import workload_in
@@ -97,12 +97,13 @@ def validate_engine(
     Raises:
         NoPlanError: there is no such plan.
         MeasurementError: the plan's setting did not take effect; nothing was kept then.
-        RequestError: fewer prompts than sequences, or a concurrency without a plan.
+        RequestError: fewer prompts than sequences, a concurrency without a plan, or texts longer than the target takes.
     """
     number, plan = newest_engine_plan(request.plan, store)
     cells = _cells(plan, request.concurrencies)
     texts = [prompt.text for prompt in request.prompts]
     prompts = cut_prompts(engine.encode, texts, request.max_prompt_tokens)
+    require_room(engine.facts, prompts, request.max_new_tokens)
     longest = max(cell.policy.max_verify_tokens for cell in cells)
     room = max(len(prompt) for prompt in prompts) + request.max_new_tokens + 2 * longest + 32
     rows, checks = [], []
