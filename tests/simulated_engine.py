@@ -38,6 +38,7 @@ class SimulatedEngine:
         runs: what length it drafts where one is set.
         dtype: number format it says it computes in.
         version: it says it is of; not recorded unless given.
+        positions: most tokens of a text, as it says.
     """
 
     right: Mapping[str, float]
@@ -46,7 +47,10 @@ class SimulatedEngine:
     runs: Callable[[int], int] = lambda length: length
     dtype: str = "float32"
     version: str = "b1"
+    positions: int | None = None
     starts: list[Setting | None] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)  # concurrencies of what is started now
+    together: set[frozenset[int]] = field(default_factory=set)  # of what ever ran at once
 
     @property
     def facts(self) -> EngineFacts:
@@ -59,6 +63,7 @@ class SimulatedEngine:
             threads=1,
             most_concurrency=None,
             sets_acceptance=False,
+            positions=self.positions,
         )
 
     @property
@@ -86,7 +91,10 @@ class SimulatedEngine:
     def started(self, setting: Setting | None, load: Load) -> Iterator[RunningSimulation]:
         self.starts.append(setting)
         obeyed = None if setting is None or self.is_deaf else replace(setting, length=self.runs(setting.length))
+        self.running.append(load.concurrency)
+        self.together.add(frozenset(self.running))
         yield RunningSimulation(engine=self, setting=obeyed, load=load)
+        self.running.remove(load.concurrency)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,6 +132,23 @@ def test_a_profile_starts_far_fewer_settings_than_a_sweep(models: Models, store:
     assert len(set(engine.starts)) <= 13 < len(sweep(engine, 1))
 
 
+def test_settings_of_one_concurrency_are_loaded_at_a_time(models: Models, store: Store) -> None:
+    engine = SimulatedEngine(right={"small": 0.6, "large": 0.9})
+    profiled(engine, models, store)
+    assert engine.together == {frozenset({1}), frozenset({4}), frozenset({8})} and not engine.running
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_texts_fit_into_the_target_s_positions_or_are_refused(missing: int, models: Models, store: Store) -> None:
+    engine = SimulatedEngine(right={"small": 0.6})
+    needed = max(len(prompt) for prompt in engine.encode([prompt.text for prompt in PROMPTS])) + NEW_TOKENS
+    planned(engine, models, store)
+    engine.positions = needed - missing
+    for job in (profiled, validated):
+        with pytest.raises(RequestError, match=f"need {needed} positions") if missing else nullcontext():
+            job(engine, models, store)
+
+
 def test_searches_that_remember_are_timed_with_care_beside_those_that_do_not() -> None:
     """Each kind of search has prices of its own: two hasty timings must not decide between the two."""
     ways: list[Way] = [
@@ -253,6 +272,18 @@ def test_a_newer_profile_counts_and_is_not_mixed_with_an_older_one(models: Model
     slow = SimulatedEngine(right=DRAFTERS, curve=lambda c, who, share, drafted: 100.0 + 300.0 * (share + drafted))
     assert {cell.drafter for cell in planned(slow, models, store).cells} == {None}
     assert all(cell.drafter is not None for cell in planned(SimulatedEngine(right=DRAFTERS), models, store).cells)
+
+
+def test_a_drafter_of_an_earlier_profile_is_told(models: Models, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told() -> list[str]:
+        return [note for note in plan_engine(asked(models), store)[1].provenance.notes if "earlier profile" in note]
+
+    profiled(SimulatedEngine(right={"small": 0.6}), models, store, 1)
+    time.sleep(1.0)
+    monkeypatch.setattr("spectune.tuning.engines.plan.KEPT_WITHIN_S", 0.9)
+    assert not told()
+    profiled(SimulatedEngine(right={"large": 0.9}), models, store, 1)
+    assert [note.partition(":")[0] for note in told()] == ["small"]
 
 
 def test_the_number_format_that_was_profiled_last_counts_though_it_was_begun_first(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 from ...db.plans import ENGINE_PLAN
 from ...db.sources import surface_source as stored_surface
@@ -25,11 +26,16 @@ from ...profiler.records.model import ModelIdentity
 from ...profiler.records.surface import LatencySurface
 from ..paces import paces_of
 from ..request import Identities
-from ..timed import timed_on
+from ..timed import Timed, timed_on
 from .inputs import LOOKUP_ROLE, PLAIN_ROLE, ROLE, inputs_of_surfaces
 from .pooling import pooled
 from .record import workload_in
 from .workload import is_timed_on
+
+if TYPE_CHECKING:
+    from ...db.surface_rows import SurfaceRow
+
+KEPT_WITHIN_S = 60.0  # seconds within which all of one profile is kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +139,8 @@ def records_of(request: EnginePlanRequest, store: Store) -> EngineRecords:
         StoreError: something is missing.
     """
     start = f"engine:{request.engine}-"
-    timed = timed_on(request.device.fingerprint, store).of(request.target.key, PLAIN_ROLE, request.dtype)
-    plain = [row for row in timed if row.regime.startswith(start)]
+    timed = timed_on(request.device.fingerprint, store)
+    plain = [row for row in timed.of(request.target.key, PLAIN_ROLE, request.dtype) if row.regime.startswith(start)]
     if not plain:
         raise _missing(request, store, "rounds")
     on_workload = [row for row in plain if is_timed_on(request.workload, row.regime)]
@@ -152,7 +158,7 @@ def records_of(request: EnginePlanRequest, store: Store) -> EngineRecords:
         traces=tuple(traces),
         identities=Identities(target=request.target, drafters=drafters),
         paces=paces_of(store, f"{ENGINE_PLAN}{request.device.fingerprint}", request.target.key),
-        notes=() if on_workload else (_on_other_texts(request),),
+        notes=(*(() if on_workload else (_on_other_texts(request),)), *_timed_before(newest, drafters, timed)),
     )
 
 
@@ -161,6 +167,23 @@ def _pooled(surfaces: Sequence[LatencySurface], records: EngineRecords) -> tuple
     as_timed = inputs_of_surfaces(surfaces, records.traces, records.identities)
     walks = walks_of(as_timed)
     return pooled(as_timed, walks), walks
+
+
+def _timed_before(plain: SurfaceRow, drafters: Mapping[str, ModelIdentity], timed: Timed) -> tuple[str, ...]:
+    """Say which drafters were timed by an earlier profile than plain decoding was: drift is known within one alone."""
+    last = datetime.fromisoformat(plain.newest)
+    names = [
+        name
+        for name, model in drafters.items()
+        for row in timed.of(plain.model, f"{ROLE}{model.key}", plain.dtype)
+        if row.regime == plain.regime and (last - datetime.fromisoformat(row.newest)).total_seconds() > KEPT_WITHIN_S
+    ]
+    if not names:
+        return ()
+    return (
+        f"{', '.join(names)}: timed by an earlier profile than plain decoding was, maybe at another pace of the "
+        "machine; profile all drafters at once to compare them",
+    )
 
 
 def _on_other_texts(request: EnginePlanRequest) -> str:

@@ -61,7 +61,14 @@ class Stable:
     _turns: int = 0
 
     def ready(self, keys: Sequence[Key], prompts: Prompts) -> None:
-        """Start settings and let them decode a little, which nobody counts; those that run already go on."""
+        """Start settings and let them decode a little, which nobody counts; those that run already go on.
+
+        Where others of another concurrency run, all stop first: each holds models, keys and values, and takes no turn.
+        """
+        asked = {concurrency for concurrency, _ in keys}
+        if any(concurrency not in asked for concurrency, _ in self._running):
+            self._running.clear()
+            self._stack.close()
         fresh = [key for key in dict.fromkeys(keys) if key not in self._running]
         for key in fresh:
             load = Load(concurrency=key[0], capacity=self.capacity)
