@@ -114,6 +114,20 @@ def test_llama_cpp_continues_as_transformers_does(folder: Path, tmp_path: Path, 
         assert answer.tokens == tuple(whole[0, len(prompt) :].tolist())
 
 
+@pytest.mark.parametrize(
+    ("place", "name", "value"), [("pre_tokenizer", "add_prefix_space", True), ("", "normalizer", {"type": "NFC"})]
+)
+def test_a_tokenizer_that_changes_texts_before_it_splits_them_is_refused(
+    folder: Path, tmp_path: Path, place: str, name: str, value: object
+) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    described = json.loads((copy / "tokenizer.json").read_text(encoding="utf-8"))
+    (described[place] if place else described)[name] = value
+    (copy / "tokenizer.json").write_text(json.dumps(described), encoding="utf-8")
+    with pytest.raises(ModelError, match=r"with the normalizer .*convert_hf_to_gguf\.py"):
+        write_gguf(copy, tmp_path / "copy.gguf", dtype="f32")
+
+
 def test_what_is_no_llama_is_named(tmp_path: Path) -> None:
     tiny_gpt2(seed=0, positions=64).save_pretrained(tmp_path / "gpt2")
     with pytest.raises(ModelError, match="only a Llama can be written here"):

@@ -135,10 +135,13 @@ def _require_gpt2_split(folder: Path) -> None:
     except (OSError, ValueError) as error:
         raise ModelError(f"{folder} has no tokenizer.json that can be read ({error}); {ELSEWHERE}") from error
     model, split = described.get("model") or {}, described.get("pre_tokenizer") or {}
-    if model.get("type") != "BPE" or split.get("type") != "ByteLevel" or not split.get("use_regex", True):
+    is_bytes = model.get("type") == "BPE" and split.get("type") == "ByteLevel" and split.get("use_regex", True)
+    begins, normalizer = split.get("add_prefix_space", True), (described.get("normalizer") or {}).get("type")
+    if not is_bytes or begins or normalizer:
         raise ModelError(
-            f"the tokenizer in {folder} is {model.get('type')} split by {split.get('type')}; "
-            f"only a byte-level BPE split as GPT-2's can be written here: {ELSEWHERE}"
+            f"the tokenizer in {folder} is {model.get('type')} split by {split.get('type')}, "
+            f"with the normalizer {normalizer} and add_prefix_space {begins}; only a byte-level BPE split as GPT-2's, "
+            f"without these two, can be written here: {ELSEWHERE}"
         )
 
 
