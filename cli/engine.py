@@ -30,7 +30,9 @@ VALIDATE = {"engine", "target", "prompts", "dtype", "workload", "batches", "roun
 TURNS = 4  # of every round of a validation
 
 option = click.option(
-    "--engine", type=click.Choice(NAMES), help="Of an engine that runs here, instead of spectune's own decoder."
+    "--engine",
+    type=click.Choice(NAMES),
+    help="Take an engine that runs here, on the CPU, instead of spectune's own decoder.",
 )
 Json = dict[str, Any]  # JSON values
 

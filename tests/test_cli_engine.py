@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
-from spectune.cli.engine import NAMES
+from spectune.cli.engine import NAMES, PLAN, PROFILE, TOLD, VALIDATE
 from spectune.db import open_store
 from spectune.runtime.engines.running import RUNNING, own_dtype
 
 from .engine_profiles import profiled, saved_models
+
+DOCUMENT = (Path(__file__).parents[1] / "docs" / "engines.md").read_text()
 
 
 def refused(*words: str) -> str:
@@ -36,6 +40,18 @@ def test_the_engines_that_run_are_the_ones_that_are_offered() -> None:
 )
 def test_options_of_our_own_decoder_are_refused(words: tuple[str, ...], option: str) -> None:
     assert f"{option} is of spectune's own decoder" in refused(*words)
+
+
+@pytest.mark.parametrize(
+    ("command", "known"), [("profile", PROFILE | TOLD), ("plan", PLAN), ("validate", VALIDATE | TOLD | {"fail_above"})]
+)
+def test_what_is_taken_beside_an_engine_is_what_its_page_lists(command: str, known: set[str]) -> None:
+    (row,) = [line for line in DOCUMENT.splitlines() if line.startswith(f"| `{command}` |")]
+    listed = re.findall(r"`(-[-a-z]+)`", row)
+    found = main.get_command(click.Context(main), command)
+    assert found is not None
+    taken = {str(one.name): one.opts[0] for one in found.params}
+    assert sorted(listed) == sorted(taken[name] for name in known - {"engine"})
 
 
 @pytest.mark.parametrize("command", ["profile", "plan"])
