@@ -21,10 +21,11 @@ from spectune.demo.story import family_folder, family_models
 from spectune.planner.edge.setting import DeviceDrafting
 from spectune.profiler.records.wire import from_json
 from spectune.runtime.edge import device, introduction
-from spectune.runtime.edge.device import EdgeRun, Patience, RemoteTarget
+from spectune.runtime.edge.device import EdgeRun, RemoteTarget
 from spectune.runtime.edge.guessing import Guesser
 from spectune.runtime.edge.link import TcpLink
 from spectune.runtime.edge.messages import FromDevice, FromServer, Hello
+from spectune.runtime.edge.patience import Patience
 from spectune.runtime.models.loading import load_model
 
 from sweep import PROFILE_PROMPTS, requests  # isort: skip

@@ -18,8 +18,9 @@ from .report import facts_of, print_json, tell
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Sequence
 
+    from ..runtime.edge.device import EdgeRun
     from ..runtime.transcript import Transcript
 
 
@@ -83,8 +84,9 @@ def run(
         raise RequestError("the prompt is empty; write some text")
     from ..profiler.device import detect
     from ..profiler.identity import identify
-    from ..runtime.edge.device import EdgeRun, Patience
+    from ..runtime.edge.device import EdgeRun
     from ..runtime.edge.joining import joined
+    from ..runtime.edge.patience import Patience
     from ..runtime.generation import GenerationSettings
     from ..runtime.models.drafter import draft_role
     from ..runtime.models.loading import load_model, load_tokenizer, vocabulary_hash
@@ -105,7 +107,7 @@ def run(
         tell(settings, known.welcome.reason)
         asked = request_of(tokenizer, text, wanted, ends=frozenset(known.welcome.stop))
         transcript = Transcript(tokenizer, len(asked.prompt), stop)
-        for piece in _pieces(remote.stream(asked, done), transcript, list(asked.prompt)):
+        for piece in _pieces(remote.stream(asked, done), transcript, asked.prompt, done):
             if not as_json:
                 click.echo(piece, nl=False)
     if as_json:
@@ -118,8 +120,11 @@ def run(
         tell(settings, f"LOSSY: {lossy}; --json tells which")
 
 
-def _pieces(stream: Generator[list[int], None, None], transcript: Transcript, tokens: list[int]) -> Iterator[str]:
-    """Yield the text of a stream of tokens behind a prompt's, up to a stop string."""
+def _pieces(
+    stream: Generator[list[int], None, None], transcript: Transcript, prompt: Sequence[int], done: EdgeRun
+) -> Iterator[str]:
+    """Yield the text of a stream of tokens behind a prompt, up to a stop string; forget the tokens behind that."""
+    tokens = list(prompt)
     with closing(stream):
         for new in stream:
             tokens += new
@@ -127,3 +132,5 @@ def _pieces(stream: Generator[list[int], None, None], transcript: Transcript, to
             if transcript.end is not None:
                 break
     yield transcript.finish(tokens)
+    if transcript.end is not None:
+        done.cut(transcript.end - len(prompt))

@@ -127,18 +127,32 @@ class FaultyLink(LocalLink):
 
 
 class SilentLink(LocalLink):
-    """Loses all that is sent in a span of its messages."""
+    """Loses all that is sent in a span of its messages, pings not counted."""
 
     def __init__(self, desk: Desk, silent: range, *, is_cut: bool = False) -> None:
         super().__init__(desk)
         self._silent, self._is_cut, self._count = silent, is_cut, 0
 
     def deliver(self, message: FromDevice) -> None:
-        self._count += 1
+        self._count += not isinstance(message, Ping)
         if self._count - 1 not in self._silent:
             super().deliver(message)
         elif self._is_cut:
             raise ServerAwayError("nobody is there")
+
+
+class DeafLink(LocalLink):
+    """Takes pings alone where so many drafts are sent, as a server whose target is busy."""
+
+    def __init__(self, desk: Desk, times: int) -> None:
+        super().__init__(desk)
+        self._left = times
+
+    def deliver(self, message: FromDevice) -> None:
+        if isinstance(message, Draft) and self._left:
+            self._left -= 1
+        else:
+            super().deliver(message)
 
 
 class BusyLink(LocalLink):

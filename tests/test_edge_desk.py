@@ -10,7 +10,9 @@ import pytest
 
 from spectune.errors import RequestError
 from spectune.planner.edge.setting import BatchRule
+from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.edge import desk as edge_desk
+from spectune.runtime.edge import verifier as edge_verifier
 from spectune.runtime.edge.desk import MOST_OPENING, Desk
 from spectune.runtime.edge.messages import (
     MOST_NAME,
@@ -273,7 +275,104 @@ def test_texts_verified_together_in_any_company_are_the_target_s_own(temperature
         for place, answers in heard:
             take(place, answers)
     assert [tuple(texts[place]) for place in range(len(requests))] == expected
-    assert desk.counters.rows > 1.5
+    assert desk.counters.drafts > 1.5 * desk.counters.rounds
+
+
+def moves_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return a list that copies from slot to slot of any cache are told in."""
+    moves, move = list[tuple[int, int]](), KeyValueCache.move_slot
+
+    def moving(cache: KeyValueCache, source: int, target: int, tokens: int) -> None:
+        moves.append((source, target))
+        move(cache, source, target, tokens)
+
+    monkeypatch.setattr(KeyValueCache, "move_slot", moving)
+    return moves
+
+
+def test_texts_that_lie_in_front_stay_there_in_whichever_order_their_drafts_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk, text, moves = desk_of(TARGET), own_text(REQUEST), moves_of(monkeypatch)
+    for name in "abc":
+        opened(desk, name)
+    for base, order in enumerate(("ba", "ab", "cab"), start=4):
+        answers = [told(desk, Draft(session=name, base=base - (name == "c") * 2, tokens=())) for name in order]
+        desk.work()
+        assert all(isinstance(one, Answer) and one.tokens[0] == text[one.base] for (one,) in answers)
+    assert not moves
+    told(desk, Draft(session="c", base=5, tokens=()))
+    desk.work()
+    assert len(moves) == 3  # by the spare slot
+    told(desk, Close(session="a"))
+    told(desk, Draft(session="b", base=7, tokens=()))
+    desk.work()
+    assert len(moves) == 6
+
+
+def test_a_text_is_moved_into_an_empty_slot_by_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, moves = desk_of(TARGET), moves_of(monkeypatch)
+    for name in "abc":
+        opened(desk, name)
+    told(desk, Close(session="b"))
+    for name in "ac":
+        told(desk, Draft(session=name, base=4, tokens=()))
+    desk.work()
+    assert moves == [(2, 1)]
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_long_prompt_is_read_in_pieces_between_which_drafts_are_verified(
+    is_moved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the slot before the other text's is given away, what is half read is moved by its drafts."""
+    monkeypatch.setattr(edge_verifier, "PREFILL_TOKENS", 4)
+    desk, text, long = desk_of(TARGET), own_text(REQUEST), Request(prompt=tuple(range(1, 19)), max_new_tokens=6)
+    for name in "xa" if is_moved else "a":
+        opened(desk, name)
+    if is_moved:
+        told(desk, Close(session="x"))
+    moves, reading = moves_of(monkeypatch), told(desk, open_of("long", long))
+    for base in range(4, 9):
+        assert not reading
+        desk.work()
+        heard = told(desk, Draft(session="a", base=base, tokens=()))
+        desk.work()
+        assert heard == [Answer(session="a", base=base, tokens=text[base : base + 1], is_finished=False)]
+    whole = own_text(long)
+    assert reading == [Answer(session="long", base=18, tokens=whole[18:19], is_finished=False)]
+    assert bool(moves) is is_moved and desk.counters.sessions == (3 if is_moved else 2)
+    answers = told(desk, Draft(session="long", base=19, tokens=whole[19:22]))
+    desk.work()
+    assert answers == [Answer(session="long", base=19, tokens=whole[19:23], is_finished=False)]
+
+
+def test_a_prompt_that_is_closed_or_cannot_be_read_gives_its_place_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge_verifier, "PREFILL_TOKENS", 2)
+    desk = desk_of(TARGET, slots=1)
+    told(desk, open_of("a", REQUEST))
+    desk.work()
+    told(desk, Close(session="a"))
+    answers = told(desk, open_of("b", REQUEST))
+    desk.work()
+    with monkeypatch.context() as broken:
+        broken.setattr(edge_verifier, "read_on", lambda *_: (_ for _ in ()).throw(MemoryError("no memory")))
+        desk.work()
+    assert "no memory" in refusal(answers).reason and desk.due_in_s() is None
+    monkeypatch.setattr(edge_verifier, "PREFILL_TOKENS", 4)
+    assert opened(desk, "c").base == 3
+
+
+def test_a_prompt_that_is_asked_for_again_while_it_is_read_is_answered_the_last_to_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(edge_verifier, "PREFILL_TOKENS", 2)
+    desk = desk_of(TARGET)
+    first = told(desk, open_of("a", REQUEST))
+    desk.work()
+    again, other = told(desk, open_of("a", REQUEST)), told(desk, open_of("a", replace(REQUEST, seed=5)))
+    desk.work()
+    assert not first and isinstance(again[0], Answer) and "another text" in refusal(other).reason
 
 
 def test_a_verification_that_fails_is_refused_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

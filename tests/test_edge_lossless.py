@@ -15,10 +15,11 @@ from spectune.planner.edge.setting import DeviceDrafting
 from spectune.planner.policies import ConfidentChainPolicy
 from spectune.planner.replay.recorded import recording_of
 from spectune.profiler.records.acceptance import AcceptanceTrace
-from spectune.runtime.edge import device as edge_device
-from spectune.runtime.edge.device import EdgeRun, Patience, RemoteTarget
+from spectune.runtime.edge import patience as edge_patience
+from spectune.runtime.edge.device import EdgeRun, RemoteTarget
 from spectune.runtime.edge.link import Link
-from spectune.runtime.edge.messages import Close
+from spectune.runtime.edge.messages import Close, Ping
+from spectune.runtime.edge.patience import MOST_SILENT, Patience
 from spectune.runtime.edge.verifier import Asked, EdgeVerifier
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
@@ -27,7 +28,7 @@ from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
 
 from .decoded_runs import random_requests, run
-from .edge_links import BusyLink, FaultyLink, LocalLink, SilentLink, desk_of, forgetful
+from .edge_links import BusyLink, DeafLink, FaultyLink, LocalLink, SilentLink, desk_of, forgetful
 from .tiny_models import perturbed, tiny_llama
 
 pytestmark = pytest.mark.lossless
@@ -74,7 +75,7 @@ def test_what_a_device_decodes_is_the_target_s_own(way: DeviceDrafting, temperat
 def test_a_draft_that_is_refused_for_now_is_sent_again_and_no_answer_to_it_is_waited_for(
     way: DeviceDrafting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(edge_device, "PAUSE_S", 0.0)
+    monkeypatch.setattr(edge_patience, "PAUSE_S", 0.0)
     link = BusyLink(desk_of(TARGET))
     runs = decoded(link, 0.0, way)
     assert [tuple(one.tokens) for one in runs] == plain(0.0)
@@ -86,19 +87,19 @@ def test_a_draft_that_is_refused_for_now_is_sent_again_and_no_answer_to_it_is_wa
 def test_refusals_for_now_are_borne_for_as_long_as_silences_however_many_they_are(
     way: DeviceDrafting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(edge_device, "PAUSE_S", 0.0)
-    link = BusyLink(desk_of(TARGET), times=3 * edge_device.MOST_SILENT)
+    monkeypatch.setattr(edge_patience, "PAUSE_S", 0.0)
+    link = BusyLink(desk_of(TARGET), times=3 * MOST_SILENT)
     assert tuple(device(link, way).generate(requests(0.0)[0]).tokens) == plain(0.0)[0]
-    assert link.refused >= 3 * edge_device.MOST_SILENT and link.vain == 0
+    assert link.refused >= 3 * MOST_SILENT and link.vain == 0
 
 
 def test_refusals_for_now_that_do_not_end_are_told_after_as_long_as_silences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edge_device, "PAUSE_S", 0.001)
+    monkeypatch.setattr(edge_patience, "PAUSE_S", 0.001)
     link = BusyLink(desk_of(TARGET), times=10**9)
     start = time.monotonic()
     with pytest.raises(RequestError, match=r"cannot go on since .*: busy"):
         device(link, patience=HASTY).generate(requests(0.0)[0])
-    assert time.monotonic() - start >= edge_device.MOST_SILENT * HASTY.timeout_s
+    assert time.monotonic() - start >= MOST_SILENT * HASTY.timeout_s
 
 
 @pytest.mark.parametrize("way", [WAYS[1], WAYS[3], WAYS[5]], ids=str)
@@ -130,6 +131,26 @@ def test_without_a_fallback_a_silent_server_is_told() -> None:
         device(link).generate(requests(0.0)[0])
 
 
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids=str)
+def test_a_server_that_answers_pings_alone_is_waited_for_and_no_fallback_takes_its_place(way: DeviceDrafting) -> None:
+    link = DeafLink(desk_of(TARGET), 3 * MOST_SILENT)
+    found = device(link, way, replace(PATIENT, fallback=4)).generate(requests(0.0)[0])
+    assert tuple(found.tokens) == plain(0.0)[0]
+    assert found.asked_again == 3 * MOST_SILENT and not found.own
+
+
+def test_a_server_that_answers_pings_alone_for_all_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge_patience, "MOST_BUSY_S", 0.0)
+    with pytest.raises(RequestError, match=r"cannot go on since .*: it answers pings and nothing else"):
+        device(DeafLink(desk_of(TARGET), 10**9)).generate(requests(0.0)[0])
+
+
+def test_a_server_that_is_not_busy_is_sent_no_pings() -> None:
+    link = LocalLink(desk_of(TARGET))
+    decoded(link, 0.0)
+    assert not any(isinstance(message, Ping) for message in link.sent)
+
+
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_a_fallback_is_told_apart_and_the_target_takes_up_the_text_behind_it(is_cut: bool) -> None:
     asked = requests(0.0)[0]
@@ -152,6 +173,16 @@ def test_a_fallback_leaves_no_place_of_the_server_taken() -> None:
     assert sum(isinstance(message, Close) for message in link.sent) >= 2
 
 
+@pytest.mark.parametrize(("is_cut", "closes"), [(True, 1), (False, MOST_SILENT + 1)])
+def test_sessions_left_behind_are_closed_while_messages_can_be_sent_and_no_more_than_some(
+    is_cut: bool, closes: int
+) -> None:
+    link, before = SilentLink(desk_of(TARGET), range(3, 10**6), is_cut=is_cut), 0
+    for _ in device(link, patience=replace(PATIENT, fallback=1)).stream(requests(0.0)[0]):
+        before = len(link.sent)
+    assert len(link.sent) - before == closes
+
+
 @pytest.mark.parametrize("failures", [1, 5])
 def test_a_verification_that_fails_for_a_while_is_asked_for_again(
     failures: int, monkeypatch: pytest.MonkeyPatch
@@ -165,13 +196,13 @@ def test_a_verification_that_fails_for_a_while_is_asked_for_again(
         verify(verifier, asked)
 
     monkeypatch.setattr(EdgeVerifier, "verify", fails)
-    monkeypatch.setattr(edge_device, "PAUSE_S", 0.0)
+    monkeypatch.setattr(edge_patience, "PAUSE_S", 0.0)
     found = device(LocalLink(desk_of(TARGET))).generate(requests(0.0)[0])
     assert tuple(found.tokens) == plain(0.0)[0] and found.asked_again == failures
 
 
 def test_a_server_that_cannot_go_on_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edge_device, "PAUSE_S", 0.0)
+    monkeypatch.setattr(edge_patience, "PAUSE_S", 0.0)
     desk = desk_of(TARGET, slots=1)
     other = device(LocalLink(desk)).stream(requests(0.0)[1])
     next(other)  # takes the only place

@@ -16,8 +16,9 @@ from spectune.errors import RequestError, ServerAwayError
 from spectune.planner.edge.setting import BatchRule
 from spectune.runtime.edge import server as edge_server
 from spectune.runtime.edge.desk import Desk
-from spectune.runtime.edge.device import EdgeRun, Patience, RemoteTarget
+from spectune.runtime.edge.device import EdgeRun, RemoteTarget
 from spectune.runtime.edge.introduction import Introduced, draft_ms_of, introduce
+from spectune.runtime.edge.joining import joined
 from spectune.runtime.edge.link import TcpLink
 from spectune.runtime.edge.messages import (
     MOST_BYTES,
@@ -31,12 +32,17 @@ from spectune.runtime.edge.messages import (
     open_of,
     to_line,
 )
-from spectune.runtime.edge.server import EdgeServer, serve_in_thread
+from spectune.runtime.edge.patience import Patience
+from spectune.runtime.edge.server import MOST_UNHEARD, EdgeServer, serve_in_thread
+from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 
 from .decoded_runs import random_requests, run
 from .edge_links import desk_of
+from .synthetic import model
+from .test_runtime_fitted import TARGET as FEW_ROWS
+from .test_runtime_fitted import TOKENS, like_target
 from .tiny_models import perturbed, tiny_llama
 
 LLAMA = tiny_llama(layers=2, seed=0)
@@ -46,9 +52,9 @@ LONG_S = 60.0
 
 
 @contextmanager
-def served(**desk: object) -> Iterator[tuple[EdgeServer, Desk]]:
+def served(target: CausalModel = TARGET, **desk: object) -> Iterator[tuple[EdgeServer, Desk]]:
     """Serve, and let nothing be left of it."""
-    behind = desk_of(TARGET, **desk)  # type: ignore[arg-type]
+    behind = desk_of(target, **desk)  # type: ignore[arg-type]
     server = EdgeServer(behind)
     thread = serve_in_thread(server)
     try:
@@ -112,6 +118,19 @@ def test_a_connection_that_breaks_in_the_middle_of_a_text_is_made_anew() -> None
                 link._socket.shutdown(socket.SHUT_RDWR)
         link.close()
     assert tuple(tokens) == run(TARGET, [asked]).outputs[0]
+
+
+@pytest.mark.parametrize("rows", [TOKENS + 7, TOKENS - 6])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_drafter_whose_table_is_padded_otherwise_drafts_for_the_target(rows: int, temperature: float) -> None:
+    target, drafter = LeanModel(FEW_ROWS), LeanModel(like_target(rows))
+    requests = random_requests(4, tokens=20, temperature=temperature)
+    with served(target) as (server, desk):
+        patience, address = Patience(timeout_s=LONG_S), ("127.0.0.1", server.port)
+        with joined(address, model("small"), drafter, tokenizer="", token="", patience=patience) as (remote, _):
+            found = [tuple(remote.generate(asked).tokens) for asked in requests]
+    assert found == run(target, requests, slots=1).outputs
+    assert max(map(max, found)) >= TOKENS - 6 and desk.counters.accepted > 0
 
 
 def test_a_device_measures_itself_and_its_way() -> None:
@@ -197,7 +216,7 @@ def test_whoever_does_not_read_is_cut_off_and_the_server_ends_all_the_same() -> 
             flood(stranger)
 
 
-def test_pings_are_answered_while_the_target_works() -> None:
+def test_pings_are_answered_while_the_target_works_however_often_it_was_asked_meanwhile() -> None:
     is_begun, is_over = threading.Event(), threading.Event()
 
     class Busy(Desk):
@@ -210,9 +229,11 @@ def test_pings_are_answered_while_the_target_works() -> None:
     behind.__class__ = Busy
     server = EdgeServer(behind)
     thread = serve_in_thread(server)
-    link = link_to(server)
-    link.send(open_of("a", Request(prompt=(1,), max_new_tokens=4)))
+    link, opening = link_to(server), open_of("a", Request(prompt=(1,), max_new_tokens=4))
+    link.send(opening)
     assert is_begun.wait(LONG_S)
+    for _ in range(2 * MOST_UNHEARD):
+        link.send(opening)
     link.send(Ping(number=3))
     assert link.receive(LONG_S) == Pong(number=3)
     is_over.set()

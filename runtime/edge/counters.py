@@ -19,8 +19,3 @@ class Counters:
     verify_s: float = 0.0
     read_s: float = 0.0  # prompts
     failed: int = 0  # drafts that could not be verified, for want of memory mostly
-
-    @property
-    def rows(self) -> float:
-        """Drafts verified together, on average."""
-        return self.drafts / self.rounds if self.rounds else 0.0

@@ -2,8 +2,8 @@
 
 A desk hears messages one by one and answers at once what needs no forward: a draft behind a place that its text has
 passed, a session that it does not know. What needs one waits: prompts to be read, and drafts, the newest of each
-session, until the batch rule says that they are due. `work` does the next thing; between two prompts are all drafts
-that are due.
+session, until the batch rule says that they are due. `work` does the next thing; between two pieces of prompts are all
+drafts that are due.
 
 Source: Li et al. 2025, arXiv:2506.09397 (SLED): request queue, batch planner, verification executor.
 """
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import RequestError
 from ...planner.edge.setting import BatchRule
+from ..prefill import Reading
 from ..reason import told
 from ..requests import Sequence
 from .agreement import borne_out
@@ -36,6 +37,13 @@ class _Session:
     opened: Open
     text: Sequence
     heard_s: float
+
+
+@dataclass(slots=True)
+class _Opening:
+    opened: Open
+    reply: Reply
+    reading: Reading | None = None  # None until it begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +84,10 @@ class Desk:
         self._verifier, self._rule, self._welcome = verifier, rule, welcome
         self._idle_s, self._token, self._clock = idle_s, token, clock
         self._tokenizer, self._stop = tokenizer, stop
-        self._has_read = False  # a prompt, since drafts were verified
+        self._has_read = False  # something of a prompt, since drafts were verified
         self._sessions: dict[str, _Session] = {}
         self._ended: dict[str, _Session] = {}
-        self._opening: dict[str, tuple[Open, Reply]] = {}
+        self._opening: dict[str, _Opening] = {}  # of which the first is read
         self._waiting: dict[str, _Waiting] = {}  # by session, the longest waiting first
 
     def is_welcome(self, hello: Hello) -> bool:
@@ -95,7 +103,7 @@ class Desk:
             reason = "the drafter numbers its tokens otherwise than the target; take one with the target's tokenizer"
             return Refused(session="", reason=reason)
         try:
-            return replace(self._welcome(hello), stop=self._stop)
+            return replace(self._welcome(hello), stop=self._stop, vocabulary=self._verifier.vocabulary)
         except Exception as error:  # the device has to know, whatever it is
             return Refused(session="", reason=told(error))
 
@@ -124,11 +132,11 @@ class Desk:
         return max(self._rule.wait_ms / 1000.0 - oldest_s, 0.0)
 
     def work(self) -> None:
-        """Read one prompt, or verify all drafts that wait; nothing where nothing waits."""
+        """Read a piece of a prompt, or verify all drafts that wait; nothing where nothing waits."""
         is_their_turn = self._has_read and self._waiting and self._drafts_due_in_s() == 0.0
         if self._opening and not is_their_turn:
             self._has_read = True
-            self._read_next()
+            self._read_on()
         elif self._waiting:
             self._has_read = False
             self._verify_waiting()
@@ -139,17 +147,20 @@ class Desk:
         return all(name in self._waiting or session.heard_s < since_s for name, session in self._sessions.items())
 
     def _hear_open(self, message: Open, reply: Reply) -> None:
-        known = self._sessions.get(message.session) or self._ended.get(message.session)
+        name = message.session
+        known = self._sessions.get(name) or self._ended.get(name) or self._opening.get(name)
         if known is not None and known.opened != message:
-            reply(Refused(session=message.session, reason="this session is another text; take another name"))
+            reply(Refused(session=name, reason="this session is another text; take another name"))
+        elif isinstance(known, _Opening):
+            known.reply = reply
         elif known is not None:
             known.heard_s = self._clock()
-            reply(_answer(message.session, known.text, len(message.prompt)))
-        elif message.session in self._opening or len(self._opening) < MOST_OPENING:
-            self._opening[message.session] = (message, reply)
+            reply(_answer(name, known.text, len(message.prompt)))
+        elif len(self._opening) < MOST_OPENING:
+            self._opening[name] = _Opening(message, reply)
         else:
             reason = f"{MOST_OPENING} prompts wait to be read; try again later"
-            reply(Refused(session=message.session, reason=reason, is_passing=True))
+            reply(Refused(session=name, reason=reason, is_passing=True))
 
     def _hear_draft(self, message: Draft, reply: Reply) -> None:
         known = self._sessions.get(message.session) or self._ended.get(message.session)
@@ -177,22 +188,26 @@ class Desk:
             return "a draft holds tokens that the target does not know; its drafter has another vocabulary"
         return None
 
-    def _read_next(self) -> None:
-        name, (opened, reply) = next(iter(self._opening.items()))
-        del self._opening[name]
+    def _read_on(self) -> None:
+        name, opening = next(iter(self._opening.items()))
         start_s = self._clock()
         try:
-            text = self._read(opened)
+            reading = opening.reading = opening.reading or self._begun(opening.opened)
+            self._verifier.read(reading)
         except Exception as error:  # a prompt that cannot be read is the device's to know; the others go on
-            reply(Refused(session=name, reason=told(error), is_passing=isinstance(error, _FullError)))
+            self._forget(name)
+            opening.reply(Refused(session=name, reason=told(error), is_passing=isinstance(error, _FullError)))
             return
         self.counters.read_s += self._clock() - start_s
+        if reading.left:
+            return
+        del self._opening[name]
         self.counters.sessions += 1
         self.counters.emitted += 1
-        self._keep(name, _Session(opened, text, self._clock()))
-        reply(_answer(name, text, len(opened.prompt)))
+        self._keep(name, _Session(opening.opened, reading.sequence, self._clock()))
+        opening.reply(_answer(name, reading.sequence, len(opening.opened.prompt)))
 
-    def _read(self, opened: Open) -> Sequence:
+    def _begun(self, opened: Open) -> Reading:
         request = opened.request
         if not self._verifier.is_known(request.prompt):
             raise RequestError("the prompt holds tokens that the target does not know; use the target's tokenizer")
@@ -259,10 +274,11 @@ class Desk:
             del self._ended[next(iter(self._ended))]
 
     def _forget(self, name: str) -> None:
-        self._opening.pop(name, None)
         self._waiting.pop(name, None)
         self._ended.pop(name, None)
-        session = self._sessions.pop(name, None)
+        opening, session = self._opening.pop(name, None), self._sessions.pop(name, None)
+        if opening is not None and opening.reading is not None:
+            self._verifier.close(opening.reading.sequence)
         if session is not None:
             self._verifier.close(session.text)
 

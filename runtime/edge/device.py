@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,23 +22,8 @@ from ..requests import Request
 from .agreement import borne_out
 from .guessing import Guesser
 from .link import Link
-from .messages import Answer, Close, Draft, FromDevice, FromServer, Refused, open_of
-
-MOST_SILENT = 8  # silences that a device bears, before it gives up or goes on alone; refusals for now, for as long
-PAUSE_S = 0.2  # before a server is asked again that has said that it cannot right now
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long a device waits.
-
-    Attributes:
-        timeout_s: for one answer, before it asks again, with what it has drafted meanwhile.
-        fallback: tokens that it says by itself when the server has been silent for long; 0: it gives up instead.
-    """
-
-    timeout_s: float = 2.0
-    fallback: int = 0
+from .messages import Answer, Close, Draft, FromDevice, FromServer, Ping, Pong, Refused, open_of
+from .patience import MOST_SILENT, Patience, Tries
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +35,7 @@ class EdgeRun:
         own: places among them that the device's drafter said alone: the target has not seen them.
         answers_ms: from sending a draft to its answer.
         rounds, drafted, accepted: answers that brought something, tokens sent, tokens borne out.
-        asked_again: silences and refusals for now.
+        asked_again: times that no answer came in time, and refusals for now.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -60,6 +46,11 @@ class EdgeRun:
     accepted: int = 0
     forwards: int = 0
     asked_again: int = 0
+
+    def cut(self, count: int) -> None:
+        """Forget all but the first `count` tokens: a stop string ends the text there."""
+        del self.tokens[count:]
+        self.own = [place for place in self.own if place < count]
 
 
 class RemoteTarget:
@@ -125,10 +116,10 @@ class RemoteTarget:
     def _round(self, text: _Text, guesser: Guesser, run: EdgeRun) -> list[int]:
         """Draft, ask, draft on until the answer comes; return what is new."""
         chain = self._chain(text, guesser)
-        tries = _Tries(self._patience.timeout_s)
+        tries = Tries(self._patience)
         while tries.left:
             text.ask(chain, run)
-            answer = tries.settled(self._drafting_on(text, guesser, len(chain)))
+            answer = tries.settled(self._drafting_on(text, guesser, len(chain)), is_there=text.is_there)
             if answer is not None:
                 return text.take(answer, chain, guesser, run)
             run.asked_again += 1
@@ -159,30 +150,6 @@ class RemoteTarget:
         return answer if answer is not None else text.heard(max(until - time.monotonic(), 0.0))
 
 
-class _Tries:
-    """How often one thing may still be asked in vain.
-
-    Only silences are counted. A server that asks for patience is there: it is asked again for as long as they take.
-    """
-
-    def __init__(self, timeout_s: float) -> None:
-        self.left = MOST_SILENT
-        self._pause_s = min(PAUSE_S, timeout_s)
-        self._until_s = time.monotonic() + MOST_SILENT * timeout_s
-
-    def settled(self, message: FromServer | None) -> FromServer | None:
-        """Return what was heard; None, behind a pause, where the server asks for patience: no other answer comes."""
-        if message is None:
-            self.left -= 1
-        elif not isinstance(message, Refused) or not message.is_passing:
-            return message
-        elif time.monotonic() < self._until_s:
-            time.sleep(self._pause_s)
-        else:
-            self.left = 0
-        return None
-
-
 class _Text:
     """One text as the device knows it, and its session with the server."""
 
@@ -190,10 +157,11 @@ class _Text:
         self._link, self._request, self._patience = link, request, patience
         self._session = secrets.token_hex(8)
         self._tokens = list(request.prompt)
-        self._left_behind: list[str] = []  # sessions of this text that nobody needs any more
+        self._left_behind = deque[str](maxlen=MOST_SILENT)  # sessions of this text that nobody needs any more
         self._asked_s = self._answered_s = time.monotonic()
         self._is_ended = False
-        self._reason = ""  # why the server could not do what it was asked last
+        self._is_asking = False  # what was asked last got no answer yet
+        self._reason = ""  # why the server has not done what it was asked last, where it told
 
     @property
     def left(self) -> int:
@@ -205,23 +173,27 @@ class _Text:
         """Whether nothing more comes."""
         return self._is_ended or self.left <= 0
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the server has told, since it was asked last, that it is there."""
+        return bool(self._reason)
+
     def begin(self, guesser: Guesser, run: EdgeRun) -> list[int]:
         """Open the session; return the first token."""
         asked = replace(self._request, prompt=tuple(self._tokens), max_new_tokens=self.left)
-        tries = _Tries(self._patience.timeout_s)
+        tries = Tries(self._patience)
         while tries.left:
-            for session in self._left_behind:
-                self._say(Close(session=session))
-            self._say(open_of(self._session, asked))
-            answer = tries.settled(self.heard(self._patience.timeout_s))
+            self._ask(*self._closes(), open_of(self._session, asked))
+            answer = tries.settled(self.heard(self._patience.timeout_s), is_there=self.is_there)
             if answer is not None:
+                self._left_behind.clear()
                 return self.take(answer, None, guesser, run)
             run.asked_again += 1
         return self.go_on_alone(guesser, run)
 
     def ask(self, chain: tuple[int, ...], run: EdgeRun) -> None:
         """Ask to verify a chain behind all that is known."""
-        self._say(Draft(session=self._session, base=len(self._tokens), tokens=chain))
+        self._ask(Draft(session=self._session, base=len(self._tokens), tokens=chain))
         run.drafted += len(chain)
         self._asked_s = time.monotonic()
 
@@ -235,15 +207,17 @@ class _Text:
         while (message := self._link.receive(max(until - time.monotonic(), 0.0))) is not None:
             if isinstance(message, Refused) and not message.session:
                 raise RequestError(f"the server refuses: {message.reason}")
+            if isinstance(message, Pong):
+                self._reason = "it answers pings and nothing else; it may have too much to do"
             if not isinstance(message, Answer | Refused) or message.session != self._session:
                 continue
             if isinstance(message, Refused) and message.is_passing:
-                self._reason = message.reason
+                self._is_asking, self._reason = False, message.reason
                 return message
             if isinstance(message, Refused) or self._is_news(message):
-                self._answered_s, self._reason = time.monotonic(), ""
+                self._is_asking, self._answered_s = False, time.monotonic()
                 return message
-        if timeout_s > 0.0:
+        if timeout_s > 0.0 and not self.is_there:
             self._link.renew()  # a connection may be dead without anybody's knowing
         return None
 
@@ -298,14 +272,22 @@ class _Text:
 
     def close(self) -> None:
         """Tell the server that the text is not needed any more, if it can be told."""
-        for session in (*self._left_behind, self._session):
-            self._say(Close(session=session))
+        self._say(*self._closes(), Close(session=self._session))
+
+    def _closes(self) -> list[Close]:
+        return [Close(session=session) for session in self._left_behind]
 
     def _rename(self) -> None:
         self._left_behind.append(self._session)
         self._session = secrets.token_hex(8)
 
-    def _say(self, message: FromDevice) -> None:
-        """Send a message; one that cannot be sent is lost, like any that does not arrive."""
+    def _ask(self, *messages: FromDevice) -> None:
+        """Send what wants an answer; where the last got none, with a ping: a server that is busy answers that."""
+        self._say(*messages, *((Ping(number=0),) if self._is_asking else ()))
+        self._is_asking, self._reason = True, ""
+
+    def _say(self, *messages: FromDevice) -> None:
+        """Send messages; one that cannot be sent is lost with those behind it, like any that does not arrive."""
         with suppress(ServerAwayError):
-            self._link.send(message)
+            for message in messages:
+                self._link.send(message)

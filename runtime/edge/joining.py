@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...profiler.records.model import ModelIdentity
+from ..models.fitted import FittedModel
 from ..models.forward import CausalModel
-from .device import Patience, RemoteTarget
+from .device import RemoteTarget
 from .introduction import Introduced, draft_ms_of, introduce
 from .link import TcpLink
 from .messages import Hello
+from .patience import Patience
 
 INTRODUCTION_S = 60.0  # the first device of its kind waits for a plan
 
@@ -30,7 +32,7 @@ def joined(
     Args:
         address: host and port.
         identity: of the drafter.
-        drafter: loaded.
+        drafter: loaded; its table may be padded otherwise than the target's.
         tokenizer: how its own numbers tokens, see `vocabulary_hash`.
         token: the server's secret; "" for none.
         patience: with the server.
@@ -44,9 +46,8 @@ def joined(
     try:
         known = introduce(link, hello, timeout_s=max(patience.timeout_s, INTRODUCTION_S))
         told = known.welcome
-        yield (
-            RemoteTarget(drafter, link, told.drafting, most_drafted=told.most_drafted, patience=patience),
-            known,
-        )
+        fits = drafter.vocabulary == told.vocabulary
+        fitted = drafter if fits else FittedModel(drafter, told.vocabulary)
+        yield RemoteTarget(fitted, link, told.drafting, most_drafted=told.most_drafted, patience=patience), known
     finally:
         link.close()

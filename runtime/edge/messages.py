@@ -19,7 +19,7 @@ from ..requests import Request
 
 MOST_BYTES = 1 << 23  # of a line: a prompt of a million tokens
 MOST_NAME, MOST_STOPS = 64, 1024
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,7 @@ class Welcome:
     most_drafted: int  # tokens of one draft that it verifies
     reason: str
     stop: tuple[int, ...] = ()  # tokens that end the target's texts
+    vocabulary: int = 0  # of the target, padding included
     kind: Literal["welcome"] = "welcome"
 
 

@@ -19,6 +19,7 @@ Value = TypeVar("Value")
 QUEUE = 256  # messages on their way to one device; one that does not read them is cut off
 MOST_CONNECTIONS = 1024
 MOST_GREETINGS = 4  # of one connection, that are answered at once
+MOST_UNHEARD = 32  # messages of one connection that the target's thread has not come to; more are lost
 GREETING_S = 10.0  # in which a connection must say who it is
 
 
@@ -29,13 +30,15 @@ class _Connection:
     writer: asyncio.StreamWriter
     out: asyncio.Queue[FromServer] = field(default_factory=lambda: asyncio.Queue(QUEUE))
     is_greeted: bool = False
+    unheard: int = 0  # messages
     greetings: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class EdgeServer:
     """Listens for devices and lets a desk serve them.
 
-    All that the desk does happens in one thread: what it hears while that thread works is heard right behind.
+    All that the desk does happens in one thread: what comes while that thread works is heard right behind. A connection
+    is read on meanwhile, so that its pings are answered.
     """
 
     def __init__(self, desk: Desk, *, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -157,10 +160,16 @@ class EdgeServer:
             if message.rtt_ms is not None and len(connection.greetings) < MOST_GREETINGS:
                 connection.greetings.add(greeting := asyncio.create_task(self._greet(message, connection)))
                 greeting.add_done_callback(connection.greetings.discard)
-        else:
-            await self._in_hands(partial(self._desk.hear, message, partial(self._reply, connection)))
-            self._heard.set()
+        elif connection.unheard < MOST_UNHEARD:
+            assert self._loop is not None
+            connection.unheard += 1
+            hearing = partial(self._desk.hear, message, partial(self._reply, connection))
+            self._loop.run_in_executor(self._hands, hearing).add_done_callback(partial(self._was_heard, connection))
         return True
+
+    def _was_heard(self, connection: _Connection, _: asyncio.Future[None]) -> None:
+        connection.unheard -= 1
+        self._heard.set()
 
     async def _greet(self, hello: Hello, connection: _Connection) -> None:
         """Answer a device that introduces itself; how it is to draft may take a search, beside all else."""

@@ -6,12 +6,12 @@ from collections.abc import Sequence as Many
 
 import numpy as np
 
-from ...planner.growth.draft import chains_of
-from ...planner.policies import ChainPolicy
+from ...planner.policies import PlainPolicy
+from ..drafters.lookup import chains
 from ..draws import draw
 from ..faults import Fault
 from ..fed_trees import prepare
-from ..layout import Masks, seen_by
+from ..layout import PREFILL_TOKENS, Masks, seen_by
 from ..models.forward import CausalModel
 from ..prefill import Reading, read_on
 from ..requests import Request, Sequence
@@ -20,13 +20,15 @@ from ..stopwatch import DONE, Stopwatch
 from ..verifying import Verifying
 
 Asked = tuple[Sequence, Many[int]]  # a text, and what was drafted behind it
+UNPADDED = RoundSetup(policy=PlainPolicy())
 
 
 class EdgeVerifier:
     """Holds texts and lets them grow by what the target says of drafts that come from elsewhere.
 
-    Invariant: `_slots[i]` is the text whose tokens, but the last, are in slot i of the cache. Those that are verified
-    together are moved to the first slots; the last slot is always free, for two to change places.
+    Invariant: `_slots[i]` is the text whose tokens, but the last, are in slot i of the cache; of a prompt that is still
+    read, those that were. Those that are verified together are moved to the first slots; the last slot is always free,
+    for two to change places.
     """
 
     def __init__(self, target: CausalModel, *, slots: int, capacity: int, most_drafted: int) -> None:
@@ -63,28 +65,39 @@ class EdgeVerifier:
         return None in self._slots
 
     @property
-    def texts(self) -> list[Sequence]:
-        """All that are held."""
-        return [text for text in self._slots if text is not None]
+    def vocabulary(self) -> int:
+        """Tokens of the target, padding included."""
+        return self._target.vocabulary
 
-    def open(self, request: Request) -> Sequence:
-        """Read a prompt and draw its first token; the text is held unless that finished it.
+    def open(self, request: Request) -> Reading:
+        """Return a text that is held, and of whose prompt nothing is read yet.
 
         Raises:
             RequestError: it is too long.
-            MemoryError, RuntimeError: the forward failed; nothing is held.
         """
         assert self.has_room
         self._cache.require(len(request.prompt) + request.max_new_tokens + self.most_drafted + 1)
         slot = self._slots.index(None)
-        reading = Reading(Sequence(request, slot), slot=slot)
-        logits = read_on(self._target, self._cache, reading, reading.left)
-        assert logits is not None, "a prompt has tokens"
+        text = self._slots[slot] = Sequence(request, slot)
+        return Reading(text, slot=slot)
+
+    def read(self, reading: Reading) -> None:
+        """Read a piece of a prompt; behind the last one draw the first token.
+
+        A text that is finished by it is not held any longer.
+
+        Raises:
+            MemoryError, RuntimeError: the forward failed; the text is of no more use.
+        """
         text = reading.sequence
+        reading.slot = self._slot_of(text)
+        logits = read_on(self._target, self._cache, reading, PREFILL_TOKENS)
+        if reading.left:
+            return
+        assert logits is not None, "a prompt has tokens"
         text.commit(draw(logits, [text], np.zeros((1, 1), dtype=np.int64))[0])
-        if not text.is_finished:
-            self._slots[slot] = text
-        return text
+        if text.is_finished:
+            self.close(text)
 
     def verify(self, asked: Many[Asked]) -> None:
         """Let every text grow by what the target accepts of its draft, and by one token of its own.
@@ -95,19 +108,16 @@ class EdgeVerifier:
             asked: different texts that are held, with at most `most_drafted` tokens of the vocabulary each.
         """
         self._to_the_front([text for text, _ in asked])
-        lengths = np.array([len(tokens) for _, tokens in asked], dtype=np.int64)
-        drafted = np.full((len(asked), int(lengths.max()) + 1), -1, dtype=np.int64)
-        for row, (_, tokens) in enumerate(asked):
-            drafted[row, 1 : 1 + len(tokens)] = tokens
-        setup = RoundSetup(policy=ChainPolicy(length=max(int(lengths.max()), 1)))
-        self._verifying.verify([text for text, _ in asked], chains_of(drafted, lengths, ()), setup)
-        for text, _ in asked:
+        rows = sorted(asked, key=lambda one: self._slot_of(one[0]))
+        texts = [text for text, _ in rows]
+        self._verifying.verify(texts, chains([tokens for _, tokens in rows]), UNPADDED)
+        for text in texts:
             if text.is_finished:
                 self.close(text)
 
     def is_known(self, tokens: Many[int]) -> bool:
         """Whether all are tokens of the target's vocabulary."""
-        return all(0 <= token < self._target.vocabulary for token in tokens)
+        return all(0 <= token < self.vocabulary for token in tokens)
 
     def close(self, text: Sequence) -> None:
         """Forget a text; one that is not held is forgotten already."""
@@ -115,12 +125,16 @@ class EdgeVerifier:
             if held is text:
                 self._slots[slot] = None
 
+    def _slot_of(self, text: Sequence) -> int:
+        return next(slot for slot, held in enumerate(self._slots) if held is text)
+
     def _to_the_front(self, texts: Many[Sequence]) -> None:
-        """Let texts lie in the first slots, in their order."""
-        for place, text in enumerate(texts):
-            slot = next(slot for slot, held in enumerate(self._slots) if held is text)
-            if slot != place:
-                self._change_places(place, slot)
+        """Let texts lie in the first slots, in any order."""
+        slots = [self._slot_of(text) for text in texts]
+        behind = [slot for slot in slots if slot >= len(texts)]
+        others = set(range(len(texts))).difference(slots)
+        for place, slot in zip(sorted(others, key=lambda at: self._slots[at] is not None), behind, strict=True):
+            self._change_places(place, slot)
 
     def _change_places(self, first: int, second: int) -> None:
         """Let the text of the second slot lie in the first, and what lies there, if anything, in the second."""
