@@ -28,9 +28,13 @@ TOKEN = "SPECTUNE_EDGE_TOKEN"
 @click.option("--slots", default=8, show_default=True, type=click.IntRange(1), help="Texts at once.")
 @click.option("--capacity", default=1024, show_default=True, type=click.IntRange(2), help="Tokens of a text.")
 @click.option("--most-drafted", default=16, show_default=True, type=click.IntRange(1, 256), help="Tokens of a draft.")
-@click.option("--gather", default=1, show_default=True, type=click.IntRange(1), help="Drafts to wait for.")
-@click.option("--wait-ms", default=0.0, show_default=True, type=click.FloatRange(0.0), help="At most so long.")
-@click.option("--devices", type=click.IntRange(1), help="Expected at once; as many as slots unless given.")
+@click.option(
+    "--gather", default=1, show_default=True, type=click.IntRange(1), help="Drafts to wait for, up to --wait-ms."
+)
+@click.option(
+    "--wait-ms", default=0.0, show_default=True, type=click.FloatRange(0.0), help="A draft waits for --gather of them."
+)
+@click.option("--devices", type=click.IntRange(1), help="Expected at once; as many as slots, if so many were timed.")
 @options.device
 @options.dtype
 @options.workload
@@ -65,6 +69,11 @@ def serve(
         spectune edge serve --target path/to/target
         spectune edge serve --target path/to/target --host 0.0.0.0 --slots 32 --gather 8 --wait-ms 5
     """
+    if (gather > 1) is not (wait_ms > 0.0):
+        raise click.UsageError(
+            f"drafts wait for each other with --gather above 1 and --wait-ms above 0, got {gather} and {wait_ms:g}; "
+            "give both or neither"
+        )
     import asyncio
 
     from ..db.store import open_store
@@ -81,7 +90,9 @@ def serve(
     here, rule = detect(device), BatchRule(size=gather, wait_ms=wait_ms)
     request = EdgeRequest(target=target, device=device, dtype=dtype, workload=workload, temperature=temperature)
     with open_store(as_it_is(store)) as opened:
-        adviser = adviser_from_store(request, opened, devices=devices or slots, rule=rule, most_drafted=most_drafted)
+        adviser = adviser_from_store(
+            request, opened, slots=slots, devices=devices, rule=rule, most_drafted=most_drafted
+        )
     if adviser.why_not:
         tell(settings, f"devices are told to draft as is usual: {adviser.why_not}")
     model = load_model(str(target), dtype=here.dtype_for(dtype), device=torch_device(here))

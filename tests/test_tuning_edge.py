@@ -10,10 +10,11 @@ from spectune.errors import PlanError
 from spectune.planner.edge.search import EdgePlan
 from spectune.planner.edge.setting import BatchRule, EdgeDevice
 from spectune.planner.inputs import DrafterInputs
+from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.edge.messages import Hello
 from spectune.tuning.edge import Adviser, EdgePlanner
 
-from .synthetic import Language, SkilledDrafter, inputs, model, overhead, record, texts
+from .synthetic import Language, SkilledDrafter, inputs, model, overhead, record, surface, texts
 
 LANGUAGE = Language(3)
 SPOKEN = texts(LANGUAGE, 4, lambda text: 30)
@@ -35,6 +36,29 @@ def test_a_device_is_told_the_plan_for_its_like_under_the_server_s_own_rule() ->
     assert told.drafting == plan.best.draftings[0] and told.most_drafted == 6
     assert plan.best.rule == RULE and told.drafting.chain.length <= 6
     assert told.reason.startswith("planned for 3 devices that draft a token in about 1 ms and are about 4.87 ms away: ")
+
+
+def test_a_device_like_the_profiled_one_takes_mean_forwards_and_what_the_host_does_at_each() -> None:
+    chains = [
+        OverheadSample(kind="chain", batch=1, draft_forwards=length, nodes=1, host_ms=(0.1 + 0.3 * length,) * 9)
+        for length in (2, 6)
+    ]
+    host = replace(overhead(0.1, (1,)), samples=(*overhead(0.1, (1,)).samples[:1], *chains))
+    one, own = surface("small", "draft", lambda *shape: 2.0), MADE.drafters[0]
+    stalling = (replace(each, repeats_ms=(2.0, 2.0, 2.0, 2.0, 4.0)) for each in one.measurements)
+    stalled = replace(one, measurements=tuple(stalling))
+    for drafted, draft_ms in ((one, 2.3), (stalled, 2.4 + 0.3)):
+        drafter = replace(own, surface=drafted)
+        planner = EdgePlanner(replace(MADE, overhead=host, drafters=(drafter,)))
+        assert planner.here(drafter, 5.0).draft_ms == pytest.approx(draft_ms)
+
+
+@pytest.mark.parametrize("role", ["head", "block", "self"])
+def test_a_drafter_that_reads_what_the_target_computes_is_planned_for_no_device(role: str) -> None:
+    head = replace(MADE.drafters[0], surface=surface("small", role, lambda *shape: 1.0))
+    planner = EdgePlanner(replace(MADE, drafters=(head,)))
+    with pytest.raises(PlanError, match="small reads what the target computes, which a device has not"):
+        planner.plan(head, EdgeDevice(draft_ms=1.0, rtt_ms=5.0), 1)
 
 
 def test_no_more_devices_are_planned_for_than_rounds_were_timed_of() -> None:

@@ -18,6 +18,9 @@ from ..planner.pricing.fed import nearest_context
 from ..planner.replay.recorded import recording_of
 from ..profiler.device import detect
 from ..profiler.identity import identify
+from ..profiler.records.excess import mean_over_median
+from ..profiler.records.overhead import CHAIN
+from ..profiler.records.role import EAGER
 from ..runtime.edge.messages import Hello, Welcome
 from ..runtime.reason import told
 from .inputs import inputs_from_store
@@ -98,9 +101,11 @@ class EdgePlanner:
         raise PlanError("this drafter was not recorded with the target; profile both on the server")
 
     def here(self, drafter: DrafterInputs, rtt_ms: float) -> EdgeDevice:
-        """Return a device that drafts as fast as the profiled one did."""
-        context = nearest_context(drafter.surface, 1, self._context)
-        return EdgeDevice(draft_ms=drafter.surface.latency(1, context, 1).ms, rtt_ms=rtt_ms)
+        """Return a device that drafts as fast as the profiled one did, with what its host did at each forward."""
+        surface, chain = drafter.surface, self._inputs.overhead.lines(1).get(CHAIN)
+        median_ms = surface.latency(1, nearest_context(surface, 1, self._context), 1).ms
+        mean_ms = median_ms * mean_over_median(surface, mean_over_median(self._inputs.verify))
+        return EdgeDevice(draft_ms=mean_ms + (chain.forward_ms if chain else 0.0), rtt_ms=rtt_ms)
 
     def plan(self, drafter: DrafterInputs, device: EdgeDevice, devices: int) -> EdgePlan:
         """Return what to do with so many devices that are all alike.
@@ -116,6 +121,10 @@ class EdgePlanner:
         Raises:
             PlanError: as `plan` does.
         """
+        if drafter.reads_features:
+            raise PlanError(
+                f"{drafter.name} reads what the target computes, which a device has not; take a drafter model"
+            )
         place = (drafter.name, devices)
         if place not in self._searches:
             costs = server_costs(self._inputs, most_rows=devices, context=self._context)
@@ -140,6 +149,7 @@ def edge_planner(
         dtype=request.dtype,
         workload=request.workload,
         temperature=request.temperature,
+        regime=EAGER,  # what a server runs
     )
     inputs = inputs_from_store(wanted, store)
     return EdgePlanner(inputs, context=request.context, rule=rule, most_drafted=most_drafted)
@@ -196,15 +206,23 @@ class Adviser:
 
 
 def adviser_from_store(
-    request: EdgeRequest, store: Store, *, devices: int, rule: BatchRule, most_drafted: int
+    request: EdgeRequest, store: Store, *, slots: int, devices: int | None, rule: BatchRule, most_drafted: int
 ) -> Adviser:
-    """Return what advises devices of a server from the store's profile of the target, or says why it cannot."""
+    """Return what advises devices of a server from the store's profile of the target, or says why it cannot.
+
+    Args:
+        request: the target.
+        store: with its profile.
+        slots: texts that the server holds.
+        devices: expected at once; where None, as many as slots, or the most that rounds were timed for.
+        rule: when the server verifies.
+        most_drafted: tokens of one draft.
+    """
     try:
         planner = edge_planner(request, store, rule=rule, most_drafted=most_drafted)
         most = planner.most_devices
+        if devices is not None and devices > most:
+            raise PlanError(f"rounds of {devices} sequences were not timed, at most {most}; profile larger batches")
     except (StoreError, PlanError) as error:
-        return Adviser(None, devices=devices, most_drafted=most_drafted, why_not=told(error))
-    if devices > most:
-        why = f"rounds of {devices} sequences were not timed, at most {most}"
-        return Adviser(None, devices=devices, most_drafted=most_drafted, why_not=f"{why}; profile larger batches")
-    return Adviser(planner, devices=devices, most_drafted=most_drafted)
+        return Adviser(None, devices=devices or slots, most_drafted=most_drafted, why_not=told(error))
+    return Adviser(planner, devices=devices or min(slots, most), most_drafted=most_drafted)

@@ -188,9 +188,10 @@ def readings_of(surfaces: Iterable[LatencySurface]) -> dict[str, LatencySurface]
 
 def missing(what: str, request: PlanRequest, store: Store) -> StoreError:
     """Return the error that something is not in the store, and how it gets there."""
+    regime = f" --regime {request.regime}" if request.regime else ""
     return StoreError(
         f"the store holds no {what} for {request.target.name} on {request.device.label}{_nearest(request, store)}; "
-        f"run: spectune profile --target {request.target.location} --drafter NAME=PATH"
+        f"run: spectune profile --target {request.target.location} --drafter NAME=PATH{regime}"
     )
 
 

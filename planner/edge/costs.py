@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ...errors import PlanError
 from ...profiler.records.overhead import PLAIN
 from ..inputs import PlanInputs
-from ..pricing.cells import Cell
-from ..pricing.cost import cell_costs
+from ..pricing.fed import drafted_tokens, nearest_context
+from ..pricing.table import cost_table
 
 Floats = NDArray[np.float64]
 
@@ -82,10 +82,11 @@ def server_costs(inputs: PlanInputs, *, most_rows: int, context: int) -> ServerC
 
 
 def _row(inputs: PlanInputs, batch: int, context: int) -> Floats:
-    """Return (tokens + 1,) milliseconds of rounds of one measured batch."""
-    costs = cell_costs(Cell(batch=batch, context=context), inputs.verify, {}, inputs.overhead)
-    verify = costs.verify.row(float(context))
-    round_ms, _, node_ms = costs.host_of(PLAIN)
-    whole: Floats = verify + round_ms + node_ms * np.arange(len(verify))
+    """Return (tokens + 1,) milliseconds of rounds of one measured batch; a server pads no forward."""
+    at = nearest_context(inputs.verify, batch, context)
+    fed = drafted_tokens(inputs.verify, batch, at)
+    host = inputs.overhead.lines(batch)[PLAIN]
+    verify = cost_table(inputs.verify, batch, at, fed).row(float(at))
+    whole: Floats = verify + host.round_ms + host.node_ms * np.arange(len(fed))
     whole[0] = 0.0
     return whole

@@ -9,7 +9,7 @@ from ..policies import ConfidentChainPolicy
 from ..replay.recorded import Recording
 from ..search.contest import MOST_CENSORED
 from .costs import ServerCosts
-from .forecast import EdgeForecast, forecast
+from .forecast import ROUNDS, EdgeForecast, forecast
 from .rounds import EdgeRounds, edge_rounds
 from .setting import BatchRule, DeviceDrafting, EdgeDevice
 
@@ -61,6 +61,7 @@ class EdgeSearch:
         *,
         rule: BatchRule | None = None,
         most_drafted: int | None = None,
+        rounds_in_all: int = ROUNDS,
     ) -> None:
         """Take what is fixed.
 
@@ -69,8 +70,9 @@ class EdgeSearch:
             costs: of the server's rounds.
             rule: when the server verifies, where that is settled; else it is searched for.
             most_drafted: tokens of a draft that it takes; as many as were priced where None.
+            rounds_in_all: that a forecast plays, see `forecast`.
         """
-        self.recording, self.costs, self._rule = recording, costs, rule
+        self.recording, self.costs, self._rule, self._rounds_in_all = recording, costs, rule, rounds_in_all
         self._most = min(most_drafted or costs.most_tokens, costs.most_tokens - 1)
         self._rounds: dict[ConfidentChainPolicy, EdgeRounds] = {}
 
@@ -83,16 +85,15 @@ class EdgeSearch:
         Raises:
             PlanError: the forwards of so many devices were not priced.
         """
-        rules = list(self._rules(len(devices)))
-        now = self._played(devices, (self._shortened(DEFAULT),) * len(devices), rules[0])
-        usual = now
+        rules, kinds = list(self._rules(len(devices))), dict.fromkeys(devices)  # alike devices draft alike
+        usual = now = self._played(devices, (self._usual(),) * len(devices), rules[0])
         for _ in range(4):
             before = now
-            for kind in dict.fromkeys(devices):  # alike devices draft alike
+            for kind in kinds:
                 now = self._best(devices, now, self._ways(devices, now, kind), _slowest_of(devices, kind))
             if len(rules) > 1:
                 now = self._best(devices, now, ((now.draftings, rule) for rule in rules), _total)
-            if (now.draftings, now.rule) == (before.draftings, before.rule):
+            if now.rule == before.rule and (len(kinds) == 1 or now.draftings == before.draftings):
                 break
         plain_ms = float(self.costs.ms[len(devices), 1])
         spent = now.forecast.busy / now.forecast.total_tokens_per_s
@@ -109,7 +110,7 @@ class EdgeSearch:
         for length in (each for each in LENGTHS if each <= self._most):
             for confidence in CONFIDENCES if length > 1 else CONFIDENCES[:1]:
                 chain = ConfidentChainPolicy(length=length, confidence=confidence)
-                if self._rounds_of(chain).censored > MOST_CENSORED:
+                if not self._is_recorded(chain):
                     continue
                 for ahead in AHEADS:
                     way = DeviceDrafting(chain=chain, ahead=ahead)
@@ -140,7 +141,7 @@ class EdgeSearch:
         self, devices: Sequence[EdgeDevice], draftings: tuple[DeviceDrafting, ...], rule: BatchRule
     ) -> EdgeChoice:
         rounds = [self._rounds_of(drafting.chain) for drafting in draftings]
-        found = forecast(devices, draftings, rounds, rule, self.costs)
+        found = forecast(devices, draftings, rounds, rule, self.costs, rounds_in_all=self._rounds_in_all)
         return EdgeChoice(draftings=draftings, rule=rule, forecast=found)
 
     def _rounds_of(self, chain: ConfidentChainPolicy) -> EdgeRounds:
@@ -148,9 +149,15 @@ class EdgeSearch:
             self._rounds[chain] = edge_rounds(chain, self.recording)
         return self._rounds[chain]
 
-    def _shortened(self, drafting: DeviceDrafting) -> DeviceDrafting:
-        most = min(drafting.chain.length, self._most)
-        return replace(drafting, chain=replace(drafting.chain, length=most))
+    def _is_recorded(self, chain: ConfidentChainPolicy) -> bool:
+        return self._rounds_of(chain).censored <= MOST_CENSORED
+
+    def _usual(self) -> DeviceDrafting:
+        """Return DEFAULT, its chains as long as the server takes and was recorded."""
+        lengths = range(min(DEFAULT.chain.length, self._most), 1, -1)
+        chains = (replace(DEFAULT.chain, length=length) for length in lengths)
+        shortest = replace(DEFAULT.chain, length=1)
+        return replace(DEFAULT, chain=next(filter(self._is_recorded, chains), shortest))
 
 
 def _total(found: EdgeForecast) -> float:
