@@ -22,6 +22,7 @@ CHAINS = st.builds(
     min_match=st.integers(1, 3),
     occurrence=st.sampled_from(["first", "last"]),
 )
+ALL_THAT_MATCHES = SuffixPolicy(length=1000, factor=1, offset=0)  # its copy is as long as the match
 TREES = st.builds(
     SuffixTreePolicy,
     nodes=st.integers(2, 12),
@@ -29,13 +30,6 @@ TREES = st.builds(
     offset=st.integers(0, 2),
     least_chance=st.sampled_from([0.0, 0.1, 0.3, 0.7]),
 )
-
-
-def text_of(tokens: list[int]) -> SuffixText:
-    """Return the text, read at once."""
-    text = SuffixText()
-    text.read(tokens)
-    return text
 
 
 def paths_of(tree: TextTree) -> list[Path]:
@@ -49,14 +43,14 @@ def paths_of(tree: TextTree) -> list[Path]:
 
 def copied(tokens: list[int], policy: SuffixPolicy) -> list[int]:
     """Return the chain behind a text."""
-    tree = text_of(tokens).draft(policy)
+    tree = SuffixText().draft(policy, tokens)
     assert tree[1].tolist() == list(range(-1, tree.shape[1] - 1))
     return list(tree[0, 1:].tolist())
 
 
 @given(TEXTS)
 def test_the_match_is_the_longest_end_that_a_scan_finds_again(tokens: list[int]) -> None:
-    assert text_of(tokens).match == longest_match(tokens)
+    assert len(copied(tokens, ALL_THAT_MATCHES)) == longest_match(tokens)
 
 
 @given(TEXTS, CHAINS)
@@ -67,7 +61,7 @@ def test_a_chain_is_what_a_scan_finds(tokens: list[int], policy: SuffixPolicy) -
 @given(TEXTS, TREES)
 @settings(max_examples=150)
 def test_a_tree_is_what_counting_by_scans_finds_node_for_node(tokens: list[int], policy: SuffixTreePolicy) -> None:
-    assert paths_of(text_of(tokens).draft(policy)) == slow_suffix_tree(tokens, policy)
+    assert paths_of(SuffixText().draft(policy, tokens)) == slow_suffix_tree(tokens, policy)
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=9), max_size=60), CHAINS, TREES)
@@ -75,20 +69,21 @@ def test_a_tree_is_what_counting_by_scans_finds_node_for_node(tokens: list[int],
 def test_a_text_read_in_pieces_drafts_as_one_read_at_once(
     pieces: list[list[int]], chain: SuffixPolicy, tree: SuffixTreePolicy
 ) -> None:
-    text, tokens = SuffixText(), list[int]()
+    texts, tokens = (SuffixText(), SuffixText()), list[int]()
     for piece in pieces:
-        text.read(piece)
         tokens += piece
-        for policy in (chain, tree):
-            assert text.draft(policy).tolist() == text_of(tokens).draft(policy).tolist()
+        at_once = {policy: SuffixText().draft(policy, tokens).tolist() for policy in (chain, tree)}
+        for text, reader, other in zip(texts, (chain, tree), (tree, chain), strict=True):
+            assert text.draft(reader, piece).tolist() == at_once[reader]
+            assert text.draft(other).tolist() == at_once[other]
 
 
 def test_a_text_that_outgrows_its_room_goes_on() -> None:
     tokens = np.random.default_rng(0).integers(0, 5, 700).tolist()
     text = SuffixText()
     for token in tokens:
-        text.read([token])
-    assert text.length == 700 and text.match == text_of(tokens).match
+        match = text.draft(ALL_THAT_MATCHES, [token])
+    assert text.length == 700 and match.tolist() == SuffixText().draft(ALL_THAT_MATCHES, tokens).tolist()
     assert paths_of(text.draft(SuffixTreePolicy(nodes=40, factor=9))) == slow_suffix_tree(
         tokens, SuffixTreePolicy(nodes=40, factor=9)
     )
@@ -117,16 +112,16 @@ def test_a_match_shorter_than_the_least_is_not_copied_from() -> None:
 @pytest.mark.parametrize("tokens", [[], [1], [1, 2, 3]])
 def test_nothing_is_drafted_where_nothing_repeats(tokens: list[int]) -> None:
     assert copied(tokens, SuffixPolicy()) == []
-    assert text_of(tokens).draft(SuffixTreePolicy()).shape == (3, 1)
+    assert SuffixText().draft(SuffixTreePolicy(), tokens).shape == (3, 1)
 
 
 def test_a_tree_holds_what_followed_more_often_before_what_followed_seldom() -> None:
     tokens = [1, 5, 1, 6, 1, 5, 1, 6, 1, 5, 9, 1]
-    tree = text_of(tokens).draft(SuffixTreePolicy(nodes=3, factor=9))
+    tree = SuffixText().draft(SuffixTreePolicy(nodes=3, factor=9), tokens)
     assert paths_of(tree)[0] == (5,) and 9 not in tree[0]
     assert paths_of(tree) == slow_suffix_tree(tokens, SuffixTreePolicy(nodes=3, factor=9))
 
 
 def test_a_long_repetition_of_one_token_is_looked_at_no_deeper_than_the_longest_match() -> None:
-    tree = text_of([4] * 400).draft(SuffixTreePolicy(nodes=200, factor=1))
+    tree = SuffixText().draft(SuffixTreePolicy(nodes=200, factor=1), [4] * 400)
     assert tree.shape == (3, 65) and set(tree[0, 1:]) == {4}

@@ -184,12 +184,6 @@ def read_and_copy(memory: Ints, fresh: Ints, copying: Ints, tree: Ints) -> int:
 
 
 @compiled
-def append(memory: Ints, fresh: Ints) -> None:
-    """Append tokens to the text, for which there is room."""
-    read(automaton_in(memory), fresh)
-
-
-@compiled
 def grow_behind(a: Automaton, state: int, bound: Bound, ranking: Ranking) -> int:
     """Rank the likeliest nodes behind a state's longest string, which ends the text; return how many are taken."""
     begin(ranking, min(bound.nodes, bound.factor * min(a.longest[state], LONGEST_MATCH) + bound.offset))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..kernels.arrays import Floats, Ints
-from ..kernels.automaton import ENTRIES, FIRST, MATCHED, NEWEST, automaton_in, memory_of
+from ..kernels.automaton import ENTRIES, FIRST, NEWEST, automaton_in, memory_of
 from ..kernels.ranking import ranking_memory_of
-from ..kernels.suffix import append, read_and_copy, read_and_grow
+from ..kernels.suffix import read_and_copy, read_and_grow
 from ..policies.text import SuffixPolicy, SuffixTreePolicy
 from .tree import TextTree
 
@@ -29,18 +29,11 @@ class SuffixText:
         self._rooms: dict[int, tuple[Floats, Ints]] = {}  # to work in, by most nodes
         self.length = 0  # tokens read
 
-    @property
-    def match(self) -> int:
-        """Tokens of the text's longest end that occurred before."""
-        return int(automaton_in(self._memory).longest[self._memory[MATCHED]])
-
-    def read(self, tokens: Sequence[int]) -> None:
-        """Append tokens; O(1) amortised each for the automaton, and a step for each set of places its end occurs at."""
-        fresh = self._placed(tokens)  # first: it may make another automaton
-        append(self._memory, fresh)
-
     def draft(self, policy: SuffixPolicy | SuffixTreePolicy, fresh: Sequence[int] = ()) -> TextTree:
-        """Append tokens; return what the policy drafts behind the text."""
+        """Append tokens; return what the policy drafts behind the text.
+
+        A token costs O(1) amortised for the automaton, and a step for each set of places its end occurs at.
+        """
         placed = self._placed(fresh)
         if isinstance(policy, SuffixTreePolicy):
             return self._tree(policy, placed)
