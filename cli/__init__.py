@@ -11,7 +11,7 @@ from .settings import Settings
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 @click.option("-q", "--quiet", is_flag=True, help="Print results and errors only, no progress.")
-@click.option("-v", "--verbose", is_flag=True, help="Print more; an error shows where it came from.")
+@click.option("-v", "--verbose", is_flag=True, help="Show where an error came from.")
 @click.version_option(package_name="spectune", message="%(prog)s %(version)s")
 @click.pass_context
 def main(ctx: click.Context, quiet: bool, verbose: bool) -> None:

@@ -73,7 +73,8 @@ def validation_table(done: Validation) -> Table:
         )
         for row in done.rows
     ]
-    return Table(title=f"plan {done.plan_id} validated, tokens/s of all sequences", columns=columns, rows=rows)
+    number = "" if done.plan_id is None else f" {done.plan_id}"
+    return Table(title=f"plan{number} validated, tokens/s of all sequences", columns=columns, rows=rows)
 
 
 def validation_facts(row: ValidationRow) -> dict[str, Any]:

@@ -27,7 +27,7 @@ ray_address = click.option(
     is_flag=False,
     flag_value="auto",
     metavar="[ADDRESS]",
-    help="Of a Ray cluster: profile one node of every kind in it.",
+    help="Profile one node of every kind in a Ray cluster.",
 )
 
 

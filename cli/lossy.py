@@ -70,7 +70,13 @@ def settings_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[st
 @options.max_new_tokens
 @options.max_prompt_tokens
 @options.seed
-@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="For `spectune plan --lossy`.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write what `spectune plan --lossy` reads to this file.",
+)
 @options.as_json
 @click.pass_obj
 def lossy(

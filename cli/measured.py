@@ -59,8 +59,8 @@ def print_preview(facts: Json) -> None:
     click.echo(
         f"{first} cells first, {facts['held_out']} random ones to judge by, then wherever the surface is least "
         f"certain, all within {facts['timing_s']:.0f} s. Besides, {facts['texts']} texts of up to "
-        f"{facts['tokens_per_text']} tokens are decoded and every drafter is recorded along them; that takes what the "
-        "models take"
+        f"{facts['tokens_per_text']} tokens are decoded, every drafter is recorded along them, and "
+        "whole rounds are timed; how long that takes is not known before the models run"
     )
 
 

@@ -104,7 +104,12 @@ target = click.option(
     "--target", required=True, metavar="PATH", type=click.Path(path_type=Path), help="Folder of the target model."
 )
 drafters = click.option(
-    "--drafter", "drafters", multiple=True, metavar="NAME=PATH", callback=named_folders, help="A drafter; repeatable."
+    "--drafter",
+    "drafters",
+    multiple=True,
+    metavar="NAME=PATH",
+    callback=named_folders,
+    help="A drafter and its folder; repeatable.",
 )
 device = click.option(
     "--device",
@@ -118,7 +123,11 @@ workload = click.option(
     "--workload", default="default", metavar="NAME", show_default=True, help="What the prompts are called."
 )
 temperature = click.option(
-    "--temperature", default=0.0, show_default=True, type=click.FloatRange(0.0), help="Of sampling; 0 is greedy."
+    "--temperature",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0.0),
+    help="Temperature of sampling; 0 is greedy.",
 )
 dtype = click.option(
     "--dtype",
@@ -143,8 +152,12 @@ max_prompt_tokens = click.option(
 allow_lossy = click.option(
     "--allow-lossy", is_flag=True, help="Let the output differ from the target's own, where that was measured."
 )
-seed = click.option("--seed", default=0, show_default=True, type=int, help="Of whatever is drawn at random.")
-store = click.option("--store", metavar="URL", help="A path or SQLAlchemy URL; else SPECTUNE_STORE, else your own.")
+seed = click.option("--seed", default=0, show_default=True, type=int, help="Seed of whatever is drawn at random.")
+store = click.option(
+    "--store",
+    metavar="URL",
+    help="A path, an SQLAlchemy URL or https:// of a service; else SPECTUNE_STORE, else your own file.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 
 

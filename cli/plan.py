@@ -40,7 +40,7 @@ FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", 
     default="",
     callback=options.counts,
     metavar="N,N,...",
-    help="Batch sizes; else all measured ones.",
+    help="Batch sizes; else those whose rounds were timed.",
 )
 @click.option(
     "--context",
@@ -48,7 +48,7 @@ FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", 
     default="",
     callback=options.counts,
     metavar="N,N,...",
-    help="Contexts; else all measured ones.",
+    help="Contexts; else those that these batches have in common.",
 )
 @click.option(
     "--slo",
@@ -61,7 +61,7 @@ FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", 
     "--new-tokens",
     metavar="N",
     type=click.IntRange(2),
-    help="Tokens of an answer: choose by whole requests, whose prompts drafters have to read, too.",
+    help="Expected length of an answer: choose by whole requests, in which drafters read the prompt, too.",
 )
 @click.option(
     "--max-memory",

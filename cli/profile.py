@@ -10,13 +10,11 @@ import click
 from . import engine as engines
 from . import options
 from .fleet import ray_address
+from .prompts import named_prompts, tell_cut
 from .report import print_json, progress, tell
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..profiler.prompts import Prompt
     from ..tuning.request import Models, ProfileRequest
 
 OF_TEXTS = ("prompts", "workload", "temperatures", "record", "max_new_tokens", "max_prompt_tokens")
@@ -36,7 +34,7 @@ OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", 
     show_default=True,
     callback=options.temperatures,
     metavar="T,T,...",
-    help="Of sampling; 0 is greedy. All are recorded.",
+    help="Temperatures of sampling, all recorded; 0 is greedy.",
 )
 @click.option(
     "--device",
@@ -73,7 +71,7 @@ OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", 
     show_default=True,
     type=click.FloatRange(0.0, min_open=True),
     metavar="SECONDS",
-    help="For timing forwards; the recording comes on top.",
+    help="Time for timing forwards; the recording comes on top.",
 )
 @click.option(
     "--held-out",
@@ -165,7 +163,8 @@ def profile(
         if target is None:
             raise click.UsageError("Give --target PATH, a file of the engine or a model folder.")
         asked = {**measured, "store": store, "as_json": as_json}
-        engines.profile_command(settings, engine, target, drafters, _prompts(prompts), asked)
+        used = named_prompts(settings, prompts, "calibration")
+        engines.profile_command(settings, engine, target, drafters, used, asked)
         return
     place = target or config_only
     if place is None or (target and config_only):
@@ -189,7 +188,9 @@ def profile(
         raise click.UsageError("--tokens is for timing alone; add --latency-only.")
     temperature, *more = measured.pop("temperatures")
     measured |= {"temperature": temperature, "more_temperatures": tuple(more)}
-    request = ProfileRequest(models=models, prompts=_prompts(prompts), **measured)
+    request = ProfileRequest(models=models, prompts=named_prompts(settings, prompts, "calibration"), **measured)
+    if prompts is not None:
+        tell_cut(settings, request.prompts, place, request.max_prompt_tokens)
     if dry_run:
         _dry_run(request, ray_address, as_json)
     elif request.device == "all" or ray_address is not None:
@@ -273,13 +274,3 @@ def _estimate(
         facts = estimate_facts(estimate(request, opened), opened.url)
         (print_json if as_json else print_estimate)(facts)
         tell(settings, f"kept in {opened.url}, apart from everything measured")
-
-
-def _prompts(path: Path | None) -> Sequence[Prompt]:
-    if path is None:
-        from ..demo.prompts import calibration_prompts
-
-        return calibration_prompts()
-    from ..profiler.prompts import read_prompts
-
-    return read_prompts(path)

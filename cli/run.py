@@ -31,7 +31,7 @@ UNPLANNED = ("drafters", "workload", "allow_lossy")  # options that say nothing 
     multiple=True,
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="For a target that sees: .npy, .png or .jpg; repeatable.",
+    help="Image for a target that sees: .npy, .png or .jpg; repeatable.",
 )
 @options.drafters
 @click.option(

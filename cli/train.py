@@ -31,8 +31,10 @@ def train() -> None:
 
 @train.command()
 @training_run(piece=256, least_piece=4, said="Tokens of a piece.")
-@click.option("--form", default="3", show_default=True, type=click.Choice([*FORMS]), help="Of EAGLE.")
-@click.option("--test-steps", default=7, show_default=True, type=click.IntRange(1), help="Of the training-time test.")
+@click.option("--form", default="3", show_default=True, type=click.Choice([*FORMS]), help="Which EAGLE the head is.")
+@click.option(
+    "--test-steps", default=7, show_default=True, type=click.IntRange(1), help="Steps of the training-time test."
+)
 @click.option(
     "--draft-vocabulary",
     default=0,

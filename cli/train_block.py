@@ -56,7 +56,11 @@ def ctc(settings: Settings, run: TrainingRun, frames: int, labels: int, intermed
 @training_run(piece=16, least_piece=1, said=SAID)
 @click.option("--places", default=8, show_default=True, type=click.IntRange(1), help="Tokens said at once.")
 @click.option(
-    "--width", default=0, metavar="N", type=click.IntRange(0), help="Of what stands for a token; else the target's."
+    "--width",
+    default=0,
+    metavar="N",
+    type=click.IntRange(0),
+    help="Width of what stands for a token; else the target's.",
 )
 @click.option(
     "--intermediate", default=0, metavar="N", type=click.IntRange(0), help="Width of the MLP; else the target's."

@@ -13,7 +13,11 @@ from .train_run import TrainingRun, show_card, training_run
 @training_run(piece=256, least_piece=4, said="Tokens of a piece.")
 @click.option("--exit-layer", required=True, type=click.IntRange(1), help="Layers of the target that draft.")
 @click.option(
-    "--width", default=0, metavar="N", type=click.IntRange(0), help="Of the imitation network; else the hidden size."
+    "--width",
+    default=0,
+    metavar="N",
+    type=click.IntRange(0),
+    help="Width of the imitation network; else the hidden size.",
 )
 def exit_(settings: Settings, run: TrainingRun, exit_layer: int, width: int) -> None:
     """Train an early exit: the target drafts for itself.

@@ -39,20 +39,20 @@ CHANCE = click.FloatRange(0.0, 1.0)
     default=0.6,
     show_default=True,
     type=click.FloatRange(0.0),
-    help="Of these texts; at 0 take one rollout.",
+    help="Temperature of these texts; at 0 take one rollout.",
 )
 @click.option(
     "--least-share",
     default=0.9,
     show_default=True,
     type=click.FloatRange(0.0, 1.0, min_open=True),
-    help="Of the right answers, that a token must keep not to be a pivot.",
+    help="Share of the right answers that a token must keep not to be a pivot.",
 )
 @click.option("--floor", default=1e-4, show_default=True, type=CHANCE, help="Least probability by the target.")
 @click.option(
     "--reads", default=0, metavar="LAYERS", type=click.IntRange(0), help="Layers behind the state it reads; 0 is usual."
 )
-@click.option("--width", default=256, show_default=True, type=POSITIVE, help="Of its two layers.")
+@click.option("--width", default=256, show_default=True, type=POSITIVE, help="Width of its two layers.")
 @click.option("--steps", default=300, show_default=True, type=POSITIVE, help="Updates of the weights.")
 @click.option("--batch", default=32, show_default=True, type=POSITIVE, help="Pairs of tokens per step.")
 @click.option(
@@ -67,7 +67,7 @@ CHANCE = click.FloatRange(0.0, 1.0)
     default=0.95,
     show_default=True,
     type=click.FloatRange(0.0, 1.0, min_open=True),
-    help="Of pivots, for the threshold that the card recommends.",
+    help="Share of pivots that the recommended threshold rejects.",
 )
 @options.max_new_tokens
 @options.device

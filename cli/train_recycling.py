@@ -27,7 +27,9 @@ from .settings import Settings
     "-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The drafter's folder."
 )
 @click.option("--successors", default=8, show_default=True, type=click.IntRange(1), help="Kept of every token.")
-@click.option("--new-tokens", default=224, show_default=True, type=click.IntRange(1), help="Of each continuation.")
+@click.option(
+    "--new-tokens", default=224, show_default=True, type=click.IntRange(1), help="Tokens of each continuation."
+)
 @options.device
 @options.dtype
 @options.seed

@@ -10,20 +10,20 @@ import click
 from ..errors import PlanError
 from . import engine as engines
 from . import options
+from .prompts import named_prompts, tell_cut
 from .report import print_json, print_table, progress, tell
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..planner.plans.validation import Validation
-    from ..profiler.prompts import Prompt
 
 
 @click.command()
 @engines.option
 @options.target
 @click.option("--prompts", metavar="FILE", type=click.Path(path_type=Path), help="Text or .jsonl; else the demo's.")
+@click.option("--plan", metavar="ID|FILE", help="Which plan; else the one of this device that counts.")
+@options.drafters
 @options.device
 @options.planned_dtype
 @options.workload
@@ -64,19 +64,25 @@ def validate(
 
     \b
         spectune validate --target path/to/target --fail-above 15
+        spectune validate --target path/to/target --plan 3 --drafter small=path/to/small
         spectune validate --engine llama.cpp --target target.gguf
     """
+    if engine is None and measured["plan"] is not None:
+        options.require_untyped(("workload", "temperature"), "chooses a plan, and --plan names one.")
     from ..db.store import open_store
     from ..tuning.validate import ValidateRequest, validate_stored
     from .cells import validation_facts, validation_table
 
+    used = named_prompts(settings, prompts, "evaluation")
     if engine is not None:
         asked = {**measured, "store": store, "as_json": as_json}
-        told = engines.validate_command(settings, engine, target, _prompts(prompts), asked)
-        _tell_more(settings, told.validation, is_demo=prompts is None)
+        told = engines.validate_command(settings, engine, target, used, asked)
+        _tell_apart(settings, told.validation)
         _require_kept(told.validation, fail_above)
         return
-    request = ValidateRequest(target=target, prompts=_prompts(prompts), **measured)
+    if prompts is not None:
+        tell_cut(settings, used, target, measured["max_prompt_tokens"])
+    request = ValidateRequest(target=target, prompts=used, **measured)
     with open_store(store) as opened, progress(settings) as report:
         done = validate_stored(request, opened, progress=report)
         url = opened.url
@@ -84,27 +90,16 @@ def validate(
         print_json({"plan": done.plan_id, "rows": [validation_facts(row) for row in done.rows], "store": url})
     else:
         print_table(validation_table(done))
-    _tell_more(settings, done, is_demo=prompts is None)
-    tell(settings, f"kept in {url} beside plan {done.plan_id}")
+    _tell_apart(settings, done)
+    where = f"kept in {url} beside plan {done.plan_id}"
+    tell(settings, "kept nowhere: the plan is a file, or another device's" if done.plan_id is None else where)
     _require_kept(done, fail_above)
 
 
-def _prompts(path: Path | None) -> Sequence[Prompt]:
-    if path is None:
-        from ..demo.prompts import evaluation_prompts
-
-        return evaluation_prompts()
-    from ..profiler.prompts import read_prompts
-
-    return read_prompts(path)
-
-
-def _tell_more(settings: Settings, done: Validation, *, is_demo: bool) -> None:
-    """Say whose prompts were measured where nobody named them, and why what lies outside its interval does."""
+def _tell_apart(settings: Settings, done: Validation) -> None:
+    """Say of what lies outside its interval why it does."""
     from .cells import why_apart
 
-    if is_demo:
-        tell(settings, "measured on the demo's evaluation prompts; --prompts gives those of your own traffic")
     for row in done.rows:
         low, high = row.interval
         if not low <= row.measured_tokens_per_s <= high:

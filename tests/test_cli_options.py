@@ -116,6 +116,13 @@ def test_what_plain_decoding_would_ignore_is_refused(ignored: tuple[str, ...]) -
     assert f"{ignored[0]} is about a plan, and --plan none follows none" in result.stderr
 
 
+@pytest.mark.parametrize("ignored", [("--workload", "chat"), ("--temperature", "0.8")])
+def test_what_a_named_plan_says_itself_is_refused(ignored: tuple[str, ...]) -> None:
+    result = typed("validate", *TARGET, "--plan", "3", *ignored)
+    assert result.exit_code == 2
+    assert f"{ignored[0]} chooses a plan, and --plan names one" in result.stderr
+
+
 @pytest.mark.parametrize("ignored", [("--batch", "4"), ("--context", "512")])
 def test_a_cell_without_its_plan_is_refused(ignored: tuple[str, ...]) -> None:
     result = typed("import", "metrics.txt", "--format", "vllm-metrics", *ignored)

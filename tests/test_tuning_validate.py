@@ -12,6 +12,7 @@ from spectune.db import Store, open_store
 from spectune.errors import DeviceError, ModelError, NoPlanError, NoRoomError, PlanError, RequestError
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan, PlanCell
+from spectune.planner.plans.provenance import Provenance
 from spectune.planner.plans.validation import Validation, ValidationRow
 from spectune.planner.policies import ChainPolicy, PlainPolicy
 from spectune.planner.pricing.cells import cells_of
@@ -176,6 +177,53 @@ def test_a_drafter_with_other_weights_than_the_plans_is_refused(bench: Bench) ->
 def test_a_setup_without_a_plan_is_refused(bench: Bench) -> None:
     with pytest.raises(NoPlanError, match="spectune plan"):
         bench.validated(workload="chat")
+
+
+def test_a_plan_may_be_named_whatever_it_is_for_and_is_measured_as_it_was_made(bench: Bench) -> None:
+    named = bench.validated(plan="1", workload="chat", temperature=0.7)
+    assert named.plan_id == 1 and len(bench.store.validations(1)) == 1
+    assert [row.policy for row in named.rows] == [bench.plan.cell(1, 10).policy.label]
+
+
+def test_a_plan_of_a_file_or_of_another_device_is_measured_and_kept_nowhere(bench: Bench) -> None:
+    elsewhere = replace(bench.plan, device=replace(bench.plan.device, name="another processor"))
+    file = bench.folder / "plan.json"
+    file.write_text(plan_to_json(bench.plan))
+    number = bench.store.add_plan(
+        plan_to_json(elsewhere), device=elsewhere.device.fingerprint, device_kind=elsewhere.device.kind_key,
+        target=elsewhere.target.key, workload=elsewhere.workload, temperature=elsewhere.temperature,
+    )  # fmt: skip
+    for name in (str(file), str(number)):
+        done = bench.validated(plan=name)
+        assert done.plan_id is None and done.rows
+    assert not bench.store.validations(1) and not bench.store.validations(number)
+
+
+def test_a_named_plan_of_another_model_or_engine_is_refused(bench: Bench) -> None:
+    for other, told in (
+        ({"target": bench.plan.drafters[0][1]}, "is for the model small, not target"),
+        ({"provenance": of_an_engine(bench.plan)}, "validate it with --engine llama.cpp"),
+    ):
+        (bench.folder / "plan.json").write_text(plan_to_json(replace(bench.plan, **other)))  # type: ignore[arg-type]
+        with pytest.raises(PlanError, match=told):
+            bench.validated(plan=str(bench.folder / "plan.json"))
+    with pytest.raises(RequestError, match=r"cannot read the plan .*nowhere.json"):
+        bench.validated(plan="nowhere.json")
+
+
+def test_a_drafter_that_has_moved_is_taken_from_where_it_lies_now(bench: Bench) -> None:
+    (bench.folder / "small").rename(bench.folder / "moved")
+    with pytest.raises(ModelError):
+        bench.validated()
+    assert bench.validated(drafters={"small": bench.folder / "moved"}).rows
+    with pytest.raises(RequestError, match="knows no drafter called tall; it was made with small"):
+        bench.validated(drafters={"tall": bench.folder / "moved"})
+
+
+def of_an_engine(plan: Plan) -> Provenance:
+    """Return where a plan comes from, as if an engine had been measured."""
+    surfaces = tuple(replace(each, regime="engine:llama.cpp-b1") for each in plan.provenance.surfaces)
+    return replace(plan.provenance, surfaces=surfaces)
 
 
 def test_at_least_one_round_is_measured(bench: Bench) -> None:

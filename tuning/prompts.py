@@ -14,7 +14,7 @@ from ..runtime.ends import end_tokens
 from ..runtime.images import ImageTokens, read_image
 from ..runtime.models.configuration import longest_context_of
 from ..runtime.models.forward import CausalModel
-from ..runtime.models.loading import load_config
+from ..runtime.models.loading import load_config, load_tokenizer
 from ..runtime.models.vision import image_tokens, sees
 from ..runtime.prompt_ids import encode_prompt, last_tokens, prompt_ids
 from ..runtime.requests import Request, require_positions, seed_behind
@@ -24,6 +24,17 @@ from .request import ProfileRequest
 def require_room(target: CausalModel, requests: Sequence[Request]) -> None:
     """Raise RequestError unless every prompt and its answer fit into the target's positions."""
     require_positions(requests, target.longest_context, "lower --max-new-tokens or --max-prompt-tokens")
+
+
+def count_cut(prompts: Sequence[Prompt], target: Path, most: int) -> int:
+    """Return how many prompts have more tokens than are kept of one; those with images are refused, not cut.
+
+    Raises:
+        ModelError: the target has no tokenizer.
+        RequestError: a prompt has no tokens.
+    """
+    tokenizer = load_tokenizer(str(target))
+    return sum(len(encode_prompt(prompt, tokenizer)) > most for prompt in prompts if not prompt.images)
 
 
 def positions_of(target: Path) -> int:

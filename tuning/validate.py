@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from ..db.store import Store
-from ..errors import RequestError
+from ..errors import PlanError, RequestError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan, PlanCell
 from ..planner.plans.validation import Validation, ValidationRow
@@ -18,9 +18,12 @@ from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.lock import device_lock
 from ..profiler.prompts import Prompt
+from ..profiler.records.device import Device
+from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
 from ..profiler.records.wire import to_json
 from ..profiler.remembered import cache_folder
+from ..runtime.engines.regime import measured_in
 from ..runtime.faults import memory_for
 from ..runtime.loader import require_recorded
 from ..runtime.models.loading import load_tokenizer
@@ -49,6 +52,8 @@ class ValidateRequest:
     target: Path
     prompts: Sequence[Prompt]
     device: str = "auto"
+    plan: str | None = None  # a number of the store's, or a file; else the one that counts for what follows
+    drafters: Mapping[str, Path] = field(default_factory=dict)  # where drafters lie now; else where they were profiled
     dtype: str | None = None  # the plan's
     workload: str = "default"
     temperature: float = 0.0
@@ -65,31 +70,34 @@ class ValidateRequest:
 
 
 def validate_stored(request: ValidateRequest, store: Store, *, progress: Progress) -> Validation:
-    """Measure the newest stored plan of a setup and keep the outcome beside it.
+    """Measure a plan and keep the outcome beside it, where it is a stored one for this very device.
 
     One context per batch is measured: the cell in which most rounds of these requests would be. Where a batch fails,
     or somebody stops it, those before it are kept.
 
     Raises:
         NoPlanError: the store holds no plan for this setup.
+        PlanError: the plan that was named is for another target or another engine.
         DeviceError: a profile or another validation holds the device.
         ModelError: a drafter is gone, has other weights than the plan's, or fails.
         NoRoomError: memory has no room for the decoders of a batch.
-        RequestError: fewer prompts than sequences of a batch, or a batch the plan has no cell for.
+        RequestError: fewer prompts than sequences of a batch, a batch the plan has no cell for, a drafter it does not
+            know, or no such plan file.
     """
     device, target = detect(request.device), identify(request.target)
-    row = store.find_plan(
-        device=device.fingerprint, target=target.key, workload=request.workload, temperature=request.temperature
-    )
-    plan = plan_from_json(store.plan(row.id))
+    plan, kept_beside = _planned(request, device, target, store)
+    if request.plan is not None:
+        request = replace(request, workload=plan.workload, temperature=plan.temperature)
     batches = _batches(plan, request)
     requests = requests_of(_as_profile(request, batches), load_tokenizer(str(request.target)))
+    places = _places(plan, request)
+    asked = plan.classifiers if request.allow_lossy else ()
     for name, recorded in plan.drafters:
-        require_recorded(name, identify(Path(recorded.location), name), recorded)
-    for name, recorded in plan.classifiers if request.allow_lossy else ():
-        require_recorded(name, identify(Path(recorded.location), name), recorded, kind="classifier")
-    models = Models(target=request.target, drafters={n: Path(m.location) for n, m in plan.drafters})
-    judging = {name: Path(found.location) for name, found in plan.classifiers} if request.allow_lossy else {}
+        require_recorded(name, identify(places[name], name), recorded)
+    for name, recorded in asked:
+        require_recorded(name, identify(places[name], name), recorded, kind="classifier")
+    models = Models(target=request.target, drafters={name: places[name] for name, _ in plan.drafters})
+    judging = {name: places[name] for name, _ in asked}
     dtype = request.dtype or plan.dtype
     regime = "eager" if judging else decoding_regime(plan.regime, device.kind)
     family = load_family(models, dtype=dtype, device=torch_device(device), classifiers=judging, regime=regime)
@@ -105,9 +113,42 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
                 with memory_for(f"a race of batch {batch}", REMEDY):
                     rows.append(_measured(cell, family, requests, request, gauges_pace=is_as_priced))
     finally:
-        if rows:
-            store.add_validation(row.id, to_json(Validation(plan_id=row.id, rows=tuple(rows))))
-    return Validation(plan_id=row.id, rows=tuple(rows))
+        if rows and kept_beside is not None:
+            store.add_validation(kept_beside, to_json(Validation(plan_id=kept_beside, rows=tuple(rows))))
+    return Validation(plan_id=kept_beside, rows=tuple(rows))
+
+
+def _planned(request: ValidateRequest, device: Device, target: ModelIdentity, store: Store) -> tuple[Plan, int | None]:
+    """Return the plan to measure, and the number beside which that is kept: none of a file or of another device's."""
+    if request.plan is None:
+        row = store.find_plan(
+            device=device.fingerprint, target=target.key, workload=request.workload, temperature=request.temperature
+        )
+        return plan_from_json(store.plan(row.id)), row.id
+    number = int(request.plan) if request.plan.isdecimal() else None
+    plan = plan_from_json(_text(Path(request.plan)) if number is None else store.plan(number))
+    if plan.target.key != target.key:
+        raise PlanError(f"plan {request.plan} is for the model {plan.target.name}, not {target.name}; plan this one")
+    if (engine := measured_in(plan)) is not None:
+        raise PlanError(f"plan {request.plan} is for {engine.engine}; validate it with --engine {engine.engine}")
+    return plan, number if plan.device.fingerprint == device.fingerprint else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"cannot read the plan {path} ({error}); write one with: spectune plan -o FILE") from error
+
+
+def _places(plan: Plan, request: ValidateRequest) -> dict[str, Path]:
+    """Return where drafters and classifiers lie: where the request says, else where they were profiled."""
+    recorded = {name: Path(model.location) for name, model in (*plan.drafters, *plan.classifiers)}
+    if unknown := sorted(request.drafters.keys() - recorded):
+        raise RequestError(
+            f"the plan knows no drafter called {', '.join(unknown)}; it was made with {', '.join(recorded) or 'none'}"
+        )
+    return recorded | dict(request.drafters)
 
 
 def _as_profile(request: ValidateRequest, batches: tuple[int, ...]) -> ProfileRequest:

@@ -90,5 +90,5 @@ class ValidationRow:
 class Validation:
     """All measured cells of one plan."""
 
-    plan_id: int
+    plan_id: int | None  # beside which it is kept; None of a plan that lies in no store, or is for another device
     rows: tuple[ValidationRow, ...]

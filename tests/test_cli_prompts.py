@@ -1,0 +1,34 @@
+"""What commands say of the prompts they measure on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from spectune.cli.prompts import named_prompts, tell_cut
+from spectune.cli.settings import Settings
+from spectune.profiler.prompts import Prompt
+
+from .tiny_family import save_model
+
+
+@pytest.mark.parametrize("kind", ["calibration", "evaluation"])
+def test_prompts_that_nobody_named_are_said_to_be_the_demo_s(
+    kind: Literal["calibration", "evaluation"], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert named_prompts(Settings(), None, kind)
+    assert f"the demo's {kind} prompts" in capsys.readouterr().err
+    (tmp_path / "own.txt").write_text("def f(x):")
+    assert [prompt.text for prompt in named_prompts(Settings(), tmp_path / "own.txt", kind)] == ["def f(x):"]
+    assert not capsys.readouterr().err
+
+
+def test_prompts_that_lose_their_beginning_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = save_model(tmp_path / "target", layers=1, seed=1)
+    prompts = [Prompt(text="x" * tokens) for tokens in (4, 8, 9, 20)]
+    tell_cut(Settings(), prompts, target, most=8)
+    assert "2 of 4 prompts lose all but their last 8 tokens; see --max-prompt-tokens" in capsys.readouterr().err
+    tell_cut(Settings(), prompts, target, most=20)
+    assert not capsys.readouterr().err
