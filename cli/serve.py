@@ -57,9 +57,7 @@ def serve(
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn"):
             raise
-        raise RequestError(
-            f"the service needs {error.name}; install it with: pip install 'spectune[service]'"
-        ) from error
+        raise RequestError(f"the service needs {error.name}; install it with: pip install -e '.[service]'") from error
 
     listening = Listening(
         host=host, port=port, certificate=certificate, key=key, is_behind_proxy=is_behind_proxy, is_open=is_open

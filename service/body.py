@@ -85,14 +85,18 @@ class _Gunzip:
             raise invalid(f"the body is not gzip: {error}") from None
         if len(unpacked) > room:
             raise _too_large(self._settings)
+        if self._stream.unused_data:  # every further call would copy all of it
+            raise invalid("more follows the end of the gzip body; send it alone")
         return unpacked
 
     def require_end(self) -> None:
-        """Refuse a body that ends early, or goes on behind its end."""
-        if not self._stream.eof or self._stream.unused_data:
-            raise invalid("the gzip body is cut off, or more follows it; send it whole and alone")
+        """Refuse a body that ends early."""
+        if not self._stream.eof:
+            raise invalid("the gzip body is cut off; send it whole")
 
 
 def _too_large(settings: Settings) -> ProblemError:
-    told = f"a body has at most {settings.body_bytes} bytes, unpacked; send it as an upload (POST /v1/uploads)"
+    told = (
+        f"this body has at most {settings.body_bytes} bytes, unpacked; larger records go as uploads (POST /v1/uploads)"
+    )
     return ProblemError(413, "too-large", told)

@@ -74,13 +74,12 @@ class Callers:
         """Return how long to wait before the tokens are read anew, so that unknown ones cannot keep the store busy."""
         return max(0.0, self._read_at + SLOWEST_NEWS_S - monotonic())
 
-    def refresh(self) -> None:
-        """Read the tokens, unless another thread has just done so.
+    def refresh(self, asked: float) -> None:
+        """Read the tokens, unless another thread has begun to after this moment of `monotonic`.
 
         Raises:
             StoreError: the store is away.
         """
-        asked = monotonic()
         with self._lock, self._setback:
             if self._read_at < asked:
                 began = monotonic()

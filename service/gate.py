@@ -59,7 +59,9 @@ class Gate:
             await _refuse(scope, answer, problem)
         except (SpectuneError, OverflowError, RecursionError) as error:
             await _refuse(scope, answer, problem_of(error))
-        except (ClientDisconnect, asyncio.CancelledError):
+        except ClientDisconnect:
+            answer.status = answer.status or NO_ANSWER
+        except asyncio.CancelledError:
             answer.status = answer.status or NO_ANSWER
             raise
         except Exception:  # a mistake of ours must cost one request, not the service
@@ -78,11 +80,15 @@ class Gate:
             token = token_of(method, path, headers)
             if not service.callers.is_fresh(token):
                 await service.freshen_callers()
-            caller = service.callers.caller(token, needed)
+            try:
+                caller = service.callers.caller(token, needed)
+            except ProblemError:
+                self._require_calm(scope, "")  # refusals count for the address: it may try one token after the other
+                raise
             scope["state"]["caller"] = caller
             answer.caller = caller.name
             self._require_calm(scope, caller.name)
-        elif method == "POST":  # signing in: as often as an address may ask
+        elif path != "/healthz":
             self._require_calm(scope, "")
         if path == RESOLVE and method == "GET" and await self._is_resolved(scope, headers, answer):
             return

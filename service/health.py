@@ -9,14 +9,13 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from ..db.migrate import HEAD
-from ..db.news import schema_of
 from ..db.wire import API, ServiceInfo
-from ..errors import StoreError
 from ..runtime.watch.prometheus import Labels
 from .documents import gives, gives_text
+from .jobs import STATES
 from .metrics import MEDIA_TYPE
 from .problem import RETRY_S, ProblemError
-from .state import Service, service_of
+from .state import service_of
 from .writes import answer_of, receipt_of
 
 router = APIRouter(tags=["health"])
@@ -48,7 +47,9 @@ async def get_health() -> Response:
 async def get_readiness(request: Request) -> Response:
     """Say whether the database answers, its schema is this version's, and jobs are worked on."""
     service = service_of(request)
-    wrong = await service.read(_wrong_with, service)
+    await service.freshen_readiness()
+    workers = None if service.is_planning() else "not every worker for jobs is alive; the log says why"
+    wrong = [said for said in (service.readiness.wrong, workers) if said]
     if wrong:
         raise ProblemError(503, "not-ready", "; ".join(wrong), {"Retry-After": str(RETRY_S)})
     return answer_of(receipt_of(OK))
@@ -65,23 +66,10 @@ async def get_metrics(request: Request) -> Response:
     index, resolver = service.index, service.resolver
     gauges: dict[str, list[tuple[Labels, float]]] = {
         "build": [({"version": version("spectune"), "schema": HEAD}, 1.0)],
-        "jobs": [({"state": state}, float(count)) for state, count in sorted(states.items())],
+        "jobs": [({"state": state}, float(states.get(state, 0))) for state in STATES],
         "job_worker_up": [({}, float(service.is_planning()))],
         "plans": [({}, float(index.plans))],
         "resolve_cache_bytes": [({}, float(resolver.kept_bytes))],
         "job_streams": [({}, float(service.streams))],
     }
     return Response(service.metrics.text(gauges), headers={"Content-Type": MEDIA_TYPE})
-
-
-def _wrong_with(service: Service) -> list[str]:
-    wrong = []
-    try:
-        seen = schema_of(service.store)
-        if seen != HEAD:
-            wrong.append(f"the database has schema {seen}, this version needs {HEAD}; restart the service")
-    except StoreError as error:
-        wrong.append(f"the database does not answer: {error}")
-    if not service.is_planning():
-        wrong.append("no worker for jobs is alive; the log says why")
-    return wrong

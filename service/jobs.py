@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
@@ -39,6 +39,7 @@ MOST_TRIALS = 10_000
 MOST_TABLES = 4
 MOST_CELLS = 1000
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
+STATES: tuple[State, ...] = get_args(State)
 States = Annotated[State | None, Query()]
 
 

@@ -9,6 +9,7 @@ from ..runtime.watch.prometheus import Family, Labels, exposition
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0)
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+EVENTS = ("rate_limited", "resolve_cache_hits", "resolve_cache_misses")
 
 
 class Metrics:
@@ -16,7 +17,7 @@ class Metrics:
 
     def __init__(self) -> None:
         """Begin at 0."""
-        self.events: Counter[str] = Counter()  # by name, e.g. "resolve_cache_hits"
+        self.events = Counter(dict.fromkeys(EVENTS, 0))
         self._answers: Counter[tuple[str, str, int]] = Counter()  # by method, route and status
         self._seconds: Counter[str] = Counter()  # by route; floats
         self._in_time: dict[str, list[int]] = {}  # by route: answers within each bucket, and all

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
@@ -27,6 +28,7 @@ from .writes import Work, answer_of, receipt_of, written
 router = APIRouter(prefix="/v1/plans/{plan_id}", tags=["outcomes"])
 
 MOST_JUDGED = 10_000  # observations of one plan that drift is looked for in
+RowsOf = Callable[[int, int, int], list[OutcomeRow]]  # of a plan, at most so many, behind this id
 
 DRIFT = DriftReport(
     plan_id=7,
@@ -66,8 +68,9 @@ async def get_observations(
 ) -> Response:
     """List observations of a plan, oldest first."""
     service = service_of(request)
-    await service.read(required, service.store.plan_row, plan_id)
-    return _documents(await service.read(service.store.observation_rows, plan_id, limit + 1, after or 0), limit)
+    return answer_of(
+        await service.read(_documents, service, service.store.observation_rows, plan_id, limit, after or 0)
+    )
 
 
 @router.post("/validations", **keeps(Document, examples.VALIDATED))
@@ -82,8 +85,7 @@ async def get_validations(
 ) -> Response:
     """List validations of a plan, oldest first."""
     service = service_of(request)
-    await service.read(required, service.store.plan_row, plan_id)
-    return _documents(await service.read(service.store.validation_rows, plan_id, limit + 1, after or 0), limit)
+    return answer_of(await service.read(_documents, service, service.store.validation_rows, plan_id, limit, after or 0))
 
 
 @router.get("/drift", responses=gives(DriftReport, DRIFT))
@@ -136,7 +138,8 @@ def _checked(kind: type[Observation] | type[Validation], plan_id: int, body: byt
     return text
 
 
-def _documents(rows: list[OutcomeRow], limit: int) -> Response:
-    page = page_by_id(rows, limit)
+def _documents(service: Service, rows_of: RowsOf, plan_id: int, limit: int, after: int) -> Receipt:
+    required(service.store.plan_row, plan_id)
+    page = page_by_id(rows_of(plan_id, limit + 1, after), limit)
     shown = Page(items=tuple(Document(document=row.document) for row in page.items), next=page.next)
-    return answer_of(receipt_of(shown, kind=Page[Document]))
+    return receipt_of(shown, kind=Page[Document])

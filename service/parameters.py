@@ -24,4 +24,4 @@ Once = Annotated[
         description="Your name for this write: sent again, it is answered as the first time and written once.",
     ),
 ]
-KnownTag = Annotated[str | None, Header(alias="If-None-Match", max_length=200)]
+KnownTag = Annotated[str | None, Header(alias="If-None-Match")]

@@ -46,13 +46,16 @@ class PlanIndex:
         """Whether the store was looked at within these seconds."""
         return monotonic() - self._read_at <= fresh_s
 
-    def refresh(self) -> None:
-        """Look for what is new in the store, unless another thread has begun to after this call.
+    def refresh(self, asked: float | None = None) -> None:
+        """Look for what is new in the store, unless another thread has begun to after this moment of `monotonic`.
+
+        Args:
+            asked: now where absent.
 
         Raises:
             StoreError: the store is away.
         """
-        asked = monotonic()
+        asked = monotonic() if asked is None else asked
         with self._lock, self._setback:
             if self._read_at >= asked:
                 return

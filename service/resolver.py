@@ -94,6 +94,10 @@ class Resolver:
                 self._queries.clear()
             self._queries[query] = asked.key
 
+    def is_kept(self, asked: Asked) -> bool:
+        """Whether the answer, or that there is none, is in memory."""
+        return self._kept(asked.key) is not None
+
     def answer(self, asked: Asked) -> Ready:
         """Return the answer, from memory or found now.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from fastapi import APIRouter, Request, Response
 
@@ -18,9 +18,12 @@ from .measurements import Key
 from .parameters import LONGEST_WORD, KnownTag, Temperature, Word
 from .problem import conflict, invalid, not_found
 from .resolver import Asked, Ready
+from .settings import KIB
 from .state import Service, service_of
 
 router = APIRouter(prefix="/v1/resolve", tags=["resolve"])
+
+MOST_BYTES = 256 * KIB  # of a question; a device takes 2 KiB, and it is read where everybody is answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,8 @@ async def post_resolved(request: Request) -> Response:
     """Return the best plan for a device that is described here."""
     require_json(request)
     service = service_of(request)
-    wanted = record_of(Resolving, await read_body(request, service.settings))
+    bounded = replace(service.settings, body_bytes=min(service.settings.body_bytes, MOST_BYTES))
+    wanted = record_of(Resolving, await read_body(request, bounded))
     named = {"target": wanted.target, "workload": wanted.workload or "", "dtype": wanted.dtype or ""}
     for what, name in named.items():
         if len(name) > LONGEST_WORD:
@@ -97,7 +101,8 @@ async def post_resolved(request: Request) -> Response:
 
 
 async def _answered(service: Service, asked: Asked) -> Ready:
-    service.metrics.events["resolve_cache_misses"] += 1
+    is_kept = service.resolver.is_kept(asked)
+    service.metrics.events["resolve_cache_hits" if is_kept else "resolve_cache_misses"] += 1
     try:
         return await service.resolve(service.resolver.answer, asked)
     except PlanError as error:

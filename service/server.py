@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
@@ -12,6 +13,7 @@ import uvicorn
 from ..db.access import Tokens
 from ..errors import RequestError
 from .app import create_app
+from .connection import BoundedConnection
 from .heap import bound_heaps
 from .log import log_to_stderr, tell
 from .settings import Settings
@@ -79,6 +81,20 @@ class Listening:
         return f"{scheme}://{host}:{self.port}"
 
 
+class Server(uvicorn.Server):
+    """Tells whoever follows a job that the service ends, before it waits for answers to end."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        """Take how to listen, and the service that answers."""
+        super().__init__(config)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the service."""
+        self._service.is_stopping = True
+        await super().shutdown(sockets)
+
+
 def serve(store: str | None, listening: Listening, settings: Settings) -> None:
     """Serve a store until the process is told to end.
 
@@ -108,7 +124,7 @@ def serve(store: str | None, listening: Listening, settings: Settings) -> None:
         log_to_stderr()
         tell("serving", url=listening.url, store=service.store.url, access=_access(listening, has_tokens))
         sys.setswitchinterval(SWITCH_S)
-        _server(app, listening).run(sockets)
+        Server(_configuration(app, listening), service).run(sockets)
     finally:
         service.store.close()
 
@@ -128,11 +144,11 @@ def _access(listening: Listening, has_tokens: bool) -> str:
     return "a token is needed"
 
 
-def _server(app: object, listening: Listening) -> uvicorn.Server:
-    config = uvicorn.Config(
+def _configuration(app: object, listening: Listening) -> uvicorn.Config:
+    return uvicorn.Config(
         app,  # type: ignore[arg-type]  # FastAPI is an ASGI application
         loop="uvloop",
-        http="httptools",
+        http=BoundedConnection,
         ws="none",
         log_config=None,
         access_log=False,
@@ -145,4 +161,3 @@ def _server(app: object, listening: Listening) -> uvicorn.Server:
         timeout_graceful_shutdown=STOP_S,
         backlog=2048,
     )
-    return uvicorn.Server(config)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ..errors import RequestError
 
-MIB = 2**20
+KIB, MIB = 2**10, 2**20
 
 Auth = Literal["required", "when-tokens-exist", "off"]
 

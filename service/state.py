@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 from typing import ParamSpec, TypeVar
 
 from anyio import CapacityLimiter, sleep, to_thread
@@ -20,6 +21,7 @@ from .metrics import Metrics
 from .plan_index import PlanIndex
 from .problem import ProblemError
 from .rate import Buckets
+from .readiness import Readiness
 from .resolver import Resolver
 from .settings import Settings
 
@@ -44,6 +46,7 @@ class Service:
     index: PlanIndex
     resolver: Resolver
     callers: Callers
+    readiness: Readiness
     metrics: Metrics
     buckets: Buckets
     is_planning: Callable[[], bool]  # whether a worker for jobs lives, or none is wanted
@@ -78,8 +81,9 @@ class Service:
 
     async def freshen_callers(self) -> None:
         """Read the tokens anew; many who ask at once share one reading."""
+        asked = monotonic()
         await sleep(self.callers.rest_s())
-        await to_thread.run_sync(self.callers.refresh, limiter=self._fresheners)
+        await to_thread.run_sync(self.callers.refresh, asked, limiter=self._fresheners)
 
     async def still_reads(self, token: str | None) -> bool:
         """Say whether what a token was let in for may go on."""
@@ -89,9 +93,14 @@ class Service:
         return not self.callers.needs_token or (row is not None and row.allows("read"))
 
     async def freshen_index(self) -> None:
-        """See to it that what is known of plans is not too old."""
+        """See to it that what is known of plans is not too old; many who ask at once share one reading."""
         if not self.index.is_fresh(self.settings.fresh_s):
-            await to_thread.run_sync(self.index.refresh, limiter=self._fresheners)
+            await to_thread.run_sync(self.index.refresh, monotonic(), limiter=self._fresheners)
+
+    async def freshen_readiness(self) -> None:
+        """See to it that what is known of the database is not too old; many who ask at once share one look at it."""
+        if not self.readiness.is_fresh(self.settings.fresh_s):
+            await to_thread.run_sync(self.readiness.refresh, monotonic(), limiter=self._fresheners)
 
 
 async def _in_turn(limiter: CapacityLimiter, work: Callable[[], Result]) -> Result:
@@ -133,6 +142,7 @@ def service_on(store: SqlStore, settings: Settings, is_planning: Callable[[], bo
         index=index,
         resolver=Resolver(store, index, settings.cache_bytes),
         callers=Callers(tokens, settings.auth, settings.fresh_s),
+        readiness=Readiness(store),
         metrics=Metrics(),
         buckets=Buckets(settings.rate_per_s, settings.burst),
         is_planning=is_planning,

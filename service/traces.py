@@ -57,8 +57,11 @@ async def get_trace_rows(request: Request, limit: Limit = USUAL_LIMIT, after: Af
 async def get_trace(request: Request, trace_id: Number) -> Response:
     """Return one trace."""
     service = service_of(request)
-    trace = await service.read(required, service.store.trace, trace_id)
-    return answer_of(receipt_of(trace))
+
+    def read() -> Receipt:
+        return receipt_of(required(service.store.trace, trace_id))
+
+    return answer_of(await service.read(read))
 
 
 @router.post("/pairwise", **keeps(PairwiseAcceptance, examples.PAIRWISE))

@@ -19,6 +19,8 @@ from spectune.db.service_tables import Base
 from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.service.app import create_app
+from spectune.service.connection import BoundedConnection
+from spectune.service.server import Server
 from spectune.service.settings import Settings
 
 WAIT_S = 20.0
@@ -46,10 +48,11 @@ def served_store(folder: Path, settings: Settings | None = None, url: str | None
         file.write_bytes(empty_store())
     with SqlStore(resolve_url(url or str(file))) as behind, socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
+        app = create_app(behind, allowed)
         config = uvicorn.Config(
-            create_app(behind, allowed), log_config=None, access_log=False, timeout_graceful_shutdown=1
+            app, http=BoundedConnection, log_config=None, access_log=False, timeout_graceful_shutdown=1
         )
-        server = uvicorn.Server(config)
+        server = Server(config, app.state.service)
         thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+import json
+import logging
+import time
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from threading import Timer
+from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import func, select
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from spectune.db.access import Tokens
@@ -19,20 +28,25 @@ from spectune.db.remote_http import RefusedError
 from spectune.db.remote_url import service_url
 from spectune.db.service_tables import UploadTable
 from spectune.db.sql_store import SqlStore
+from spectune.db.wire import Resolving
 from spectune.errors import PlanError
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import from_json, to_json
+from spectune.service import examples, outcomes, traces, writes
 from spectune.service.app import create_app
+from spectune.service.body import read_body
 from spectune.service.plan_texts import ParsedPlans
+from spectune.service.problem import ProblemError
 from spectune.service.settings import Settings
 
 from .filled_service import PLAN, add_plan
 from .fresh_store import fresh_store
 from .lossy_runs import QUALITY, WAY
 from .served_store import ServedStore, served_store
+from .synthetic import DEVICE
 
 KEY = SurfaceKey(device="one", model="model", role="verify", regime="eager", dtype="float32")
 KEYS = [KEY, replace(KEY, role="draft"), replace(KEY, device="other"), replace(KEY, attention="flash")]
@@ -68,6 +82,16 @@ def test_surfaces_too_many_for_one_answer_come_one_by_one(served: ServedStore, m
         monkeypatch.setattr("spectune.service.measurements.MOST_TIMINGS", 1)
         with pytest.raises(RefusedError, match="2 timings, more than 1"):
             store.surfaces("other")
+
+
+def test_timings_that_newer_ones_supersede_make_no_surface_too_large(
+    served: ServedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        add_cells(served.behind)
+    monkeypatch.setattr("spectune.service.measurements.MOST_TIMINGS", 2)
+    with RemoteStore(service_url(served.url)) as store:
+        assert store.surfaces("other") == served.behind.surfaces("other")
 
 
 def test_large_uploads_are_finished_as_small_ones_are(served: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,3 +211,93 @@ def test_a_parsed_plan_stays_lossy() -> None:
     plan = replace(PLAN, cells=(lossless, lossy), drafters=drafters, version=0)
     kept = ParsedPlans(1).parse(plan_to_json(plan))
     assert (kept.cells, kept.version, kept.is_lossy) == ((lossy,), plan.version, True)
+
+
+def test_nothing_is_taken_behind_the_end_of_a_packed_body() -> None:
+    pieces = iter([gzip.compress(b"{}"), *[b"x" * 65536] * 100])
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": next(pieces), "more_body": True}
+
+    request = Request({"type": "http", "headers": [(b"content-encoding", b"gzip")]}, receive)
+    with pytest.raises(ProblemError, match="more follows"):
+        asyncio.run(read_body(request, Settings()))
+    assert len(list(pieces)) == 99
+
+
+@pytest.mark.parametrize(
+    ("reading", "path"),
+    [
+        ("spectune.service.callers.Tokens.rows", "/v1/plans"),
+        ("spectune.service.plan_index.news_of", "/v1/resolve?device=a&target=b"),
+        ("spectune.service.readiness.schema_of", "/readyz"),
+    ],
+    ids=["tokens", "plans", "readiness"],
+)
+def test_many_who_ask_at_once_share_a_reading(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch, reading: str, path: str
+) -> None:
+    read, readings = resolve_name(reading), 0
+
+    def slowly(*about: Any) -> Any:
+        nonlocal readings
+        readings += 1
+        time.sleep(0.02)
+        return read(*about)
+
+    async def ask() -> None:
+        transport = httpx.ASGITransport(create_app(store, OPEN))
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            unknown = [{"Authorization": f"Bearer x{number}"} for number in range(40)]
+            await asyncio.gather(*(client.get(path, headers=token) for token in unknown))
+
+    monkeypatch.setattr(reading, slowly)
+    asyncio.run(ask())
+    assert 1 <= readings <= 6
+
+
+def test_strangers_are_let_ask_as_often_as_one_token_and_healthz_always(store: SqlStore) -> None:
+    strangers = {"/v1/plans": 401, "/readyz": 200, "/sign-in": 200}
+    for path, status in strangers.items():
+        with TestClient(create_app(store, Settings(workers=0, rate_per_s=0.01, burst=3))) as client:
+            answers = [client.get(path, headers={"Authorization": f"Bearer x{number}"}) for number in range(4)]
+            assert [answer.status_code for answer in answers] == [status, status, status, 429]
+            assert client.get("/healthz").status_code == 200
+
+
+def test_long_records_are_written_where_nobody_waits_for_them(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.add_trace(examples.TRACE)
+    plan_id = add_plan(store, PLAN)
+    is_on_loop = []
+
+    def receipt_of(*about: Any, **more: Any) -> Any:
+        is_on_loop.append(asyncio._get_running_loop() is not None)
+        return writes.receipt_of(*about, **more)
+
+    for module in (traces, outcomes):
+        monkeypatch.setattr(module, "receipt_of", receipt_of)
+    with TestClient(create_app(store, OPEN)) as client:
+        for path in ("traces/1", f"plans/{plan_id}/observations", f"plans/{plan_id}/validations"):
+            assert client.get(f"/v1/{path}").status_code == 200
+    assert is_on_loop == [False, False, False]
+
+
+def test_a_question_is_short(store: SqlStore) -> None:
+    long = {**json.loads(to_json(Resolving(device=DEVICE, target="x"))), "workload": "x" * 300_000}
+    with TestClient(create_app(store, OPEN)) as client:
+        assert client.post("/v1/resolve", json=long).status_code == 413
+
+
+def test_a_client_that_hangs_up_within_its_body_is_no_mistake_of_ours(
+    store: SqlStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        raise AssertionError(f"nobody is there to be told {message}")
+
+    scope = {"type": "http", "method": "POST", "path": "/sign-in", "query_string": b"", "headers": [], "client": None}
+    with caplog.at_level(logging.INFO, logger="spectune.service"):
+        asyncio.run(create_app(store, OPEN)(scope, receive, send))
+    assert [record.facts["status"] for record in caplog.records] == [499]  # type: ignore[attr-defined]  # as `tell` gives them

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from spectune.db.identities import device_row, model_row
 from spectune.db.sql_store import SqlStore
 from spectune.errors import NoPlanError, StoreError
 from spectune.planner.plans.document import plan_to_json
@@ -286,3 +287,38 @@ def test_long_queries_and_unknown_targets_take_no_memory(store: SqlStore) -> Non
         assert not index.counting(f"unknown {number}", (ANY,))
         resolver.remember(b"x" * 501 + b"%d" % number, asked)
     assert len(index._rows) == places and not resolver._queries
+
+
+@pytest.mark.parametrize("table", ["device", "model"])
+def test_a_row_that_a_newer_version_wrote_hides_no_other(store: SqlStore, table: str) -> None:
+    row = device_row(SIBLING) if table == "device" else model_row(replace(PLAN.target, weights_hash="0" * 64))
+    row.document = row.document.replace("{", '{"added_later":1,', 1)
+    with store._writing() as session:
+        session.add(row)
+    index = PlanIndex(store)
+    index.refresh()
+    assert (index.device(PLAN.device.fingerprint), index.model(PLAN.target.key)) == (PLAN.device, PLAN.target)
+    assert (store.devices(), store.models()) == ([PLAN.device, OTHER], [PLAN.target])
+
+
+def test_a_device_whose_transaction_ended_late_is_seen(store: SqlStore) -> None:
+    index = PlanIndex(store)
+    for number, device in ((9, SIBLING), (8, FOREIGN)):  # PostgreSQL numbers rows before anybody sees them
+        row = device_row(device)
+        row.id = number
+        with store._writing() as session:
+            session.add(row)
+        index.refresh()
+        assert index.device(device.fingerprint) == device
+
+
+def test_answers_from_memory_are_counted_apart_from_those_that_were_found(store: SqlStore) -> None:
+    keep(store)
+    body = {"device": json.loads(to_json(PLAN.device)), "target": PLAN.target.key, "workload": PLAN.workload}
+    with TestClient(create_app(store, Settings(auth="off", workers=0))) as client:
+        for count in ("0.0", "1.0"):
+            lines = client.get("/metrics").text.splitlines()
+            assert {f"spectune_resolve_cache_{name}_total {count}" for name in ("hits", "misses")} <= {*lines}
+            for _ in range(2):
+                assert client.post("/v1/resolve", json=body).status_code == 200
+    assert {"spectune_rate_limited_total 0.0", 'spectune_jobs{state="running"} 0.0'} <= {*lines}
