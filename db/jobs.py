@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import Select, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from ..errors import StoreError
@@ -24,6 +24,7 @@ from .tables import utc_now
 
 STALE_S = 60.0  # without a heartbeat
 MOST_ATTEMPTS = 3
+KEPT_DAYS = 45  # of a job that has ended, since it was asked for
 LONGEST_NOTE = 500
 ENDED = ("done", "failed", "cancelled")
 LOOKED_AT = 65_536  # characters of a request that are read unless a worker takes it: 16 MiB of tables may stand behind
@@ -219,6 +220,15 @@ class Jobs:
                 else:
                     row.state, row.worker, row.note = "waiting", None, f"waiting again: {why}"[:LONGEST_NOTE]
             return len(rows)
+
+    def drop_ended(self, days: float = KEPT_DAYS) -> int:
+        """Drop ended jobs that were asked for before so many days, and return how many; their plans stay."""
+        before = (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="microseconds")
+        is_over = JobTable.state.in_(ENDED) & (JobTable.created < before)
+        with self._database._writing() as session:
+            numbers = session.scalars(select(JobTable.id).where(is_over)).all()
+            session.execute(delete(JobTable).where(is_over))
+            return len(numbers)
 
     def _free(self) -> Select[Any]:  # Any: SQLAlchemy 2.0 and 2.1 spell the row differently
         stale = (datetime.now(UTC) - timedelta(seconds=self._stale_s)).isoformat(timespec="microseconds")

@@ -93,7 +93,7 @@ class Planning:
         for worker in [worker for worker in self._workers if not worker.process.is_alive()]:
             _end(worker)
             self._workers.remove(worker)
-            if worker.process.exitcode == 0:  # it left a job that was cancelled, and is replaced at once
+            if worker.process.exitcode == 0:  # it left its job on purpose, holds none, and is replaced at once
                 continue
             why = f"its process ended with exit code {worker.process.exitcode}"
             tell("worker ended", level=logging.WARNING, worker=worker.name, exit_code=worker.process.exitcode)
@@ -123,9 +123,9 @@ class Planning:
             tell("jobs not released", level=logging.WARNING, worker=worker.name, error=str(error))
 
     def _clean(self) -> None:
-        """Drop old receipts and uploads that nobody goes on with."""
+        """Drop old receipts, uploads that nobody goes on with, and jobs that ended long ago."""
         receipts, uploads = Receipts(self._store).drop_old(), Uploads(self._store).drop_old()
-        tell("cleaned", receipts=receipts, uploads=uploads)
+        tell("cleaned", receipts=receipts, uploads=uploads, jobs=self._jobs.drop_ended())
 
 
 def _end(worker: _Worker) -> None:

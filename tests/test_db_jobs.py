@@ -160,3 +160,13 @@ def test_progress_never_goes_back(jobs: Jobs) -> None:
     for share in (0.5, 0.2, 7.0):
         jobs.tell(key, "worker", "solving", share)
     assert jobs.find(key).progress == 1.0 and jobs.counts() == {"running": 1}
+
+
+def test_old_jobs_that_have_ended_are_dropped_and_others_stay(store: SqlStore, jobs: Jobs) -> None:
+    old, waiting, new = (jobs.add("plan", "{}", "ci").key for _ in range(3))
+    for key in (old, new):
+        jobs.cancel(key)
+    with store._writing() as session:
+        session.execute(update(JobTable).where(JobTable.key != new).values(created="2020"))
+    assert jobs.drop_ended() == 1
+    assert [job.key for job in jobs.rows(limit=9)] == [waiting, new]
