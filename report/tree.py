@@ -17,7 +17,7 @@ Span = tuple[float, float]
 
 MOST_TREES = 6
 MOST_NOTES = 12  # depths that carry numbers
-PLOT_HEIGHT = 270.0  # of a panel; the units of the sizes below
+PLOT_HEIGHT = 234.0  # of a panel on a page; the units of the sizes below
 NOTE_FROM, NOTE_TO, NODE_HALF = 5.0, 17.0, 4.5  # where a note beside a node begins and ends, half a node
 DOT = 3.4  # usual radius of one, in the same units
 LEAST_PART = 0.3  # of the size of a dot: a smaller fraction of a node is not to vanish

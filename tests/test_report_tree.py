@@ -12,11 +12,11 @@ from spectune.planner.growth.shape import ShapeFacts
 from spectune.planner.growth.tree import TokenTree
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, StaticPolicy, TreePolicy
-from spectune.planner.search.static_tree import best_tree
 from spectune.report.figure import Panel
-from spectune.report.svg import panel_svg
+from spectune.report.site.chart import charts
 from spectune.report.tree import MOST_TREES, drawn_trees, tree_panel, tree_rows
 
+from .best_trees import best_tree
 from .drawn_pages import parsed
 from .priced_cells import PLAIN, cell_of, plan_with, priced
 
@@ -77,8 +77,9 @@ def test_numbers_of_a_large_tree_do_not_meet() -> None:
     tree = best_tree([0.5, 0.2, 0.1, 0.05], 60)
     taken = tuple(0.9**depth if node else 1.0 for node, depth in enumerate(tree.depths))
     shape = ShapeFacts(verified=(1.0,), reached=(0.9,), taken=taken)
-    drawn = parsed(panel_svg(panel(StaticPolicy(tree=tree), shape), "p", has_strip=False, width=460))
-    notes = [(float(note.attributes["x"]), float(note.attributes["y"])) for note in drawn.all("text", "note")]
+    (chart,) = charts([panel(StaticPolicy(tree=tree), shape)], "p", "table", has_strip=False)
+    drawn = parsed(chart)
+    notes = [(float(note.attributes["x"]), float(note.attributes["y"])) for note in drawn.all("text", "note-text")]
     assert notes
     assert all(abs(x - u) > 10.0 or abs(y - v) >= 11.0 for (x, y), (u, v) in combinations(notes, 2))
 

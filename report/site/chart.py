@@ -46,6 +46,16 @@ def legend(symbols: Iterable[tuple[PageSymbol, str]]) -> Html:
     return tag("ul", [tag("li", _symbol(symbol), tag("span", text)) for symbol, text in symbols], class_="legend")
 
 
+def symbols(known: Iterable[tuple[Symbol, str]], panels: Iterable[Panel]) -> Iterator[tuple[PageSymbol, str]]:
+    """Yield what each symbol of a figure means, and of what pages alone draw: raw repeats and padded forwards."""
+    yield from known
+    lines = [line for panel in panels for line in panel.lines]
+    if any(len(mark.repeats) > 1 for line in lines for mark in line.marks):
+        yield "repeats", "raw repeats"
+    if any(line.padded for line in lines):
+        yield "padded line", "padded to a larger shape"
+
+
 def _chart(panel: Panel, name: str, table: str, width: float, *, has_strip: bool) -> Html:
     top = TOP + STRIP if has_strip else TOP
     drawn = _Drawing(panel=panel, top=top, right=width - _label_room(panel))

@@ -10,7 +10,7 @@ from ...profiler.records.surface import LatencySurface, quantile
 from ..cell import COLUMNS, cell_row
 from ..figure import Figure, Grid, Panel
 from ..surface import WHENCE, surface_figure
-from .chart import PageSymbol, charts, legend
+from .chart import charts, legend, symbols
 from .contents import Contents, SurfaceEntry
 from .controls import controls
 from .grid import values
@@ -80,7 +80,7 @@ def _curve_part(name: str, prefix: str, figure: Figure, curves: Sequence[Panel],
         "dotted line runs below a curve, a forward is cheaper padded to a larger measured shape."
     )
     return part(
-        name, "curves", "Latency", said, controls(place, curves), legend(_symbols(figure, curves)), panels, table
+        name, "curves", "Latency", said, controls(place, curves), legend(symbols(figure.legend, curves)), panels, table
     )
 
 
@@ -93,11 +93,3 @@ def _error_part(name: str, prefix: str, figure: Figure, judged: Sequence[Panel])
     )
     drawn = charts(judged, f"{prefix}-held", f"{prefix}-table", has_strip=figure.has_strip)
     return part(name, "held-out", "How far to trust it", said, tag("div", drawn, class_="panels"))
-
-
-def _symbols(figure: Figure, curves: Sequence[Panel]) -> Iterator[tuple[PageSymbol, str]]:
-    yield from figure.legend
-    if any(len(mark.repeats) > 1 for panel in curves for mark in panel.marks):
-        yield "repeats", "raw repeats"
-    if any(line.padded for panel in curves for line in panel.lines):
-        yield "padded line", "padded to a larger shape"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -18,7 +16,7 @@ from .contents import Contents, SurfaceEntry, setup_of
 from .device import device_page_of
 from .difference import difference_page_of
 from .drift import drift_page
-from .frame import Frame, document
+from .frame import Frame, document, file_policy
 from .links import (
     DRIFT,
     HOME,
@@ -36,8 +34,6 @@ from .overview import overview_page
 from .page import Page, head, note
 from .plan import plan_page_of
 from .plans import plans_page
-from .script import SCRIPT, THEME_SCRIPT
-from .style import STYLE
 from .surface import surface_page_of
 from .trace import trace_page_of
 from .words import status
@@ -67,17 +63,6 @@ def whole_report(store: Store, plan_id: int | None = None, *, now: datetime | No
     pages = list(chosen.pages(links))
     title = "Report" if plan_id is None else f"Plan {plan_id}"
     return document(frame, [_with_contents(pages), *pages[1:]], title=title, current=pages[0].name)
-
-
-def file_policy() -> str:
-    """Return what a browser may do with the file: run its own style and scripts, by their hashes, and fetch nothing."""
-    scripts = " ".join(_hash(text) for text in (THEME_SCRIPT, SCRIPT))
-    own = f"style-src {_hash(STYLE)}; script-src {scripts}; img-src data:"
-    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 class _Chosen:
