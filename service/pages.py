@@ -123,7 +123,12 @@ async def get_drift(request: Request) -> Response:
 async def get_jobs(request: Request) -> Response:
     """Show the planning jobs."""
     jobs = service_of(request).jobs
-    return await _shown(request, lambda contents: jobs_page(contents, LINKS, jobs.newest(MOST_JOBS)))
+
+    def make(contents: Contents) -> Page:
+        newest = jobs.newest(MOST_JOBS)
+        return jobs_page(contents, LINKS, newest, older=sum(jobs.counts().values()) - len(newest))
+
+    return await _shown(request, make)
 
 
 def page_response(request: Request, page: Page, status: int = 200, *, is_open: bool = False) -> HTMLResponse:

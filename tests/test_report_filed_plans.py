@@ -82,6 +82,13 @@ def test_a_plan_for_an_engine_names_it_and_is_followed_by_no_decoder_of_ours(sto
     assert "yes, decoders follow it" not in body
 
 
+def test_a_guess_that_counts_is_followed_only_where_no_measured_plan_fits(store: SqlStore) -> None:
+    contents = Contents(store)
+    body = plan_page_of(contents, LINKS, contents.row(3)).body
+    assert "yes, among guesses; decoders follow it where no measured plan fits" in body
+    assert "yes, decoders follow it" in plan_page_of(contents, LINKS, contents.row(1)).body
+
+
 @pytest.mark.parametrize(
     ("device", "workload", "engine"),
     [("engine:a", "code (vllm)", "vllm"), ("engine:a", "code", "another engine"), ("a", "code (vllm)", None)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ from spectune.db.sql_store import SqlStore
 from spectune.db.tables import DoorTable, TraceTable
 from spectune.db.url import resolve_url
 from spectune.profiler.records.wire import to_json
-from spectune.report.site import whole
+from spectune.report.site import device, overview, whole
 from spectune.report.site.contents import Contents, NoPageError
 from spectune.report.site.device import device_page_of
 from spectune.report.site.difference import difference_page_of
@@ -37,6 +38,7 @@ from .drawn_pages import Page as Parsed
 from .drawn_pages import parsed
 from .site_store import (
     NASTY,
+    NASTY_DEVICE,
     WORKLOAD,
     add_plan,
     cells,
@@ -353,3 +355,38 @@ def test_the_file_holds_the_surfaces_that_price_its_plans_and_those_timed_last(
 @pytest.mark.parametrize("text", ["0001-01-01T00:00:00+10:00", "9999-12-31T23:59:59-10:00", "yesterday", ""])
 def test_a_text_that_is_no_moment_in_utc_stays_as_it_is(text: str) -> None:
     assert moment(text) == f"<span>{text or NONE}</span>"
+
+
+def test_a_moment_without_a_zone_is_utc_wherever_the_service_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert "2026-01-31 12:00 UTC" in moment("2026-01-31T12:00:00")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_the_overview_says_of_no_setup_that_it_did_not_look_into_that_its_plan_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with filled_store() as store:  # whose plan has drifted
+        for number in range(2):
+            add_plan(store, nasty_plan(2.0, workload=f"another {number}"))
+        assert "drifted, slower" in overview_page(Contents(store), LINKS).body
+        monkeypatch.setattr(overview, "MOST_SETUPS", 2)
+        body = overview_page(Contents(store), LINKS).body
+    assert "<b>0</b><span>drifted among the newest 2 setups</span>" in body
+    assert "No plan that counts among the newest 2 setups was seen to leave what it promised." in body
+
+
+def test_a_device_s_page_counts_timings_and_the_plans_that_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "MOST_PLANS", 1)
+    with filled_store() as store:
+        body = device_page_of(Contents(store), LINKS, NASTY_DEVICE).body
+    assert f"2 latency surfaces, {2 * len(cells())} timings" in body
+    assert "1 older plan not shown." in body
+
+
+def test_jobs_that_are_left_out_are_counted(store: SqlStore) -> None:
+    assert "3 older jobs not shown." in jobs_page(Contents(store), LINKS, [], older=3).body

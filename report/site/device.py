@@ -34,7 +34,7 @@ def device_page_of(contents: Contents, links: Links, device: Device) -> Page:
 
 def _lede(entries: list[SurfaceEntry]) -> Child:
     last = max((entry.newest for entry in entries), default="")
-    said = f"{count(len(entries), 'latency surface')}, {count(sum(e.timings for e in entries), 'timed cell')}"
+    said = f"{count(len(entries), 'latency surface')}, {count(sum(e.timings for e in entries), 'timing')}"
     return [said, f"{'; the newest of ' if last else '.'}", moment(last) if last else None, "." if last else None]
 
 
@@ -82,7 +82,7 @@ def _surfaces(contents: Contents, links: Links, name: str, entries: list[Surface
         for entry in entries
     ]
     columns = [
-        words("Model"), words("Role"), words("Regime"), words("Number format"), number("Timed cells"),
+        words("Model"), words("Role"), words("Regime"), words("Number format"), number("Timings"),
         number("Noise"), number("Drift"), number("Newest"),
     ]  # fmt: skip
     said = note(
@@ -99,7 +99,8 @@ def _steadiness(contents: Contents, entry: SurfaceEntry) -> tuple[str, str]:
 
 
 def _plans(contents: Contents, links: Links, name: str, fingerprint: str) -> Html:
-    own = contents.newest_plans(MOST_PLANS, filings_of(fingerprint))
+    filings = filings_of(fingerprint)
+    own = contents.newest_plans(MOST_PLANS, filings)
     if not own:
         return part(name, "plans", "Plans", note("There is no plan for this device."))
     rows = [
@@ -119,7 +120,9 @@ def _plans(contents: Contents, links: Links, name: str, fingerprint: str) -> Htm
         words("Plan"), words("Target"), words("Workload"), words("Sampling"), number("Version"), words("State"),
         words("Rests on"), number("Made"),
     ]  # fmt: skip
-    return part(name, "plans", "Plans", table("Plans for this device, newest first", columns, rows))
+    left = sum(row.plans for setup, row in contents.setups.items() if setup.device in filings) - len(own)
+    more = note(f"{count(left, 'older plan')} not shown.") if left else None
+    return part(name, "plans", "Plans", table("Plans for this device, newest first", columns, rows), more)
 
 
 def _basis(row: PlanRow) -> str:

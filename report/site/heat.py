@@ -9,7 +9,7 @@ from .kept import DRIFTED, VERDICT_SIGNS, KeptCell
 from .links import Links
 from .markup import Html, tag
 from .theme import TINTS
-from .words import interval, speed, status, times
+from .words import interval, speed, status, times, verdict
 
 
 def heat_table(cells: Sequence[KeptCell], links: Links, page: str) -> Html:
@@ -62,13 +62,12 @@ def _cell(kept: KeptCell | None, links: Links, page: str, most: float) -> Html:
         return tag("td", tag("span", "not planned", class_="faint"))
     cell, promise = kept.cell, kept.cell.prediction
     name = "plain decoding" if cell.drafter is None else name_of(cell.policy.label, cell.drafter)
-    seen = kept.measured_speedup
     inside = [
         tag("b", times(promise.speedup_over_plain)),
         tag("span", name),
         tag("span", f"{speed(promise.tokens_per_s)} tokens/s"),
         tag("span", f"90 %: {interval(promise.low, promise.high)}"),
-        None if seen is None else status(_measured(kept, seen), VERDICT_SIGNS[kept.verdict]),
+        _measured(kept),
         None if cell.keeps_bound else status("breaks the bound", "warning"),
     ]
     place = links.within(page, place_of(cell.batch, cell.context))
@@ -76,6 +75,9 @@ def _cell(kept: KeptCell | None, links: Links, page: str, most: float) -> Html:
     return tag("td", tag("a", inside, href=place), class_=kind)
 
 
-def _measured(kept: KeptCell, seen: float) -> str:
-    """Return what was measured; what drifted is said in words too."""
-    return f"measured {times(seen)}{', drifted' if kept.verdict in DRIFTED else ''}"
+def _measured(kept: KeptCell) -> Html | None:
+    """Return what was measured over plain decoding, else what became of the promise; drift is said in words too."""
+    if kept.measured_speedup is None:
+        return None if kept.verdict == "unseen" else verdict(kept.verdict)
+    said = f"measured {times(kept.measured_speedup)}{', drifted' if kept.verdict in DRIFTED else ''}"
+    return status(said, VERDICT_SIGNS[kept.verdict])

@@ -11,13 +11,13 @@ from .grid import number, table, words
 from .links import JOBS, Links, plan_page
 from .markup import Child, Html, joined, tag
 from .page import Page, head, link, note
-from .words import NONE, moment, status
+from .words import NONE, count, moment, status
 
 SIGNS = {"done": "good", "failed": "warning", "running": "progress"}
 
 
-def jobs_page(contents: Contents, links: Links, jobs: Sequence[JobRow]) -> Page:
-    """Return the list of jobs as it was given."""
+def jobs_page(contents: Contents, links: Links, jobs: Sequence[JobRow], older: int = 0) -> Page:
+    """Return the list of jobs as it was given, and how many older ones there are."""
     rows = [
         (
             tag("code", job.key[:8]),
@@ -36,8 +36,9 @@ def jobs_page(contents: Contents, links: Links, jobs: Sequence[JobRow]) -> Page:
         number("Attempts"), number("Asked for"),
     ]  # fmt: skip
     said = table("Planning jobs, newest first", columns, rows) if rows else note("No job was asked for yet.")
+    more = note(f"{count(older, 'older job')} not shown.") if older else None
     lede = "Plans that were asked of this service. A job survives a restart; each is done by exactly one worker."
-    return Page(name=JOBS, title="Jobs", body=joined(head(None, "Jobs", lede), said))
+    return Page(name=JOBS, title="Jobs", body=joined(head(None, "Jobs", lede), said, more))
 
 
 def _progress(job: JobRow) -> Html:

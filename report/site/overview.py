@@ -34,7 +34,7 @@ def overview_page(contents: Contents, links: Links) -> Page:
                     "setups with a plan" if len(contents.setups) != 1 else "setup with a plan",
                     False,
                 ),
-                (f"{drifted:,}", "drifted", drifted > 0),
+                (f"{drifted:,}", f"drifted{_among(contents, found)}", drifted > 0),
             ]
         ),
         _plans(contents, links, found),
@@ -129,22 +129,26 @@ def _drift(contents: Contents, links: Links, found: Sequence[Standing]) -> Html:
         if each.row is not None
         for kept in each.drifted
     ]
-    title = "What drifted"
+    title, among = "What drifted", _among(contents, found)
     if not rows:
         return part(
             HOME,
             "drift",
             title,
             note(
-                "No plan that counts was seen to leave what it promised. ",
+                f"No plan that counts{among} was seen to leave what it promised. ",
                 link(links, DRIFT, "Promise and outcome, cell by cell"),
             ),
         )
     columns = [words("Plan"), words("Device"), number("Batch"), number("Context"), words("Policy"), words("Outcome")]
     more = tag("p", link(links, DRIFT, "Promise and outcome, cell by cell"), class_="small")
-    return part(
-        HOME, "drift", title, table("Cells whose measured speed left the promised interval", columns, rows), more
-    )
+    caption = f"Cells whose measured speed left the promised interval{among}"
+    return part(HOME, "drift", title, table(caption, columns, rows), more)
+
+
+def _among(contents: Contents, found: Sequence[Standing]) -> str:
+    """Return which setups were looked into, where not all of them were."""
+    return f" among the newest {len(found)} setups" if len(found) < len(contents.setups) else ""
 
 
 def _devices(contents: Contents, links: Links) -> Html:

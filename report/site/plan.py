@@ -94,8 +94,7 @@ def _facts(contents: Contents, links: Links, row: PlanRow, plan: Plan) -> Iterat
     is_counting = counting is not None and counting.id == row.id
     instead = None if counting is None else link(links, plan_page(counting.id), f"plan {counting.id} counts instead")
     engine = engine_of(row.device, row.workload)
-    follows = "decoders follow it" if engine is None else f"for {engine}; our decoder does not follow it"
-    yield "Counts", status(f"yes, {follows}", "good") if is_counting else joined("no; ", instead or "none does")
+    yield "Counts", _follows(row, engine) if is_counting else joined("no; ", instead or "none does")
     yield "State", plan_state(row.state)
     yield "Device", link(links, device_page(plan.device.fingerprint), contents.label(plan.device))
     yield (
@@ -110,6 +109,15 @@ def _facts(contents: Contents, links: Links, row: PlanRow, plan: Plan) -> Iterat
     yield "Answers", None if plan.new_tokens is None else f"{plan.new_tokens:,} new tokens behind prompts that are read"
     yield "Made", moment(row.created)
     yield "Content hash", tag("code", row.content_hash[:16])
+
+
+def _follows(row: PlanRow, engine: str | None) -> Html:
+    """Return who follows a plan that counts."""
+    if engine is not None:
+        return status(f"yes, for {engine}; our decoder does not follow it", "good")
+    if is_guess(row.device):
+        return status("yes, among guesses; decoders follow it where no measured plan fits", "open")
+    return status("yes, decoders follow it", "good")
 
 
 def _heat(cells: Sequence[KeptCell], links: Links, name: str) -> Html:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from ...db.plans import ENGINE_PLAN, FILED_APART, WHAT_IF, mark_of
+from ...errors import PlanError
+from ...planner.plans.observation import moment_of
 from .kept import VERDICT_SIGNS, VERDICT_WORDS, Verdict
 from .markup import Html, tag
 
@@ -22,8 +22,8 @@ SIGNS = {
 def moment(text: str) -> Html:
     """Return a moment in UTC, to the minute; texts that are none stay as they are."""
     try:
-        read = datetime.fromisoformat(text).astimezone(UTC)
-    except (ValueError, OverflowError):  # the latter on the first and the last day of the calendar
+        read = moment_of(text)
+    except PlanError:
         return tag("span", text or NONE)
     return tag("time", f"{read:%Y-%m-%d %H:%M} UTC", datetime=read.isoformat(timespec="seconds"))
 
