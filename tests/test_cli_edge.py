@@ -65,9 +65,9 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("profiled")
     here, target, small = detect("cpu"), identify(Path(TARGET)), identify(Path(SMALL))
     language = Language(3)
-    spoken = record(SkilledDrafter(language, 0.8), texts(language, 4, lambda text: 30), [(0,) * n for n in range(17)])
+    spoken = record(SkilledDrafter(language, 0.8), texts(language, 4, lambda text: 30), [(0,) * n for n in range(6)])
     trace = replace(spoken, target=target.key, drafter=small.key, workload="default")
-    sizes: dict[str, Any] = {"batches": (1, 2), "contexts": (2, 60)}
+    sizes: dict[str, Any] = {"batches": (1, 2), "contexts": (2, 60), "tokens": range(1, 6)}
     verify = surface("large", "verify", lambda batch, context, tokens: 20.0 + batch * tokens, **sizes)
     draft = surface("small", "draft", lambda batch, context, tokens: 1.0, **sizes)
     host = replace(overhead(0.1, (1, 2)), device=here.fingerprint, target=target.key)
