@@ -1,22 +1,20 @@
 """Whether a plan keeps its promises where it runs: what decoders saw, against the intervals of its cells.
 
-The test is the decoder's own (`runtime.watch.drift`): blocks are taken in the order in which they were reported, and
-the chance that drift is ever told of a plan that keeps to its intervals is `FALSE_ALARMS`.
+The test is the decoder's own (`runtime.watch.drift`): blocks are taken in the order of time, and the chance that drift
+is told of a plan that keeps to its intervals is `false_alarms` of the observations that are looked at together.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..planner.plans.observation import Observation
-from ..planner.plans.plan import Plan, PlanCell
-from ..planner.plans.promised import is_promised, own_observations
+from ..planner.plans.observation import Observation, moment_of
+from ..planner.plans.plan import Plan
+from ..planner.plans.promised import own_observations
+from ..report.site.kept import KeptCell, kept_cells
 from ..runtime.watch.drift import Direction
-from ..runtime.watch.hindsight import direction_of
-
-FALSE_ALARMS = 0.01  # as in the decoder's watch
+from ..runtime.watch.options import WatchOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,30 +49,22 @@ class DriftReport:
 
 
 def drift_of(plan_id: int, plan: Plan, observations: Sequence[Observation], unreadable: int = 0) -> DriftReport:
-    """Return what observations, oldest first, say about a plan's promises."""
-    own = own_observations(plan, observations)
-    blocks: dict[tuple[int, int], list[float]] = {(cell.batch, cell.context): [] for cell in plan.cells}
-    cells = {(cell.batch, cell.context): cell for cell in plan.cells}
-    for seen in own:
-        for part in seen.cells:
-            place = (part.batch, part.context)
-            if place in cells and is_promised(part, cells[place]):
-                blocks[place] += part.block_tokens_per_s
-    rate = FALSE_ALARMS / len(plan.cells)
-    found = tuple(_judged(cell, blocks[cell.batch, cell.context], rate) for cell in plan.cells)
+    """Return what observations say about a plan's promises, judged as the plan's page judges them."""
+    in_order = sorted(observations, key=lambda each: moment_of(each.began))
+    cells = tuple(map(_told, kept_cells(plan, [], in_order)))
     return DriftReport(
         plan_id=plan_id,
-        false_alarms=FALSE_ALARMS,
+        false_alarms=WatchOptions().false_alarms,
         observations=len(observations),
-        elsewhere=len(observations) - len(own),
+        elsewhere=len(observations) - len(own_observations(plan, observations)),
         unreadable=unreadable,
-        is_drifting=any(cell.found is not None for cell in found),
-        cells=found,
+        is_drifting=any(cell.found is not None for cell in cells),
+        cells=cells,
     )
 
 
-def _judged(cell: PlanCell, speeds: Sequence[float], rate: float) -> CellDrift:
-    promise = cell.prediction
+def _told(kept: KeptCell) -> CellDrift:
+    cell, promise, verdict = kept.cell, kept.cell.prediction, kept.verdict
     return CellDrift(
         batch=cell.batch,
         context=cell.context,
@@ -83,9 +73,9 @@ def _judged(cell: PlanCell, speeds: Sequence[float], rate: float) -> CellDrift:
         predicted_tokens_per_s=promise.tokens_per_s,
         low=promise.low,
         high=promise.high,
-        blocks=len(speeds),
-        below=sum(speed < promise.low for speed in speeds),
-        above=sum(speed > promise.high for speed in speeds),
-        median_tokens_per_s=statistics.median(speeds) if speeds else None,
-        found=direction_of(speeds, promise.low, promise.high, rate),
+        blocks=len(kept.blocks),
+        below=sum(speed < promise.low for speed in kept.blocks),
+        above=sum(speed > promise.high for speed in kept.blocks),
+        median_tokens_per_s=kept.measured_speed,
+        found=verdict if verdict == "slower" or verdict == "faster" else None,
     )

@@ -8,7 +8,9 @@ import pytest
 
 from spectune.planner.plans.observation import Observation
 from spectune.report.site.contents import Contents
+from spectune.report.site.heat import heat_table
 from spectune.report.site.kept import DRIFTED, KeptCell, Verdict, kept_cells
+from spectune.report.site.links import SiteLinks
 from spectune.report.site.standing import standings
 from spectune.service.drift import drift_of
 
@@ -154,3 +156,16 @@ def test_pages_and_the_service_tell_drift_of_the_same_cells(change: dict[str, st
     on_pages = [kept.verdict in DRIFTED for kept in kept_cells(PLAN, [], reports)]
     assert on_pages == [cell.found is not None for cell in drift_of(1, PLAN, reports).cells]
     assert any(on_pages) == (not change)
+
+
+def test_the_table_of_what_to_run_shows_drift_where_no_speed_up_was_measured() -> None:
+    made = seen(0.5, 100)
+    cells = kept_cells(PLAN, [], [replace(made, cells=made.cells[:1])])  # no plain blocks beside the planned ones
+    assert cells[1].measured_speedup is None
+    assert "drifted, slower" in heat_table(cells, SiteLinks(), "plans/1")
+
+
+def test_the_service_judges_reports_in_the_order_of_time_whenever_they_came() -> None:
+    late, early = seen(1.0, 200, hour=1), seen(0.5, 18, hour=0)
+    assert (second(early, late).verdict, second(late, early).verdict) == ("slower", "kept")
+    assert drift_of(1, PLAN, [late, early]).cells[1].found == "slower"

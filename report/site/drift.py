@@ -11,7 +11,7 @@ from ...planner.reasons.sentences import name_of
 from ..axis import Axis, axis_of_times
 from ..figure import Line, Mark, Panel, Rule
 from .chart import charts
-from .contents import Contents
+from .contents import MOST_OBSERVATIONS, Contents
 from .grid import number, table, under, words
 from .kept import DRIFTED, KeptCell
 from .links import DRIFT, Links, anchor, plan_page
@@ -33,7 +33,8 @@ def drift_page(contents: Contents, links: Links) -> Page:
     found = [each for each in every if each.measured]
     lede = (
         "What plans promised, beside what validations and decoders measured. Drifted is said by the test that decoders "
-        "use: of a plan that keeps its promises it is said in one of a hundred cases, however often one looks."
+        f"use: of any {MOST_OBSERVATIONS} reports of a plan that keeps its promises it is said in one of a hundred "
+        "cases."
     )
     unseen = len(every) - len(found)
     more = note(f"Of {count(unseen, 'plan')} that count nothing they promise was measured yet.") if unseen else None
