@@ -28,7 +28,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes, unless they are too many for what they are."""
-        is_answering = self.cycle is not None and not self.cycle.response_complete
+        cycle = self.cycle  # None before the first request
+        is_answering = cycle is not None and not cycle.response_complete  # type: ignore[redundant-expr]
         if self._timer is None and not is_answering:
             self._await_head()
         self._loose_bytes += len(data)

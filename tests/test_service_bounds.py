@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import logging
 import time
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -286,18 +285,3 @@ def test_a_question_is_short(store: SqlStore) -> None:
     long = {**json.loads(to_json(Resolving(device=DEVICE, target="x"))), "workload": "x" * 300_000}
     with TestClient(create_app(store, OPEN)) as client:
         assert client.post("/v1/resolve", json=long).status_code == 413
-
-
-def test_a_client_that_hangs_up_within_its_body_is_no_mistake_of_ours(
-    store: SqlStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        raise AssertionError(f"nobody is there to be told {message}")
-
-    scope = {"type": "http", "method": "POST", "path": "/sign-in", "query_string": b"", "headers": [], "client": None}
-    with caplog.at_level(logging.INFO, logger="spectune.service"):
-        asyncio.run(create_app(store, OPEN)(scope, receive, send))
-    assert [record.facts["status"] for record in caplog.records] == [499]  # type: ignore[attr-defined]  # as `tell` gives them

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Thread
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,8 +18,11 @@ import pytest
 
 from spectune.db.jobs import Jobs
 from spectune.service import connection
+from spectune.service.app import create_app
 from spectune.service.connection import MOST_HEAD_BYTES
+from spectune.service.settings import Settings
 
+from .fresh_store import fresh_store
 from .served_store import ServedStore, served_store
 
 WAIT_S = 20.0
@@ -114,3 +120,25 @@ def test_what_is_told_of_a_job_ends_whole_when_the_service_ends(
             ending.start()
             assert not any("event" in line for line in lines)  # it raises where an answer is cut off
         ending.join()
+
+
+def test_a_client_that_hangs_up_within_its_body_is_no_mistake_of_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        raise AssertionError(f"nobody is there to be told {message}")
+
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "POST",
+        "path": "/sign-in",
+        "query_string": b"",
+        "headers": [],
+        "client": None,
+    }
+    with caplog.at_level(logging.INFO, logger="spectune.service"), fresh_store(tmp_path) as store:
+        asyncio.run(create_app(store, Settings(workers=0))(scope, receive, send))
+    assert [record.facts["status"] for record in caplog.records] == [499]  # type: ignore[attr-defined]  # as `tell` gives them
