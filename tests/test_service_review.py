@@ -272,18 +272,24 @@ def test_a_service_that_is_killed_under_load_loses_nothing_it_acknowledged_and_d
             while not is_over.is_set():
                 write_until_acknowledged(client, next(numbers))
 
+    def wait_for(count: int) -> None:
+        end = time.monotonic() + WAIT_S
+        while len(acknowledged) < count and time.monotonic() < end:
+            time.sleep(0.01)
+
     served = Served(place, port)
     with ThreadPoolExecutor(4) as pool:
         writers = [pool.submit(write) for _ in range(4)]
-        time.sleep(0.5)
+        wait_for(20)
         served.kill()
+        before = len(acknowledged)
         served = Served(place, port)
-        time.sleep(0.5)
+        wait_for(before + 20)
         is_over.set()
         for writer in writers:
             writer.result()
     served.kill()
     with closing(sqlite3.connect(place)) as connection:
         rows = [row[0] for row in connection.execute("SELECT context_tokens FROM spectune_measurement")]
-    assert len(acknowledged) > 20
+    assert len(acknowledged) >= before + 20 >= 40
     assert sorted(rows) == sorted(acknowledged)
