@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+import spectune
+
 MOST_WORKERS = 8
+KERNELS = ("planner/kernels", "runtime/kernels", "runtime/models/kernels")
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test reaches for a network, not even to find a file missing
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # every core has a worker of its own
@@ -17,6 +21,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # every core has a worker of its 
 settings.register_profile("spectune", deadline=None, max_examples=25)  # a busy machine is no counterexample
 settings.register_profile("thorough", parent=settings.get_profile("spectune"), max_examples=500)
 settings.load_profile("spectune")  # another by --hypothesis-profile
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _machine_code_kept_for_the_next_run() -> None:
+    """Settle where kernels are kept before a test gives its commands a cache folder that is theirs alone."""
+    from spectune.planner.kernels.compiled import kernel_cache  # behind OMP_NUM_THREADS: it loads NumPy
+
+    for folder in KERNELS:
+        kernel_cache(Path(spectune.__file__).parent / folder)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -15,7 +15,7 @@ from threading import Barrier, Thread
 import pytest
 
 from spectune.planner.kernels import compiled as compiled_module
-from spectune.planner.kernels.compiled import Kernel, compiled
+from spectune.planner.kernels.compiled import Kernel, compiled, kernel_cache
 from spectune.planner.policies import LookupPolicy
 from spectune.planner.text.state import load_kernels
 
@@ -150,3 +150,11 @@ def test_threads_compile_one_after_the_other(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(compiled_module, "kernel_cache", slow_cache)
     assert called_at_once([quarter, eighth, quarter, eighth]) == [0.5, 0.25, 0.5, 0.25]
     assert len(most) == 3 and max(most) == 1  # the helper and both of its callers, each once
+
+
+def test_tests_keep_machine_code_where_the_next_run_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path))
+    root = Path(compiled_module.__file__).parents[2]
+    files = [file for floor in ("planner", "runtime") for file in (root / floor).rglob("*.py")]
+    folders = {file.parent for file in files if "\n@compiled" in file.read_text()}
+    assert len(folders) > 1 and not [folder for folder in folders if str(tmp_path) in str(kernel_cache(folder))]
