@@ -40,12 +40,17 @@ def end_own_connection(session: Session) -> None:
     session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
 
 
-@pytest.mark.parametrize("mode", ["immediate", "fast"])
-def test_a_restarted_server_is_found_again(store: SqlStore, postgres: PostgresServer, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("before_a_write", "before_a_read"),
+    [("immediate", "fast"), pytest.param("fast", "immediate", marks=pytest.mark.slow)],
+)
+def test_a_restarted_server_is_found_again(
+    store: SqlStore, postgres: PostgresServer, before_a_write: str, before_a_read: str
+) -> None:
     store.add_measurements(SURFACE, [cell(1, 1.0)])
-    postgres.restart(mode)
+    postgres.restart(before_a_write)
     store.add_measurements(SURFACE, [cell(2, 2.0)])
-    postgres.restart(mode)
+    postgres.restart(before_a_read)
     assert [measurement.tokens for measurement in store.surfaces()[0].measurements] == [1, 2]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,13 @@ for module in pkgutil.walk_packages({package}.__path__, "{package}."):
 
 
 def modules_after(code: str, folder: Path) -> set[str]:
-    """Return the modules loaded by code, less those a bare interpreter loads, run in an empty folder."""
-    return loaded_by(code, folder) - loaded_by("", folder)
+    """Return the modules loaded by code, run in an empty folder, less those a bare interpreter loads."""
+    return loaded_by(code, folder) - loaded_by_itself()
+
+
+@cache
+def loaded_by_itself() -> set[str]:
+    return loaded_by("", Path(sys.prefix))
 
 
 def loaded_by(code: str, folder: Path) -> set[str]:
