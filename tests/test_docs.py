@@ -14,7 +14,10 @@ from spectune.cli import main
 from spectune.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
+DOCUMENTS = (
+    *("README.md", "CONTRIBUTING.md", "demo/models/README.md"),
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+)
 
 
 def examples(text: str) -> list[list[str]]:
@@ -24,13 +27,13 @@ def examples(text: str) -> list[list[str]]:
 
 
 def documented() -> list[list[str]]:
-    """Return every example in a fenced block of the documents."""
+    """Return every example in a fenced or an indented block of the documents."""
     texts = [(ROOT / name).read_text() for name in DOCUMENTS]
     return [
         words
         for text in texts
-        for block in re.findall(r"```.*?\n(.*?)```", text, re.DOTALL)
-        for words in examples(block)
+        for block in re.findall(r"```.*?\n(.*?)```|((?:^ {4}[^\n]*\n)+)", text, re.DOTALL | re.MULTILINE)
+        for words in examples("\n".join(block))
     ]
 
 
@@ -38,12 +41,17 @@ def help_of(name: str) -> str:
     return CliRunner().invoke(main, [name, "--help"], terminal_width=120).output
 
 
-def options_of(name: str) -> set[str]:
-    """Return a command's options; of a group those of its commands too."""
+def commands_of(name: str) -> list[click.Command]:
+    """Return a command, or a group and the commands in it."""
     command = COMMANDS[name].load()
-    below = command.commands.values() if isinstance(command, click.Group) else ()
-    parameters = [p for one in (command, *below) for p in one.params]
-    return {"--help", *(option for p in parameters for option in (*p.opts, *p.secondary_opts))}
+    return [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
+
+
+def options_for(words: list[str]) -> set[str]:
+    """Return the options that what is typed may have: of a group those of the command that is named alone."""
+    command, *below = commands_of(words[0])
+    called = [command, *(one for one in below if [one.name] == words[1:2])]
+    return {"--help", *(option for one in called for p in one.params for option in (*p.opts, *p.secondary_opts))}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -61,9 +69,7 @@ def test_every_option_is_named_in_its_command_s_section_or_holds_for_all(name: s
     for_all, *sections = re.split(r"(?m)^## ", (ROOT / "docs" / "commands.md").read_text())
     (own,) = (section for section in sections if section.partition("\n")[0] == name)
     named = set(re.findall(r"--?[a-z][a-z-]*", for_all + own))
-    command = COMMANDS[name].load()
-    below = command.commands.values() if isinstance(command, click.Group) else ()
-    given = [p for one in (command, *below) for p in one.params if isinstance(p, click.Option)]
+    given = [p for one in commands_of(name) for p in one.params if isinstance(p, click.Option)]
     assert [p.opts for p in given if named.isdisjoint((*p.opts, *p.secondary_opts))] == []
 
 
@@ -88,13 +94,14 @@ def test_a_command_is_named_as_in_the_table(name: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_examples_use_options_that_exist(name: str) -> None:
     shown = [words for words in [*documented(), *examples(help_of(name))] if words[0] == name]
-    used = {word.split("=")[0] for words in shown for word in words[1:] if re.match("--?[a-z]", word)}
-    assert used <= options_of(name)
+    for words in shown:
+        used = {word.split("=")[0] for word in words[1:] if re.match("--?[a-z]", word)}
+        assert used <= options_for(words), words
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_has_a_help_text(name: str) -> None:
-    options = [p for p in COMMANDS[name].load().params if isinstance(p, click.Option)]
+    options = [p for one in commands_of(name) for p in one.params if isinstance(p, click.Option)]
     assert not [option.name for option in options if not option.help]
 
 
@@ -102,7 +109,15 @@ def test_documents_name_no_command_that_does_not_exist() -> None:
     assert {words[0] for words in documented() if not words[0].startswith("-")} <= set(COMMANDS)
 
 
-def test_links_between_documents_lead_somewhere() -> None:
-    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
-        targets = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
-        assert not [target for target in targets if not (document.parent / target).exists()], document
+def anchors(text: str) -> set[str]:
+    """Return what a link behind a # may name: headings as GitHub writes them."""
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"(?m)^#+ (.+)", text)}
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, "CHANGELOG.md"])
+def test_links_between_documents_lead_somewhere(name: str) -> None:
+    document = ROOT / name
+    for path, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", document.read_text()):
+        target = document.parent / path if path else document
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target.read_text()), f"{path}#{anchor}"
