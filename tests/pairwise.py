@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, product
 from typing import Any
+
+import pytest
 
 Choice = tuple[str, Any]  # a factor and one of its levels, which may be anything hashable
 Pair = tuple[Choice, Choice]
@@ -35,6 +37,17 @@ def covering(factors: Mapping[str, Sequence[Any]]) -> list[Row]:
         for pair in combinations(rows[-1].items(), 2):
             missing.pop(pair, None)
     return rows
+
+
+def crossed(**factors: Iterable[Any]) -> pytest.MarkDecorator:
+    """Run a test on a covering array of the levels of its parameters; all others of their product are slow."""
+    given = {name: tuple(levels) for name, levels in factors.items()}
+    covered = {tuple(row.values()) for row in covering(given)}
+    cases = [
+        pytest.param(*levels, marks=() if levels in covered else pytest.mark.slow)
+        for levels in product(*given.values())
+    ]
+    return pytest.mark.parametrize(tuple(given), cases)
 
 
 def pairs_of(factors: Mapping[str, Sequence[Any]]) -> list[Pair]:

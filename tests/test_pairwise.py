@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from .pairwise import covering
+from .pairwise import covering, crossed
 
 SIZES = st.lists(st.integers(1, 6), min_size=2, max_size=6)
 
@@ -34,3 +34,12 @@ def test_a_covering_array_is_far_smaller_than_all_combinations() -> None:
 def test_it_is_the_same_every_time() -> None:
     factors = {"policy": ("a", "b", "c"), "batch": (1, 2), "temperature": (0.0, 0.7)}
     assert covering(factors) == covering(factors)
+
+
+def test_a_test_crossed_with_factors_runs_on_every_case_where_slow_ones_run_and_else_on_the_covering_array() -> None:
+    factors = {"policy": ("a", "b", "c"), "batch": (1, 2), "temperature": (0.0, 0.7)}
+    names, cases = crossed(**factors).args
+    quick = [case.values for case in cases if not case.marks]
+    assert names == tuple(factors) and [case.values for case in cases] == list(product(*factors.values()))
+    assert sorted(quick) == sorted(tuple(row.values()) for row in covering(factors))
+    assert all(mark.name == "slow" for case in cases for mark in case.marks)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -19,6 +21,7 @@ from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.runtime.transcript import Transcript
 from spectune.runtime.verifying import Verifying
 
+from .pairwise import crossed
 from .test_runtime_serving import PROMPTS, SETTINGS, TARGET, TOKENIZER, alone, ends, generator, output, submitted
 
 pytestmark = pytest.mark.lossless
@@ -30,19 +33,22 @@ PLACES: dict[str, tuple[object, str]] = {
     "a request that has joined is taken off the waiting ones": (Session, "_welcome"),
     "drafters hear of sequences": (Drafting, "keep_up"),
     "drafters read along": (Drafting, "read_along"),
-    "a drafter's cache moves": (ModelDrafter, "move"),
     "drafts are verified": (Verifying, "verify"),
     "a round is committed": (verifying_file, "commit"),
     "texts are read": (Transcript, "read"),
     "texts end": (Transcript, "finish"),
     "a sequence leaves": (Decoder, "_leave"),
 }
+A_CACHE_MOVES = (ModelDrafter, "move")  # no session calls it whose drafts are copied from the text
+MOMENTS: dict[str, Callable[[int], int]] = {  # of so many calls
+    "first": lambda calls: 1,
+    "midway": lambda calls: (calls + 1) // 2,
+    "last": lambda calls: calls,
+}
 
 
-def broken_off(
-    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, at: int, *, is_done: bool = False
-) -> Callable[[], int]:
-    """Let somebody press Ctrl-C when a function is called for the `at`-th time; return how often that happened.
+def broken_off(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, at: int, *, is_done: bool = False) -> None:
+    """Let somebody press Ctrl-C when a function is called for the `at`-th time.
 
     With `is_done` it has done its work by then, and its caller does not hear of it.
     """
@@ -59,7 +65,6 @@ def broken_off(
         return found
 
     monkeypatch.setattr(owner, name, pressed)
-    return lambda: int(called[0] >= at)
 
 
 def faults_of(monkeypatch: pytest.MonkeyPatch) -> list[Fault]:
@@ -86,27 +91,52 @@ def run_through(session: Session) -> tuple[list[Event], int]:
     return events, breaks
 
 
-@pytest.mark.parametrize("is_done", [False, True])
-@pytest.mark.parametrize("at", [1, 2, 5])
-@pytest.mark.parametrize("where", PLACES)
-@pytest.mark.parametrize("kind", ["chain", "lookup"])
-def test_a_step_that_is_broken_off_loses_and_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch, kind: str, where: str, at: int, is_done: bool
-) -> None:
-    expected = [output(alone(place)) for place in range(6)]
+def begun(kind: str) -> tuple[Session, list[int]]:
+    """Return a session with six requests, and two more that end with their first token."""
     session = generator(kind).session(slots=3, longest=64, prefill_tokens=2)
     submitted(session, range(6))
-    short = [session.submit(PROMPTS[0], GenerationSettings(max_new_tokens=1)) for _ in range(2)]
+    return session, [session.submit(PROMPTS[0], GenerationSettings(max_new_tokens=1)) for _ in range(2)]
+
+
+@cache
+def calls(kind: str, owner: object, name: str) -> int:
+    """Return how often such a session calls a function where nobody disturbs it."""
+    with mock.patch.object(owner, name, autospec=True, side_effect=getattr(owner, name)) as called:
+        assert run_through(begun(kind)[0])[1] == 0
+    return called.call_count
+
+
+def assert_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch, kind: str, where: tuple[object, str], moment: str, is_done: bool
+) -> None:
+    expected = [output(alone(place)) for place in range(6)]
+    at = MOMENTS[moment](calls(kind, *where))
+    session, short = begun(kind)
     faults = faults_of(monkeypatch)
-    happened = broken_off(monkeypatch, *PLACES[where], at, is_done=is_done)
+    broken_off(monkeypatch, *where, at, is_done=is_done)
     events, breaks = run_through(session)
-    assert breaks == happened()
+    assert breaks == 1
     done = ends(events)
     assert [output(done[place]) for place in range(6)] == expected
     assert [done[handle].tokens for handle in short] == [alone(0).tokens[:1]] * 2
     for place in range(6):
         assert "".join(event.piece for event in events if event.handle == place) == expected[place][0]
     assert not faults and session._decoder.is_faultless and session._decoder._reading is None
+
+
+@crossed(kind=("chain", "lookup"), where=PLACES, moment=MOMENTS, is_done=(False, True))
+def test_a_step_that_is_broken_off_loses_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, kind: str, where: str, moment: str, is_done: bool
+) -> None:
+    assert_nothing_is_lost(monkeypatch, kind, PLACES[where], moment, is_done)
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_step_that_is_broken_off_where_a_drafter_s_cache_moves_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, moment: str, is_done: bool
+) -> None:
+    assert_nothing_is_lost(monkeypatch, "chain", A_CACHE_MOVES, moment, is_done)
 
 
 def test_a_target_that_has_no_memory_for_many_rounds_costs_no_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
