@@ -7,14 +7,14 @@ from sqlalchemy.orm import Session
 
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
-from ..profiler.records.wire import to_json
+from ..profiler.records.wire import readable, to_json
 from .database import Database, insert_once
 from .documents import record_of
 from .tables import DeviceTable, ModelTable
 
 
 class Identities(Database):
-    """Devices by fingerprint and models by key; adding one again replaces it."""
+    """Devices by fingerprint and models by key; adding one again replaces it, and damaged ones hide no other."""
 
     def add_device(self, device: Device) -> None:
         """Keep a device; what its fingerprint leaves out (its index, say) is updated."""
@@ -28,9 +28,9 @@ class Identities(Database):
         self._write(work)
 
     def devices(self) -> list[Device]:
-        """Return every device, in the order they were first added."""
-        found = select(DeviceTable).order_by(DeviceTable.id)
-        return self._read(lambda session: [record_of(Device, row, self.url) for row in session.scalars(found)])
+        """Return every device that can be read, in the order they were first added."""
+        found = select(DeviceTable.document).order_by(DeviceTable.id)
+        return self._read(lambda session: readable(Device, session.scalars(found)))
 
     def add_model(self, model: ModelIdentity) -> None:
         """Keep a model; what its key leaves out (its name and location, say) is updated."""
@@ -44,9 +44,9 @@ class Identities(Database):
         self._write(work)
 
     def models(self) -> list[ModelIdentity]:
-        """Return every model, in the order they were first added."""
-        found = select(ModelTable).order_by(ModelTable.id)
-        return self._read(lambda session: [record_of(ModelIdentity, row, self.url) for row in session.scalars(found)])
+        """Return every model that can be read, in the order they were first added."""
+        found = select(ModelTable.document).order_by(ModelTable.id)
+        return self._read(lambda session: readable(ModelIdentity, session.scalars(found)))
 
     def find_model(self, key: str) -> ModelIdentity | None:
         """Return the model with these weights, None where the store does not know it."""

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
+from ..profiler.records.wire import readable
 from .database import Database
-from .documents import record_of
 from .migrate import stored_versions
 from .plans import PlanRow
 from .tables import DeviceTable, ModelTable, PlanEventTable, PlanTable
@@ -19,14 +19,16 @@ from .tables import DeviceTable, ModelTable, PlanEventTable, PlanTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Of each table the highest id that was seen, 0 where it was empty, and of some how many rows there were."""
+    """Of each table the highest id that was seen, 0 where it was empty, and how many rows there were."""
 
     plan: int = 0
     plans: int = 0
     event: int = 0
     events: int = 0
     device: int = 0
+    devices: int = 0
     model: int = 0
+    models: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ class News:
     Attributes:
         known: the numbers of that moment.
         plans, events: those with higher numbers, oldest first; or all of them, where that is said.
-        devices, models: all, where one is new; else None.
+        devices, models: all that can be read, where one is new; else None.
     """
 
     known: Known
@@ -71,8 +73,8 @@ def news_of(database: Database, known: Known) -> News:
             is_all_plans=is_all_plans,
             events=_events_after(session, 0) if is_all_events else events,
             is_all_events=is_all_events,
-            devices=_devices(session, database.url) if now.device != known.device else None,
-            models=_models(session, database.url) if now.model != known.model else None,
+            devices=_devices(session) if (now.device, now.devices) != (known.device, known.devices) else None,
+            models=_models(session) if (now.model, now.models) != (known.model, known.models) else None,
         )
 
 
@@ -92,7 +94,9 @@ def _now(session: Session) -> Known:
             func.max(PlanEventTable.id),
             func.count(PlanEventTable.id),
             func.max(DeviceTable.id),
+            func.count(DeviceTable.id),
             func.max(ModelTable.id),
+            func.count(ModelTable.id),
         )
     ]
     numbers = session.execute(select(*columns)).one()
@@ -112,11 +116,9 @@ def _events_after(session: Session, event_id: int) -> list[Event]:
     return [Event(**row) for row in session.execute(found).mappings()]
 
 
-def _devices(session: Session, shown_url: str) -> list[Device]:
-    rows = session.scalars(select(DeviceTable).order_by(DeviceTable.id))
-    return [record_of(Device, row, shown_url) for row in rows]
+def _devices(session: Session) -> list[Device]:
+    return readable(Device, session.scalars(select(DeviceTable.document).order_by(DeviceTable.id)))
 
 
-def _models(session: Session, shown_url: str) -> list[ModelIdentity]:
-    rows = session.scalars(select(ModelTable).order_by(ModelTable.id))
-    return [record_of(ModelIdentity, row, shown_url) for row in rows]
+def _models(session: Session) -> list[ModelIdentity]:
+    return readable(ModelIdentity, session.scalars(select(ModelTable.document).order_by(ModelTable.id)))
