@@ -91,26 +91,6 @@ class Plans(Shelf):
         where = f"device {device}" if device_kind is None else f"device kind {device_kind}"
         raise NoPlanError(f"target {target} on {where}, workload {workload!r}, temperature {temperature:g}", self.url)
 
-    def newest_plan(
-        self,
-        *,
-        device: str | None = None,
-        device_kind: str | None = None,
-        target: str,
-        workload: str,
-        temperature: float,
-    ) -> str:
-        """Return the text of a setup's plan, as find_plan chooses it.
-
-        Raises:
-            NoPlanError: the store holds none.
-            StoreError: not exactly one of device and device_kind is given, or the text is damaged.
-        """
-        found = self.find_plan(
-            device=device, device_kind=device_kind, target=target, workload=workload, temperature=temperature
-        )
-        return self.plan(found.id)
-
     def plan(self, plan_id: int) -> str:
         """Return the text of one plan, byte for byte as it was added.
 

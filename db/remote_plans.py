@@ -1,28 +1,24 @@
-"""Plans at a service: read ones are kept for when it does not answer, and so are observations on their way to it."""
+"""Plans at a service: those that were read are kept for when it does not answer."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from uuid import uuid4
 
 from ..errors import NoPlanError, PlanError, StoreError
 from ..profiler.records.device import Device
 from ..profiler.records.wire import to_json
 from .plans import PlanRow
-from .remote_client import RemoteClient
-from .remote_http import BRISK, AwayError, RefusedError
-from .remote_queue import OF_THE_DOCUMENT, Waiting
-from .remote_service import ABSENT, CONFLICT, INVALID, Params
+from .remote_http import RefusedError
+from .remote_outcomes import RemoteOutcomes
+from .remote_service import ABSENT, CONFLICT, Params
 from .shelf import PlanEvent
 from .sources import PlanSource
-from .wire import Decision, Document, NewPlan, Resolved, Resolving, Rollback
-
-TOKENS_OF_A_ROUND = ("predicted_tokens_per_round", "tokens_per_round")  # older services refuse rows that have them
+from .wire import Decision, NewPlan, Resolved, Resolving, Rollback
 
 
-class RemotePlans(RemoteClient):
-    """Plans and what became of their promises; each method is that of a store in a database."""
+class RemotePlans(RemoteOutcomes):
+    """Plans and their states; each method is that of a store in a database."""
 
     def add_plan(
         self,
@@ -77,32 +73,12 @@ class RemotePlans(RemoteClient):
         setup: Params = {"target": target, "workload": workload, "temperature": float(temperature)}
         try:
             place: Params = {"device": device, "device_kind": device_kind}
-            return self._service.read(PlanRow, self._recalled("/v1/plans/find", {**place, **setup}))
+            return self._reader.get(PlanRow, "/v1/plans/find", {**place, **setup})
         except RefusedError as error:
             if error.status != ABSENT:
                 raise
         where = f"device {device}" if device_kind is None else f"device kind {device_kind}"
         raise NoPlanError(f"target {target} on {where}, workload {workload!r}, temperature {temperature:g}", self.url)
-
-    def newest_plan(
-        self,
-        *,
-        device: str | None = None,
-        device_kind: str | None = None,
-        target: str,
-        workload: str,
-        temperature: float,
-    ) -> str:
-        """Return the text of a setup's plan, as find_plan chooses it.
-
-        Raises:
-            NoPlanError: the store holds none.
-            StoreError: not exactly one of device and device_kind is given, or the text is damaged.
-        """
-        found = self.find_plan(
-            device=device, device_kind=device_kind, target=target, workload=workload, temperature=temperature
-        )
-        return self.plan(found.id)
 
     def plan(self, plan_id: int) -> str:
         """Return the text of one plan, byte for byte as it was added.
@@ -110,7 +86,7 @@ class RemotePlans(RemoteClient):
         Raises:
             StoreError: there is no such plan, or its text no longer has its hash.
         """
-        return self._reader.read(f"/v1/plans/{plan_id:d}", is_hashed=True)
+        return self._reader.text(f"/v1/plans/{plan_id:d}")
 
     def plan_row(self, plan_id: int) -> PlanRow:
         """Return what the store says about one plan.
@@ -118,7 +94,7 @@ class RemotePlans(RemoteClient):
         Raises:
             StoreError: there is no such plan.
         """
-        return self._service.get(PlanRow, f"/v1/plans/{plan_id:d}/row")
+        return self._reader.get(PlanRow, f"/v1/plans/{plan_id:d}/row")
 
     def plan_sources(self, plan_id: int) -> list[PlanSource]:
         """Return what a plan was computed from; nothing is known of plans that an older version kept.
@@ -164,7 +140,7 @@ class RemotePlans(RemoteClient):
             "temperature": None if temperature is None else float(temperature),
             "state": state,
         }
-        return self._service.all(PlanRow, "/v1/plans", wanted, limit, after, fetch=self._recalled)
+        return self._service.all(PlanRow, "/v1/plans", wanted, limit, after, get=self._reader.get)
 
     def resolve(
         self, device: Device, target: str, workload: str | None, temperature: float, dtype: str | None = None
@@ -184,14 +160,13 @@ class RemotePlans(RemoteClient):
         """
         wanted = Resolving(device=device, target=target, workload=workload, temperature=float(temperature), dtype=dtype)
         try:
-            body = self._reader.ask("/v1/resolve", to_json(wanted))
+            return self._reader.ask("/v1/resolve", to_json(wanted), self._resolved)
         except RefusedError as error:
             if error.status == ABSENT:
                 words = "any workload" if workload is None else f"workload {workload!r}"
                 setup = f"target {target} on {device.label}, {words}, temperature {temperature:g}"
                 raise NoPlanError(setup, self.url) from error
             raise PlanError(str(error)) if error.status == CONFLICT else error from error
-        return self._resolved(body)
 
     def promote_plan(self, plan_id: int, by: str, reason: str) -> None:
         """Let a plan count for its setup from now on.
@@ -235,68 +210,6 @@ class RemotePlans(RemoteClient):
         )
         return self._service.ask(PlanRow, "/v1/plans/rollback", back)
 
-    def add_observation(self, plan_id: int, document: str) -> None:
-        """Keep what a decoder saw while it ran a plan: at the service, or here until it answers.
-
-        What waits here goes first, oldest first, once, some with every call; while any is left this one waits too, and
-        while the service refuses this client.
-
-        Raises:
-            StoreError: there is no such plan, or neither the service nor the disk takes the document.
-        """
-        waiting = Waiting(plan_id=plan_id, document=document, key=str(uuid4()))
-        try:
-            if self._reader.is_away:
-                raise AwayError(f"{self.url} did not answer a moment ago")
-            if self._queue.deliver(self._observe):
-                self._observe(waiting)
-            else:
-                self._queue.add(waiting)
-        except AwayError as error:
-            self._reader.went_away(error)
-            self._queue.add(waiting)
-        except RefusedError as error:
-            if error.status in OF_THE_DOCUMENT:
-                raise
-            self._queue.add(waiting)  # who sends it is refused, or the service is in trouble
-
-    def observations(self, plan_id: int) -> list[str]:
-        """Return every observation of a plan, oldest first; those that wait here are not among them."""
-        return self._documents("observations", plan_id)
-
-    def newest_observations(self, plan_id: int, limit: int) -> list[str]:
-        """Return the newest observations of a plan, at most so many, oldest first."""
-        return self.observations(plan_id)[-limit:]
-
-    def add_validation(self, plan_id: int, document: str) -> None:
-        """Keep what a plan delivered when it was measured; an older service gets it without the tokens of a round.
-
-        Raises:
-            StoreError: there is no such plan.
-        """
-        place = f"/v1/plans/{plan_id:d}/validations"
-        try:
-            self._service.write("POST", place, Document(document=document))
-        except RefusedError as error:
-            if error.status != INVALID:
-                raise
-            known = _without_tokens(document)
-            if known == document:
-                raise
-            self._service.write("POST", place, Document(document=known))
-
-    def validations(self, plan_id: int) -> list[str]:
-        """Return every validation of a plan, oldest first."""
-        return self._documents("validations", plan_id)
-
-    def _observe(self, waiting: Waiting) -> None:
-        place = f"/v1/plans/{waiting.plan_id:d}/observations"
-        self._service.write("POST", place, Document(document=waiting.document), key=waiting.key, patience=BRISK)
-
-    def _documents(self, what: str, plan_id: int) -> list[str]:
-        found = self._service.all(Document, f"/v1/plans/{plan_id:d}/{what}")
-        return [each.document for each in found]
-
     def _decide(self, action: str, plan_id: int, by: str, reason: str) -> None:
         self._service.write("POST", f"/v1/plans/{plan_id:d}/{action}", Decision(reason=reason, by=by))
 
@@ -308,17 +221,3 @@ class RemotePlans(RemoteClient):
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise StoreError(f"{self.url} answered with something that holds no plan; see its log") from error
         return self._service.read(Resolved, json.dumps(answer).encode())
-
-    def _recalled(self, path: str, params: Params) -> bytes:
-        """Return a body that is kept for when the service does not answer."""
-        return self._reader.read(path, params).encode()
-
-
-def _without_tokens(document: str) -> str:
-    """Return a validation without the tokens of a round in its rows; as it is where it has none, or is none."""
-    try:
-        told = json.loads(document)
-        rows = [{name: row[name] for name in row if name not in TOKENS_OF_A_ROUND} for row in told["rows"]]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return document
-    return document if rows == told["rows"] else json.dumps({**told, "rows": rows})

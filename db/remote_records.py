@@ -30,7 +30,7 @@ class RemoteRecords(RemoteClient):
         self._service.write("PUT", f"/v1/devices/{quote(device.fingerprint, safe='')}", device)
 
     def devices(self) -> list[Device]:
-        """Return every device, in the order they were first added."""
+        """Return every device that can be read, in the order they were first added."""
         return self._service.all(Device, "/v1/devices")
 
     def add_model(self, model: ModelIdentity) -> None:
@@ -38,7 +38,7 @@ class RemoteRecords(RemoteClient):
         self._service.write("PUT", f"/v1/models/{quote(model.key, safe='')}", model)
 
     def models(self) -> list[ModelIdentity]:
-        """Return every model, in the order they were first added."""
+        """Return every model that can be read, in the order they were first added."""
         return self._service.all(ModelIdentity, "/v1/models")
 
     def find_model(self, key: str) -> ModelIdentity | None:

@@ -140,7 +140,7 @@ def test_an_older_plan_comes_in_retired_and_promotions_stay_out(new: Open) -> No
         store.add_plan(note, device="device", device_kind="kind", **SETUP)
     older.promote_plan(1, **BY)
     merge(newer, lambda: everything(older))
-    assert newer.newest_plan(device="device", **SETUP) == '"new"'
+    assert newer.plan(newer.find_plan(device="device", **SETUP).id) == '"new"'
     assert [row.state for row in newer.plans()] == ["kept", "retired"]
 
 
@@ -150,9 +150,9 @@ def test_a_newer_plan_counts_unless_another_is_promoted_here(new: Open) -> None:
     here.promote_plan(1, **BY)
     there.add_plan('"new"', device="device", device_kind="kind", **SETUP)
     merge(here, lambda: everything(there))
-    assert here.newest_plan(device="device", **SETUP) == '"old"'
+    assert here.plan(here.find_plan(device="device", **SETUP).id) == '"old"'
     here.retire_plan(1, **BY)
-    assert here.newest_plan(device="device", **SETUP) == '"new"'
+    assert here.plan(here.find_plan(device="device", **SETUP).id) == '"new"'
 
 
 def test_a_store_is_merged_whole_or_not_at_all(new: Open, tmp_path: Path) -> None:

@@ -134,7 +134,8 @@ def test_a_store_of_every_released_schema_is_sound_once_it_is_opened(engine: Eng
             (cell(1, 1.0),),
             overhead(0.5),
         )
-        assert (store.newest_plan(device="device", **SETUP), store.observations(1)) == ("{}", ["seen"])
+        assert store.plan(store.find_plan(device="device", **SETUP).id) == "{}"
+        assert store.observations(1) == ["seen"]
         assert store.pairwise(["small", "large"]) == agreement(10)
 
 

@@ -297,8 +297,8 @@ def test_a_profile_of_several_workloads_is_planned_for_its_first() -> None:
 def test_a_plan_is_kept_as_it_was_made(store: Store) -> None:
     keep(store)
     plan = make_plan(replace(REQUEST, batches=(1,), contexts=(30, 60)), store)
-    stored = store.newest_plan(device=DEVICE.fingerprint, target=TARGET.key, workload="made up", temperature=0.0)
-    assert plan_from_json(stored) == plan
+    stored = store.find_plan(device=DEVICE.fingerprint, target=TARGET.key, workload="made up", temperature=0.0)
+    assert plan_from_json(store.plan(stored.id)) == plan
     assert [(cell.batch, cell.context) for cell in plan.cells] == [(1, 30), (1, 60)]
 
 
