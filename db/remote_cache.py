@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import SpectuneError, StoreError
 from ..profiler.records.wire import from_json, to_json
-from .remote_folder import files_by_age, write_whole
+from .remote_folder import files_by_age, remove, write_whole
 from .tables import utc_now
 
 MOST_ANSWERS = 512
@@ -57,15 +57,19 @@ class AnswerCache:
             write_whole(self._file(asked), to_json(kept))
             self._make_room()
 
+    def forget(self, asked: str) -> None:
+        """Keep an answer no longer."""
+        remove(self._file(asked))
+
     def _file(self, asked: str) -> Path:
         return self._folder / f"{_hash(asked)[:32]}{SUFFIX}"
 
     def _make_room(self) -> None:
         held = 0
-        for number, (file, facts) in enumerate(files_by_age(self._folder, SUFFIX), start=1):
+        for number, (file, facts) in enumerate(files_by_age(self._folder), start=1):
             held += facts.st_size
             if number > MOST_ANSWERS or held > MOST_BYTES:
-                file.unlink(missing_ok=True)
+                remove(file)
 
 
 def _hash(text: str) -> str:

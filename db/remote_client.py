@@ -38,8 +38,7 @@ class RemoteClient:
         self._clock = clock
         self._queue = ObservationQueue(self._folder / "observations")
         try:
-            info = self._service.read(ServiceInfo, self._reader.read("/v1", patience=OPENING).encode())
-            require_spoken(info, self.url)
+            require_spoken(self._reader.get(ServiceInfo, "/v1", patience=OPENING), self.url)
         except BaseException:
             self._transport.close()
             raise

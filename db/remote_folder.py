@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import get_ident
 
@@ -47,12 +48,23 @@ def write_whole(file: Path, text: str) -> None:
             os.fsync(stream.fileno())
         partial.replace(file)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        remove(partial)
         raise StoreError(f"cannot write {file} ({error.strerror}); free some space or set {CACHE_VARIABLE}") from error
 
 
-def files_by_age(folder: Path, suffix: str) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the files of a folder with their facts, the ones written last first; one that has just gone is left out."""
+def remove(file: Path) -> None:
+    """Remove a file; one that is gone, or whose folder may not be written, stays as it is."""
+    with suppress(OSError):
+        file.unlink()
+
+
+def files_by_age(folder: Path, suffix: str = "") -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the files of a folder with their facts, the ones written last first; one that has just gone is left out.
+
+    Args:
+        folder: that is looked into.
+        suffix: of the files; where "", half-written ones that a killed process left are among them.
+    """
     found: list[tuple[Path, os.stat_result]] = []
     for file in folder.glob(f"*{suffix}"):
         try:

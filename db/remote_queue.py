@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import SpectuneError
 from ..profiler.records.wire import from_json, to_json
-from .remote_folder import files_by_age, write_whole
+from .remote_folder import files_by_age, remove, write_whole
 from .remote_http import RefusedError
 
 MOST_WAITING = 1000
@@ -42,8 +42,6 @@ class ObservationQueue:
     def __init__(self, folder: Path) -> None:
         """Keep documents in a folder, made with the first of them."""
         self._folder = folder
-        self.dropped = 0  # documents given up, since this object was made: too many, too old, damaged or refused
-        self.reason = ""  # why the last of them was
 
     def waiting(self) -> list[Path]:
         """Return the files of what waits, the oldest first."""
@@ -57,10 +55,10 @@ class ObservationQueue:
         """
         write_whole(self._folder / f"{time.time_ns():020d}-{waiting.key}{SUFFIX}", to_json(waiting))
         held = 0
-        for number, (file, facts) in enumerate(files_by_age(self._folder, SUFFIX), start=1):
+        for number, (file, facts) in enumerate(files_by_age(self._folder), start=1):
             held += facts.st_size
             if number > MOST_WAITING or held > MOST_BYTES:
-                self._drop(file, "too many were waiting")
+                remove(file)
 
     def deliver(self, send: Deliver, at_most: int = MOST_AT_ONCE) -> bool:
         """Send what waits, the oldest first, and return whether there is nothing left.
@@ -83,24 +81,17 @@ class ObservationQueue:
             except RefusedError as error:
                 if error.status not in OF_THE_DOCUMENT:
                     raise
-                self._drop(file, " ".join(str(error).split()))
-            else:
-                file.unlink(missing_ok=True)
+            remove(file)
         return len(files) <= at_most
 
     def _read(self, file: Path) -> Waiting | None:
         try:
             if time.time() - file.stat().st_mtime > LONGEST_WAIT_S:
-                self._drop(file, "it waited for too long")
+                remove(file)
                 return None
             return from_json(Waiting, file.read_text(encoding="utf-8"))
         except OSError:  # another process has delivered it
             return None
         except (UnicodeDecodeError, SpectuneError):
-            self._drop(file, "its file was damaged")
+            remove(file)
             return None
-
-    def _drop(self, file: Path, reason: str) -> None:
-        file.unlink(missing_ok=True)
-        self.dropped += 1
-        self.reason = reason

@@ -6,16 +6,19 @@ import hashlib
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 from urllib.parse import urlencode
 
 from ..errors import StoreError
 from .etags import tag_of
 from .remote_cache import AnswerCache, Kept
-from .remote_http import BRISK, NOT_MODIFIED, PATIENT, Answer, AwayError, Patience
-from .remote_service import Params, Service
+from .remote_http import BRISK, NOT_MODIFIED, PATIENT, Answer, AwayError, Patience, RefusedError
+from .remote_service import ABSENT, CONFLICT, Params, Service
 
 AWAY_S = 30.0  # how long a service that did not answer is not asked again for what is kept
+
+Record = TypeVar("Record")
+Understand = Callable[[str, str | None], Record]  # of a text and its ETag; raises StoreError where it is another thing
 
 
 class Fetch(Protocol):
@@ -27,7 +30,7 @@ class Fetch(Protocol):
 
 
 class CachedReader:
-    """Reads that are kept on disk; safe to share between threads.
+    """Reads that are kept on disk once they are understood; safe to share between threads.
 
     Attributes:
         note: what a reader should know; "" as long as every answer was the service's own.
@@ -45,69 +48,94 @@ class CachedReader:
         """Whether the service did not answer a moment ago."""
         return self._clock() < self._away_until_s
 
-    def read(
-        self, path: str, params: Params | None = None, patience: Patience = PATIENT, *, is_hashed: bool = False
-    ) -> str:
-        """Return the text of an answer.
+    def get(self, kind: type[Record], path: str, params: Params | None = None, patience: Patience = PATIENT) -> Record:
+        """Return one record.
 
         Args:
+            kind: of the record.
             path: what is asked for.
             params: what stands behind the question mark.
             patience: where nothing is kept to fall back on.
-            is_hashed: whether the answer's ETag is the sha256 of its text.
 
         Raises:
             AwayError: the service does not answer, and never said this before.
-            StoreError: it refuses: what it said before does not count then; or the text does not have its hash.
+            StoreError: it refuses: what it said before does not count then; or it answers something else.
         """
         asked = path if not params else f"{path}?{urlencode(_plain(params))}"
-        return self._now_or_before(asked, patience, partial(self._service.fetch, path, params), is_hashed)
+        fetch = partial(self._service.fetch, path, params)
+        return self._now_or_before(asked, patience, fetch, lambda text, _: self._service.read(kind, text.encode()))
 
-    def ask(self, path: str, body: str) -> str:
-        """Return the text of an answer to a question that is posted and changes nothing, as `read` does."""
+    def text(self, path: str) -> str:
+        """Return a text whose ETag is its sha256.
+
+        Raises:
+            AwayError, StoreError: as `get` does; or the text does not have its hash.
+        """
+
+        def whole(text: str, etag: str | None) -> str:
+            if etag is None or tag_of(etag) != hashlib.sha256(text.encode()).hexdigest():
+                raise StoreError(f"{self._service.url} sent a text for {path} that does not have its hash; ask again")
+            return text
+
+        return self._now_or_before(path, PATIENT, partial(self._service.fetch, path, None), whole)
+
+    def ask(self, path: str, body: str, understand: Callable[[str], Record]) -> Record:
+        """Return the answer to a question that is posted and changes nothing, as `get` does."""
 
         def asking(*, etag: str | None, patience: Patience) -> Answer:
             return self._service.post(path, body, patience)
 
-        return self._now_or_before(f"{path} {body}", PATIENT, asking)
-
-    def _now_or_before(self, asked: str, patience: Patience, fetch: Fetch, is_hashed: bool = False) -> str:
-        kept = self._cache.recalled(asked)
-        if kept is not None and is_hashed and not _has_hash(kept.body.encode(), kept.etag):
-            kept = None
-        if kept is not None and self.is_away:
-            return self._old(kept)
-        try:
-            answer = fetch(etag=kept.etag if kept else None, patience=BRISK if kept else patience)
-        except AwayError as error:
-            self.went_away(error)
-            if kept is None:
-                raise
-            return self._old(kept)
-        self._away_until_s = self._clock()
-        if answer.status == NOT_MODIFIED and kept is not None:
-            self._cache.keep(asked, kept.body, kept.etag)  # it is as new as what is said now
-            return kept.body
-        if is_hashed and not _has_hash(answer.body, answer.etag):
-            raise StoreError(f"{self._service.url} sent a text for {asked} that does not have its hash; ask again")
-        body = answer.body.decode()
-        self._cache.keep(asked, body, answer.etag)
-        return body
+        return self._now_or_before(f"{path} {body}", PATIENT, asking, lambda text, _: understand(text))
 
     def went_away(self, error: AwayError) -> None:
         """Remember that the service did not answer just now."""
         self._away_until_s = self._clock() + AWAY_S
         self.note = " ".join(str(error).split())
 
-    def _old(self, kept: Kept) -> str:
+    def _now_or_before(self, asked: str, patience: Patience, fetch: Fetch, understand: Understand[Record]) -> Record:
+        kept = self._kept(asked, understand)
+        if kept is not None and self.is_away:
+            return self._old(*kept)
+        try:
+            answer = fetch(etag=kept[0].etag if kept else None, patience=BRISK if kept else patience)
+        except AwayError as error:
+            self.went_away(error)
+            if kept is None:
+                raise
+            return self._old(*kept)
+        except RefusedError as error:
+            if error.kind and error.status in (ABSENT, CONFLICT):  # the service itself says so, no proxy before it
+                self._cache.forget(asked)
+            raise
+        self._came_back()
+        if answer.status == NOT_MODIFIED and kept is not None:
+            self._cache.keep(asked, kept[0].body, kept[0].etag)  # it is as new as what is said now
+            return kept[1]
+        text = answer.body.decode(errors="replace")
+        record = understand(text, answer.etag)
+        self._cache.keep(asked, text, answer.etag)
+        return record
+
+    def _kept(self, asked: str, understand: Understand[Record]) -> tuple[Kept, Record] | None:
+        """Return what was answered and what that says, None where nothing is kept that is understood."""
+        kept = self._cache.recalled(asked)
+        if kept is None:
+            return None
+        try:
+            return kept, understand(kept.body, kept.etag)
+        except StoreError:
+            return None
+
+    def _came_back(self) -> None:
+        self._away_until_s = self._clock()
+        if not self._oldest:
+            self.note = ""
+
+    def _old(self, kept: Kept, record: Record) -> Record:
         """Return what was said before; the note tells of the oldest that was used."""
         self._oldest = min(kept.at, self._oldest or kept.at)
         self.note = f"{self._service.url} does not answer; what it said on {self._oldest[:19]} UTC is used"
-        return kept.body
-
-
-def _has_hash(body: bytes, etag: str | None) -> bool:
-    return etag is not None and tag_of(etag) == hashlib.sha256(body).hexdigest()
+        return record
 
 
 def _plain(params: Params) -> list[tuple[str, str]]:

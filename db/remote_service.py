@@ -57,7 +57,7 @@ class Service:
         params: Params | None = None,
         limit: int | None = None,
         after: int | None = None,
-        fetch: Callable[[str, Params], bytes] | None = None,
+        get: Callable[[type[Page[Record]], str, Params], Page[Record]] | None = None,
     ) -> list[Record]:
         """Return a list, page by page.
 
@@ -66,13 +66,13 @@ class Service:
             path, params: where it is.
             limit: at most so many; all where absent.
             after: only what comes after this.
-            fetch: returns the body of a page; a GET where absent.
+            get: returns a page, as `get` does, which does where absent.
         """
-        body_of = fetch or (lambda path, params: self.fetch(path, params).body)
         items: list[Record] = []
         while limit is None or len(items) < limit:
             most = MOST_ITEMS if limit is None else min(MOST_ITEMS, limit - len(items))
-            page = self.read(Page[kind], body_of(path, {**(params or {}), "limit": most, "after": after}))  # type: ignore[valid-type]
+            asked: Params = {**(params or {}), "limit": most, "after": after}
+            page = (get or self.get)(Page[kind], path, asked)  # type: ignore[valid-type]
             items += page.items
             if page.next is None:
                 break

@@ -36,6 +36,7 @@ class FaultyService:
     faults: dict[str, deque[Fault | None]] = field(default_factory=lambda: defaultdict(deque))
     retry_after: str | None = None
     is_mistaken: bool = False  # its texts do not have the hashes it tells
+    page: bytes = b""  # what a proxy in front of it shows in its place
     etag: str = '"{}"'  # how a proxy in front of it leaves the hash
     seen: list[Seen] = field(default_factory=list)
     receipts: dict[str, Reply] = field(default_factory=dict)
@@ -174,6 +175,8 @@ class Handler(BaseHTTPRequestHandler):
             return self._drop()
         if isinstance(fault, int):
             return self._send(*problem(fault, "not now"))
+        if self.service.page:
+            return self._send(200, self.service.page)
         if fault == "slow":
             self.service.enough.wait(10.0)
         status, answer = self.service.answer(seen)
