@@ -133,21 +133,25 @@ def import_(source: str, store: str | None, as_json: bool) -> None:
 
 @db.command()
 @options.store
+@click.option("--observations", metavar="N", type=click.IntRange(0), help="Of each plan keep the newest N; else all.")
 @click.option("--dry-run", is_flag=True, help="List what would be taken out, and take out nothing.")
 @options.as_json
-def prune(store: str | None, dry_run: bool, as_json: bool) -> None:
+def prune(store: str | None, observations: int | None, dry_run: bool, as_json: bool) -> None:
     """Take out timings and traces that nothing needs.
 
     Kept are the newest of every surface and setup, and everything that a plan that counts or is promoted was
-    computed from. Plans are never taken out.
+    computed from. Plans are never taken out. Profiles that nobody went on with for 90 days are given up. What
+    decoders observed stays unless --observations says how much of it; drift is judged by the newest 10,000 of a
+    plan. The file of an SQLite store gets smaller.
 
     \b
         spectune db prune --dry-run
+        spectune db prune --observations 10000
     """
     from ..db.prune import prune as taken_out
 
     with _opened(store) as opened:
-        pruned, url = taken_out(opened, dry_run=dry_run), opened.url
+        pruned, url = taken_out(opened, dry_run=dry_run, observations=observations), opened.url
     if as_json:
         print_json({"store": url, "dry_run": dry_run, "rows": [facts_of(each) for each in pruned]})
         return

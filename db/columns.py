@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import MetaData, String, Text
@@ -24,6 +25,13 @@ def utc_now() -> str:
 def utc_ago(seconds: float) -> str:
     """Return a moment that has passed, in the form of `utc_now`."""
     return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="microseconds")
+
+
+def moment_after(moment: str) -> str:
+    """Return the moment a microsecond later; one that cannot be read, as it is."""
+    with suppress(ValueError, OverflowError):
+        return (datetime.fromisoformat(moment) + timedelta(microseconds=1)).isoformat(timespec="microseconds")
+    return moment
 
 
 def content_hash(document: str) -> str:

@@ -1,4 +1,4 @@
-"""One open database: its transactions, and every failure of it as one line without secrets.
+"""One open database: its transactions, and how long it is waited for.
 
 A transaction that only reads, and one that writes under a key of its own (`patience.py`), is begun again when the
 server lets go of it: a database server that is restarted is waited for, and nothing is lost or kept twice.
@@ -14,42 +14,23 @@ from typing import Self, TypeVar
 
 from sqlalchemy import Engine, create_engine, delete
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import (
-    ArgumentError,
-    DataError,
-    DBAPIError,
-    IntegrityError,
-    NoSuchModuleError,
-    OperationalError,
-    SQLAlchemyError,
-)
+from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError
 from sqlalchemy.orm import Session
 
 from ..errors import StoreAwayError, StoreError
+from .failures import one_line, one_line_errors
 from .migrate import migrate, require_current
 from .patience import KeptOnce, patiently
 from .postgres import postgres_engine
-from .sqlite import WRITES, outlast_power_cuts, sqlite_engine, use_write_ahead_log
+from .sqlite import WRITES, outlast_power_cuts, shrink, sqlite_engine, use_write_ahead_log
 from .tables import Base, WriteTable, utc_ago
-from .url import MASK, is_sqlite_memory, secrets_of, shown, sqlite_file
+from .url import is_sqlite_memory, shown, sqlite_file
 
-ADVICE = (  # part of a driver's message -> what to do
-    ("not a database", "restore the file from a copy or choose another path"),
-    ("malformed", "restore the file from a copy or choose another path"),
-    ("locked", "another program is writing for long; wait for it or stop it"),
-    ("readonly", "change the permissions of the file and its folder"),
-    ("disk is full", "free some space"),
-    ("too long", "use a shorter name"),
-    ("already exists", "the schema was changed by hand; choose another database"),
-    ("no such table", "the schema was changed by hand; choose another database"),
-)
-ACCESS_ADVICE = "check the URL, and that the database runs and lets you in"
-VALUE_ADVICE = "check the values to be stored"
 PATIENCE_S = 30.0  # how long a server that does not answer is waited for
 OPENING_PATIENCE_S = 10.0  # likewise, where it has not answered yet: it may be the wrong one
 COMING_UP = ("the database system is", "refused", "No such file or directory")  # what a server says, or its socket
 KEYS_LAST_S = 86_400.0  # no writer asks for its key a day later
-BEGUN_AGAIN = ("40001", "40P01")  # SQLSTATE: PostgreSQL undid a transaction that met another, or a deadlock
+LONG_TURN_S = 600.0  # how long a profile waits for others that write to its SQLite file: it would break off
 
 Result = TypeVar("Result")
 
@@ -57,12 +38,13 @@ Result = TypeVar("Result")
 class Database:
     """One database with spectune's schema in it; safe to share between threads, closed once."""
 
-    def __init__(self, url: URL, *, upgrade: bool = True) -> None:
+    def __init__(self, url: URL, *, upgrade: bool = True, writes: bool = True) -> None:
         """Open a database.
 
         Args:
             url: where it is.
             upgrade: create or upgrade the schema where needed; else a store of this version's schema must be there.
+            writes: whether it will be written to; else an SQLite file that may only be read will do.
 
         Raises:
             StoreError: it cannot be opened, or its schema is another one.
@@ -73,7 +55,7 @@ class Database:
         self._is_closed = False
         self.patience_s = PATIENCE_S  # a server that does not answer is waited for so long; may be set
         self._here = local()  # of each thread: the session of its open `transaction`
-        self._reader, self._writer = _reader_and_writer(url)
+        self._reader, self._writer = _reader_and_writer(url, writes)
         try:
             patiently(self._prepare if upgrade else self._require_schema, self.patience_s)
             if upgrade and url.get_backend_name() == "sqlite":
@@ -117,6 +99,11 @@ class Database:
         """Let every write be on the disk before it is acknowledged; servers see to that themselves."""
         if not self.is_server:
             outlast_power_cuts(self._reader)
+
+    def give_back_space(self) -> None:
+        """Let the file be as large as what is in it; servers see to that themselves."""
+        if not self.is_server:
+            shrink(self._reader)
 
     def close(self) -> None:
         """Give up every connection; a second call does nothing."""
@@ -172,6 +159,12 @@ class Database:
                 return work(session)
         return patiently(KeptOnce(self._writing, work).attempt, self.patience_s)
 
+    def _write_in_turn(self, work: Callable[[Session], Result]) -> Result:
+        """Write as `_write` does; where somebody else writes to an SQLite file for long, be minutes in waiting."""
+        if self._is_joined or self.is_server:
+            return self._write(work)
+        return patiently(lambda: self._write(work), LONG_TURN_S)
+
     @property
     def _is_joined(self) -> bool:
         return getattr(self._here, "session", None) is not None
@@ -201,46 +194,10 @@ class Database:
             yield session
 
 
-@contextmanager
-def one_line_errors(url: URL) -> Iterator[None]:
-    """Turn what the database raises into a StoreError of one line; a cause that quotes a password is dropped."""
-    try:
-        yield
-    except SQLAlchemyError as error:
-        is_silent = any(secret in str(error) for secret in secrets_of(url))
-        kind = StoreAwayError if _is_away(error) else StoreError
-        raise kind(f"{shown(url)}: {_reason(error, url)}") from (None if is_silent else error)
-
-
 def insert_once(session: Session, row: Base) -> None:
     """Write a row now, unless another process has just written one of the same key: then that one stays."""
     with suppress(IntegrityError), session.begin_nested():
         session.add(row)
-
-
-def _is_away(error: SQLAlchemyError) -> bool:
-    """Say whether the same transaction may succeed later: no connection, a lost one, or a fight between two lost."""
-    if not isinstance(error, DBAPIError):
-        return False
-    if error.connection_invalidated or getattr(error.orig, "sqlstate", None) in BEGUN_AGAIN:
-        return True
-    is_sqlite = type(error.orig).__module__.startswith("sqlite3")
-    return isinstance(error, OperationalError) and error.statement is None and not is_sqlite
-
-
-def _reason(error: Exception, url: URL) -> str:
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    line = _one_line(str(cause), url)
-    otherwise = VALUE_ADVICE if isinstance(error, DataError | IntegrityError) else ACCESS_ADVICE
-    advice = next((advice for part, advice in ADVICE if part in line), otherwise)
-    return f"{line}; {advice}"
-
-
-def _one_line(text: str, url: URL) -> str:
-    line = " ".join(text.split())
-    for secret in secrets_of(url):
-        line = line.replace(secret, MASK)
-    return line
 
 
 def _require_file(url: URL) -> None:
@@ -249,9 +206,9 @@ def _require_file(url: URL) -> None:
         raise StoreError(f"there is no store at {shown(url)}; name one with --store, or make one: spectune db upgrade")
 
 
-def _reader_and_writer(url: URL) -> tuple[Engine, Engine]:
+def _reader_and_writer(url: URL, writes: bool) -> tuple[Engine, Engine]:
     """Return an engine whose transactions see one moment, and one whose transactions write, over the same pool."""
-    engine = _engine(url)
+    engine = _engine(url, writes)
     writer = engine.execution_options(**{WRITES: True})
     if url.get_backend_name() == "postgresql":
         engine = engine.execution_options(isolation_level="REPEATABLE READ")
@@ -269,10 +226,10 @@ def _connect_once(engine: Engine, url: URL) -> None:
         raise StoreError(str(error)) from error.__cause__
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: URL, writes: bool) -> Engine:
     """Return an engine that has connected once, so that whatever is wrong with the URL shows before anything else."""
     try:
-        engine = _engine_of(url)
+        engine = _engine_of(url, writes)
         if engine.dialect.is_async:
             raise StoreError(f"{url.drivername!r} is an asynchronous driver; use {url.get_backend_name()}:// instead")
         patiently(lambda: _connect_once(engine, url), OPENING_PATIENCE_S)
@@ -283,14 +240,14 @@ def _engine(url: URL) -> Engine:
     except ModuleNotFoundError as error:
         raise StoreError(f"{shown(url)} needs the Python package {error.name!r}; install it") from error
     except (TypeError, ValueError) as error:
-        fault = _one_line(str(error), url)
+        fault = one_line(str(error), url)
         raise StoreError(f"{shown(url)} has an option the driver refuses: {fault}; remove or correct it") from None
 
 
-def _engine_of(url: URL) -> Engine:
+def _engine_of(url: URL, writes: bool) -> Engine:
     match url.get_backend_name():
         case "sqlite":
-            return sqlite_engine(url)
+            return sqlite_engine(url, writes=writes)
         case "postgresql":
             return postgres_engine(url)
     return create_engine(url, pool_pre_ping=True)

@@ -20,7 +20,8 @@ from .database import Database, insert_once
 from .documents import record_of
 from .identities import device_row, model_row
 from .locks import wait_for_turn
-from .measurements import keep_cells, keep_overhead
+from .measurements import keep_cells, overhead_row
+from .newest import RecordTable, keep_newest
 from .tables import DeviceTable, MeasurementTable, ModelTable, OverheadTable, SurfaceTable, TraceTable, is_temperature
 from .traces import trace_row
 
@@ -102,9 +103,9 @@ class Imports(Database):
             new = records.at(places)
             for row in (*map(device_row, new.devices), *map(model_row, new.models)):
                 insert_once(session, row)
-            session.add_all(trace_row(trace) for trace in new.traces)
-            for overhead in new.overheads:
-                keep_overhead(session, overhead)
+            superseding: list[RecordTable] = [*map(trace_row, new.traces), *map(overhead_row, new.overheads)]
+            for record in superseding:
+                keep_newest(session, record)
             for surface in new.surfaces:
                 keep_cells(session, surface, surface.measurements)
             return places

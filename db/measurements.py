@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
+from ..errors import StoreError
 from ..profiler.protocols import SurfaceKey
 from ..profiler.records.measurement import Measurement
 from ..profiler.records.overhead import RoundOverhead, joined
@@ -18,7 +19,8 @@ from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import to_json
 from .database import Database, insert_once
 from .documents import record_of
-from .tables import MeasurementTable, OverheadTable, SurfaceTable, utc_now
+from .newest import keep_newest
+from .tables import MeasurementTable, OverheadTable, SurfaceTable
 
 CELL = (MeasurementTable.batch, MeasurementTable.context_tokens, MeasurementTable.tokens)
 PROFILED = (MeasurementTable.profile_id, MeasurementTable.surface_id, MeasurementTable.batch)
@@ -74,7 +76,7 @@ class Measurements(Database):
 
     def add_overhead(self, overhead: RoundOverhead) -> None:
         """Keep the host time per round of one target on one device."""
-        self._write(lambda session: keep_overhead(session, overhead))
+        self._write(lambda session: keep_newest(session, overhead_row(overhead)))
 
     def overhead(self, device: str, target: str, dtype: str, regime: str | None = None) -> RoundOverhead | None:
         """Return the newest host times of a target on a device, None where they were never measured.
@@ -101,10 +103,25 @@ class Measurements(Database):
 
         def work(session: Session) -> list[RoundOverhead]:
             rows = session.scalars(found.order_by(OverheadTable.created.desc(), OverheadTable.id.desc()))
-            times = [record_of(RoundOverhead, row, self.url) for row in rows]
+            times = self._readable_times(rows)
             return _contributing([each for each in times if regime is None or run_alike(each.regime, regime)])
 
         return self._read(work)
+
+    def _readable_times(self, rows: Iterable[OverheadTable]) -> list[RoundOverhead]:
+        """Return the host times of rows, newest first; for one that cannot be read newer ones stand in.
+
+        Raises:
+            StoreError: the newest cannot be read.
+        """
+        times: list[RoundOverhead] = []
+        for row in rows:
+            try:
+                times.append(record_of(RoundOverhead, row, self.url))
+            except StoreError:
+                if not times:
+                    raise
+        return times
 
     def _surface(self, key: SurfaceTable, rows: Iterable[MeasurementTable]) -> LatencySurface:
         return LatencySurface(
@@ -139,14 +156,6 @@ def keep_cells(
     """Write cells of one surface, and which profile timed them, as part of a transaction."""
     surface_id = surface_id_of(session, surface)
     session.add_all(measurement_row(surface_id, profile_id, measurement) for measurement in measurements)
-
-
-def keep_overhead(session: Session, overhead: RoundOverhead) -> None:
-    """Write host times as the newest of their setup, as part of a transaction, whatever a clock said before."""
-    row = overhead_row(overhead)
-    alike = select(func.max(OverheadTable.created)).filter_by(device=row.device, target=row.target, dtype=row.dtype)
-    row.created = max(utc_now(), session.scalar(alike) or "")
-    session.add(row)
 
 
 def overhead_row(overhead: RoundOverhead) -> OverheadTable:

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from ..profiler.records.acceptance import PairwiseAcceptance
 from ..profiler.records.overhead import RoundOverhead
-from ..profiler.records.wire import from_json
+from ..profiler.records.wire import readable
 from .arrivals import Arrivals
 from .database import Database
 from .held_cells import held_cells, mark_of
 from .identities import device_row, model_row
 from .locks import wait_for_turn
 from .measurements import measurement_row, overhead_row, surface_id_of
+from .newest import SETUPS, RecordTable, setup_columns
 from .outcomes import OutcomeTable
 from .provenance import hash_now, keep_sources
 from .shared import (
@@ -38,8 +40,6 @@ from .tables import (
     DeviceTable,
     ModelTable,
     ObservationTable,
-    OverheadTable,
-    PairwiseTable,
     PlanTable,
     ProfileTable,
     TraceTable,
@@ -49,6 +49,8 @@ from .tables import (
 from .traces import pairwise_row, texts_along, trace_row
 
 IMPORTED = "imported"  # the key of profiles that were finished in another store
+
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ class _Merging:
         self._files: Counter[int] = Counter()  # of each surface, by its number here
         self._profiles: dict[tuple[int, int], int] = {}  # file of its surface, number there -> number here
         self._arrivals = Arrivals()
+        self._last = {table: session.scalar(select(func.max(table.id))) or 0 for table in SETUPS}  # that was here
 
     def finish(self) -> Merged:
         """Write what happened to plans, which waits for the last file, and return what became of what came in."""
@@ -114,11 +117,11 @@ class _Merging:
             case SharedSurface():
                 self._take_cells(item)
             case SharedOverhead():
-                self._take_record(item, item.overhead, overhead_row(item.overhead), ("device", "target", "dtype"))
+                self._take_record(item, item.overhead, overhead_row(item.overhead))
             case SharedTrace():
-                self._take_record(item, item.trace, trace_row(item.trace), ("target", "drafter", "workload"))
+                self._take_record(item, item.trace, trace_row(item.trace))
             case SharedPairwise():
-                self._take_record(item, item.pairwise, pairwise_row(item.pairwise), ("names_hash",))
+                self._take_record(item, item.pairwise, pairwise_row(item.pairwise))
             case SharedPlan():
                 self._take_plan(item)
         self._session.flush()
@@ -135,20 +138,22 @@ class _Merging:
         self,
         item: SharedOverhead | SharedTrace | SharedPairwise,
         record: object,
-        row: OverheadTable | TraceTable | PairwiseTable,
-        setup: tuple[str, ...],
+        row: RecordTable,
     ) -> None:
-        """Take a record unless it, or what newer ones of its setup say in its place, is here."""
-        table, names = type(row), {name: getattr(row, name) for name in setup}
-        alike = select(table.document, table.created).filter_by(**names)
+        """Take a record unless it is here, or newer ones of its setup that were here say all of it.
+
+        What came in by this merge is not newer: it comes in the order in which it was kept, whatever its clocks say.
+        """
+        table, names = type(row), setup_columns(row)
+        alike = select(table.id, table.document, table.created).filter_by(**names)
         if isinstance(row, TraceTable):
             alike = alike.where(is_temperature(TraceTable.temperature, row.temperature))
         newer: list[tuple[str, str]] = []
-        for document, created in self._session.execute(alike):
+        for number, document, created in self._session.execute(alike):
             if hash_now(type(record), document) == record_hash(record):
                 self._known[item.kind] += 1
                 return
-            if item.created < created:
+            if item.created < created and number <= self._last[table]:
                 newer.append((created, document))
         if newest := _said_since(record, newer):
             self._leave_out(f"{item.kind} of {_listed(names)}, kept on {item.created}: one of {newest} is here")
@@ -246,15 +251,19 @@ def _said_since(record: object, newer: Sequence[tuple[str, str]]) -> str:
         newer: moment and document of each, of the same names.
     """
     if isinstance(record, RoundOverhead):
-        times = [(created, from_json(RoundOverhead, document)) for created, document in newer]
-        times = [(created, each) for created, each in times if each.regime == record.regime]
+        times = [(created, each) for created, each in _read(RoundOverhead, newer) if each.regime == record.regime]
         said = {sample.like for _, each in times for sample in each.samples}
         is_said = {sample.like for sample in record.samples} <= said
         return max(created for created, _ in times) if is_said else ""
     if isinstance(record, PairwiseAcceptance):
-        read = [(created, from_json(PairwiseAcceptance, document)) for created, document in newer]
-        return max((created for created, each in read if texts_along(each) == texts_along(record)), default="")
+        agreements = _read(PairwiseAcceptance, newer)
+        return max((created for created, each in agreements if texts_along(each) == texts_along(record)), default="")
     return max((created for created, _ in newer), default="")
+
+
+def _read(kind: type[Record], rows: Sequence[tuple[str, str]]) -> list[tuple[str, Record]]:
+    """Return the moments and records of those rows that can be read."""
+    return [(created, record) for created, document in rows for record in readable(kind, [document])]
 
 
 def _listed(names: dict[str, str]) -> str:

@@ -18,7 +18,8 @@ from ..profiler.records.visit import Visit
 from ..profiler.records.wire import to_json
 from .database import Database
 from .locks import wait_for_turn
-from .measurements import keep_cells, keep_overhead
+from .measurements import keep_cells, overhead_row
+from .newest import RecordTable, keep_newest
 from .tables import Base, PartTable, ProfileTable, VisitTable
 from .traces import pairwise_row, trace_row
 
@@ -143,11 +144,11 @@ class ProfileJournal:
 
         def work(session: Session) -> None:
             self._require_open(session)
-            session.add_all(trace_row(trace) for trace in traces)
-            if overhead is not None:
-                keep_overhead(session, overhead)
-            session.add_all(pairwise_row(agreement) for agreement in pairwise)
-            _close(session, self.profile_id, "finished")
+            times = [] if overhead is None else [overhead_row(overhead)]
+            rows: list[RecordTable] = [*map(trace_row, traces), *times, *map(pairwise_row, pairwise)]
+            for row in rows:
+                keep_newest(session, row)
+            close_profile(session, self.profile_id, "finished")
 
         self._write(work)
 
@@ -187,7 +188,7 @@ class Profiles(Database):
             left = list(session.scalars(found.order_by(ProfileTable.id)))
             if fresh:
                 for profile_id in left:
-                    _close(session, profile_id, "abandoned")
+                    close_profile(session, profile_id, "abandoned")
             is_resumed = bool(left) and not fresh
             return (left[-1] if is_resumed else _begin(session, key)), is_resumed
 
@@ -196,7 +197,9 @@ class Profiles(Database):
 
     def journal(self, profile_id: int, *, is_resumed: bool = True) -> ProfileJournal:
         """Return the journal of a profile that `open_profile` named; a closed one refuses every write."""
-        return ProfileJournal(profile_id, is_resumed=is_resumed, place=self.url, read=self._read, write=self._write)
+        return ProfileJournal(
+            profile_id, is_resumed=is_resumed, place=self.url, read=self._read, write=self._write_in_turn
+        )
 
 
 def _begin(session: Session, key: str) -> int:
@@ -206,7 +209,8 @@ def _begin(session: Session, key: str) -> int:
     return row.id
 
 
-def _close(session: Session, profile_id: int, state: str) -> None:
+def close_profile(session: Session, profile_id: int, state: str) -> None:
+    """Drop what an open profile holds and say what became of it, as part of a transaction."""
     session.execute(update(ProfileTable).where(ProfileTable.id == profile_id).values(state=state))
     for table in (VisitTable, PartTable):
         _drop(session, table, profile_id)

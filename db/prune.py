@@ -1,20 +1,22 @@
-"""Taking out of a store what nothing needs any more: superseded timings and recordings that no plan rests on."""
+"""Taking out of a store what nothing needs any more: what is superseded, and what nobody went on with."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select, union_all, update
 from sqlalchemy.orm import Session
 
 from ..profiler.records.acceptance import PairwiseAcceptance
 from ..profiler.records.overhead import RoundOverhead
-from ..profiler.records.wire import from_json
+from ..profiler.records.wire import readable
 from .database import KEYS_LAST_S, Database
 from .locks import wait_for_turn
 from .measurements import counting_cells, last_profiled_cells
+from .profiles import close_profile
 from .provenance import PRUNING
 from .shelf import counted, setup_of
 from .sources import manifest_of
@@ -23,13 +25,17 @@ from .tables import (
     DoorTable,
     ManifestTable,
     MeasurementTable,
+    ObservationTable,
     OverheadTable,
     PairwiseTable,
+    PartTable,
     PlanEventTable,
     PlanSourceTable,
     PlanTable,
+    ProfileTable,
     SurfaceTable,
     TraceTable,
+    VisitTable,
     WriteTable,
     utc_ago,
 )
@@ -37,6 +43,7 @@ from .traces import texts_along
 
 RecordTable = type[OverheadTable] | type[TraceTable] | type[PairwiseTable]
 
+PROFILES_LAST_S = 90 * 86_400.0  # that nobody goes on with
 ROWS_AT_ONCE = 500  # SQLite takes so many numbers in one statement, whatever its version
 SUPERSEDED: dict[str, tuple[RecordTable, tuple[str, ...]]] = {  # what is kept by its setup -> the columns of the setup
     "overhead": (OverheadTable, ("device", "target", "dtype")),
@@ -45,44 +52,50 @@ SUPERSEDED: dict[str, tuple[RecordTable, tuple[str, ...]]] = {  # what is kept b
 }
 
 Numbers = dict[str, list[int]]  # by kind
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
     """Rows of one kind, and of one setup, that are taken out."""
 
-    kind: str  # "measurement", "overhead", "trace" or "pairwise"
-    of: str  # the surface or setup
+    kind: str  # "measurement", "overhead", "trace", "pairwise", "observation" or "profile"
+    of: str  # the surface, setup, plan or key
     rows: int
 
 
-def prune(database: Database, *, dry_run: bool = False) -> list[Pruned]:
-    """Take out what nothing needs, in one transaction, and return what that is.
+def prune(database: Database, *, dry_run: bool = False, observations: int | None = None) -> list[Pruned]:
+    """Take out what nothing needs, in one transaction, and return what that is; an SQLite file gets smaller.
 
     Kept are the cells that make each surface, the newest host times of each setup and regime, the newest trace and
-    agreement of each setup, and every source of a plan that counts or is promoted. Plans, and what became of them, are
-    never taken out. Sources of other plans that go are marked as no longer held.
+    agreement of each setup, and every source of a plan that counts or is promoted. Plans and validations are never
+    taken out, nor are host times and agreements that cannot be read. Sources of other plans that go are marked as no
+    longer held. Profiles that nobody went on with for `PROFILES_LAST_S` are abandoned.
 
     Args:
         database: whose rows.
         dry_run: only say what would be taken out.
+        observations: how many of each plan stay, the newest; all where None.
     """
     if dry_run:
-        return database._read(lambda session: _listed(session, _superfluous(session)))
+        return database._read(lambda session: _listed(session, _superfluous(session, observations)))
 
     def work(session: Session) -> list[Pruned]:
         wait_for_turn(session, PRUNING)
-        found = _superfluous(session)
+        found = _superfluous(session, observations)
         report = _listed(session, found)
         if report:
             _take_out(session, found)
         session.execute(delete(WriteTable).where(WriteTable.created < utc_ago(KEYS_LAST_S)))
         return report
 
-    return database._write(work)
+    report = database._write(work)
+    if report:
+        database.give_back_space()
+    return report
 
 
-def _superfluous(session: Session) -> Numbers:
+def _superfluous(session: Session, observations: int | None) -> Numbers:
     """Return the numbers of rows that nothing needs."""
     cells = session.scalars(select(MeasurementTable.id)).all()  # first: what is added meanwhile is no candidate
     plans = _plans_that_matter(session)
@@ -97,25 +110,51 @@ def _superfluous(session: Session) -> Numbers:
         found[kind] = list(session.scalars(old))
     for kind, counting in (("overhead", _newest_times(session)), ("pairwise", _newest_agreements(session))):
         found[kind] = [each for each in found[kind] if each not in counting]
+    found["observation"] = [] if observations is None else _older_observations(session, observations)
+    found["profile"] = _forgotten_profiles(session)
     return found
+
+
+def _older_observations(session: Session, kept: int) -> list[int]:
+    """Return all observations of every plan but the newest few."""
+    place = func.row_number().over(partition_by=ObservationTable.plan_id, order_by=ObservationTable.id.desc())
+    numbered = select(ObservationTable.id, place.label("place")).subquery()
+    return list(session.scalars(select(numbered.c.id).where(numbered.c.place > kept)))
+
+
+def _forgotten_profiles(session: Session) -> list[int]:
+    """Return the open profiles to which nothing was added for long."""
+    long_ago = utc_ago(PROFILES_LAST_S)
+    lively = (select(table.profile_id).where(table.created > long_ago) for table in (VisitTable, PartTable))
+    idle = select(ProfileTable.id).where(ProfileTable.state == "open", ProfileTable.created < long_ago)
+    return list(session.scalars(idle.where(ProfileTable.id.not_in(union_all(*lively)))))
 
 
 def _newest_agreements(session: Session) -> set[int]:
     """Return how models of the same names agree: the newest of every target, workload and temperature."""
-    newest = {}
+    newest: dict[tuple[object, ...], int] = {}
     for row in session.scalars(select(PairwiseTable).order_by(PairwiseTable.id)):
-        newest[row.names_hash, *texts_along(from_json(PairwiseAcceptance, row.document))] = row.id
+        agreement = _read(PairwiseAcceptance, row.document)
+        newest[(row.id,) if agreement is None else (row.names_hash, *texts_along(agreement))] = row.id
     return set(newest.values())
 
 
 def _newest_times(session: Session) -> set[int]:
     """Return what a setup goes by in each regime: the newest host times of every batch size and kind of policy."""
-    newest = {}
+    newest: dict[tuple[object, ...], int] = {}
     for row in session.scalars(select(OverheadTable).order_by(OverheadTable.created, OverheadTable.id)):
-        times = from_json(RoundOverhead, row.document)
+        times = _read(RoundOverhead, row.document)
+        if times is None:
+            newest[(row.id,)] = row.id
+            continue
         for sample in times.samples:
             newest[row.device, row.target, row.dtype, times.regime, *sample.like] = row.id
     return set(newest.values())
+
+
+def _read(kind: type[Record], document: str) -> Record | None:
+    """Return a record, None where it cannot be read: a newer version of spectune may need it."""
+    return next(iter(readable(kind, [document])), None)
 
 
 def _plans_that_matter(session: Session) -> list[int]:
@@ -156,6 +195,11 @@ def _listed(session: Session, found: Numbers) -> list[Pruned]:
             columns = select(*(getattr(table, name) for name in setup)).where(table.id.in_(part))
             for values in session.execute(columns):
                 about[kind, " ".join(map(str, values))] += 1
+    for kind, column, word in (("observation", ObservationTable.plan_id, "plan "), ("profile", ProfileTable.key, "")):
+        for part in _parts(found[kind]):
+            counts = select(column, func.count()).where(column.class_.id.in_(part)).group_by(column)
+            for value, count in session.execute(counts):
+                about[kind, f"{word}{value}"] += count
     return [Pruned(kind=kind, of=of, rows=rows) for (kind, of), rows in sorted(about.items())]
 
 
@@ -163,9 +207,11 @@ def _take_out(session: Session, found: Numbers) -> None:
     session.add(DoorTable())
     session.flush()
     tables: dict[str, type[Base]] = {kind: table for kind, (table, _) in SUPERSEDED.items()}
-    for kind, table in (tables | {"measurement": MeasurementTable}).items():
+    for kind, table in (tables | {"measurement": MeasurementTable, "observation": ObservationTable}).items():
         for part in _parts(found[kind]):
             session.execute(delete(table).where(table.id.in_(part)))
+    for profile_id in found["profile"]:
+        close_profile(session, profile_id, "abandoned")
     _mark_sources(session)
     session.execute(delete(DoorTable))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
@@ -14,6 +13,7 @@ from sqlalchemy.orm import Session
 from ..errors import RequestError
 from .database import Database
 from .service_tables import ReceiptTable
+from .tables import utc_ago
 
 KEPT_DAYS = 45  # a client that was offline delivers what it has kept for up to 30 days
 
@@ -61,7 +61,7 @@ class Receipts:
 
     def drop_old(self, days: float = KEPT_DAYS) -> int:
         """Drop receipts that are older than this, and return how many."""
-        before = (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="microseconds")
+        before = utc_ago(days * 86_400)
         with self._database._writing() as session:
             numbers = session.scalars(select(ReceiptTable.id).where(ReceiptTable.created < before)).all()
             session.execute(delete(ReceiptTable).where(ReceiptTable.created < before))

@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL
@@ -18,16 +19,23 @@ from .url import is_sqlite_memory, sqlite_file
 MAGIC = b"SQLite format 3\0"
 BUSY_TIMEOUT_S = 30.0  # how long a writer waits for its turn
 WRITES = "spectune_writes"  # execution option: this transaction will write
+BEGIN_WRITING = "BEGIN IMMEDIATE"
 
 
-def sqlite_engine(url: URL) -> Engine:
+def sqlite_engine(url: URL, *, writes: bool = True) -> Engine:
     """Return an engine for a file or for memory; foreign keys are enforced and writers queue instead of failing.
+
+    Args:
+        url: of the file.
+        writes: whether it will be written to; else one that may only be read will do.
 
     Raises:
         StoreError: the file cannot be used; it is left as it was.
     """
     if (file := sqlite_file(url)) is not None:
-        prepare_file(file)
+        prepare_file(file, writes=writes)
+        if not _is_writable(file):
+            url = _read_only(url, file)
     if is_sqlite_memory(url):  # one connection, shared by all threads in turn: a second one would be another database
         arguments = {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
         engine = create_engine(url, poolclass=QueuePool, pool_size=1, max_overflow=0, connect_args=arguments)
@@ -38,11 +46,11 @@ def sqlite_engine(url: URL) -> Engine:
     return engine
 
 
-def prepare_file(file: Path) -> None:
+def prepare_file(file: Path, *, writes: bool = True) -> None:
     """Create the folder of a store's file and check that both may be used, without touching the file.
 
     Raises:
-        StoreError: the path is a folder, holds something else, or may not be written.
+        StoreError: the path is a folder, holds something else, or may not be written although it will be.
     """
     try:
         if file.is_dir():
@@ -53,7 +61,7 @@ def prepare_file(file: Path) -> None:
         raise StoreError(f"cannot use {file} as a store: {error.strerror}; choose a path you may write") from error
     if start and start != MAGIC:
         raise StoreError(f"{file} is not an SQLite file, it starts with {start!r}; restore it or choose another path")
-    for path in (file, file.parent):
+    for path in (file, file.parent) if writes or not start else ():
         if path.exists() and not os.access(path, os.W_OK):
             raise StoreError(f"{path} may not be written; change its permissions or choose another path for the store")
 
@@ -65,6 +73,12 @@ def use_write_ahead_log(engine: Engine) -> None:
         connection.cursor().execute("PRAGMA journal_mode=WAL").close()
 
 
+def shrink(engine: Engine) -> None:
+    """Give back the space that rows left which were taken out, unless another program is at the file."""
+    with closing(engine.raw_connection()) as connection, suppress(sqlite3.OperationalError):
+        connection.cursor().execute("VACUUM").close()
+
+
 def outlast_power_cuts(engine: Engine) -> None:
     """Let every commit reach the disk before it returns: a flush each, for who answers other machines."""
 
@@ -72,6 +86,17 @@ def outlast_power_cuts(engine: Engine) -> None:
         connection.execute("PRAGMA synchronous=FULL").close()
 
     event.listen(engine, "checkout", flush)
+
+
+def _is_writable(file: Path) -> bool:
+    return all(os.access(path, os.W_OK) for path in (file, file.parent) if path.exists())
+
+
+def _read_only(url: URL, file: Path) -> URL:
+    """Return the URL of a file that is only read: without locks where its folder has no room for them."""
+    is_closed = not file.with_name(f"{file.name}-wal").exists()
+    immutable = {"immutable": "1"} if is_closed and not os.access(file.parent, os.W_OK) else {}
+    return url.set(database=f"file:{quote(str(file))}").update_query_dict({"mode": "ro", "uri": "true", **immutable})
 
 
 def _first_bytes(file: Path) -> bytes:
@@ -92,4 +117,4 @@ def _set_up(connection: Any, _record: Any) -> None:  # Any: what the driver hand
 def _begin(connection: Connection) -> None:
     """Open the transaction; one that will write waits for its turn now, since it could not wait later."""
     writes = connection.get_execution_options().get(WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    connection.exec_driver_sql(BEGIN_WRITING if writes else "BEGIN")

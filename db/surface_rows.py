@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session, aliased
 
 from ..profiler.protocols import SurfaceKey
 from .database import Database
+from .measurements import counting_cells
 from .tables import MeasurementTable, SurfaceTable
 
 Newest = aliased(MeasurementTable)  # of a surface
@@ -67,9 +68,7 @@ class SurfaceRows(Database):
         return self._read(work)
 
     def timings_of(self, **wanted: str | None) -> int:
-        """Return how many timings were ever kept of the surfaces whose key has these values; None is any."""
-        given = {name: value for name, value in wanted.items() if value is not None}
-        found = select(func.count()).select_from(MeasurementTable)
-        if given:
-            found = found.where(MeasurementTable.surface_id.in_(select(SurfaceTable.id).filter_by(**given)))
+        """Return how many timings make the surfaces whose key has these values, older ones left out; None is any."""
+        filters = [getattr(SurfaceTable, name) == value for name, value in wanted.items() if value is not None]
+        found = select(func.count()).select_from(counting_cells(filters).subquery())
         return self._read(lambda session: session.scalar(found) or 0)

@@ -15,6 +15,7 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.wire import to_json
 from .database import Database
 from .documents import record_of
+from .newest import keep_newest
 from .tables import PairwiseTable, TraceTable, is_temperature
 
 Texts = tuple[str, str, float | None]  # those models were compared along: their target, workload and temperature
@@ -38,7 +39,7 @@ class Traces(Database):
 
     def add_trace(self, trace: AcceptanceTrace) -> None:
         """Keep one drafter's recording."""
-        self._write(lambda session: session.add(trace_row(trace)))
+        self._write(lambda session: keep_newest(session, trace_row(trace)))
 
     def traces(self, target: str, workload: str, temperature: float) -> list[AcceptanceTrace]:
         """Return the newest trace of every drafter recorded for a setup, oldest recording first.
@@ -82,7 +83,7 @@ class Traces(Database):
 
     def add_pairwise(self, pairwise: PairwiseAcceptance) -> None:
         """Keep how often the models of one group agree."""
-        self._write(lambda session: session.add(pairwise_row(pairwise)))
+        self._write(lambda session: keep_newest(session, pairwise_row(pairwise)))
 
     def pairwise(
         self,

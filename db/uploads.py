@@ -7,7 +7,6 @@ import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
 from io import BytesIO
 
 from sqlalchemy import ColumnElement, delete, func, select
@@ -16,7 +15,7 @@ from sqlalchemy.orm import Session
 from ..errors import RequestError, StoreError
 from .database import Database
 from .service_tables import UploadPartTable, UploadTable
-from .tables import utc_now
+from .tables import utc_ago, utc_now
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 LARGEST_BYTES = 2**30
@@ -156,7 +155,7 @@ class Uploads:
     def drop_old(self, hours: float = KEPT_HOURS) -> int:
         """Forget uploads to which nothing was added for so long, and return how many."""
         with self._database._writing() as session:
-            is_old = UploadTable.touched < _ago(timedelta(hours=hours))
+            is_old = UploadTable.touched < utc_ago(hours * 3600)
             numbers = session.scalars(select(UploadTable.id).where(is_old)).all()
             for number in numbers:
                 _drop_parts(session, number)
@@ -167,8 +166,8 @@ class Uploads:
 def _is_left() -> ColumnElement[bool]:
     """Return the condition of uploads that nobody goes on with."""
     is_partial = UploadTable.received < UploadTable.size
-    is_idle = UploadTable.touched < _ago(timedelta(minutes=IDLE_MINUTES))
-    return (is_partial & is_idle) | (UploadTable.touched < _ago(timedelta(minutes=WAITING_MINUTES)))
+    is_idle = UploadTable.touched < utc_ago(IDLE_MINUTES * 60)
+    return (is_partial & is_idle) | (UploadTable.touched < utc_ago(WAITING_MINUTES * 60))
 
 
 def _existing(session: Session, token_name: str, key: str, *, is_held: bool = True) -> UploadTable:
@@ -195,10 +194,6 @@ def _parts(session: Session, upload_id: int) -> Iterator[bytes]:
 def _end(session: Session, row: UploadTable) -> None:
     row.ended = utc_now()
     _drop_parts(session, row.id)
-
-
-def _ago(time: timedelta) -> str:
-    return (datetime.now(UTC) - time).isoformat(timespec="microseconds")
 
 
 def _drop_parts(session: Session, upload_id: int) -> None:

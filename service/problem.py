@@ -107,7 +107,7 @@ def problem_of(error: SpectuneError | OverflowError | RecursionError) -> Problem
 def _of_store(error: StoreError) -> ProblemError:
     """Return 503 where the database is away, 422 where it refuses a value; else the request does not fit its rows."""
     cause = error.__cause__ or error.__context__
-    if isinstance(cause, DataError):
+    if isinstance(cause, DataError | OverflowError):
         return invalid(str(error))
     if isinstance(cause, IntegrityError):  # somebody else's row is there already
         return conflict(str(error))

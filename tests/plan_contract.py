@@ -39,27 +39,27 @@ class PlanContract(PlanKeeping):
 
     def test_a_plan_comes_back_byte_for_byte(self, store: Store) -> None:
         self.add_plan(store)
-        assert store.newest_plan(device=self.device, **self.setup) == self.plan_text("only")
+        assert store.plan(store.find_plan(device=self.device, **self.setup).id) == self.plan_text("only")
 
     def test_the_newest_plan_of_a_setup_wins(self, store: Store) -> None:
         for note in ("first", "second"):
             self.add_plan(store, note)
         self.add_plan(store, "elsewhere", device=self.other)
-        assert store.newest_plan(device=self.device, **self.setup) == self.plan_text("second")
+        assert store.plan(store.find_plan(device=self.device, **self.setup).id) == self.plan_text("second")
 
     def test_a_plan_is_found_by_the_kind_of_device(self, store: Store) -> None:
         self.add_plan(store)
-        assert store.newest_plan(device_kind=self.kind, **self.setup) == self.plan_text("only")
+        assert store.plan(store.find_plan(device_kind=self.kind, **self.setup).id) == self.plan_text("only")
 
     @pytest.mark.parametrize(("field", "value"), [("target", "t"), ("workload", "w"), ("temperature", 0.0)])
     def test_a_plan_for_another_setup_is_not_found(self, store: Store, field: str, value: object) -> None:
         self.add_plan(store)
         with pytest.raises(NoPlanError, match="run: spectune plan"):
-            store.newest_plan(device=self.device, **{**self.setup, field: value})
+            store.find_plan(device=self.device, **{**self.setup, field: value})
 
     def test_a_missing_plan_names_the_setup_and_the_store(self, store: Store) -> None:
         with pytest.raises(NoPlanError) as missing:
-            store.newest_plan(device=self.device, **self.setup)
+            store.find_plan(device=self.device, **self.setup)
         target = self.setup["target"]
         told = f"target {target} on device {self.device}, workload 'chat', temperature 0.7"
         assert missing.value.setup == told
@@ -68,7 +68,7 @@ class PlanContract(PlanKeeping):
     @pytest.mark.parametrize("places", [{}, {"device": "device", "device_kind": "kind"}])
     def test_a_plan_is_asked_for_by_one_place(self, store: Store, places: dict[str, Any]) -> None:
         with pytest.raises(StoreError, match="one of them"):
-            store.newest_plan(**places, **self.setup)
+            store.find_plan(**places, **self.setup)
 
     def test_versions_count_the_plans_of_one_setup(self, store: Store) -> None:
         for device in (self.device, self.other, self.device):
@@ -98,6 +98,12 @@ class PlanContract(PlanKeeping):
         assert [row.id for row in store.plans(workload="code")] == [second]
         assert [row.id for row in store.plans(state="retired")] == [first]
         assert [row.id for row in store.plans(temperature=0.7 + 1e-12)] == [first, second]
+
+    @pytest.mark.parametrize("number", [9, 10**20])
+    def test_an_unknown_plan_is_refused(self, store: Store, number: int) -> None:
+        for asked in (store.plan, store.plan_row):
+            with pytest.raises(StoreError):
+                asked(number)
 
     @pytest.mark.parametrize("kind", ["observation", "validation"])
     def test_an_outcome_of_an_unknown_plan_is_refused(self, store: Store, kind: str) -> None:

@@ -10,15 +10,17 @@ import pytest
 
 from spectune.db.everything import everything
 from spectune.db.folder import read_folder, write_folder
+from spectune.db.measurements import overhead_row
 from spectune.db.merge import merge
 from spectune.db.prune import prune
 from spectune.db.shared import SharedEvent, SharedPlan, SharedSurface
 from spectune.db.sql_store import SqlStore
+from spectune.db.traces import trace_row
 from spectune.profiler.records.measurement import Measurement
 
 from .empty_stores import Open, new
 from .postgres_server import postgres
-from .store_records import SETUP, agreement, cell, other_surface, overhead, surface
+from .store_records import SETUP, agreement, cell, other_surface, overhead, surface, trace
 
 __all__ = ["new", "postgres"]
 
@@ -43,7 +45,7 @@ def keep_plans(store: SqlStore, *notes: str) -> None:
 
 
 def counting(store: SqlStore) -> str:
-    return store.newest_plan(device="device", **SETUP)
+    return store.plan(store.find_plan(device="device", **SETUP).id)
 
 
 @pytest.mark.parametrize("folders", [("alice", "bob"), ("both", "both")])
@@ -171,3 +173,38 @@ def test_a_clock_that_was_set_back_revives_no_plan(new: Open) -> None:
     )
     merge(other, lambda: [first, replace(second, events=events)])
     assert counting(other) == '"first"'
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_the_newest_trace_and_agreement_are_the_newest_in_a_copy_though_a_clock_was_ahead(
+    new: Open, tmp_path: Path, is_folder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = new(), new()
+    for seed, minute in ((1, 5), (2, 3)):
+        monkeypatch.setattr("spectune.db.newest.utc_now", lambda minute=minute: f"2026-01-01T12:0{minute}:00+00:00")
+        store.add_trace(trace(seed=seed))
+        store.add_pairwise(agreement(seed))
+    list(write_folder(everything(store), tmp_path / "out"))
+    merged = merge(other, lambda: read_folder(tmp_path / "out") if is_folder else everything(store))
+    assert merged.left_out == ()
+    assert other.traces(**SETUP) == store.traces(**SETUP) == [trace(seed=2)]
+    assert other.pairwise(["large", "small"]) == agreement(2)
+
+
+def test_what_older_stores_kept_by_two_clocks_comes_in_in_the_order_in_which_it_was_kept(new: Open) -> None:
+    store, other = new(), new()
+    for seed, minute in ((1, 5), (2, 3)):
+        row = trace_row(trace(seed=seed))
+        row.created = f"2026-01-01T12:0{minute}:00.000000+00:00"
+        store._write(lambda session, row=row: session.add(row))
+    assert merge(other, lambda: everything(store)).left_out == ()
+    assert other.traces(**SETUP) == store.traces(**SETUP)
+
+
+def test_a_record_that_cannot_be_read_stops_no_merge(new: Open) -> None:
+    store, other = new(), new()
+    store.add_overhead(overhead(1.0))
+    row = overhead_row(overhead(2.0))  # newer than what comes in, as a newer version may write it
+    row.document = "{}"
+    other._write(lambda session: session.add(row))
+    assert merge(other, lambda: everything(store)).added == {"overhead": 1}

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
+from spectune.db.check import faults_of
 from spectune.db.imports import Records
 from spectune.db.measurements import overhead_row
 from spectune.db.prune import prune
 from spectune.db.sql_store import SqlStore
-from spectune.errors import MeasurementError
+from spectune.errors import MeasurementError, StoreError
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
 
 SETUP = ("device", "target", "float32")
@@ -109,3 +110,28 @@ def test_host_times_of_another_regime_are_not_joined(store: Store, regime: str) 
     store.add_overhead(host_times(2.0, ("plain", 1)))
     with pytest.raises(MeasurementError, match="no host time for 'chain' at batch 1"):
         found(store, ("chain", 1))
+
+
+def damaged(store: Store) -> None:
+    """Keep host times as a newer version may write them, or as a disk may leave them."""
+    assert isinstance(store, SqlStore)
+    row = overhead_row(host_times(1.0, ("plain", 1)))
+    row.document = "{}"
+    store._write(lambda session: session.add(row))
+
+
+def test_for_host_times_that_cannot_be_read_newer_ones_stand_in_and_a_prune_keeps_them(store: Store) -> None:
+    damaged(store)
+    for ms in (2.0, 3.0):
+        store.add_overhead(host_times(ms, ("plain", 1)))
+    assert isinstance(store, SqlStore)
+    assert [each.rows for each in prune(store)] == [1]
+    assert store.host_times(*SETUP) == [host_times(3.0, ("plain", 1))]
+    assert [fault.place for fault in faults_of(store)] == ["row 1 of spectune_overhead"]
+
+
+def test_the_newest_host_times_must_be_readable(store: Store) -> None:
+    store.add_overhead(host_times(2.0, ("plain", 1)))
+    damaged(store)
+    with pytest.raises(StoreError, match="row 2 of spectune_overhead"):
+        store.host_times(*SETUP)

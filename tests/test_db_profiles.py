@@ -8,8 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -161,6 +163,27 @@ class TestVisits:
             kept = list(threads.map(added, [*range(20), *range(20)]))
         assert kept.count(True) == 20
         assert [visit.ordinal for visit in store.open_profile("key").visits()] == list(range(20))
+
+    def test_a_visit_waits_while_another_program_writes_for_long(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("spectune.db.sqlite.BUSY_TIMEOUT_S", 0.02)
+        with open_store(str(tmp_path / "store.db")) as store:
+            journal = store.open_profile("key")
+            other = sqlite3.connect(tmp_path / "store.db", isolation_level=None, check_same_thread=False)
+            other.execute("BEGIN IMMEDIATE")
+            Timer(0.4, other.close).start()  # which rolls back
+            journal.add_visit(VISIT)
+            assert journal.visits() == [VISIT]
+
+    def test_who_profiles_nothing_waits_for_another_program_no_longer_than_its_turn(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("spectune.db.sqlite.BUSY_TIMEOUT_S", 0.02)
+        with open_store(str(tmp_path / "store.db")) as store, closing(sqlite3.connect(tmp_path / "store.db")) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreError, match="another program is writing for long"):
+                store.open_profile("key")
 
     def test_a_damaged_visit_is_refused(self, tmp_path: Path) -> None:
         with open_store(str(tmp_path / "store.db")) as store:

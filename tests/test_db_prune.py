@@ -16,6 +16,7 @@ from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.profiler.records.measurement import Measurement
 
+from .journal_records import VISIT
 from .postgres_server import postgres
 from .store_records import SETUP, SURFACE, agreement, cell, overhead, surface, trace
 
@@ -136,3 +137,40 @@ def test_a_surface_of_added_and_profiled_cells_is_the_same_after_a_prune(store: 
     before = store.surfaces()
     prune(store)
     assert store.surfaces() == before
+
+
+def test_of_each_plan_the_newest_observations_stay_where_that_is_asked_for(store: SqlStore) -> None:
+    for plan_id in (add_plan(store, *OLD), add_plan(store, *OLD, note="other")):
+        for document in "abc":
+            store.add_observation(plan_id, document)
+    assert taken(store) == {}
+    told = prune(store, observations=2, dry_run=True)
+    assert told == [Pruned(kind="observation", of=f"plan {plan_id}", rows=1) for plan_id in (1, 2)]
+    assert prune(store, observations=2) == told
+    assert [store.observations(plan_id) for plan_id in (1, 2)] == [["b", "c"]] * 2
+    assert list(faults_of(store)) == []
+
+
+@pytest.mark.parametrize("went_on", [False, True])
+def test_a_profile_that_nobody_went_on_with_is_abandoned(store: SqlStore, went_on: bool) -> None:
+    journal = store.open_profile("key")
+    journal.add_visit(VISIT)
+    with store._writing() as session:
+        for name in ("profile", "visit"):
+            session.connection().exec_driver_sql(f"UPDATE spectune_{name} SET created = '2020-01-01'")
+    if went_on:
+        journal.add_part("text", "{}")
+    assert prune(store) == ([] if went_on else [Pruned(kind="profile", of="key", rows=1)])
+    assert store.open_profile("key").is_resumed is went_on
+
+
+def test_the_file_of_a_store_gets_smaller(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    with SqlStore(resolve_url(str(file))) as store:
+        plan_id = add_plan(store, *OLD)
+        for _ in range(50):
+            store.add_observation(plan_id, "x" * 20_000)
+    before = file.stat().st_size
+    with SqlStore(resolve_url(str(file))) as store:
+        prune(store, observations=1)
+    assert file.stat().st_size < before / 4

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
 from spectune.db import Store, open_store
-from spectune.db.database import one_line_errors
+from spectune.db.failures import one_line_errors
 from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.errors import StoreError
@@ -128,6 +129,29 @@ def test_a_folder_without_write_permission_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_store_that_may_only_be_read_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool) -> None:
+    file = tmp_path / "store with a % and a ?.db"
+    filled_store(file)
+    with ExitStack() as stack:
+        if is_open:
+            stack.enter_context(open_store(str(file)))
+        monkeypatch.setattr("os.access", lambda path, mode: False)
+        with open_store(str(file), writes=False) as store:
+            assert store.surfaces()
+            with pytest.raises(StoreError, match="readonly database; change the permissions"):
+                store.add_measurements(SURFACE, [cell(1, 2.5)])
+        assert f"{file} may not be written" in refusal(str(file))
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+def test_a_store_that_may_only_be_read_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(StoreError, match="may not be written"):
+        open_store(str(tmp_path / "store.db"), writes=False)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("url", ["nosuch://host/name", "ftp://host/name"])
 def test_an_unknown_scheme_is_refused(url: str) -> None:
     scheme = url.split(":")[0]
@@ -191,7 +215,7 @@ def test_a_changed_plan_is_refused_by_its_number(tmp_path: Path) -> None:
         plan_id = store.add_plan("{}", device="device", device_kind="kind", **SETUP)
         read(tmp_path / "store.db", "UPDATE spectune_plan SET document = document || ' '")
         with pytest.raises(StoreError, match=rf"plan {plan_id} .* was changed"):
-            store.newest_plan(device="device", **SETUP)
+            store.plan(plan_id)
 
 
 def test_a_damaged_record_is_refused_by_its_row(tmp_path: Path) -> None:
