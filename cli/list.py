@@ -9,7 +9,8 @@ import click
 
 from . import options
 from .existing import NOTHING, require_there
-from .report import Table, facts_of, print_json, print_table
+from .report import Table, facts_of, print_json, print_table, tell
+from .settings import Settings
 
 if TYPE_CHECKING:
     from ..db.store import Store
@@ -19,17 +20,20 @@ COLUMNS = {
     "models": ("key", "name", "parameters", "location"),
     "surfaces": ("id", "device", "model", "role", "regime", "dtype", "attention", "timings", "newest"),
     "traces": ("id", "target", "drafter", "workload", "temperature", "created"),
-    "plans": ("id", "version", "device", "target", "workload", "temperature", "created"),
+    "plans": ("id", "version", "state", "counts", "device", "target", "workload", "temperature", "created"),
 }
 
 
 @click.command(name="list")
 @options.store
 @options.as_json
-def list(store: str | None, as_json: bool) -> None:
+@click.pass_obj
+def list(settings: Settings, store: str | None, as_json: bool) -> None:
     """List what the store remembers.
 
-    Devices, models, latency surfaces, traces and plans; `spectune show` tells more about one.
+    Devices, models, latency surfaces, traces and plans; `spectune show` tells more about one. A plan counts if
+    decoders with its device, target, workload and temperature go by it; `spectune promote` and `spectune retire`
+    change that.
 
     \b
         spectune list
@@ -38,26 +42,34 @@ def list(store: str | None, as_json: bool) -> None:
     from ..db.store import open_store
 
     require_there(store, NOTHING)
-    with open_store(store) as opened:
-        facts, url = _contents(opened), opened.url
+    with open_store(store, writes=False) as opened:
+        facts, url, note = _contents(opened), opened.url, opened.note
+    if note:
+        tell(settings, note)
     if as_json:
         print_json({"store": url, **facts})
         return
     click.echo(f"{url}\n")
     for name, columns in COLUMNS.items():
-        rows = [[row[column] for column in columns] for row in facts[name]]
+        rows = [[_shown(row[column]) for column in columns] for row in facts[name]]
         print_table(Table(title=name, columns=columns, rows=rows))
 
 
 def _contents(store: Store) -> dict[str, Any]:
     """Return the rows of each kind; models are named where the store knows their names."""
+    from ..db.plan_rows import counting
     from .stored import model_names, named, surface_facts
 
-    names = model_names(store)
+    names, plans = model_names(store), store.plans()
+    counts = counting(store, plans)
     return {
         "devices": [{"fingerprint": d.fingerprint, "label": d.label} | facts_of(d) for d in store.devices()],
         "models": [{"key": model.key} | facts_of(model) for model in store.models()],
         "surfaces": [surface_facts(row, names) for row in store.surface_rows()],
         "traces": [named(asdict(row), names) for row in store.trace_rows()],
-        "plans": [named(asdict(row), names) for row in store.plans()],
+        "plans": [named(asdict(row) | {"counts": counts.get(row.id) == row.id}, names) for row in plans],
     }
+
+
+def _shown(value: object) -> object:
+    return ("yes" if value else "no") if isinstance(value, bool) else value

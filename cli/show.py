@@ -14,7 +14,7 @@ from .settings import Settings
 
 @click.command()
 @click.argument("kind", default="plan", type=click.Choice(["plan", "surface", "trace"]))
-@click.option("--id", "number", type=click.IntRange(1), metavar="N", help="Which, as in the list; else the newest.")
+@click.option("--id", "number", type=click.IntRange(1), metavar="N", help="Which, as in the list.")
 @options.store
 @options.as_json
 @output.option
@@ -31,6 +31,8 @@ def show(
     plot: Path | None,
 ) -> None:
     """Show a plan and how it was checked.
+
+    Without --id it is the plan that counts for what was planned last, the surface timed last, or the newest trace.
 
     KIND is plan (with its cells, what published defaults would keep of its speed, and every time it was
     validated), surface or trace. --plot draws a plan, its speed-up over batch beside its rivals and the
@@ -51,8 +53,10 @@ def show(
     if plot is not None:
         require_picture(plot)
     require_there(store, NOTHING)
-    with open_store(store) as opened:
-        found = KINDS[kind](opened, number)
+    with open_store(store, writes=False) as opened:
+        found, note = KINDS[kind](opened, number), opened.note
+    if note:
+        tell(settings, note)
     if output is not None:
         write_whole(output, found.document)
     if plot is not None:

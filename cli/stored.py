@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..db.plan_rows import counting
+from ..db.plans import PlanRow
 from ..db.store import Store
 from ..db.surface_rows import SurfaceRow
 from ..errors import NoPlanError, StoreError
@@ -43,23 +45,20 @@ class Stored:
 
 
 def stored_plan(store: Store, number: int | None) -> Stored:
-    """Return a plan and its validations; the newest where no number is given.
+    """Return a plan and its validations; where no number is given, the one that counts for what was planned last.
 
     Raises:
         NoPlanError: the store holds no plan.
         StoreError: there is no such plan, or it was changed after it was stored.
     """
-    rows = {row.id: asdict(row) for row in store.plans()}
-    if not rows:
-        raise NoPlanError("any model", store.url)
-    chosen = number or max(rows)
-    document = store.plan(chosen)
+    row = _last_planned(store) if number is None else store.plan_row(number)
+    document = store.plan(row.id)
     plan = plan_from_json(document)
-    texts = store.validations(chosen)
+    texts = store.validations(row.id)
     validations = readable(Validation, texts)
     unreadable = len(texts) - len(validations)
-    counted = imported_observations(store, chosen)
-    about = named(rows[chosen], model_names(store))
+    counted = imported_observations(store, row.id)
+    about = named(asdict(row), model_names(store))
     return Stored(
         document=document,
         facts={
@@ -70,7 +69,7 @@ def stored_plan(store: Store, number: int | None) -> Stored:
             "imported": [facts_of(each) for each in counted],
         },
         tables=(
-            _facts_table(f"plan {chosen}", about | ({"unreadable validations": unreadable} if unreadable else {})),
+            _facts_table(f"plan {row.id}", about | ({"unreadable validations": unreadable} if unreadable else {})),
             plan_table(plan),
             *([published_table(plan)] if any(cell.published for cell in plan.cells) else []),
             *(validation_table(each) for each in validations),
@@ -78,6 +77,15 @@ def stored_plan(store: Store, number: int | None) -> Stored:
         ),
         draw=lambda: plan_figure(plan),
     )
+
+
+def _last_planned(store: Store) -> PlanRow:
+    """Return the plan that counts for what was planned last; the newest where all are retired."""
+    rows = {row.id: row for row in store.plans()}
+    if not rows:
+        raise NoPlanError("any model", store.url)
+    counts = counting(store, rows.values())
+    return rows[counts[max(counts)] if counts else max(rows)]
 
 
 def stored_surface(store: Store, number: int | None) -> Stored:

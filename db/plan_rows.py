@@ -65,3 +65,29 @@ def _counted(rows: Iterable[PlanRow]) -> list[SetupRow]:
         SetupRow(device=device, target=target, workload=work, temperature=heat, newest=max(ids), plans=len(ids))
         for (device, target, work, heat), ids in found.items()
     ]
+
+
+def counting(store: Store, rows: Iterable[PlanRow]) -> dict[int, int]:
+    """Return by plan which plan counts for its setup; plans that are retired are left out.
+
+    Args:
+        store: asked only about setups of which several plans are promoted.
+        rows: all of its plans, oldest first.
+    """
+    setups: dict[tuple[str, str, str, float], list[PlanRow]] = {}
+    for row in rows:
+        if row.state != "retired":
+            setups.setdefault((row.device, row.target, row.workload, round(row.temperature, 9)), []).append(row)
+    counts = {setup: _counting_of(store, plans) for setup, plans in setups.items()}
+    return {row.id: counts[setup] for setup, plans in setups.items() for row in plans}
+
+
+def _counting_of(store: Store, plans: Sequence[PlanRow]) -> int:
+    """Return which of a setup's plans counts."""
+    promoted = [row for row in plans if row.state == "promoted"]
+    if len(promoted) < 2:
+        return (promoted or plans)[-1].id
+    last = promoted[-1]
+    return store.find_plan(
+        device=last.device, target=last.target, workload=last.workload, temperature=last.temperature
+    ).id
