@@ -214,10 +214,10 @@ def test_where_no_rounds_were_timed_nothing_is_planned() -> None:
         server_costs(replace(made, overhead=overhead(0.1, (7,))), most_rows=1, context=20)
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_chains_that_go_on_behind_what_was_recorded_do_not_compete(depth: int) -> None:
+@pytest.mark.parametrize(("skill", "depth"), [(0.6, 2), (0.2, 0)])
+def test_chains_that_go_on_behind_what_was_recorded_do_not_compete(skill: float, depth: int) -> None:
     """A doubting chain of 16, or the usual one of 4, would look as if it stopped where the recording ends."""
-    short = recording_of(trace(0.6, depth))
+    short = recording_of(trace(skill, depth))
     assert edge_rounds(ConfidentChainPolicy(length=8, confidence=0.01), short).censored > MOST_CENSORED
     plan = search_of(short, searched(0.6).costs).plan([EdgeDevice(draft_ms=0.01, rtt_ms=50.0)])
     for way in (*plan.best.draftings, *plan.usual.draftings):

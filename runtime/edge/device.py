@@ -186,7 +186,6 @@ class _Text:
             self._ask(*self._closes(), open_of(self._session, asked))
             answer = tries.settled(self.heard(self._patience.timeout_s), is_there=self.is_there)
             if answer is not None:
-                self._left_behind.clear()
                 return self.take(answer, None, guesser, run)
             run.asked_again += 1
         return self.go_on_alone(guesser, run)
