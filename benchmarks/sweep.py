@@ -14,7 +14,7 @@ from spectune.db.store import open_store
 from spectune.demo.prompts import calibration_prompts, further_calibration_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.plans.plan import PlanCell
+from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.policies import TreePolicy
 from spectune.planner.text.frozen import FrozenTable
 from spectune.profiler.device import detect
@@ -134,9 +134,14 @@ class Chapter:
     """What is known before anything is raced, and the seconds it took."""
 
     inputs: PlanInputs
-    cells: tuple[PlanCell, ...]
+    plan: Plan
     profile_s: float
     plan_s: float
+
+    @property
+    def cells(self) -> tuple[PlanCell, ...]:
+        """The plan's."""
+        return self.plan.cells
 
 
 def learned(
@@ -148,6 +153,7 @@ def learned(
     batches: tuple[int, ...] = BATCHES,
     tables: tuple[FrozenTable, ...] = (),
     prompts: Sequence[Prompt] = (),
+    new_tokens: int = PROFILE_TOKENS,
 ) -> Chapter:
     """Profile the demo family on the calibration prompts and plan, one context per batch: the texts' middle.
 
@@ -159,6 +165,7 @@ def learned(
         batches: to plan for.
         tables: frozen ones that Cacheback may draft from.
         prompts: to profile on; some of the calibration prompts where there are none.
+        new_tokens: of the texts.
     """
     request = ProfileRequest(
         models=models or family_models(family_folder()),
@@ -167,7 +174,7 @@ def learned(
         temperature=temperature,
         dtype=DTYPE,
         batches=batches,
-        max_new_tokens=PROFILE_TOKENS,
+        max_new_tokens=new_tokens,
         budget_s=budget_s,
         record=record,
     )
@@ -191,7 +198,7 @@ def learned(
         plan = solve_and_store(inputs, wanted, store)
         plan_s = time.perf_counter() - started
     print(f"profile {profile_s:.1f} s, plan {plan_s:.1f} s", flush=True)
-    return Chapter(inputs=inputs, cells=plan.cells, profile_s=profile_s, plan_s=plan_s)
+    return Chapter(inputs=inputs, plan=plan, profile_s=profile_s, plan_s=plan_s)
 
 
 def profiled_prompts(count: int) -> tuple[Prompt, ...]:

@@ -35,6 +35,7 @@ class Choice:
         plan_id: of the store it was found in; None for a file, and without a plan.
         dtype: number format of the weights where it was asked for; the plan's where None.
         substitutes: by (batch, context), how cells are run that cannot be run as planned.
+        rivals: by (batch, context), other ways to draft that cells try while they run; see `rivals.py`.
     """
 
     plan: Plan | None
@@ -44,6 +45,7 @@ class Choice:
     plan_id: int | None = None
     dtype: str | None = None
     substitutes: tuple[tuple[Place, RoundSetup], ...] = ()
+    rivals: tuple[tuple[Place, tuple[RoundSetup, ...]], ...] = ()
 
     @property
     def is_in_planned_dtype(self) -> bool:
@@ -70,11 +72,16 @@ class Choice:
 
     def _ways(self, cells: Sequence[PlanCell]) -> tuple[RoundSetup, ...]:
         """Return the ways of some cells, plain ones first."""
-        return tuple(dict.fromkeys((PLAIN, *map(plain_setup, cells), *map(self.setup, cells))))
+        rivals = (rival for cell in cells for rival in self.rivals_of(cell))
+        return tuple(dict.fromkeys((PLAIN, *map(plain_setup, cells), *map(self.setup, cells), *rivals)))
 
     def setup(self, cell: PlanCell) -> RoundSetup:
         """Return how a cell of the plan is run."""
         return dict(self.substitutes).get((cell.batch, cell.context)) or setup_of(cell)
+
+    def rivals_of(self, cell: PlanCell) -> tuple[RoundSetup, ...]:
+        """Return the other ways to draft that a cell of the plan tries while it runs."""
+        return dict(self.rivals).get((cell.batch, cell.context), ())
 
 
 def plainly(reason: str) -> Choice:

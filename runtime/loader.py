@@ -24,6 +24,7 @@ from .models.loading import DTYPES, load_model, load_tokenizer
 from .models.pivots import PivotClassifier, load_pivots, require_pivots_of
 from .models.regime import decoding_regime, in_regime, plain_regime
 from .reason import told
+from .rivals import with_rivals
 from .substitutes import with_substitutes
 from .watch.ledger import Subject
 from .watch.observations import ObservationWriter, keeper
@@ -83,6 +84,8 @@ def load(
     shelf = _Shelf(choice.plan, identity, model, drafters or {}, dtype=number_format, device=place)
     choice = with_substitutes(choice, shelf.has, model.longest_context, allow_lossy=allow_lossy)
     choice = _explained(choice, shelf.missing, shelf.classifying)
+    if watch is None or watch.rival_share:
+        choice = with_rivals(choice, model.longest_context)
     watching = Watch(
         choice,
         watch,

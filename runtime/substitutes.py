@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ..planner.plans.plan import Plan, PlanCell
+from ..planner.plans.plan import Alternative, Plan, PlanCell
 from ..planner.plans.schedule import Place
 from ..planner.policies import PlainPolicy, ResumedPolicy, StackPolicy, TextPolicy, TreePolicy, drafting
 from .choice import Choice, plainly
@@ -38,7 +38,7 @@ def with_substitutes(
     found: list[tuple[Place, RoundSetup]] = []
     words = []
     for cell in choice.plan.cells:
-        taken = next(way for way in _ways(cell) if _runs(way, cell, has, longest_context, allow_lossy))
+        taken = next(way for way in _ways(cell) if can_run(way, cell, has, longest_context, allow_lossy=allow_lossy))
         if (taken.policy, taken.drafter) != (cell.policy, cell.drafter):
             found.append(((cell.batch, cell.context), taken))
             words.append(
@@ -61,12 +61,29 @@ def models_of(setup: RoundSetup) -> tuple[str, ...]:
     return () if setup.drafter is None or isinstance(policy, TextPolicy) else (setup.drafter,)
 
 
+def alternative_setup(cell: PlanCell, other: Alternative) -> RoundSetup:
+    """Return how a cell runs one of its alternatives."""
+    return RoundSetup(policy=other.policy, drafter=other.drafter, run_tokens=_padding(cell, other.policy))
+
+
+def can_run(
+    way: RoundSetup, cell: PlanCell, has: Callable[[str], bool], longest_context: int, *, allow_lossy: bool
+) -> bool:
+    """Return whether a cell can be run a way: its models are there, it has room, and its loss is allowed."""
+    if way.is_lossy and not allow_lossy:
+        return False
+    if isinstance(way.policy, PlainPolicy) and way.drafter is None:
+        return True
+    needed = [*models_of(way), *([] if way.classifier is None else [way.classifier])]
+    return draft_room([way], cell.batch) < min(longest_context, MOST_ROOM) and all(has(name) for name in needed)
+
+
 def _ways(cell: PlanCell) -> Iterator[RoundSetup]:
     """Yield how a cell may be run: as planned, by alternatives faster than plain decoding, and plainly."""
     yield setup_of(cell)
     for other in cell.alternatives:
         if other.tokens_per_s > cell.plain.tokens_per_s:
-            yield RoundSetup(policy=other.policy, drafter=other.drafter, run_tokens=_padding(cell, other.policy))
+            yield alternative_setup(cell, other)
     yield RoundSetup(policy=PlainPolicy(), run_tokens=cell.run_tokens[:2])
 
 
@@ -78,15 +95,6 @@ def _padding(cell: PlanCell, policy: TreePolicy) -> tuple[int, ...]:
     """
     is_alike = isinstance(policy, ResumedPolicy) == isinstance(cell.policy, ResumedPolicy)
     return cell.run_tokens[: policy.max_verify_tokens + 1 if is_alike else 2]
-
-
-def _runs(way: RoundSetup, cell: PlanCell, has: Callable[[str], bool], longest_context: int, allow_lossy: bool) -> bool:
-    if way.is_lossy and not allow_lossy:
-        return False
-    if isinstance(way.policy, PlainPolicy) and way.drafter is None:
-        return True
-    needed = [*models_of(way), *([] if way.classifier is None else [way.classifier])]
-    return draft_room([way], cell.batch) < min(longest_context, MOST_ROOM) and all(has(name) for name in needed)
 
 
 def _drafts(plan: Plan, choice: Choice) -> bool:

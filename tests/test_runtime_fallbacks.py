@@ -235,13 +235,19 @@ def test_a_damaged_plan_never_breaks_generation(
     assert generator.choice.reason
 
 
-def test_comparisons_with_plain_decoding_change_no_text(family: Family) -> None:
-    watched = family.filed(family.plan, watch=WatchOptions(probe_share=0.5, block_rounds=4, block_texts=1))
+@pytest.mark.parametrize(
+    ("plain", "rival", "way"), [(0.5, 0.0, 'way="plain",policy="plain"'), (0.01, 0.5, 'way="rival",policy="lookup')]
+)
+def test_comparisons_with_plain_decoding_and_rivals_change_no_text(
+    family: Family, plain: float, rival: float, way: str
+) -> None:
+    quick = WatchOptions(probe_share=plain, rival_share=rival, block_rounds=4, block_texts=1)
+    watched = family.filed(family.plan, watch=quick)
     texts = [watched.generate_batch([PROMPT, "1 2", "return"], slots=1, max_new_tokens=80) for _ in range(2)]
-    plain = family.load("none").generate_batch([PROMPT, "1 2", "return"], max_new_tokens=80)
-    assert [[one.tokens for one in text] for text in texts] == [[one.tokens for one in plain]] * 2
+    told = family.load("none").generate_batch([PROMPT, "1 2", "return"], max_new_tokens=80)
+    assert [[one.tokens for one in text] for text in texts] == [[one.tokens for one in told]] * 2
     assert isinstance(watched.observer, Watch)
-    assert 'way="plain"' in watched.observer.prometheus()
+    assert way in watched.observer.prometheus()
 
 
 def test_a_stack_needs_all_of_its_models_and_no_lookup() -> None:

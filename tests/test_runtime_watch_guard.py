@@ -9,10 +9,16 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from spectune.runtime.watch.guard import MOST_CHANGES, PLAIN_BURST, Guard, Switch
+from spectune.runtime.watch.guard import DRAFTED_BURST, MOST_CHANGES, PLAIN_BURST, Guard, Switch, Way
 
 STREAMS, ROUNDS, RATE = 300, 3000, 0.05
 SHARE = 0.15
+
+
+def guard_of(rate: float, share: float, *, is_doubtful: bool = False) -> Guard:
+    """Return the guard of a planned way, 0, and plain decoding, 1."""
+    ways = [Way(burst=DRAFTED_BURST, share=share), Way(burst=PLAIN_BURST, share=share)]
+    return Guard(rate, ways, is_doubtful=is_doubtful)
 
 
 @dataclass
@@ -31,10 +37,10 @@ class Machine:
         drawn = generator.integers(1, 5, size=rounds)
         noise = np.exp(0.1 * generator.standard_normal(rounds)) * np.where(generator.random(rounds) < 0.01, 20.0, 1.0)
         for place in range(rounds):
-            is_planned = self.guard.wants_planned
+            is_planned = not self.guard.wanted
             self.plain_rounds += not is_planned
             switch = self.guard.note(
-                is_planned=is_planned,
+                way=int(not is_planned),
                 batch=self.batch(place),
                 tokens=int(drawn[place]) if is_planned else 1,
                 round_ms=float(noise[place]) * (self.planned_ms(place) if is_planned else 1.0),
@@ -46,7 +52,7 @@ class Machine:
 def test_a_planned_way_that_is_as_fast_is_left_as_rarely_as_stated() -> None:
     switched = 0
     for seed in range(STREAMS):
-        machine = Machine(Guard(RATE, SHARE), seed)
+        machine = Machine(guard_of(RATE, SHARE), seed)
         machine.run(ROUNDS)
         switched += bool(machine.switches)
     assert switched <= int(binom.ppf(0.999, STREAMS, RATE))
@@ -55,57 +61,57 @@ def test_a_planned_way_that_is_as_fast_is_left_as_rarely_as_stated() -> None:
 def test_a_planned_way_that_is_a_third_slower_is_left() -> None:
     left = 0
     for seed in range(20):
-        machine = Machine(Guard(0.01, 0.02), seed, planned_ms=lambda place: 3.75)
+        machine = Machine(guard_of(0.01, 0.02), seed, planned_ms=lambda place: 3.75)
         machine.run(4000)
         left += bool(machine.switches)
     assert left >= 19
 
 
 def test_what_is_told_of_a_switch_is_what_was_seen() -> None:
-    machine = Machine(Guard(0.01, 0.02), planned_ms=lambda place: 3.75)
+    machine = Machine(guard_of(0.01, 0.02), planned_ms=lambda place: 3.75)
     machine.run(4000)
     _, switch = machine.switches[0]
-    assert not switch.to_planned and switch.lost <= switch.comparisons
+    assert (switch.left, switch.taken) == (0, 1) and switch.lost <= switch.comparisons
     assert switch.ratio == pytest.approx(1.5, rel=0.2)
 
 
 def test_a_passing_disturbance_does_not_pin_the_cell_to_plain_decoding() -> None:
-    machine = Machine(Guard(0.01, 0.05), planned_ms=lambda place: 10.0 if place < 3000 else 1.0)
+    machine = Machine(guard_of(0.01, 0.05), planned_ms=lambda place: 10.0 if place < 3000 else 1.0)
     machine.run(15000)
-    assert [switch.to_planned for _, switch in machine.switches] == [False, True]
+    assert [switch.taken for _, switch in machine.switches] == [1, 0]
     assert machine.switches[0][0] < 3000 < machine.switches[1][0]
 
 
 def test_a_planned_way_that_wins_gives_plain_decoding_its_share_and_no_more() -> None:
-    machine = Machine(Guard(0.01, 0.02), planned_ms=lambda place: 1.0)
+    machine = Machine(guard_of(0.01, 0.02), planned_ms=lambda place: 1.0)
     machine.run(50_000)
     assert 0.01 < machine.plain_rounds / 50_000 <= 0.02
 
 
 def test_a_guess_is_compared_at_once_and_a_measured_plan_later() -> None:
-    guess, measured = Machine(Guard(0.01, 0.02, is_doubtful=True)), Machine(Guard(0.01, 0.02))
+    guess, measured = Machine(guard_of(0.01, 0.02, is_doubtful=True)), Machine(guard_of(0.01, 0.02))
     guess.run(40)
     measured.run(40)
     assert (guess.plain_rounds, measured.plain_rounds) == (PLAIN_BURST, 0)
 
 
 def test_batches_of_different_size_are_not_compared() -> None:
-    machine = Machine(Guard(0.01, 0.5), planned_ms=lambda place: 9.0, batch=lambda place: 1 + place // 6)
+    machine = Machine(guard_of(0.01, 0.5), planned_ms=lambda place: 9.0, batch=lambda place: 1 + place // 6)
     machine.run(4000)
     assert not machine.switches
 
 
 @pytest.mark.parametrize("period", [16, 20, 30])
 def test_a_planned_way_that_loses_is_left_where_batches_do_not_stay_for_long(period: int) -> None:
-    machine = Machine(Guard(0.01, 0.05), planned_ms=lambda place: 5.0, batch=lambda place: 8 - place // period % 2)
+    machine = Machine(guard_of(0.01, 0.05), planned_ms=lambda place: 5.0, batch=lambda place: 8 - place // period % 2)
     machine.run(30_000)
-    assert not machine.switches[0][1].to_planned
+    assert machine.switches[0][1].taken == 1
 
 
 def test_a_planned_way_that_is_as_fast_is_left_as_rarely_where_batches_do_not_stay_for_long() -> None:
     switched = 0
     for seed in range(STREAMS):
-        machine = Machine(Guard(RATE, SHARE), seed, batch=lambda place: 8 - place // 20 % 2)
+        machine = Machine(guard_of(RATE, SHARE), seed, batch=lambda place: 8 - place // 20 % 2)
         machine.run(ROUNDS)
         switched += bool(machine.switches)
     assert switched <= int(binom.ppf(0.999, STREAMS, RATE))
@@ -113,17 +119,17 @@ def test_a_planned_way_that_is_as_fast_is_left_as_rarely_where_batches_do_not_st
 
 @pytest.mark.parametrize("period", [26, 30, 34, 44, 56])
 def test_comparisons_that_are_broken_off_count_among_what_plain_decoding_gets(period: int) -> None:
-    machine = Machine(Guard(0.01, 0.02), batch=lambda place: place // period % 2 + 1)
+    machine = Machine(guard_of(0.01, 0.02), batch=lambda place: place // period % 2 + 1)
     machine.run(20_000)
     assert 0 < machine.plain_rounds <= 0.02 * 20_000
 
 
 def test_a_burst_that_comes_to_no_end_is_broken_off_and_counts() -> None:
-    guard = Guard(0.01, 0.02, is_doubtful=True)
+    guard = guard_of(0.01, 0.02, is_doubtful=True)
     before = rounds_until_probed(guard)
     plain = 0
     for _ in range(2000):  # every round follows one of another cell, and is not measured
-        plain += not guard.wants_planned
+        plain += guard.wanted
         guard.note_change()
     assert 0 < plain <= MOST_CHANGES + 1
     assert plain / (before + plain + rounds_until_probed(guard)) <= 0.02
@@ -132,28 +138,28 @@ def test_a_burst_that_comes_to_no_end_is_broken_off_and_counts() -> None:
 def rounds_until_probed(guard: Guard) -> int:
     """Run planned rounds of 8 sequences until plain decoding is asked for; return how many."""
     rounds = 0
-    while guard.wants_planned:
-        guard.note(is_planned=True, batch=8, tokens=8, round_ms=1.0)
+    while not guard.wanted:
+        guard.note(way=0, batch=8, tokens=8, round_ms=1.0)
         rounds += 1
     return rounds
 
 
 def test_rounds_without_times_say_nothing() -> None:
-    guard = Guard(0.01, 0.5)
+    guard = guard_of(0.01, 0.5)
     for _ in range(2000):
-        assert guard.note(is_planned=guard.wants_planned, batch=1, tokens=1, round_ms=0.0) is None
+        assert guard.note(way=guard.wanted, batch=1, tokens=1, round_ms=0.0) is None
 
 
 def is_ever_switched_by_coins(seed: int, rounds: int = 8000) -> bool:
     """Let a fair coin say, burst by burst, whether plain decoding looks twice as fast as the plan or half as fast."""
-    guard, coins = Guard(RATE, 0.5), np.random.default_rng(seed)
+    guard, coins = guard_of(RATE, 0.5), np.random.default_rng(seed)
     was_plain, plain_ms = False, 1.0
     for _ in range(rounds):
-        is_planned = guard.wants_planned
+        is_planned = not guard.wanted
         if not is_planned and not was_plain:
             plain_ms = 0.5 if coins.random() < 0.5 else 2.0
         was_plain = not is_planned
-        if guard.note(is_planned=is_planned, batch=1, tokens=1, round_ms=1.0 if is_planned else plain_ms):
+        if guard.note(way=int(not is_planned), batch=1, tokens=1, round_ms=1.0 if is_planned else plain_ms):
             return True
     return False
 

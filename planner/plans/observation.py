@@ -18,7 +18,7 @@ class CellObservation:
 
     Attributes:
         batch, context: the plan's cell; rounds may have had other batches near it.
-        is_planned: False for plain rounds of a cell that plans to speculate: comparisons, and after a switch.
+        is_planned: False for rounds of another way, plain or by another drafter: comparisons, and after a switch.
         policy: label of what really ran.
         tokens: of all sequences.
         kept: index = tokens that one sequence got in one round, value = how often; what is beyond its end counts last.

@@ -1,24 +1,26 @@
-"""Whether the planned way of a cell is really faster than plain decoding, asked now and then while it runs.
+"""Which way of a cell is really the fastest, asked now and then while it runs.
 
-A comparison is a burst of rounds of the other way between two windows of the current one, so that what slows the
-machine slows both. All its rounds are of one batch size; where batches seldom stay for long enough, comparisons get
-shorter, down to as many rounds of all sequences together as a lone one gives. The current way is left when `Evidence`
-says, at its stated rate, that it loses most comparisons.
-The k-th way of a cell is judged at rate / (k (k + 1)); these add up to `rate`, so that it holds for the whole life of
-a cell, with all its returns.
+A cell has several ways, numbered: the planned one is 0. One of them is current, the others challenge it. A comparison
+is a burst of rounds of a challenger between two windows of the current way, so that what slows the machine slows both.
+All its rounds are of one batch size; where batches seldom stay for long enough, comparisons get shorter, down to as
+many rounds of all sequences together as a lone one gives. The current way is left when `Evidence` says, at its stated
+rate, that it loses most comparisons with a challenger.
+The k-th way that is current is judged at rate / (k (k + 1)), shared by its challengers; these add up to `rate`, so that
+it holds for the whole life of a cell, with all its returns.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from .drift import Evidence
 
 SIDE = 24  # rounds of the current way on either side of a burst
-PLAIN_BURST, PLANNED_BURST = 8, 24  # planned rounds yield different numbers of tokens, so more of them are needed
+PLAIN_BURST, DRAFTED_BURST = 8, 24  # drafted rounds yield different numbers of tokens, so more of them are needed
 FEWEST = 3  # rounds of a side or a burst, however many sequences give them
 HALVINGS = 3  # of sides and bursts, at most
 UNSETTLED = 2  # rounds of a comparison that change the way, and are not measured
@@ -29,77 +31,111 @@ REMEMBERED = 64  # comparisons that the words of a switch are about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way of running a cell, as a guard knows it.
+
+    Attributes:
+        burst: rounds of a comparison that this way challenges in.
+        share: of a cell's rounds that may be run this way while another is current.
+    """
+
+    burst: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
     """A cell changes its way of decoding."""
 
-    to_planned: bool
-    comparisons: int
+    left: int  # number of the way that is left
+    taken: int
+    comparisons: int  # of the two
     lost: int  # by the way that is left
     ratio: float  # speed of the new way over the old one, in the middle of the comparisons
 
 
 class Guard:
-    """One cell's contest between its planned way and plain decoding.
+    """One cell's contest between its ways.
 
-    Invariant: `_steady` holds rounds of the current way, `_burst` of the other one, all of one batch size.
+    Invariant: `_steady` holds rounds of the current way, `_burst` of the challenger, all of one batch size.
+
+    Attributes:
+        current: number of the way that the cell runs.
     """
 
-    def __init__(self, rate: float, share: float, *, is_doubtful: bool = False) -> None:
+    def __init__(self, rate: float, ways: Sequence[Way], *, is_doubtful: bool = False) -> None:
         """Begin with the planned way.
 
         Args:
-            rate: probability that a cell is ever switched, while its way is more than 2 % slower in
-                no more than half of the comparisons, whatever came before.
-            share: of all rounds that may be run the other way.
-            is_doubtful: whether the first comparison begins at once, since the plan is a guess.
+            rate: probability that a cell is ever switched, while its way is more than 2 % slower than any other in
+                no more than half of their comparisons, whatever came before.
+            ways: two or more, the planned one first.
+            is_doubtful: whether the first comparisons begin at once, since the plan is a guess.
         """
-        self.is_planned = True
-        self._rate, self._share = rate, share
+        self.current = 0
+        self._rate, self._ways = rate, tuple(ways)
+        self._challenger = 1  # of the comparison that runs, or comes next
         self._is_probing = False
-        self._batch, self._halvings, self._changes = 1, 0, 0
-        self._rest = 0 if is_doubtful else self._calm_rest  # rounds until the next comparison begins
+        self._batch, self._halvings = 1, 0
+        self._changes, self._changing_ms = 0, 0.0  # rounds of this comparison that changed the way, and their time
         self._trial = 1
-        self._evidence = Evidence()
-        self._steady, self._burst = _Window(2 * SIDE), _Window(max(PLAIN_BURST, PLANNED_BURST))
-        self._gains: deque[float] = deque(maxlen=REMEMBERED)
-        self._comparisons = self._lost = 0
+        self._steady, self._burst = _Window(2 * SIDE), _Window(max(way.burst for way in ways))
+        self._contests = [_Contest(0 if is_doubtful else self._calm_rest(way)) for way in self._ways]
 
     @property
-    def wants_planned(self) -> bool:
-        """Whether the next round is to be run the planned way."""
-        return self.is_planned != self._is_probing
+    def wanted(self) -> int:
+        """Number of the way that the next round is to be run."""
+        return self._challenger if self._is_probing else self.current
 
-    def note(self, *, is_planned: bool, batch: int, tokens: int, round_ms: float) -> Switch | None:
+    def hurry(self) -> None:
+        """Let every challenger be compared as soon as may be: something speaks against the current way."""
+        for contest in self._contests:
+            contest.rest = 0
+
+    def note(self, *, way: int, batch: int, tokens: int, round_ms: float) -> Switch | None:
         """Take a settled round, one that follows a round of the same way; return a change of ways at its moment."""
-        if is_planned != self.wants_planned:
+        if way != self.wanted:
             return None  # it was asked for before the last change
         if batch != self._batch:
             self._break_off()
             self._batch = batch
             return None
-        if self._rest:
-            self._rest -= 1
-            return None
         if self._is_probing:
             self._burst.add(tokens, round_ms)
             self._is_probing = self._burst.count < self._burst_rounds
+            return None
+        for contest in self._contests:
+            contest.rest = max(contest.rest - 1, 0)
+        if not self._steady.count and not self._has_challenger():
             return None
         self._steady.add(tokens, round_ms)
         if self._steady.count == self._side and not self._burst.count:
             self._is_probing = True
         return self._compare() if self._steady.count == 2 * self._side else None
 
-    def note_change(self) -> None:
-        """Take a round that follows one of another way or cell: where many do, a comparison comes to no end."""
+    def note_change(self, round_ms: float = 0.0) -> None:
+        """Take a round that follows one of another way or cell: where many do, a comparison comes to no end.
+
+        Args:
+            round_ms: what it took, with what its drafter had to read first.
+        """
         if not self._steady.count:
             return
         self._changes += 1
+        self._changing_ms += round_ms
         if self._changes > MOST_CHANGES:
             self._break_off()
 
+    def _has_challenger(self) -> bool:
+        """Whether it is some challenger's turn; of several the likeliest to win is taken."""
+        due = [number for number, one in enumerate(self._contests) if number != self.current and not one.rest]
+        if due:
+            self._challenger = max(due, key=lambda number: (self._contests[number].money, -number))
+        return bool(due)
+
     @property
     def _burst_rounds(self) -> int:
-        return self._shortened(PLAIN_BURST if self.is_planned else PLANNED_BURST)
+        return self._shortened(self._ways[self._challenger].burst)
 
     @property
     def _side(self) -> int:
@@ -109,58 +145,87 @@ class Guard:
         """Return how many rounds stand for so many of a lone sequence, where batches do not stay for them."""
         return max(FEWEST, -(-rounds // self._batch), rounds >> self._halvings)
 
-    @property
-    def _calm_rest(self) -> int:
-        """Rounds to wait so that bursts, with the rounds that change the way, keep to their share."""
-        return self._rest_behind(self._burst_rounds, 2 * self._side)
-
-    def _rest_behind(self, burst: int, steady: int) -> int:
-        """Return the rounds to wait behind a burst, those around it counted."""
-        spent = burst + UNSETTLED
-        return max(round(spent / self._share) - spent - steady, 0)
+    def _calm_rest(self, way: Way) -> int:
+        """Rounds to wait so that a way's bursts, with the rounds that change the way, keep to their share."""
+        return _rest_behind(self._shortened(way.burst) + UNSETTLED, 2 * self._side, way.share)
 
     def _break_off(self) -> None:
         """Forget a comparison that cannot be completed, for shorter ones; what was run the other way for it counts."""
         if self._steady.count:
             self._halvings = min(self._halvings + 1, HALVINGS)
         if self._is_probing or self._burst.count:
-            unsettled = max(self._changes - UNSETTLED, 0)  # beyond those of a comparison that comes to its end
-            self._rest = self._rest_behind(self._burst.count + unsettled, self._steady.count)
+            spent = self._burst.count + max(self._changes, UNSETTLED)
+            share = self._ways[self._challenger].share
+            self._contests[self._challenger].rest = _rest_behind(spent, self._steady.count, share)
         self._begin()
 
     def _begin(self) -> None:
         """Forget a comparison that is not complete."""
-        self._is_probing, self._changes = False, 0
+        self._is_probing, self._changes, self._changing_ms = False, 0, 0.0
         self._steady.clear()
         self._burst.clear()
 
     def _compare(self) -> Switch | None:
         current, other = self._steady.tokens_per_ms(), self._burst.tokens_per_ms()
+        contest, way = self._contests[self._challenger], self._ways[self._challenger]
+        spent = self._burst.count + max(UNSETTLED, self._changed_rounds())
+        calm = _rest_behind(spent, self._steady.count, way.share)
         self._begin()
         self._halvings = max(self._halvings - 1, 0)
         if not current or not other:
             return None  # nobody told times
         is_lost = other > MARGIN * current
-        self._comparisons += 1
-        self._lost += is_lost
-        self._gains.append(other / current)
-        money = self._evidence.add(is_lost)
-        if money * self._rate >= self._trial * (self._trial + 1):
+        contest.add(is_lost, other / current)
+        if contest.money * self._rate >= self._trial * (self._trial + 1) * (len(self._ways) - 1):
             return self._switched()
-        self._rest = 0 if is_lost else self._calm_rest  # a defeat is looked into at once
+        contest.rest = 0 if is_lost else calm  # a defeat is looked into at once
         return None
 
+    def _changed_rounds(self) -> int:
+        """Return how many rounds of the current way the changes of this comparison took as long as."""
+        usual = self._steady.ms() / self._steady.count
+        return round(self._changing_ms / usual) if usual > 0.0 else 0
+
     def _switched(self) -> Switch:
-        self.is_planned = not self.is_planned
+        taken, contest = self._challenger, self._contests[self._challenger]
         done = Switch(
-            to_planned=self.is_planned, comparisons=self._comparisons, lost=self._lost, ratio=median(self._gains)
+            left=self.current,
+            taken=taken,
+            comparisons=contest.comparisons,
+            lost=contest.lost,
+            ratio=median(contest.gains),
         )
         self._trial += 1
-        self._evidence = Evidence()
-        self._gains.clear()
-        self._comparisons = self._lost = 0
-        self._rest = self._calm_rest
+        self._contests = [
+            _Contest(self._calm_rest(way) if number in (self.current, taken) else 0)  # the others may be better still
+            for number, way in enumerate(self._ways)
+        ]
+        self.current = taken
         return done
+
+
+class _Contest:
+    """What the comparisons of one challenger with the current way have said."""
+
+    __slots__ = ("_evidence", "comparisons", "gains", "lost", "rest")
+
+    def __init__(self, rest: int) -> None:
+        self.rest = rest  # rounds of the current way until the next comparison begins
+        self.comparisons = self.lost = 0  # lost by the current way
+        self.gains: deque[float] = deque(maxlen=REMEMBERED)  # speed of the challenger over the current way's
+        self._evidence = Evidence()
+
+    @property
+    def money(self) -> float:
+        """What betting on the challenger has won; 1 or less as long as it does not look faster."""
+        return self._evidence.money
+
+    def add(self, is_lost: bool, gain: float) -> None:
+        """Take a comparison."""
+        self.comparisons += 1
+        self.lost += is_lost
+        self.gains.append(gain)
+        self._evidence.add(is_lost)
 
 
 class _Window:
@@ -181,9 +246,18 @@ class _Window:
         """Forget all rounds."""
         self.count = 0
 
-    def tokens_per_ms(self) -> float:
-        """Return tokens over milliseconds, stalls cut down; 0 where no time was told."""
+    def ms(self) -> float:
+        """Return the time of all rounds, stalls cut down."""
         times = self._ms[: self.count]
         most = CAP * median(times)
-        spent = sum(min(ms, most) for ms in times)
+        return sum(min(ms, most) for ms in times)
+
+    def tokens_per_ms(self) -> float:
+        """Return tokens over milliseconds; 0 where no time was told."""
+        spent = self.ms()
         return sum(self._tokens[: self.count]) / spent if spent > 0.0 else 0.0
+
+
+def _rest_behind(spent: int, steady: int, share: float) -> int:
+    """Return the rounds to wait behind so many of another way, those of the current one around them counted."""
+    return max(round(spent / share) - spent - steady, 0)

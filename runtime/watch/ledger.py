@@ -13,7 +13,7 @@ from ..choice import Choice
 from ..setup import PLAIN, RoundSetup, plain_setup
 from .counters import Block, Tally
 from .drift import PromiseTest
-from .guard import Guard
+from .guard import DRAFTED_BURST, PLAIN_BURST, Guard, Way
 from .options import WatchOptions
 from .reach import Reach, reach_of
 
@@ -77,25 +77,30 @@ class Lane:
 
 
 class WatchedCell:
-    """One cell: its planned way, and plain decoding where that is another one."""
+    """One cell and all ways it may be run.
 
-    __slots__ = ("cell", "guard", "plain", "planned")
+    Attributes:
+        lanes: the planned way first; plain decoding among them.
+        plain: that one.
+        guard: None where there is but one way.
+    """
 
-    def __init__(self, planned: Lane, plain: Lane | None, guard: Guard | None) -> None:
-        """Take the lanes; both or none of `plain` and `guard`."""
-        self.cell, self.planned, self.plain, self.guard = planned.cell, planned, plain, guard
+    __slots__ = ("cell", "guard", "lanes", "plain")
+
+    def __init__(self, lanes: tuple[Lane, ...], guard: Guard | None) -> None:
+        """Take the lanes, numbered as the guard's ways are."""
+        self.cell, self.lanes, self.guard = lanes[0].cell, lanes, guard
+        self.plain = next(lane for lane in lanes if isinstance(lane.setup.policy, PlainPolicy))
 
     @property
     def lane(self) -> Lane:
         """How the next round is to be run."""
-        if self.guard is None or self.plain is None or self.guard.wants_planned:
-            return self.planned
-        return self.plain
+        return self.lanes[0 if self.guard is None else self.guard.wanted]
 
     @property
-    def lanes(self) -> tuple[Lane, ...]:
-        """All ways it may be run."""
-        return (self.planned,) if self.plain is None else (self.planned, self.plain)
+    def planned(self) -> Lane:
+        """The planned way."""
+        return self.lanes[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +175,7 @@ class Ledger:
 
 def _cells(choice: Choice, options: WatchOptions) -> list[WatchedCell]:
     if choice.plan is None:
-        return [WatchedCell(Lane(None, _own(PLAIN), is_planned=False), None, None)]
+        return [WatchedCell((Lane(None, _own(PLAIN), is_planned=False),), None)]
     rate = options.false_alarms / len(choice.plan.cells)
     return [_watched(choice, choice.plan, cell, options, rate) for cell in choice.plan.cells]
 
@@ -183,12 +188,19 @@ def _watched(choice: Choice, plan: Plan, cell: PlanCell, options: WatchOptions, 
     if is_here and choice.is_in_planned_dtype and is_own:
         promise = PromiseTest(cell.prediction.low, cell.prediction.high, rate)
     reach = reach_of(plan, cell, is_own=is_own)
-    planned = Lane(cell, _own(setup), is_planned=True, reach=reach, promise=promise)
-    if isinstance(setup.policy, PlainPolicy):
-        return WatchedCell(planned, None, None)
-    plain = Lane(cell, plain_setup(cell), is_planned=False, reach=reach_of(plan, cell, is_own=False))
-    guard = Guard(rate, options.probe_share, is_doubtful=choice.is_guess)
-    return WatchedCell(planned, plain, guard)
+    lanes = [Lane(cell, _own(setup), is_planned=True, reach=reach, promise=promise)]
+    ways = [Way(burst=DRAFTED_BURST, share=options.probe_share)]
+    others = reach_of(plan, cell, is_own=False)
+    rivals = choice.rivals_of(cell) if options.rival_share else ()
+    if not isinstance(setup.policy, PlainPolicy):
+        lanes.append(Lane(cell, plain_setup(cell), is_planned=False, reach=others))
+        ways.append(Way(burst=PLAIN_BURST, share=options.probe_share))
+    for rival in rivals:
+        lanes.append(Lane(cell, _own(rival), is_planned=False, reach=others))
+        ways.append(Way(burst=DRAFTED_BURST, share=options.rival_share / len(rivals)))
+    if len(lanes) == 1:
+        return WatchedCell(tuple(lanes), None)
+    return WatchedCell(tuple(lanes), Guard(rate, ways, is_doubtful=choice.is_guess))
 
 
 def _own(setup: RoundSetup) -> RoundSetup:

@@ -14,7 +14,9 @@ class WatchOptions:
     Attributes:
         false_alarms: probability that drift is ever reported of a plan whose cells all keep to their intervals; and,
             apart from that, that any cell is ever switched though its way of decoding is not the slower one.
-        probe_share: share of a cell's rounds that are run the other way to know its speed.
+        probe_share: share of a cell's rounds that are run plainly to know that speed; of one that is decoded another
+            way than planned, as planned.
+        rival_share: share of a cell's rounds that other ways to draft get, all together; 0: none is tried.
         block_rounds, block_texts: rounds, and texts that end meanwhile, of a block whose speed counts once.
         longest_block: rounds after which a block ends without them, for texts that never end.
         flush_rounds: rounds after which observations are handed to the writer.
@@ -22,6 +24,7 @@ class WatchOptions:
 
     false_alarms: float = 0.01
     probe_share: float = 0.02
+    rival_share: float = 0.01
     block_rounds: int = 64
     block_texts: int = 4
     longest_block: int = 1024
@@ -32,6 +35,8 @@ class WatchOptions:
             raise RequestError(f"false_alarms is a probability, got {self.false_alarms}; 0.01 is usual")
         if not 0.0 < self.probe_share <= 0.5:
             raise RequestError(f"probe_share must be in (0, 0.5], got {self.probe_share}; 0.02 is usual")
+        if not 0.0 <= self.rival_share <= 0.5:
+            raise RequestError(f"rival_share must be in [0, 0.5], got {self.rival_share}; 0.01 is usual, 0 tries none")
         counts = (self.block_rounds, self.block_texts, self.longest_block, self.flush_rounds)
         if min(counts) < 1 or self.longest_block < self.block_rounds:
             raise RequestError(f"counts must be at least 1, and a longest block no shorter than a block, got {counts}")

@@ -77,7 +77,7 @@ def _labels(cell: CellObservation) -> Labels:
     return {
         "batch": str(cell.batch),
         "context": str(cell.context),
-        "way": "planned" if cell.is_planned else "plain",
+        "way": "planned" if cell.is_planned else "plain" if cell.drafter is None else "rival",
         "policy": cell.policy,
         "drafter": cell.drafter or "",
     }

@@ -22,11 +22,11 @@ def state_families(choice: Choice, cells: Sequence[WatchedCell]) -> list[Family]
         for cell in cells
         if cell.cell is not None
     ]
-    followed = [(labels, float(cell.guard is None or cell.guard.is_planned)) for labels, cell in places]
+    followed = [(labels, float(cell.guard is None or not cell.guard.current)) for labels, cell in places]
     tests = [(labels, cell.planned.promise) for labels, cell in places if cell.planned.promise is not None]
     return [
         gauge("plan_info", "The plan that is followed, and why.", [(_about(choice), 1.0)]),
-        gauge("is_planned", "1 where a cell runs as planned, 0 where it was switched to plain decoding.", followed),
+        gauge("is_planned", "1 where a cell runs as planned, 0 where it was switched to another way.", followed),
         *_promise_families(tests),
     ]
 

@@ -83,7 +83,7 @@ class Watch:
         self._planned = PlannedSchedule(choice.plan) if choice.plan is not None else None
         self._cells = {id(watched.cell): watched for watched in self._ledger.cells}
         self._ran = {id(lane.setup): (cell, lane) for cell in self._ledger.cells for lane in cell.lanes}
-        self._last: Lane | None = None
+        self._last: tuple[Lane, Lane] | None = None  # what the last round was asked to be, and what was run
         self._texts = self._rounds = self._told = self._lossy = 0
         self._faulty: dict[str, set[str]] = {}  # what went wrong, by drafter; "" is the verification
         self._given_up: set[str] = set()  # drafters; every call's decoder gives them up anew
@@ -103,20 +103,19 @@ class Watch:
         if found is None:
             self._last = None
             return  # a round of another schedule
-        cell, lane = found
-        if done.instead_of is not None and cell.plain is not None:
-            lane = cell.plain  # whoever is to draft is not here, or rests
-        is_settled = lane is self._last  # the first round after a change pays for it: its drafter has to catch up
-        self._last = lane
+        cell, asked = found
+        lane = asked if done.instead_of is None else cell.plain  # whoever is to draft is not here, or rests
+        is_settled = (asked, lane) == self._last  # the first round after a change pays for it: its drafter catches up
+        self._last = asked, lane
         tokens = lane.since.add(done)
         self._lossy += sum(done.lossy)
         self._texts += done.left
         if done.faults:
             self._note_faults(done, lane)
         if is_settled and not done.is_behind and is_timed(done):
-            self._judge(cell, lane, done, tokens)
+            self._judge(cell, asked, lane, done, tokens)
         elif cell.guard is not None and not is_settled:
-            cell.guard.note_change()
+            cell.guard.note_change(done.round_ms if is_timed(done) else 0.0)
         self._rounds += 1
         if self._rounds >= self._options.flush_rounds:
             self.flush()
@@ -148,10 +147,11 @@ class Watch:
             ]
         )
 
-    def _judge(self, cell: WatchedCell, lane: Lane, done: Round, tokens: int) -> None:
+    def _judge(self, cell: WatchedCell, asked: Lane, lane: Lane, done: Round, tokens: int) -> None:
+        """Take a round for what was asked for in the contest of ways, and for what was run in a block."""
         if cell.guard is not None:
             switch = cell.guard.note(
-                is_planned=lane.is_planned, batch=len(done.kept), tokens=tokens, round_ms=done.round_ms
+                way=cell.lanes.index(asked), batch=len(done.kept), tokens=tokens, round_ms=done.round_ms
             )
             if switch is not None:
                 self._tell(_switched(cell, switch))
@@ -162,9 +162,9 @@ class Watch:
         if block.is_full(
             self._texts, rounds=options.block_rounds, ended=options.block_texts, longest=options.longest_block
         ):
-            self._judge_block(lane, block.close())
+            self._judge_block(cell, lane, block.close())
 
-    def _judge_block(self, lane: Lane, block: BlockMeans) -> None:
+    def _judge_block(self, cell: WatchedCell, lane: Lane, block: BlockMeans) -> None:
         """Keep the speed of a block where its times were told, and compare it with the promise where there is one."""
         speed = block.tokens_per_s
         if not speed:
@@ -173,6 +173,8 @@ class Watch:
         if lane.promise is None or lane.cell is None:
             return
         direction = lane.promise.add(speed)
+        if direction == "slower" and cell.guard is not None:
+            cell.guard.hurry()
         if direction is not None:
             low, high = lane.promise.low, lane.promise.high
             self._tell_of(
@@ -227,9 +229,8 @@ def _apart(block: BlockMeans, cell: PlanCell) -> str:
 
 
 def _switched(cell: WatchedCell, switch: Switch) -> WatchEvent:
-    assert cell.cell is not None and cell.plain is not None, "only cells of a plan are switched"
-    planned = f"{cell.planned.setup.policy.label} by {cell.planned.setup.drafter}"
-    new, old = (planned, "plain decoding") if switch.to_planned else ("plain decoding", planned)
+    assert cell.cell is not None, "only cells of a plan are switched"
+    new, old = (_named(cell.lanes[way].setup) for way in (switch.taken, switch.left))
     return WatchEvent(
         kind="switch",
         message=(
@@ -240,6 +241,10 @@ def _switched(cell: WatchedCell, switch: Switch) -> WatchEvent:
         batch=cell.cell.batch,
         context=cell.cell.context,
     )
+
+
+def _named(setup: RoundSetup) -> str:
+    return "plain decoding" if setup.drafter is None else f"{setup.policy.label} by {setup.drafter}"
 
 
 def _write_rest(ledger: Ledger, writer: ObservationWriter) -> None:

@@ -1,0 +1,61 @@
+"""Other ways to draft than a plan's own, tried now and then while it runs: texts may be others than those recorded.
+
+What a text repeats and what a model guesses fail for different reasons. So a cell that copies from the text has the
+fastest of its alternatives that ask a model for a rival, and the other way round. Which of them wins is asked of the
+texts that are really decoded (`watch/guard.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..planner.inputs import LOOKUP
+from ..planner.plans.plan import Plan, PlanCell
+from ..planner.policies import HybridPolicy, StackPolicy, TextPolicy, drafting
+from .choice import Choice
+from .setup import RoundSetup
+from .substitutes import alternative_setup, can_run, models_of
+
+Sort = tuple[bool, bool]  # of drafting: whether models are asked, and whether the text is copied from
+
+
+def with_rivals(choice: Choice, longest_context: int) -> Choice:
+    """Return the choice with the rivals of all its cells.
+
+    Of every sort of drafting but the cell's own, the fastest alternative without loss. Only drafters are asked that
+    cells of no larger batch and context draft with: no decoder holds a model for a rival's sake. A model's rival is
+    faster than plain decoding by the plan; copies may be slower, since on other texts they gain most.
+
+    Args:
+        choice: with substitutes, where any are needed; its plan's drafters are loaded.
+        longest_context: positions of the target.
+    """
+    if choice.plan is None:
+        return choice
+    found = ((cell, tuple(_rivals(choice, choice.plan, cell, longest_context))) for cell in choice.plan.cells)
+    return replace(choice, rivals=tuple(((cell.batch, cell.context), rivals) for cell, rivals in found if rivals))
+
+
+def _rivals(choice: Choice, plan: Plan, cell: PlanCell, longest_context: int) -> Iterator[RoundSetup]:
+    here = {LOOKUP} | {
+        choice.setup(other).drafter
+        for other in plan.cells
+        if other.batch <= cell.batch and other.context <= cell.context
+    }
+    taken = {_sort(choice.setup(cell))}
+    for other in cell.alternatives:
+        rival = alternative_setup(cell, other)
+        sort = _sort(rival)
+        is_able = other.tokens_per_s > cell.plain.tokens_per_s or not models_of(rival)
+        if sort in taken or not is_able or rival.drafter is None or rival.drafter not in here:
+            continue
+        if can_run(rival, cell, lambda name: True, longest_context, allow_lossy=False):
+            taken.add(sort)
+            yield rival
+
+
+def _sort(setup: RoundSetup) -> Sort:
+    policy = drafting(setup.policy)
+    copies = isinstance(policy, HybridPolicy | TextPolicy) or (isinstance(policy, StackPolicy) and policy.has_lookup)
+    return bool(models_of(setup)), copies
