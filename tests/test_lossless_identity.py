@@ -16,7 +16,18 @@ from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 
-from .decoded_runs import PADDED, POLICIES, RankedDrafter, RecordingDrafter, drafter_for, drafting, random_requests, run
+from .decoded_runs import (
+    PADDED,
+    POLICIES,
+    RankedDrafter,
+    RecordingDrafter,
+    Run,
+    drafter_for,
+    drafting,
+    random_requests,
+    run,
+)
+from .pairwise import crossed
 from .tiny_models import perturbed, tiny_llama, tiny_neox
 
 pytestmark = pytest.mark.lossless
@@ -29,6 +40,7 @@ DRAFTERS: dict[str, CausalModel] = {
 }
 DRAFTER = DRAFTERS["llama"]
 VOCABULARY = 24
+TREES = [kind for kind in POLICIES if kind != "lookup"]
 ALWAYS = ("chain", "static", "cast", "lookup")  # decode 200 prompts in every run; `pytest -m lossless` takes all
 
 
@@ -59,6 +71,11 @@ def many_prompts(family: str, tokens: int, rows: int) -> tuple[list[Request], li
 
 
 @lru_cache
+def many_prompts_plainly() -> Run:
+    return run(TARGETS["llama"], many_prompts("llama", 64, 20)[0], slots=8)
+
+
+@lru_cache
 def plain(family: str, temperature: float, count: int = 11, tokens: int = 16) -> list[tuple[int, ...]]:
     """Decode one sequence at a time, one token at a time."""
     return run(TARGETS[family], random_requests(count, tokens=tokens, temperature=temperature), slots=1).outputs
@@ -74,8 +91,7 @@ def test_200_prompts_decode_to_what_transformers_generates(kind: str) -> None:
 
 
 def test_plain_decoding_is_what_transformers_generates() -> None:
-    requests, expected = many_prompts("llama", 64, 20)
-    assert run(TARGETS["llama"], requests, slots=8).outputs == expected
+    assert many_prompts_plainly().outputs == many_prompts("llama", 64, 20)[1]
 
 
 @pytest.mark.parametrize("kind", POLICIES)
@@ -105,10 +121,7 @@ def test_random_targets_do_not_repeat_one_token() -> None:
     assert np.mean([len(set(output)) for output in expected]) > 4  # the identities above compare real texts
 
 
-@pytest.mark.parametrize("family", TARGETS)
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("slots", [1, 3, 8])
-@pytest.mark.parametrize("kind", POLICIES)
+@crossed(kind=POLICIES, slots=(1, 3, 8), temperature=(0.0, 0.8), family=TARGETS)
 def test_output_does_not_depend_on_policy_and_batch(kind: str, slots: int, temperature: float, family: str) -> None:
     requests = random_requests(11, tokens=16, temperature=temperature)
     schedule, drafters = drafting(kind, drafter_for(kind, DRAFTERS[family], slots))
@@ -164,9 +177,11 @@ def _truth_at(truth: tuple[int, ...], sequence: Sequence, depth: int, rank: int)
     return [*others[:rank], token, *others[rank:]]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("garbage", ["random", "constant", "wrong"])
-@pytest.mark.parametrize("kind", [kind for kind in POLICIES if kind != "lookup"])
+@crossed(
+    kind=[kind for kind in POLICIES if kind != "lookup"],
+    garbage=("random", "constant", "wrong"),
+    temperature=(0.0, 0.8),
+)
 def test_garbage_drafts_change_no_output(kind: str, garbage: str, temperature: float) -> None:
     drafters = {"random": RankedDrafter(at_random), "constant": RankedDrafter(always_the_same)}
     schedule, named = drafting(kind, drafters.get(garbage) or never_right(temperature))
@@ -174,7 +189,7 @@ def test_garbage_drafts_change_no_output(kind: str, garbage: str, temperature: f
     assert done.outputs == plain("llama", temperature)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in POLICIES if kind != "lookup"])
+@pytest.mark.parametrize("kind", TREES)
 def test_drafts_that_are_never_right_still_yield_one_token_per_forward(kind: str) -> None:
     schedule, drafters = drafting(kind, never_right(0.8))
     done = run(TARGETS["llama"], random_requests(11, tokens=16, temperature=0.8), schedule, drafters)

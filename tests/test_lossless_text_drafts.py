@@ -38,7 +38,8 @@ from spectune.runtime.walk import Acceptance
 
 from .decoded_runs import BUSHY, CAPACITY, PADDED, RecordingDrafter, Run, random_requests, run
 from .fresh_states import worst_difference
-from .test_lossless_identity import many_prompts
+from .pairwise import crossed
+from .test_lossless_identity import many_prompts, many_prompts_plainly
 from .tiny_models import perturbed, tiny_llama
 
 pytestmark = pytest.mark.lossless
@@ -76,8 +77,12 @@ def decoded(name: str, requests: Many[Request], slots: int = 3, **setup: tuple[i
 
 
 @lru_cache
+def alone(requests: tuple[Request, ...]) -> list[tuple[int, ...]]:
+    return run(TARGET, requests, slots=1).outputs
+
+
 def plain(temperature: float) -> list[tuple[int, ...]]:
-    return run(TARGET, some_requests(temperature), slots=1).outputs
+    return alone(tuple(some_requests(temperature)))
 
 
 @lru_cache
@@ -90,12 +95,10 @@ def test_200_prompts_decode_to_what_transformers_generates(name: str) -> None:
     requests, expected = many_prompts("llama", 64, 20)
     done = decoded(name, requests, slots=8)
     assert done.outputs == expected
-    assert done.target_forwards < 0.9 * run(TARGET, requests, slots=8).target_forwards  # drafts were taken
+    assert done.target_forwards < 0.9 * many_prompts_plainly().target_forwards  # drafts were taken
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("slots", [1, 3, 8])
-@each
+@crossed(name=POLICIES, slots=(1, 3, 8), temperature=(0.0, 0.8))
 def test_output_does_not_depend_on_policy_and_batch(name: str, slots: int, temperature: float) -> None:
     assert decoded(name, some_requests(temperature), slots).outputs == plain(temperature)
 
@@ -160,13 +163,13 @@ def test_stop_tokens_and_limits_inside_a_draft_end_the_text(name: str) -> None:
         replace(request, stop=frozenset([3, 14]), max_new_tokens=1 + 3 * place)
         for place, request in enumerate(some_requests(0.8))
     ]
-    assert decoded(name, requests).outputs == run(TARGET, requests, slots=1).outputs
+    assert decoded(name, requests).outputs == alone(tuple(requests))
 
 
 @each
 def test_a_prompt_of_one_token_decodes(name: str) -> None:
     requests = [Request(prompt=(token,), max_new_tokens=30) for token in range(5)]
-    assert decoded(name, requests).outputs == run(TARGET, requests, slots=1).outputs
+    assert decoded(name, requests).outputs == alone(tuple(requests))
 
 
 @each
@@ -218,9 +221,7 @@ def hybrid_of(model: CausalModel, slots: int) -> HybridDrafter:
     return HybridDrafter(ModelDrafter(model, slots=slots, capacity=CAPACITY))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("slots", [1, 3, 8])
-@pytest.mark.parametrize("name", HYBRIDS)
+@crossed(name=HYBRIDS, slots=(1, 3, 8), temperature=(0.0, 0.8))
 def test_a_hybrid_changes_no_output(name: str, slots: int, temperature: float) -> None:
     schedule = always(RoundSetup(policy=HYBRIDS[name], drafter="it"))
     drafter = hybrid_of(LeanModel(perturbed(LLAMA, 0.06)), slots)
