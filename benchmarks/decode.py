@@ -33,7 +33,8 @@ from torch import Tensor
 
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
-from spectune.planner.plans.plan import PlanCell, Prediction
+from spectune.planner.plans.plan import PlanCell
+from spectune.planner.plans.prediction import Prediction
 from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.engines.llama_running import missing

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spectune.planner.plans.plan import ErrorParts, Plan, PlanCell, Prediction
+from spectune.planner.plans.plan import Plan, PlanCell
+from spectune.planner.plans.prediction import ErrorParts, Prediction
 from spectune.planner.plans.provenance import Provenance
 from spectune.planner.policies import PlainPolicy
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from spectune.planner.growth.shape import ShapeFacts
-from spectune.planner.plans.plan import Alternative, ErrorParts, Lead, Plan, PlanCell, Prediction, PublishedPrice
+from spectune.planner.plans.plan import Alternative, Lead, Plan, PlanCell, PublishedPrice
+from spectune.planner.plans.prediction import ErrorParts, Prediction
 from spectune.planner.plans.provenance import Provenance
 from spectune.planner.policies import PlainPolicy, TreePolicy
 from spectune.planner.pricing.cells import Cell

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spectune.planner.growth.tree import TokenTree
-from spectune.planner.plans.plan import ErrorParts
+from spectune.planner.plans.prediction import ErrorParts
 from spectune.planner.policies import (
     ChainPolicy,
     ConfidentChainPolicy,

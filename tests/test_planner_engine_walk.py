@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spectune.planner.engines.walk import Walk, acceptance_error
-from spectune.planner.plans.plan import SDS_OF_90_PERCENT
+from spectune.planner.plans.prediction import SDS_OF_90_PERCENT
 
 
 def drawn(draw: np.random.Generator, texts: int) -> Walk:

@@ -9,7 +9,8 @@ import pytest
 
 from spectune.planner.growth.tree import TokenTree
 from spectune.planner.plans.crossing import crossings
-from spectune.planner.plans.plan import ErrorParts, PlanCell, PublishedPrice, StackForecast
+from spectune.planner.plans.plan import PlanCell, PublishedPrice, StackForecast
+from spectune.planner.plans.prediction import ErrorParts
 from spectune.planner.plans.reading import PromptReading
 from spectune.planner.policies import (
     ChainPolicy,

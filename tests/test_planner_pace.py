@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.plans.plan import PlanCell, Prediction
+from spectune.planner.plans.plan import PlanCell
+from spectune.planner.plans.prediction import Prediction
 from spectune.planner.pricing.cells import cells_of
 from spectune.planner.pricing.pace import PRIOR, PRIOR_PACES, pace_error
 from spectune.planner.search.promise import DRIFT, errors_of

@@ -17,9 +17,10 @@ import numpy as np
 
 from ...errors import PlanError
 from ...profiler.records.acceptance import AcceptanceTrace
-from ..memory.peak import LOOKUP
-from ..plans.plan import SDS_OF_90_PERCENT, Alternative, ErrorParts, PlanCell, Prediction
+from ..plans.plan import Alternative, PlanCell
+from ..plans.prediction import SDS_OF_90_PERCENT, ErrorParts, Prediction
 from ..policies import ChainPolicy, LookupPolicy, PlainPolicy
+from ..policies.stack import LOOKUP
 from ..pricing.pace import APART
 from ..replay.acceptance import plain_results, rank_results
 from ..replay.recorded import Text, recording_of, rows_of

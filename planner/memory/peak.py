@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..policies import StackPolicy, TreePolicy, drafting
+from ..policies.stack import LOOKUP
 from ..pricing.cells import Cell
 from .drafting import DRAWN, NOISE, PIECE, answering, drafting_bytes, fed_pairs, inside
 from .footprint import Footprint
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from ..plans.plan import PlanCell
 
 HOPPER_WORKSPACE, OLDER_WORKSPACE = 32 * 2**20, 8320 * 2**10  # bytes
-LOOKUP = "lookup"  # drafts from the text itself, without weights or a cache
 
 
 def memory_bytes(

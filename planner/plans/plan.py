@@ -16,74 +16,16 @@ from ..growth.shape import ShapeFacts
 from ..lossy.quality import Quality
 from ..policies import LossyPolicy, PlainPolicy, StackPolicy, TreePolicy, drafting
 from ..policies.pad import classifiers_of
-from ..policies.stack import stack_name
+from ..policies.stack import LOOKUP, stack_name
 from ..reasons.outlook import Outlook
 from ..search.objective import LatencyBound
-from .observation import LARGEST
+from .prediction import Prediction
 from .provenance import Provenance
 from .reading import PromptReading
 
 VERSION = 2
 LOSSY_VERSION = 3  # of plans that name a lossy policy
 MOST_BATCH, MOST_CONTEXT, MOST_FED = 2**20, 2**40, 2**12  # of cells: beyond are mistakes, and arithmetic that fails
-SDS_OF_90_PERCENT = 1.645  # of a normal distribution, to either side
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorParts:
-    """Relative standard errors of a predicted speed, and the optimism already taken off it."""
-
-    acceptance: float  # the recorded texts are a sample, and so are future ones; the larger the fewer tell their spread
-    surfaces: float  # of the measured latencies, weighted by their share of the round
-    drift: float  # the device's pace strays between measuring and decoding; older plans know that of one session alone
-    optimism: float  # relative; how much choosing on the recorded texts flattered the choice
-
-    def __post_init__(self) -> None:
-        if not -LARGEST <= self.optimism < 1.0:
-            raise PlanError(f"optimism is a share of a speed that is left, below 1, got {self.optimism}; plan again")
-
-    @property
-    def margin(self) -> float:
-        """Half of the 90 % interval, relative."""
-        return SDS_OF_90_PERCENT * math.hypot(self.acceptance, self.surfaces, self.drift)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """What a policy promises in the steady state of a cell.
-
-    [low, high] are 90 % intervals of what as many other texts as were recorded will show; few texts vary more.
-    """
-
-    tokens_per_s: float  # of all sequences of the batch
-    low: float
-    high: float
-    tokens_per_round: float  # per sequence
-    round_ms: float
-    draft_ms: float
-    verify_ms: float
-    host_ms: float
-    speedup_over_plain: float
-    speedup_low: float
-    speedup_high: float
-    errors: ErrorParts
-
-    def __post_init__(self) -> None:
-        divided = (self.tokens_per_s, self.tokens_per_round, self.round_ms)
-        parts = (self.draft_ms, self.verify_ms, self.host_ms)
-        if not 0.0 <= self.low <= self.tokens_per_s <= self.high < math.inf:
-            raise PlanError(f"need 0 <= low <= tokens_per_s <= high, got {self.low}, {self.tokens_per_s}, {self.high}")
-        if not 0.0 <= self.speedup_low <= self.speedup_over_plain <= self.speedup_high < math.inf:
-            raise PlanError(
-                f"need 0 <= speedup_low <= speedup_over_plain <= speedup_high, got {self.speedup_low}, "
-                f"{self.speedup_over_plain}, {self.speedup_high}"
-            )
-        if not all(1.0 / LARGEST <= each <= LARGEST for each in divided):
-            raise PlanError(
-                f"speed, tokens and time of a round must be above 0 and at most {LARGEST:g}, got {divided}; plan again"
-            )
-        if not all(0.0 <= each <= LARGEST for each in parts):
-            raise PlanError(f"parts of a round must be 0 to {LARGEST:g} ms, got {parts}; plan again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +205,7 @@ class Plan:
         places = [(cell.batch, cell.context) for cell in self.cells]
         if not places or len(set(places)) < len(places):
             raise PlanError(f"a plan needs cells at different (batch, context), got {places}; plan every cell once")
-        known = {"lookup", *(name for name, _ in self.drafters)}
+        known = {LOOKUP, *(name for name, _ in self.drafters)}
         for cell in self.cells:
             if not known.issuperset(cell.drafters):
                 raise PlanError(f"a cell drafts with {cell.drafter!r}, which is not among the plan's drafters; add it")

@@ -8,7 +8,8 @@ from typing import Literal
 
 from ...profiler.records.role import origin_of
 from ..growth.extent import Extent, extent_of
-from ..plans.plan import Plan, PlanCell, Prediction
+from ..plans.plan import Plan, PlanCell
+from ..plans.prediction import Prediction
 from ..policies import ChainPolicy, PlainPolicy, ResumedPolicy
 
 Limit = Literal["verify", "draft", "host", "acceptance"]

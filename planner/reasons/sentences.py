@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ..memory.peak import LOOKUP
-from ..plans.plan import SDS_OF_90_PERCENT, ErrorParts, PlanCell
+from ..plans.plan import PlanCell
+from ..plans.prediction import SDS_OF_90_PERCENT, ErrorParts
 from ..policies import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, StaticPolicy
+from ..policies.stack import LOOKUP
 from ..search.objective import LatencyBound
 from .facts import CellFacts, PublishedFacts, cell_facts, decoded_speed, replayed_speed
 from .outlook import Neighbour, Outlook, Scenario, Step

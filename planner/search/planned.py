@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..growth.shape import ShapeFacts
-from ..plans.plan import Alternative, Lead, PlanCell, Prediction, PublishedPrice, StackForecast
+from ..plans.plan import Alternative, Lead, PlanCell, PublishedPrice, StackForecast
+from ..plans.prediction import Prediction
 from ..plans.reading import PromptReading, pays_from
 from ..pricing.cost import CellCosts, Floats
 from ..pricing.estimate import resampled_rates

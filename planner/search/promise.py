@@ -10,7 +10,7 @@ from ...profiler.records.measurement import NORMAL_FROM_MAD
 from ...profiler.records.overhead import RoundOverhead
 from ...profiler.records.surface import LatencySurface
 from ..inputs import PlanInputs, resumes_of
-from ..plans.plan import ErrorParts, Prediction
+from ..plans.prediction import ErrorParts, Prediction
 from ..policies import ResumedPolicy, StackPolicy, drafting
 from ..pricing.cost import Floats
 from ..pricing.estimate import of_few, relative_error

@@ -14,7 +14,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ...planner.plans.plan import Plan, PlanCell, Prediction
+from ...planner.plans.plan import Plan, PlanCell
+from ...planner.plans.prediction import Prediction
 
 Kind = Literal["same", "changed", "added", "removed"]
 

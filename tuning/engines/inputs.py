@@ -7,8 +7,8 @@ from typing import get_args
 
 from ...errors import MeasurementError
 from ...planner.engines.choice import EngineInputs, TimedSetting, Way
-from ...planner.memory.peak import LOOKUP
 from ...planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
+from ...planner.policies.stack import LOOKUP
 from ...planner.replay.recorded import texts_of
 from ...planner.text.lookup import AnyOccurrence
 from ...profiler.records.acceptance import AcceptanceTrace
