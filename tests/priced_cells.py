@@ -16,6 +16,7 @@ from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.pricing.table import CostTable
 from spectune.planner.reasons.sensitivity import outlook_of
 from spectune.planner.search.candidate import Candidate
+from spectune.profiler.records.overhead import HostLine
 
 from .synthetic import DEVICE, TARGET, model
 
@@ -52,7 +53,7 @@ def costs(drafts: Sequence[str] = DRAFTERS, kinds: Sequence[str] = ("plain", "ch
         verify=_table(8.0, 0.1),
         run_tokens=tuple(range(MOST + 1)),
         drafts=tables,
-        host=dict.fromkeys(kinds, (0.3, 0.1, 0.01)),
+        host=dict.fromkeys(kinds, HostLine(0.3, 0.1, 0.01)),
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 from spectune.errors import PlanError, RequestError
 from spectune.planner.kernels.slots import NOBODY
 from spectune.planner.lossy.fly import FlyRule, expected_accepted
-from spectune.planner.lossy.forecast import expected_tokens
+from spectune.planner.lossy.forecast import expected_tokens, forecasts
 from spectune.planner.lossy.run import LossyRun, read_runs, write_runs
 from spectune.planner.lossy.search import with_lossy_runs
 from spectune.planner.plans.document import plan_from_json, plan_to_json
@@ -21,6 +21,7 @@ from spectune.planner.plans.plan import LOSSY_VERSION, VERSION, Plan
 from spectune.planner.policies import ChainPolicy, policy_from_json, policy_to_json
 from spectune.planner.policies.fly import FlyPolicy
 from spectune.planner.pricing.cells import cells_of
+from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.reasons.explain import explain_plan
 from spectune.planner.replay.shortened import shortened
 from spectune.planner.search.options import SearchOptions
@@ -28,6 +29,7 @@ from spectune.planner.search.search import solve
 from spectune.tuning.request import PlanRequest
 
 from .lossy_runs import LENGTH, QUALITY, WAY, made_inputs, made_run, of_loss
+from .priced_cells import costs as priced_costs
 from .synthetic import DEVICE, TARGET
 
 
@@ -223,6 +225,35 @@ def test_runs_come_back_from_their_file(tmp_path: Path) -> None:
 def test_the_forecast_is_the_recurrence_of_what_was_counted() -> None:
     expected = 1 + expected_accepted(8, 0.8, 0.75, FlyRule(window=2))  # 80 of 100 matched, 3 of 4 gates were open
     assert expected_tokens(made_run(), 8, WAY.rule) == pytest.approx(expected)
+
+
+def forecast_ms(costs: CellCosts, layers: int | None = None) -> dict[int, tuple[int, float]]:
+    """Return, by length, what a round of the last forecast chain is taken to keep and to last."""
+    return {
+        one.policy.draft.draft_forwards: (
+            round(one.tokens_per_round),
+            1000.0 * costs.cell.batch * one.tokens_per_round / one.tokens_per_s,
+        )
+        for one in forecasts(made_run(), costs, layers)
+    }
+
+
+def test_a_block_drafter_is_foretold_as_it_drafts_one_forward_for_as_many_tokens_as_it_has_layers() -> None:
+    table = priced_costs()
+    block = replace(table, drafts={"small": replace(table.drafts["small"], is_block=True)})
+    ((length, (kept, ms)),) = forecast_ms(block, layers=4).items()
+    assert length == 4
+    assert ms == pytest.approx((1.0 + 0.01 * kept) + (8.0 + 0.1 * 5) + (0.3 + 0.1 * 4 + 0.01 * 5))
+
+
+def test_an_exit_is_foretold_to_read_one_token() -> None:
+    table = priced_costs()
+    own = replace(table, drafts={"small": replace(table.drafts["small"], reads_newest=True)})
+    found = forecast_ms(own)
+    assert max(found) == 15
+    for length, (_, ms) in found.items():
+        tokens = length + 1
+        assert ms == pytest.approx(length * 1.01 + (8.0 + 0.1 * tokens) + (0.3 + 0.1 * length + 0.01 * tokens))
 
 
 def test_notes_tell_the_recurrence_beside_the_run_and_what_was_not_run(lossy: Plan) -> None:

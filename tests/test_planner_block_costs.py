@@ -10,12 +10,12 @@ import pytest
 from spectune.planner.growth.tree import TokenTree
 from spectune.planner.inputs import DrafterInputs
 from spectune.planner.policies import StaticPolicy
-from spectune.planner.pricing.bounds import least_round_ms
+from spectune.planner.pricing.bounds import Bound
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts, cell_costs
 from spectune.planner.pricing.worth import DecisionWorth
 from spectune.planner.replay.acceptance import UNKNOWN, path_ranks, rank_results
-from spectune.planner.replay.positions import PositionResults, grown_results, same_everywhere
+from spectune.planner.replay.positions import grown_results, same_everywhere
 from spectune.planner.replay.recorded import Recording, recording_of
 from spectune.planner.replay.replay import Replay
 from spectune.planner.search.candidates import acceptance_by_depth
@@ -56,12 +56,8 @@ def test_host_time_counts_every_layer() -> None:
 
 
 def test_a_block_s_least_round_is_below_every_round() -> None:
-    rows = 3
-    results = PositionResults(
-        accepted=np.zeros(rows, dtype=np.int64), sizes=np.full(rows, 2), censored=np.zeros(rows, dtype=np.bool_),
-        widths=same_everywhere((1, 2, 2)),
-    )  # fmt: skip
-    least = {role: least_round_ms(results, "chain", "it", costs(role)) for role in ("block", "draft")}
+    bound = Bound(most_tokens=1.0, nodes=np.array([2]), widths=same_everywhere((1, 2, 2)), censored_share=0.0)
+    least = {role: bound.least_ms(costs(role).at_least("chain", "it")) for role in ("block", "draft")}
     round_ms = costs("block").times(one_round(100, catch_up=1, widths=(1, 2, 2)), "chain", "it").total_ms[0]
     assert least["block"] <= round_ms * (1 + 1e-12) and least["block"] == pytest.approx(least["draft"] - 2.0 - 2.0)
 

@@ -18,7 +18,7 @@ from spectune.planner.pricing.table import cost_table
 from spectune.planner.replay.replay import Replay
 from spectune.planner.search.candidate import times_of
 from spectune.profiler.records.measurement import Measurement
-from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
+from spectune.profiler.records.overhead import HostLine, OverheadSample, RoundOverhead
 from spectune.profiler.records.role import CAPTURED
 from spectune.profiler.records.surface import LatencySurface
 
@@ -94,10 +94,11 @@ def test_a_hybrid_s_rounds_are_priced_by_what_its_model_drafts_where_that_was_ti
     eagle2 = Eagle2Policy(verify_tokens=6, depth=1, top_k=3)
     hybrid = HybridPolicy(text=SuffixPolicy(), model=eagle2)
     of_chains = HybridPolicy(text=SuffixPolicy(), model=ChainPolicy(length=2))
-    host = {"chain": (0.5, 0.2, 0.0), "hybrid": (0.6, 0.3, 0.0), "hybrid of eagle2": (0.6, 0.7, 0.0)}
+    of_chain, of_hybrid, of_eagle2 = HostLine(0.5, 0.2, 0.0), HostLine(0.6, 0.3, 0.0), HostLine(0.6, 0.7, 0.0)
+    host = {"chain": of_chain, "hybrid": of_hybrid, "hybrid of eagle2": of_eagle2}
     known = replace(costs(Cell(batch=2, context=150)), host=host)
     assert [known.kind_of(each) for each in (hybrid, of_chains)] == ["hybrid of eagle2", "hybrid"]
-    assert replace(known, host={"hybrid": (0.6, 0.3, 0.0)}).kind_of(hybrid) == "hybrid"  # older profiles
+    assert replace(known, host={"hybrid": of_hybrid}).kind_of(hybrid) == "hybrid"  # older profiles
     replayed = one_round(150)
     dearer, cheaper = (float(times_of(each, "small", replayed, known).host_ms[0]) for each in (hybrid, of_chains))
     assert dearer == pytest.approx(cheaper + 2 * 0.4)

@@ -12,12 +12,9 @@ from spectune.errors import MeasurementError, PlanError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy
-from spectune.planner.pricing.bounds import least_round_ms
 from spectune.planner.pricing.cells import Cell, cells_of, cells_that_run
 from spectune.planner.pricing.cost import CellCosts, cell_costs
 from spectune.planner.published.rules import published_defaults, unpriceable_defaults
-from spectune.planner.replay.acceptance import rank_results
-from spectune.planner.replay.recorded import recording_of
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
@@ -141,12 +138,11 @@ def test_an_exit_whose_verifications_failed_at_a_context_is_verified_whole_there
     assert "small" in near.resumed and not far.resumed
 
 
-def test_a_round_of_a_drafter_that_does_not_run_has_no_bound_on_its_milliseconds() -> None:
-    found = measured()
-    results = rank_results(ChainPolicy(length=2), recording_of(found.drafters[0].trace))
+def test_a_round_of_a_drafter_that_does_not_run_has_no_least_milliseconds() -> None:
     gone, known = (drafted(of_batch(at), Cell(batch=1, context=NEAR)) for at in (1, 3))
-    assert least_round_ms(results, "chain", "small", gone) == float("inf")
-    assert least_round_ms(results, "chain", "small", known) < 100.0
+    with pytest.raises(PlanError, match="small does not draft at batch 1"):
+        gone.at_least("chain", "small")
+    assert known.at_least("chain", "small").draft is not None
 
 
 def test_nothing_is_searched_for_a_drafter_that_does_not_run_even_where_nothing_keeps_the_bound() -> None:

@@ -41,6 +41,7 @@ from spectune.planner.published.rules import (
     published_defaults,
     unpriceable_defaults,
 )
+from spectune.profiler.records.overhead import HostLine
 
 from .toy_drafter import ToyScorer, drafted_paths, toy_scorer
 
@@ -61,7 +62,7 @@ def costs(*, verify: int = 64, draft: int = 64, context: int = 300, kinds: tuple
         verify=table(10.0, 0.1, verify),
         run_tokens=tuple(range(verify + 1)),
         drafts={"small": table(1.0, 0.01, draft)},
-        host=dict.fromkeys(kinds, (0.1, 0.0, 0.0)),
+        host=dict.fromkeys(kinds, HostLine(0.1, 0.0, 0.0)),
     )
 
 

@@ -22,6 +22,7 @@ from spectune.planner.pricing.table import Verification
 from spectune.planner.reasons.outlook import Outlook, Scenario
 from spectune.planner.reasons.sensitivity import outlook_of
 from spectune.planner.search.candidate import Candidate
+from spectune.profiler.records.overhead import HostLine
 
 from .priced_cells import BATCH, PLAIN, costs, priced
 
@@ -173,7 +174,7 @@ def exit_costs() -> CellCosts:
     return replace(
         table,
         drafts=table.drafts | {"small": replace(table.drafts["small"], reads_newest=True)},
-        host=table.host | {"resumed": (0.2, 0.0, 0.0)},
+        host=table.host | {"resumed": HostLine(0.2, 0.0, 0.0)},
         resumed={"small": own},
     )
 
@@ -208,7 +209,7 @@ def test_a_perfect_block_drafts_all_its_layers_in_one_forward(layers: int) -> No
 def test_plain_decoding_is_told_of_a_perfect_exit_verified_either_way() -> None:
     fast = max(perfect_exit(length, is_resumed=True) for length in range(1, 21))
     assert outlook_of([PLAIN], 0, 0, exit_costs()).perfect_tokens_per_s == pytest.approx(fast)
-    dear = replace(exit_costs(), host=exit_costs().host | {"resumed": (90.0, 0.0, 0.0)})
+    dear = replace(exit_costs(), host=exit_costs().host | {"resumed": HostLine(90.0, 0.0, 0.0)})
     slow = max(perfect_exit(length, is_resumed=False) for length in range(1, 16))
     assert outlook_of([PLAIN], 0, 0, dear).perfect_tokens_per_s == pytest.approx(slow)
 

@@ -6,11 +6,12 @@ setting is worth a run, and beside a run how far off it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...profiler.records.overhead import CHAIN
 from ..policies.chain import ChainPolicy
 from ..policies.fly import FlyPolicy
 from ..pricing.cost import CellCosts
@@ -22,7 +23,6 @@ from .run import LossyRun, LossyWay
 LENGTHS = (4, 6, 8, 10, 12, 15, 20)
 WINDOWS = (2, 4, 6)
 THRESHOLDS = (0.3, 0.5, 0.7)  # PAD's published ones
-CHAIN = "chain"  # the kind whose host time a lossy chain has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,31 +51,34 @@ def expected_tokens(run: LossyRun, length: int, rule: FlyRule | PadRule) -> floa
     return 1.0 + expected_accepted(length, match, is_open, rule)
 
 
-def forecasts(run: LossyRun, costs: CellCosts) -> Iterator[Forecast]:
-    """Yield what chains of other lengths and looser or stricter rules might do in a cell, by what a run counted."""
+def forecasts(run: LossyRun, costs: CellCosts, layers: int | None = None) -> Iterator[Forecast]:
+    """Yield what chains of other lengths and looser or stricter rules might do in a cell, by what a run counted.
+
+    Args:
+        run: of a chain; nothing is said of stacks.
+        costs: of the cell.
+        layers: most tokens of a chain by a block drafter; None of others.
+    """
     draft = run.policy.draft
     if not isinstance(draft, ChainPolicy) or CHAIN not in costs.host or run.drafter not in costs.drafts:
         return
-    table, context = costs.drafts[run.drafter], float(costs.cell.context)
-    drafting, verify = table.row(context), costs.verify.row(context)
-    base, per_forward, per_node = costs.host[CHAIN]
-    for length in LENGTHS:
+    rounds = costs.at_context(CHAIN, run.drafter)
+    most = min(rounds.verify.most_tokens - 1, max(LENGTHS) if layers is None else layers)
+    for length in (length for length in LENGTHS if length <= most):
         for policy in _others(run.policy, length):
-            if length + 1 > costs.verify.most_tokens:
-                continue
             tokens = expected_tokens(run, length, policy.rule)
-            fresh = min(round(tokens), table.most_tokens)
-            ms = drafting[fresh] + (length - 1) * drafting[1] + verify[length + 1]
-            ms += base + per_forward * length + per_node * (length + 1)
-            yield Forecast(
-                policy=policy,
-                tokens_per_round=tokens,
-                tokens_per_s=1000.0 * costs.cell.batch * tokens / float(ms),
-            )
+            (ms,) = rounds.chains_ms(np.array([length]), np.array([round(tokens)])).tolist()
+            yield Forecast(policy=policy, tokens_per_round=tokens, tokens_per_s=1000.0 * costs.cell.batch * tokens / ms)
 
 
-def forecast_notes(runs: list[LossyRun], costs: CellCosts) -> Iterator[str]:
-    """Yield, for people: what the recurrence says beside each run, and the best forecast of what was not run."""
+def forecast_notes(runs: Sequence[LossyRun], costs: CellCosts, layers: Mapping[str, int]) -> Iterator[str]:
+    """Yield, for people: what the recurrence says beside each run, and the best forecast of what was not run.
+
+    Args:
+        runs: of the cell's batch size.
+        costs: of the cell.
+        layers: of block drafters, most tokens of a chain.
+    """
     cell = costs.cell
     where = f"batch {cell.batch}, context {cell.context}"
     for run in runs:
@@ -85,7 +88,12 @@ def forecast_notes(runs: list[LossyRun], costs: CellCosts) -> Iterator[str]:
             f"the recurrence says {said:.2f}; {run.quality.label}"
         )
     ran = {(run.drafter, run.policy) for run in runs}
-    others = [(one, run) for run in runs for one in forecasts(run, costs) if (run.drafter, one.policy) not in ran]
+    others = [
+        (one, run)
+        for run in runs
+        for one in forecasts(run, costs, layers.get(run.drafter))
+        if (run.drafter, one.policy) not in ran
+    ]
     if others:
         best, run = max(others, key=lambda pair: pair[0].tokens_per_s)
         yield (

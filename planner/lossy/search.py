@@ -7,7 +7,7 @@ a classifier's look at them, is not priced apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -44,14 +44,23 @@ def with_lossy_runs(inputs: PlanInputs, runs: Sequence[LossyRun], new_tokens: in
     return replace(inputs, lossy=tuple(runs))
 
 
-def search_lossy(contest: Contest, inputs: PlanInputs, options: SearchOptions) -> tuple[str, ...]:
-    """Enter the lossy runs of a cell's batch size, and return what a reader of the plan must know of them."""
+def search_lossy(
+    contest: Contest, inputs: PlanInputs, options: SearchOptions, layers: Mapping[str, int]
+) -> tuple[str, ...]:
+    """Enter the lossy runs of a cell's batch size, and return what a reader of the plan must know of them.
+
+    Args:
+        contest: of the cell.
+        inputs: whose runs compete.
+        options: of the search.
+        layers: of block drafters, most tokens of a chain.
+    """
     if not options.allow_lossy:
         return ()
     own = [run for run in inputs.lossy if run.batch == contest.batch]
     for run in own:
         _enter(contest, run, options.max_quality_loss)
-    return tuple(forecast_notes(own, contest.costs))
+    return tuple(forecast_notes(own, contest.costs, layers))
 
 
 def lossy_times(contest: Contest, run: LossyRun) -> RoundTimes:

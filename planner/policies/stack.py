@@ -91,6 +91,11 @@ class StackPolicy(IndependentPolicy):
         return 1 + self.max_chain * (1 + self.siblings)
 
 
+def model_of(drafter: str | None) -> str | None:
+    """Return the model that drafts; None where none does, or the text."""
+    return None if drafter == LOOKUP else drafter
+
+
 def stack_name(policy: StackPolicy) -> str:
     """Return what a stack's drafter is called among a decoder's: it does not depend on the lengths."""
     return JOINT.join(policy.drafters)

@@ -4,23 +4,53 @@
     reach(p) = max over q <= p of next(q)
 
 A walk that follows `reach` needs no more rounds than one that follows `next`: it is at least as far after every round.
-And no round costs less than its shapes cost at the cheapest measured context. Slots that wait for each other only add
-to that.
+And no round costs less than its least shapes cost, nor do larger ones, at the cheapest measured context. Slots that
+wait for each other only add to that.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
 
-from ..policies.resumed import RESUMED
+import numpy as np
+
+from ..growth.draft import Ints
 from ..replay.acceptance import PositionResults
 from ..replay.recorded import Rows
-from .cost import CellCosts
-from .table import CostTable
+from .round import RoundCosts
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+ONE = np.ones(1, dtype=np.int64)  # token that a drafter catches up with, at least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bound:
+    """What a policy's rounds come to at best.
+
+    Attributes:
+        most_tokens: per sequence and round, on average.
+        nodes: (1,), of the smallest tree of a round.
+        widths: (1, forwards), the least nodes of each drafter forward.
+        censored_share: of the positions, those whose result the trace leaves open.
+    """
+
+    most_tokens: float
+    nodes: Ints
+    widths: Ints
+    censored_share: float
+
+    def least_ms(self, costs: RoundCosts) -> float:
+        """Return the milliseconds that no round falls below, at the least costs of its kind."""
+        return float(costs.ms(self.nodes, ONE, self.widths)[0])
+
+
+def bound_of(results: PositionResults, rows: Rows) -> Bound:
+    """Return what a policy's rounds come to at best, at any batch."""
+    return Bound(
+        most_tokens=most_tokens_per_round(results, rows),
+        nodes=_least(results.sizes[:, None], rows)[0],
+        widths=results.widths if len(results.widths) == 1 else _least(results.widths, rows),
+        censored_share=float(results.censored.mean()),
+    )
 
 
 def most_tokens_per_round(results: PositionResults, rows: Rows) -> float:
@@ -33,35 +63,8 @@ def most_tokens_per_round(results: PositionResults, rows: Rows) -> float:
     return float((rows.ends - rows.starts).sum()) / rounds
 
 
-def least_round_ms(results: PositionResults, kind: str, drafter: str | None, costs: CellCosts) -> float:
-    """Return a bound on the milliseconds of any round of a policy in a cell; infinite where a shape has no price.
-
-    Args:
-        results: of the policy.
-        kind: of the policy, for the host's share.
-        drafter: the model that drafts, None where none does.
-        costs: of the cell.
-    """
-    if kind not in costs.host or (kind == RESUMED and drafter not in costs.resumed):
-        return np.inf
-    if drafter is not None and drafter not in costs.drafts:
-        return np.inf
-    nodes, widths = int(results.sizes.min()), results.widths.min(axis=0)
-    total = _least(costs.verifying(kind, drafter).table, np.array([nodes]))
-    if drafter is not None and widths.any():
-        table = costs.drafts[drafter]
-        first = table.ms[:, 1:].min()  # it catches up with one token or more
-        further = table.paid(widths[None])[0, 1:]
-        total += float(first) + _least(table, further[further > 0])
-    base, per_forward, per_node = costs.host[kind]
-    return total + base + per_forward * int((widths > 0).sum()) + per_node * nodes
-
-
-def _least(table: CostTable, tokens: NDArray[np.int64]) -> float:
-    """Return the sum over forwards of their cost at the context where that sum is least."""
-    if not len(tokens):
-        return 0.0
-    if int(tokens.max()) > table.most_tokens:
-        return np.inf
-    cheapest: Floats = table.ms[:, tokens].sum(axis=1)
-    return float(cheapest.min())
+def _least(of_rows: Ints, rows: Rows) -> Ints:
+    """Return (1, columns): the least of the rows (rows, columns) that rounds start at, which no end of a text is."""
+    spans = np.stack([rows.starts, rows.ends], axis=1).ravel()
+    least: Ints = np.minimum.reduceat(of_rows, spans)[::2].min(axis=0, keepdims=True)
+    return least

@@ -13,7 +13,7 @@ there are none: what it keeps says what rounds of the cell keep, not what they c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ...errors import MeasurementError, PlanError
 from ...profiler.records.excess import mean_over_median
-from ...profiler.records.overhead import HYBRID_OF, RoundOverhead
+from ...profiler.records.overhead import CHAIN, HYBRID_OF, HostLine, RoundOverhead
 from ...profiler.records.role import CAPTURED
 from ...profiler.records.surface import LatencySurface
 from ..growth.draft import Bools, Ints
@@ -31,10 +31,10 @@ from ..policies.resumed import RESUMED
 from ..replay.replay import Replay
 from .cells import Cell
 from .fed import drafted_tokens, nearest_context, padded_tokens, reached_context, verified_tokens
+from .round import RoundCosts
 from .table import NOTHING_DRAFTED, CostTable, Verification, cost_table
 
 Floats = NDArray[np.float64]
-CHAIN = "chain"  # the kind whose rounds are a resumed chain's but for the verification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,7 +75,7 @@ class CellCosts:
         verify: by tokens in the tree; the shape that runs is already chosen.
         run_tokens: index = tokens in the tree, value = tokens fed.
         drafts: by drafter name; none of one that does not run here.
-        host: by kind (`kind_of`), milliseconds of a round, of each drafter forward and of each node.
+        host: by kind (`kind_of`).
         resumed: by the name of an exit, what verifying from its states costs; none of an exit where it was not timed.
         device_kind: "cpu" or "cuda", on which drafts grow in another way.
         undrafted: by the name of a drafter that does not run here, why.
@@ -85,7 +85,7 @@ class CellCosts:
     verify: CostTable
     run_tokens: tuple[int, ...]
     drafts: dict[str, CostTable]
-    host: dict[str, tuple[float, float, float]]
+    host: dict[str, HostLine]
     resumed: dict[str, Verification] = field(default_factory=dict)
     device_kind: str = "cpu"
     undrafted: dict[str, str] = field(default_factory=dict)
@@ -116,8 +116,35 @@ class CellCosts:
         table = Table(draft.contexts, np.ascontiguousarray(draft.ms))
         reading = Table(draft.contexts, draft.reading(most_read, self.cell.batch))
         paid = draft.paid(replay.widths).shape[1]
-        price(rounds, span, table, reading, paid, verify, self.host_of(kind), times)
+        price(rounds, span, table, reading, paid, verify, (*self.host_of(kind),), times)
         return RoundTimes(by_part=times)
+
+    def at_context(self, kind: str, drafter: str | None) -> RoundCosts:
+        """Return what rounds of a kind cost at the cell's own context, by their shape.
+
+        Args:
+            kind, drafter: as `times` takes them.
+
+        Raises:
+            PlanError: the kind has no host time, or the drafter no forwards here.
+        """
+        return self._narrowed(kind, drafter, lambda table: table.only(float(self.cell.context)))
+
+    def at_least(self, kind: str, drafter: str | None) -> RoundCosts:
+        """Return what no such round falls below, nor one whose trees or layers are larger.
+
+        Raises:
+            PlanError: the kind has no host time, or the drafter no forwards here.
+        """
+        return self._narrowed(kind, drafter, CostTable.least)
+
+    def _narrowed(self, kind: str, drafter: str | None, narrow: Callable[[CostTable], CostTable]) -> RoundCosts:
+        return RoundCosts(
+            verify=narrow(self.verifying(kind, drafter).table),
+            draft=None if drafter is None else narrow(self.drafting(drafter)),
+            host=self.host_of(kind),
+            batch=self.cell.batch,
+        )
 
     def drafting(self, drafter: str) -> CostTable:
         """Return what a drafter's forwards cost.
@@ -145,6 +172,14 @@ class CellCosts:
             )
         return self.resumed[drafter]
 
+    def require_verified(self, policy: TreePolicy, drafter: str | None) -> None:
+        """Raise PlanError unless trees as large as a policy's were verified here, in the way of its rounds."""
+        most = self.verifying(policy.kind, drafter).table.most_tokens
+        if policy.max_verify_tokens > most:
+            raise PlanError(
+                f"a verify of {policy.max_verify_tokens} tokens was not measured, at most {most}; profile larger ones"
+            )
+
     def clipped_share(self, replay: Replay) -> float:
         """Return the share of rounds priced at the nearest measured context, not at their own."""
         contexts = self.priced_at(replay.contexts)
@@ -168,8 +203,8 @@ class CellCosts:
         own = HYBRID_OF.format(policy.model.kind) if isinstance(policy, HybridPolicy) else policy.kind
         return own if own in self.host else policy.kind
 
-    def host_of(self, kind: str) -> tuple[float, float, float]:
-        """Return the host's milliseconds of a round, of each drafter forward and of each node.
+    def host_of(self, kind: str) -> HostLine:
+        """Return what the host takes in rounds of a kind.
 
         Raises:
             PlanError: nobody timed rounds of this kind here.
@@ -202,7 +237,7 @@ def cell_costs(
     Raises:
         MeasurementError: the batch was not measured of the target.
     """
-    host = _host_lines(overhead, cell.batch)
+    host = overhead.lines(cell.batch)
     if resumes and CHAIN in host:  # an exit's rounds were timed only where it was the one to draft: else as a chain's
         host = {RESUMED: host[CHAIN], **host}
     context = nearest_context(verify, cell.batch, cell.context)
@@ -252,11 +287,6 @@ def _resumed(surface: LatencySurface, cell: Cell, run_tokens: Sequence[int], exc
         return None
     table = cost_table(surface, cell.batch, context, padded, mean_over_median(surface, excess))
     return Verification(table=table, run_tokens=(*run_tokens[:2], *padded[2:]))
-
-
-def _host_lines(overhead: RoundOverhead, batch: int) -> dict[str, tuple[float, float, float]]:
-    """Return the fit per kind: milliseconds of a round, of each drafter forward and of each node."""
-    return {kind: (line.round_ms, line.forward_ms, line.node_ms) for kind, line in overhead.lines(batch).items()}
 
 
 def _require(role: str, tokens: int, table: CostTable) -> None:

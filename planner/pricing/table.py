@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,16 @@ class CostTable:
         """
         row = self.row(context)
         return (0.0, *([float(row[1])] * width)) if self.is_block else tuple(row[: width + 1].tolist())
+
+    def only(self, context: float) -> CostTable:
+        """Return the costs at one context alone."""
+        return replace(self, contexts=np.array([context]), ms=self.row(context)[None])
+
+    def least(self) -> CostTable:
+        """Return what no forward of so many tokens, or of more, falls below at any context."""
+        cheapest = self.ms.min(axis=0)
+        least = np.minimum.accumulate(cheapest[::-1])[::-1]
+        return replace(self, contexts=self.contexts[:1], ms=least[None])
 
     def row(self, context: float) -> Floats:
         """Return (tokens + 1,): the costs at one context."""

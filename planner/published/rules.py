@@ -241,14 +241,8 @@ def _judged(
 
 def _require_priceable(policy: TreePolicy, costs: CellCosts, drafter: str | None, children: int) -> None:
     """Raise a PlanError if a policy needs host times, forwards, children or a drafter that are not there."""
-    if policy.kind not in costs.host:
-        known = ", ".join(sorted(costs.host)) or "none"
-        raise PlanError(f"no host time for {policy.kind!r} at batch {costs.cell.batch}, measured: {known}; profile it")
-    if policy.max_verify_tokens > costs.verify.most_tokens:
-        raise PlanError(
-            f"a verify of {policy.max_verify_tokens} tokens was not measured, at most {costs.verify.most_tokens}; "
-            "profile larger ones"
-        )
+    costs.host_of(policy.kind)
+    costs.require_verified(policy, drafter)
     looked_at, width = _children_and_width(policy)
     if looked_at > children:
         raise PlanError(f"it looks at {looked_at} children of a node and {children} are recorded; record more")

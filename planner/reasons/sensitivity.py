@@ -20,11 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError
+from ...profiler.records.overhead import CHAIN
 from ..growth.extent import Extent, extent_of
 from ..inputs import LOOKUP
 from ..policies import StackPolicy, drafting
 from ..policies.resumed import RESUMED
-from ..pricing.cost import CHAIN, CellCosts, Floats
+from ..policies.stack import model_of
+from ..pricing.cost import CellCosts, Floats
 from ..search.candidate import Candidate
 from .outlook import Challenger, Change, Neighbour, Outlook, Scenario, Step
 
@@ -254,7 +256,7 @@ def _perfect_chain(costs: CellCosts, chosen: Candidate, layers: Mapping[str, int
         perfect
         for name in names
         for kind in _chain_kinds(costs, chosen, name)
-        if (perfect := _perfect_by(costs, kind, name, layers.get(name))) is not None
+        if kind in costs.host and (perfect := _perfect_by(costs, kind, name, layers.get(name))) is not None
     ]
     return max(found, key=lambda perfect: perfect.tokens_per_s, default=None)
 
@@ -269,20 +271,12 @@ def _chain_kinds(costs: CellCosts, chosen: Candidate, drafter: str) -> tuple[str
 
 
 def _perfect_by(costs: CellCosts, kind: str, drafter: str, layers: int | None) -> _Perfect | None:
-    context, verify = float(costs.cell.context), costs.verifying(kind, drafter).table
-    draft = None if drafter == LOOKUP else costs.drafts[drafter]
-    most = verify.most_tokens
-    if draft is not None and not draft.reads_newest:
-        most = min(most, draft.most_tokens)
+    rounds = costs.at_context(kind, model_of(drafter))
+    most = rounds.verify.most_tokens
     lengths = np.arange(1, most if layers is None else min(most, layers + 1))
-    if not len(lengths) or kind not in costs.host:
+    if not len(lengths):
         return None
-    base, per_forward, per_node = costs.host[kind]
-    ms = verify.row(context)[lengths + 1] + base + per_node * (lengths + 1)
-    if draft is not None:
-        row, further = draft.row(context), 0 if draft.is_block else lengths - 1
-        ms = ms + row[draft.caught_up(lengths + 1)] + further * row[1] + per_forward * lengths
-    rates = 1000.0 * costs.cell.batch * (lengths + 1) / ms
+    rates = 1000.0 * costs.cell.batch * (lengths + 1) / rounds.chains_ms(lengths, lengths + 1)
     best = int(rates.argmax())
     return _Perfect(tokens_per_s=float(rates[best]), length=int(lengths[best]))
 

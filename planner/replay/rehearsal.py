@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ...errors import PlanError
 from ..growth.shape import ShapeFacts
-from ..inputs import LOOKUP, PlanInputs
+from ..inputs import PlanInputs
 from ..policies import (
     CastPolicy,
     HybridPolicy,
@@ -17,6 +17,7 @@ from ..policies import (
     TextPolicy,
     TreePolicy,
 )
+from ..policies.stack import model_of
 from ..text.hybrid import hybrid_results
 from .acceptance import PositionResults, plain_results, results_of, text_results
 from .recorded import Recording, Rows, recording_of, rows_of
@@ -83,8 +84,8 @@ class Rehearsal:
         """
         if isinstance(policy, StackPolicy | HybridPolicy | LossyPolicy):
             return None
-        is_model = drafter is not None and drafter != LOOKUP
-        recording = self.recording(drafter) if drafter is not None and is_model else None
+        model = model_of(drafter)
+        recording = None if model is None else self.recording(model)
         staged = (policy, drafter)
         if (staged, batch) not in self._shapes:
             self._shapes[staged, batch] = shape_of(policy, batch, texts=self.inputs.texts, recording=recording)
@@ -120,6 +121,7 @@ class Rehearsal:
 
 
 def _named(policy: TreePolicy, drafter: str | None) -> str:
-    if drafter is None or drafter == LOOKUP:
+    model = model_of(drafter)
+    if model is None:
         raise PlanError(f"a {policy.label} needs a drafter; name one of the inputs' drafters")
-    return drafter
+    return model

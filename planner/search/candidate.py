@@ -8,10 +8,10 @@ import numpy as np
 
 from ..growth.draft import Bools, Ints
 from ..growth.on_gpu import widths_on_gpu
-from ..inputs import LOOKUP
 from ..kernels.rounds import sum_by_text
 from ..lossy.quality import Quality
 from ..policies import TreePolicy
+from ..policies.stack import model_of
 from ..pricing.cost import CellCosts, Floats, RoundTimes
 from ..replay.replay import Replay
 
@@ -75,7 +75,7 @@ def times_of(policy: TreePolicy, drafter: str | None, replay: Replay, costs: Cel
     """
     if costs.device_kind != "cpu":
         replay = replace(replay, widths=widths_on_gpu(policy, replay.widths))
-    return costs.times(replay, costs.kind_of(policy), None if drafter == LOOKUP else drafter)
+    return costs.times(replay, costs.kind_of(policy), model_of(drafter))
 
 
 def candidate_of(

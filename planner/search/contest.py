@@ -8,14 +8,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ...errors import PlanError
-from ..inputs import LOOKUP
+from ..inputs import PlanInputs, resumes_of
 from ..lossy.quality import Quality
 from ..plans.provenance import LeftOut
 from ..policies import LossyPolicy, PlainPolicy, TreePolicy
-from ..pricing.bounds import least_round_ms
-from ..pricing.cost import CellCosts, RoundTimes
-from ..pricing.reading import ReadingCosts
-from ..replay.acceptance import PositionResults
+from ..policies.stack import model_of
+from ..pricing.bounds import Bound
+from ..pricing.cells import Cell
+from ..pricing.cost import CellCosts, RoundTimes, cell_costs
+from ..pricing.reading import ReadingCosts, reading_costs
+from ..pricing.round import RoundCosts
 from ..replay.replay import Replay
 from .candidate import Candidate, candidate_of, times_of
 from .crossfit import EVERYWHERE, HALVES, texts_of_half
@@ -61,6 +63,7 @@ class Contest:
     clipped_share: float = 0.0
     _places: dict[Staged, int] = field(default_factory=dict)
     _best: dict[Rival | None, float] = field(default_factory=dict)
+    _least: dict[Rival, RoundCosts] = field(default_factory=dict)
     _refused: dict[Rival, list[str]] = field(default_factory=dict)
 
     @property
@@ -88,32 +91,32 @@ class Contest:
     def lacks_times(self, policy: TreePolicy, drafter: str | None) -> bool:
         """Return whether a policy is refused without a replay.
 
-        Nobody timed the host in rounds of its kind, or its drafter does not run in this cell.
+        Nobody timed the host in rounds of its kind, or verifying its trees, or its drafter does not run in this cell.
         """
+        model = model_of(drafter)
         try:
             self.costs.host_of(policy.kind)
-            if drafter is not None and drafter != LOOKUP:
-                self.costs.drafting(drafter)
+            self.costs.require_verified(policy, drafter)
+            if model is not None:
+                self.costs.drafting(model)
         except PlanError as error:
             self.refuse(policy, drafter, str(error))
             return True
         return False
 
-    def can_matter(self, policy: TreePolicy, drafter: str | None, results: PositionResults, most_tokens: float) -> bool:
+    def can_matter(self, policy: TreePolicy, drafter: str | None, bound: Bound) -> bool:
         """Return whether a policy may come near the best, or be the best of its kind and drafter; count it if not.
 
         One whose results are not all recorded has no bound on its speed; it is for `enter` to refuse.
 
         Args:
-            policy, drafter: what is to be priced.
-            results: its own, at every position.
-            most_tokens: per sequence and round, from `bounds.most_tokens_per_round`.
+            policy, drafter: what is to be priced; nothing that it needs `lacks_times`.
+            bound: the policy's.
         """
-        if results.censored.mean() > MOST_CENSORED:
+        if bound.censored_share > MOST_CENSORED:
             return True
-        model = None if drafter == LOOKUP else drafter
-        least_ms = least_round_ms(results, policy.kind, model, self.costs)
-        most_rate = 1000.0 * self.costs.cell.batch * most_tokens / least_ms if np.isfinite(least_ms) else np.inf
+        least_ms = bound.least_ms(self._least_costs(policy, drafter))
+        most_rate = 1000.0 * self.batch * bound.most_tokens / least_ms if np.isfinite(least_ms) else np.inf
         matters = most_rate >= min(REACH * self.best_rate, self.best_of(policy.kind, drafter))
         self.pruned += not matters
         return bool(matters)
@@ -221,9 +224,15 @@ class Contest:
             for (kind, drafter), reasons in self._refused.items()
         )
 
+    def _least_costs(self, policy: TreePolicy, drafter: str | None) -> RoundCosts:
+        rounds = self.costs.kind_of(policy), model_of(drafter)
+        if rounds not in self._least:
+            self._least[rounds] = self.costs.at_least(*rounds)
+        return self._least[rounds]
+
     def _lacking(self, policy: TreePolicy, drafter: str | None) -> str | None:
         try:
-            self.costs.verifying(policy.kind, drafter)
+            self.costs.require_verified(policy, drafter)
         except PlanError as error:
             return str(error)
         return None
@@ -232,8 +241,6 @@ class Contest:
         if replay.censored_share > MOST_CENSORED:
             lacking = f"{replay.censored_share:.1%} of the visited positions lack a recorded expansion"
             return f"{lacking}; record wider or deeper"
-        if policy.max_verify_tokens > self.costs.verifying(policy.kind, drafter).table.most_tokens:
-            return f"a verify of {policy.max_verify_tokens} tokens was not measured; profile larger ones"
         if self.most_bytes is None or isinstance(policy, PlainPolicy):
             return None
         needed = self.needs_bytes(policy, drafter)
@@ -245,6 +252,30 @@ class Contest:
         if bound.metric == "itl":
             return 1000.0 * self.batch / found.decoding.tokens_per_s
         return _tail_ms(replay, times)
+
+
+def contest_of(
+    inputs: PlanInputs, cell: Cell, bound: LatencyBound | None = None, new_tokens: int | None = None
+) -> Contest:
+    """Return the contest of a cell before anything has entered; it knows nothing of memory.
+
+    Args:
+        inputs: what was measured and recorded.
+        cell: of the plan.
+        bound: of the latency.
+        new_tokens: of an answer, where whole requests are priced; None for decoding alone.
+
+    Raises:
+        MeasurementError: the batch was not measured.
+    """
+    drafts, kind = {drafter.name: drafter.surface for drafter in inputs.drafters}, inputs.device.kind
+    return Contest(
+        costs=cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs), kind),
+        texts=len(inputs.texts),
+        needs_bytes=unknown_bytes,
+        reading=reading_costs(inputs, cell, new_tokens),
+        bound=bound,
+    )
 
 
 def unknown_bytes(policy: TreePolicy, drafter: str | None) -> None:

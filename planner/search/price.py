@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...errors import PlanError
-from ..inputs import LOOKUP, PlanInputs, resumes_of
+from ..inputs import LOOKUP, PlanInputs
 from ..memory.peak import memory_bytes
 from ..policies import ChainPolicy, PlainPolicy, StackPolicy, TextPolicy, TreePolicy
 from ..policies.hybrid import ElsePolicy
-from ..pricing.bounds import most_tokens_per_round
+from ..pricing.bounds import bound_of
 from ..pricing.cells import Cell
-from ..pricing.cost import CellCosts, cell_costs
-from ..pricing.reading import reading_costs
+from ..pricing.cost import CellCosts
 from ..replay.positions import PositionResults
 from ..replay.recorded import Recording, Rows
 from ..replay.rehearsal import Rehearsal
@@ -21,7 +20,7 @@ from ..stacks.search import StackSearch
 from ..text.hybrid import hybrids
 from .candidate import Candidate
 from .candidates import Contender, drafted, resumed, textual, unrecorded_beams
-from .contest import Contest, NeedsBytes
+from .contest import Contest, NeedsBytes, contest_of
 from .crossfit import EVERYWHERE
 from .options import SearchOptions
 
@@ -106,22 +105,17 @@ def _enter(contests: Sequence[Contest], contender: Contender, drafter: str | Non
 def _enter_by_half(
     halves: Mapping[Contest, int], policy: TreePolicy, results: PositionResults, drafter: str | None, rows: Rows
 ) -> None:
-    """Replay once per batch size, price in every cell that can verify the policy and where it can matter.
+    """Replay once per batch size, price in every cell that has times of the policy and where it can matter.
 
     Args:
         halves: cells, and for each the half of the folds that the policy was searched on.
         policy, results, drafter: what is priced.
         rows: the numbering of the texts' positions.
     """
-    able = [contest for contest in halves if policy.max_verify_tokens <= contest.costs.verify.most_tokens]
-    if not able:
-        return
-    most_tokens, replays = most_tokens_per_round(results, rows), dict[int, Replay]()
-    for contest in able:
+    bound, replays = bound_of(results, rows), dict[int, Replay]()
+    for contest in halves:
         batch = contest.batch
-        if contest.lacks_times(policy, drafter):
-            continue
-        if not contest.can_matter(policy, drafter, results, most_tokens):
+        if contest.lacks_times(policy, drafter) or not contest.can_matter(policy, drafter, bound):
             continue
         if batch not in replays:
             replays[batch] = replay_results(results, rows, batch)
@@ -140,14 +134,6 @@ def needs_bytes_of(inputs: PlanInputs, costs: CellCosts) -> NeedsBytes:
 
 
 def _contest(inputs: PlanInputs, cell: Cell, options: SearchOptions) -> Contest:
-    drafts = {drafter.name: drafter.surface for drafter in inputs.drafters}
-    kind = inputs.device.kind
-    costs = cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs), kind)
-    return Contest(
-        costs=costs,
-        texts=len(inputs.texts),
-        needs_bytes=needs_bytes_of(inputs, costs),
-        most_bytes=options.max_memory_bytes,
-        reading=reading_costs(inputs, cell, options.new_tokens),
-        bound=options.bound,
-    )
+    contest = contest_of(inputs, cell, options.bound, options.new_tokens)
+    contest.needs_bytes, contest.most_bytes = needs_bytes_of(inputs, contest.costs), options.max_memory_bytes
+    return contest

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...errors import PlanError
-from ..inputs import LOOKUP, PlanInputs, resumes_of
+from ..inputs import LOOKUP, PlanInputs
 from ..plans.schedule import Place
 from ..policies import (
     CastPolicy,
@@ -24,8 +24,6 @@ from ..policies import (
     TreePolicy,
 )
 from ..pricing.cells import Cell
-from ..pricing.cost import cell_costs
-from ..pricing.reading import reading_costs
 from ..replay.acceptance import PositionResults, confident_chain_results, eagle2_results
 from ..replay.rehearsal import Rehearsal
 from ..replay.replay import replay_results
@@ -33,7 +31,7 @@ from ..replay.shortened import shortened
 from ..stacks.search import StackSearch
 from ..text.lookup import Occurrence
 from ..text.results import lookup_results, suffix_tree_results
-from .contest import Contest
+from .contest import Contest, contest_of
 from .objective import LatencyBound
 
 Staged = tuple[TreePolicy, str | None]
@@ -77,7 +75,7 @@ def prices(
         MeasurementError: a batch was not measured.
     """
     rehearsal = Rehearsal(shortened(inputs, new_tokens))
-    contests = {(cell.batch, cell.context): _contest(rehearsal.inputs, cell, bound, new_tokens) for cell in cells}
+    contests = {(cell.batch, cell.context): contest_of(rehearsal.inputs, cell, bound, new_tokens) for cell in cells}
     found: dict[Staged, dict[Place, Price]] = {one: {} for one in staged}
     for one, drafted in _results(rehearsal, staged):
         results = _padded(one[0], drafted) if is_padded else drafted
@@ -95,19 +93,6 @@ def prices(
                 stacks.enter(contest, policy)
                 _note(found[policy, drafter], place, contest, (policy, drafter))
     return found
-
-
-def _contest(inputs: PlanInputs, cell: Cell, bound: LatencyBound | None, new_tokens: int | None) -> Contest:
-    drafts = {drafter.name: drafter.surface for drafter in inputs.drafters}
-    kind = inputs.device.kind
-    costs = cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs), kind)
-    return Contest(
-        costs=costs,
-        texts=len(inputs.texts),
-        needs_bytes=lambda policy, drafter: None,
-        reading=reading_costs(inputs, cell, new_tokens),
-        bound=bound,
-    )
 
 
 def _results(rehearsal: Rehearsal, staged: Sequence[Staged]) -> Iterator[tuple[Staged, PositionResults]]:

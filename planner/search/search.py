@@ -107,25 +107,21 @@ def solve_cells(
     for contest in contests:
         searcher.search(contest)
         stacks.search(contest)
-        notes = search_lossy(contest, inputs, options)
-        solved.append(_solved(contest, rehearsal, weights, notes))
+        solved.append(_solved(contest, rehearsal, options, weights))
         contest.needs_bytes = unknown_bytes
     return tuple(solved)
 
 
-def _solved(contest: Contest, rehearsal: Rehearsal, weights: Floats, notes: tuple[str, ...]) -> SolvedCell:
+def _solved(contest: Contest, rehearsal: Rehearsal, options: SearchOptions, weights: Floats) -> SolvedCell:
     drafts = contest.costs.drafts
+    layers = {name: rehearsal.recording(name).layers for name, table in drafts.items() if table.is_block}
+    notes = (*_notes_of(contest), *search_lossy(contest, rehearsal.inputs, options, layers))
     beside = Beside(
         published=price_published(contest, rehearsal),
         stack=stack_forecast(rehearsal.inputs, contest.costs),
-        layers={name: rehearsal.recording(name).layers for name, table in drafts.items() if table.is_block},
+        layers=layers,
     )
-    return SolvedCell(
-        contest=contest,
-        ballot=ballot_of(contest, weights),
-        beside=beside,
-        notes=(*_notes_of(contest), *notes),
-    )
+    return SolvedCell(contest=contest, ballot=ballot_of(contest, weights), beside=beside, notes=notes)
 
 
 def _planned(solved: SolvedCell, taken: int, rehearsal: Rehearsal, weights: Floats, errors: SurfaceErrors) -> PlanCell:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...profiler.records.overhead import CHAIN
 from ..hierarchy.records import HierarchyInputs, ModelCosts
 from ..hierarchy.search import best_hierarchy
 from ..inputs import TARGET, PlanInputs
@@ -20,7 +21,6 @@ from ..plans.plan import StackForecast
 from ..pricing.cost import CellCosts
 
 MOST_THRESHOLD = 16  # tokens a level gathers; drafters are not measured at wider forwards
-HOST_OF = "chain"  # the kind whose host time a level of a hierarchy is taken to have
 
 
 def stack_forecast(inputs: PlanInputs, costs: CellCosts) -> StackForecast | None:
@@ -31,7 +31,7 @@ def stack_forecast(inputs: PlanInputs, costs: CellCosts) -> StackForecast | None
     was not recorded.
     """
     models = sum(one.name in costs.drafts and not one.reads_features for one in inputs.drafters)
-    if costs.cell.batch > 1 or models < 2 or inputs.pairwise is None or HOST_OF not in costs.host:
+    if costs.cell.batch > 1 or models < 2 or inputs.pairwise is None or CHAIN not in costs.host:
         return None
     everything = hierarchy_inputs(inputs, costs)
     stacked = best_hierarchy(everything, MOST_THRESHOLD)
@@ -46,7 +46,7 @@ def stack_forecast(inputs: PlanInputs, costs: CellCosts) -> StackForecast | None
     )
 
 
-def hierarchy_inputs(inputs: PlanInputs, costs: CellCosts, kind: str = HOST_OF) -> HierarchyInputs:
+def hierarchy_inputs(inputs: PlanInputs, costs: CellCosts, kind: str = CHAIN) -> HierarchyInputs:
     """Return a cell's models as a hierarchy's, the cheapest first; heads, which are in no stack, are left out.
 
     A drafter's acceptance by the target is how often its first choice was the target's token; by another drafter, how
@@ -58,15 +58,15 @@ def hierarchy_inputs(inputs: PlanInputs, costs: CellCosts, kind: str = HOST_OF) 
         kind: of the policies whose host time counts.
     """
     context = float(costs.cell.context)
-    base, per_forward, per_node = costs.host_of(kind)
+    host = costs.host_of(kind)
     curves = {
         name: table.row(context) for name, table in costs.drafts.items() if not inputs.drafter(name).reads_features
     }
     order = sorted(curves, key=lambda name: float(curves[name][1]))
-    models = [ModelCosts(name=name, forward_ms=tuple(curves[name].tolist()), host_ms=per_forward) for name in order]
+    models = [ModelCosts(name=name, forward_ms=tuple(curves[name].tolist()), host_ms=host.forward_ms) for name in order]
     verify = costs.verify.row(context)
-    verified = verify + per_node * np.maximum(np.arange(len(verify)) - 1, 0)
-    root_ms = base + per_node  # of a round that drafts nothing; `base` alone may be below 0
+    verified = verify + host.node_ms * np.maximum(np.arange(len(verify)) - 1, 0)
+    root_ms = host.at(0, 1)  # of a round that drafts nothing
     target = ModelCosts(name=TARGET, forward_ms=tuple(verified.tolist()), host_ms=root_ms)
     return HierarchyInputs(models=(*models, target), acceptance=_acceptance(inputs, order))
 

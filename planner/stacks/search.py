@@ -26,7 +26,7 @@ from ...errors import PlanError
 from ..inputs import LOOKUP, PlanInputs
 from ..policies import ChainPolicy, TreePolicy
 from ..policies.stack import STACK, StackPolicy, stack_name
-from ..pricing.bounds import most_tokens_per_round
+from ..pricing.bounds import ONE, most_tokens_per_round
 from ..pricing.cost import CellCosts, RoundTimes
 from ..replay.rehearsal import Rehearsal
 from ..search.candidate import Candidate
@@ -202,14 +202,12 @@ def stack_times(policy: StackPolicy, found: StackReplay, costs: CellCosts) -> Ro
 
 def _least_ms(policy: StackPolicy, costs: CellCosts) -> float:
     """Return a bound on a round's milliseconds: every draft accepted, every forward at its cheapest."""
-    nodes = 1 + policy.lengths[0]
-    base, per_forward, per_node = costs.host[STACK]
-    counts = least_forwards(policy)
-    forwards_ms = sum(
-        count * float(costs.drafts[name].ms[:, 1:].min()) for name, count in zip(policy.models, counts, strict=True)
+    counts, nodes = least_forwards(policy), np.array([1 + policy.lengths[0]])
+    forwards_ms = (
+        count * float(costs.drafting(name).least().ms[0, 1]) for name, count in zip(policy.models, counts, strict=True)
     )
-    verify_ms = float(costs.verify.ms[:, nodes].min())
-    return verify_ms + forwards_ms + base + per_forward * sum(counts) + per_node * nodes
+    ran = np.ones((1, sum(counts)), dtype=np.int64)
+    return float(costs.at_least(STACK, None).ms(nodes, ONE, ran)[0]) + sum(forwards_ms)
 
 
 def least_forwards(policy: StackPolicy) -> tuple[int, ...]:

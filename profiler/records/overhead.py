@@ -27,6 +27,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ from ...errors import MeasurementError
 from .role import require_regime
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 OUTERMOST = 0.05  # share of repeats on either side
 PLAIN = "plain"  # the kind whose rounds are the common part of all others
 HYBRID, TEXT, CHAIN = "hybrid", "suffix", "chain"  # the kind that drafts in two ways, and kinds that these are like
@@ -42,8 +44,7 @@ SHARED = 4  # coefficients of all kinds: of a round, a node, a drafted round and
 HYBRID_OF = "hybrid of {}"  # a hybrid whose model drafts in another kind than chains
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostLine:
+class HostLine(NamedTuple):
     """Milliseconds of a round of one kind: of itself, per drafter forward, per node, the root being one.
 
     No round is below 0; `round_ms`, which is one without a root, may be by what a node costs.
@@ -53,8 +54,14 @@ class HostLine:
     forward_ms: float
     node_ms: float
 
-    def at(self, draft_forwards: int, nodes: int) -> float:
-        """Return the host milliseconds of a round of that shape."""
+    @overload
+    def at(self, draft_forwards: int, nodes: int) -> float: ...
+
+    @overload
+    def at(self, draft_forwards: Ints, nodes: Ints) -> Floats: ...
+
+    def at(self, draft_forwards: int | Ints, nodes: int | Ints) -> float | Floats:
+        """Return the host milliseconds of a round of that shape, or of each of (rounds,) such."""
         return self.round_ms + self.forward_ms * draft_forwards + self.node_ms * nodes
 
 
@@ -181,7 +188,7 @@ class RoundOverhead:
         if HYBRID in lines:
             of_chains, grown = lines[HYBRID], [kind for kind in kinds if drafts[kind] and kind not in (CHAIN, HYBRID)]
             lines |= {
-                HYBRID_OF.format(kind): replace(of_chains, forward_ms=of_chains.forward_ms + own[kind])
+                HYBRID_OF.format(kind): of_chains._replace(forward_ms=of_chains.forward_ms + own[kind])
                 for kind in grown
             }
         return lines

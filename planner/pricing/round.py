@@ -1,0 +1,60 @@
+"""What rounds of given shapes cost at one context, or at the least: for bounds, forecasts and what-ifs.
+
+    ms = verify[nodes] + reading[catch_up] + sum over further layers of draft[width] + host of the layers and nodes
+
+Rounds of a replay, each at its own context, are priced by `cost.CellCosts.times`, and alike: tests hold both together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...profiler.records.overhead import HostLine
+from ..growth.draft import Ints
+from .table import CostTable, Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RoundCosts:
+    """Milliseconds of rounds of one kind in a cell, by their shape alone.
+
+    Attributes:
+        verify: of one context, by tokens in the tree.
+        draft: likewise, by tokens of a drafter's forward; None where no model drafts, or several do.
+        host: of the kind.
+        batch: sequences.
+    """
+
+    verify: CostTable
+    draft: CostTable | None
+    host: HostLine
+    batch: int
+
+    def ms(self, nodes: Ints, catch_up: Ints, widths: Ints) -> Floats:
+        """Return (rounds,): milliseconds; infinite where a forward is larger than all that were measured.
+
+        Args:
+            nodes: (rounds,), tokens of the verified tree, root included.
+            catch_up: (rounds,), tokens committed since the drafter last ran.
+            widths: (rounds, layers), nodes of each layer; 0 where it is not drafted.
+        """
+        total: Floats = self.host.at((widths > 0).sum(axis=1), nodes) + _looked_up(self.verify, nodes)
+        if self.draft is None or not widths.shape[1]:
+            return total
+        read = self.draft.caught_up(catch_up)
+        reading_ms = self.draft.reading(int(read.max(initial=1)), self.batch)[0, read]
+        further_ms = _looked_up(self.draft, self.draft.paid(widths)[:, 1:]).sum(axis=1)
+        return total + np.where(widths[:, 0] > 0, reading_ms, 0.0) + further_ms
+
+    def chains_ms(self, lengths: Ints, catch_up: Ints) -> Floats:
+        """Return (rounds,): likewise, of rounds with a chain, a token by each layer of the model; the text has none."""
+        layers = np.arange(0 if self.draft is None else int(lengths.max(initial=0)))
+        return self.ms(lengths + 1, catch_up, (layers < lengths[:, None]).astype(np.int64))
+
+
+def _looked_up(table: CostTable, tokens: Ints) -> Floats:
+    """Return the milliseconds of so many tokens, infinity beyond the table."""
+    found: Floats = np.append(table.ms[0], np.inf)[np.minimum(tokens, table.most_tokens + 1)]
+    return found
