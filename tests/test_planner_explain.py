@@ -68,6 +68,7 @@ def test_a_padded_verify_says_what_is_fed() -> None:
         (priced(CHAIN, 3.5, draft=20.0), "limited by drafting"),
         (priced(CHAIN, 3.5, host=20.0), "limited by the host's share"),
         (priced(CHAIN, 2.2), "limited by acceptance: 1.20 of up to 3 drafts"),
+        (priced(Eagle2Policy(verify_tokens=4, depth=7, top_k=2), 2.6), "limited by verification"),  # 1.6 of 3 nodes
     ],
 )
 def test_a_cell_says_what_limits_it(own: Candidate, limit: str) -> None:

@@ -156,9 +156,12 @@ def test_a_drafted_policy_needs_its_recording() -> None:
         (StaticPolicy(tree=TREE), 3, 2, 7),
         (Eagle2Policy(verify_tokens=60, depth=7, top_k=10), 8, 10, 60),
         (Eagle2Policy(verify_tokens=4, depth=0, top_k=10), 1, 1, 4),
+        (Eagle2Policy(verify_tokens=6, depth=7, top_k=2), 5, 2, 6),
         (TalonPolicy(nodes=60, top_k=10, max_depth=5), 5, 49, 60),
         (OptTreePolicy(nodes=30, max_depth=6), 6, 30, 31),
+        (OptTreePolicy(nodes=3, max_depth=6), 3, 3, 4),
         (CAST, 3, 3, 8),
+        (replace(CAST, max_verify_tokens=3), 2, 3, 3),
     ],
 )
 def test_a_policy_s_trees_are_bounded(policy: TreePolicy, depth: int, width: int, tokens: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from ..policies import (
@@ -22,9 +21,9 @@ from ..policies import (
     SuffixPolicy,
     SuffixTreePolicy,
     TalonPolicy,
-    TextPolicy,
     TreePolicy,
 )
+from .room import deepest
 from .tree import TokenTree
 
 
@@ -45,15 +44,7 @@ class Extent:
 
 def extent_of(policy: TreePolicy) -> Extent:
     """Return the bounds of a policy's trees; O(nodes) for a static one."""
-    if isinstance(policy, StaticPolicy):
-        return _static(policy.tree)
-    if isinstance(policy, LossyPolicy | ResumedPolicy):
-        return extent_of(policy.draft)
-    if isinstance(policy, HybridPolicy):
-        own = extent_of(policy.model)
-        return Extent(depth=max(own.depth, policy.text.length), width=own.width, tokens=policy.max_verify_tokens)
-    depth, width = _depth_and_width(policy)
-    return Extent(depth=depth, width=width, tokens=policy.max_verify_tokens)
+    return Extent(depth=deepest(policy), width=_width(policy), tokens=policy.max_verify_tokens)
 
 
 def fixed_tree(policy: TreePolicy) -> TokenTree | None:
@@ -65,39 +56,27 @@ def fixed_tree(policy: TreePolicy) -> TokenTree | None:
     return policy.tree if isinstance(policy, StaticPolicy) else None
 
 
-def _static(tree: TokenTree) -> Extent:
-    depths = tree.depths
-    inner = Counter(depths[node] for node in set(tree.parents[1:]))
-    return Extent(depth=max(depths), width=max(inner.values()), tokens=tree.size)
-
-
-def _depth_and_width(
-    policy: PlainPolicy
-    | TextPolicy
-    | StackPolicy
-    | ChainPolicy
-    | ConfidentChainPolicy
-    | Eagle2Policy
-    | TalonPolicy
-    | OptTreePolicy
-    | CastPolicy,
-) -> tuple[int, int]:
+def _width(policy: TreePolicy) -> int:
     match policy:
         case PlainPolicy():
-            return 0, 0
-        case ChainPolicy() | ConfidentChainPolicy() | LookupPolicy() | SuffixPolicy():
-            return policy.length, 1
-        case SuffixTreePolicy():
-            return policy.nodes - 1, 1
-        case CachebackPolicy():
-            return min(policy.max_depth, policy.nodes - 1), 1
+            return 0
+        case LookupPolicy() | SuffixPolicy() | SuffixTreePolicy() | CachebackPolicy():
+            return 1
+        case ChainPolicy() | ConfidentChainPolicy():
+            return 1
+        case HybridPolicy():
+            return _width(policy.model)
+        case LossyPolicy() | ResumedPolicy():
+            return _width(policy.draft)
         case StackPolicy():
-            return policy.max_chain, 1 + sum(policy.lengths[1:])
+            return 1 + sum(policy.lengths[1:])
+        case StaticPolicy():
+            return max(len(inner) for inner in policy.tree.inner_by_depth())
         case Eagle2Policy():
-            return policy.depth + 1, policy.top_k if policy.depth else 1
+            return policy.top_k if policy.depth else 1
         case TalonPolicy():
-            return policy.draft_forwards, max(policy.nodes - 1 - policy.top_k, policy.top_k)
+            return max(policy.nodes - 1 - policy.top_k, policy.top_k)
         case OptTreePolicy():
-            return policy.max_depth, policy.nodes
+            return policy.nodes
         case CastPolicy():
-            return policy.max_depth, policy.max_width
+            return policy.max_width
