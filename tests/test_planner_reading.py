@@ -23,8 +23,9 @@ from spectune.planner.policies import (
     TreePolicy,
 )
 from spectune.planner.pricing.cells import Cell
-from spectune.planner.pricing.reading import ReadingCosts, reading_costs, reading_ms
+from spectune.planner.pricing.reading import ReadingCosts, decoded_tokens, reading_costs, reading_ms
 from spectune.planner.reasons.explain import explain_cell, explain_plan
+from spectune.planner.replay.recorded import Text
 from spectune.planner.replay.shortened import shortened
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
@@ -85,10 +86,10 @@ def test_between_timed_lengths_reading_is_straight_and_in_proportion_beyond() ->
     ids=lambda each: str(getattr(each, "kind", each)),
 )
 def test_every_model_that_drafts_reads(policy: TreePolicy, drafter: str | None, expected: float | None) -> None:
-    costs = ReadingCosts(prompt_tokens=9, new_tokens=11, drafts_ms={"small": 3.0, "medium": 5.0})
+    costs = ReadingCosts(prompt_tokens=9, new_tokens=11, decoded_tokens=10.0, drafts_ms={"small": 3.0, "medium": 5.0})
     assert costs.drafter_ms(policy, drafter) == expected
     assert costs.share_ms(policy, drafter) == pytest.approx((expected or 0.0) / 10)
-    assert replace(costs, new_tokens=None).share_ms(policy, drafter) == 0.0
+    assert replace(costs, decoded_tokens=None).share_ms(policy, drafter) == 0.0
 
 
 @pytest.mark.parametrize(("new_tokens", "prompt"), [(None, 50), (20, 40), (1000, 1)])
@@ -97,6 +98,15 @@ def test_half_an_answer_stands_behind_the_prompt(new_tokens: int | None, prompt:
     assert found.prompt_tokens == prompt
     assert found.target_ms == pytest.approx(20.0 * prompt / 50)
     assert found.drafts_ms == pytest.approx({"small": 5.0 * prompt / 50})
+
+
+@pytest.mark.parametrize(("new_tokens", "decoded"), [(128, (10 + 127) / 2), (200, (10 + 199) / 2), (8, 7.0)])
+def test_answers_that_end_early_decode_fewer_tokens_and_read_as_much(new_tokens: int, decoded: float) -> None:
+    answers = [Text(prompt=(1,), continuation=(2,) * tokens) for tokens in (11, 128)]
+    assert decoded_tokens(answers, new_tokens) == decoded
+    found = replace(measured(5.0), drafters=(), texts=tuple(answers), workload="made up")
+    costs = replace(reading_costs(found, CELL, new_tokens), drafts_ms={"small": 5.0})
+    assert costs.share_ms(ChainPolicy(length=2), "small") == pytest.approx(5.0 / decoded)
 
 
 def test_a_drafter_that_reads_for_long_drafts_for_long_answers_alone() -> None:
@@ -130,7 +140,8 @@ def test_whole_requests_are_rounds_and_reading() -> None:
     reading = PromptReading(prompt_tokens=50, target_ms=20.0, drafter_ms=5.0, pays_from=1.0, new_tokens=11)
     assert reading.of_requests(1000.0, 11) == pytest.approx(11 / 0.035)
     assert reading.of_requests(1000.0, 11, is_drafted=False) == pytest.approx(11 / 0.030)
-    assert reading.compared(1000.0) == pytest.approx(10 / 0.015)
+    assert reading.compared(1000.0) == pytest.approx(10 / 0.015)  # of an older plan
+    assert replace(reading, decoded_tokens=4.0).compared(1000.0) == pytest.approx(4 / 0.009)
     assert replace(reading, new_tokens=None).compared(1000.0) == 1000.0
 
 
@@ -143,12 +154,13 @@ def test_what_gains_nothing_never_pays() -> None:
 
 def test_alternatives_are_told_as_the_choice_was_made() -> None:
     (open_,), (cell,) = (solved(measured(20.0), count).cells for count in (None, WHOLE))
+    share_ms = 20.0 * 30 / 50 / decoded_tokens(measured(20.0).texts, WHOLE)
     before, after = ({(o.policy, o.drafter): o.tokens_per_s for o in each.alternatives} for each in (open_, cell))
     shared = [key for key in before if key in after]
     assert {drafter for _, drafter in shared} >= {"small", "lookup"}
     for policy, drafter in shared:
         read_ms = 1000.0 / after[policy, drafter] - 1000.0 / before[policy, drafter]
-        assert read_ms == pytest.approx(0.0 if drafter in (None, "lookup") else 20.0 * 30 / 50 / 39)
+        assert read_ms == pytest.approx(0.0 if drafter in (None, "lookup") else share_ms)
 
 
 def test_nothing_in_the_outlook_loses_to_what_the_plan_did_not_choose() -> None:

@@ -21,7 +21,9 @@ class PromptReading:
         drafter_ms: by all models that draft; 0 where none does.
         pays_from: new tokens of an answer from which on requests are done faster than by plain decoding; 0 where no
             model drafts, None for plain decoding and where it is no slower.
-        new_tokens: of an answer, where the plan was chosen by requests and not by decoding alone.
+        new_tokens: most of an answer, where the plan was chosen by requests and not by decoding alone.
+        decoded_tokens: of an answer on average, where the plan was chosen so; all but the first of `new_tokens` in
+            older plans, as if none ended before.
     """
 
     prompt_tokens: int
@@ -29,17 +31,19 @@ class PromptReading:
     drafter_ms: float
     pays_from: float | None
     new_tokens: int | None = None
+    decoded_tokens: float | None = None
 
     def __post_init__(self) -> None:
-        times = (self.target_ms or 0.0, self.drafter_ms, self.pays_from or 0.0)
-        if self.prompt_tokens < 1 or not all(math.isfinite(each) and each >= 0.0 for each in times):
+        told = (self.target_ms or 0.0, self.drafter_ms, self.pays_from or 0.0, self.decoded_tokens or 0.0)
+        if self.prompt_tokens < 1 or not all(math.isfinite(each) and each >= 0.0 for each in told):
             raise PlanError(f"reading a prompt of 1 token or more takes finite times of at least 0, got {self}")
 
     def compared(self, tokens_per_s: float) -> float:
         """Return the tokens per second of the plan's own decoding as a plan that is chosen by requests compares it."""
         if self.new_tokens is None:
             return tokens_per_s
-        return 1000.0 / (1000.0 / tokens_per_s + self.drafter_ms / decoded(self.new_tokens))
+        decoded = self.decoded_tokens or max(self.new_tokens - 1, 1)
+        return 1000.0 / (1000.0 / tokens_per_s + self.drafter_ms / decoded)
 
     def of_requests(self, tokens_per_s: float, new_tokens: int, *, is_drafted: bool = True) -> float:
         """Return the new tokens per second of requests, the reading of their prompts counted.
@@ -59,8 +63,3 @@ def pays_from(drafter_ms: float, tokens_per_s: float, plain_tokens_per_s: float)
     if not drafter_ms:
         return 0.0 if gained_ms > 0.0 else None
     return 1.0 + drafter_ms / gained_ms if gained_ms > 0.0 else None
-
-
-def decoded(new_tokens: int) -> int:
-    """Return how many tokens of an answer are decoded, 1 at least."""
-    return max(new_tokens - 1, 1)

@@ -2,16 +2,17 @@
 
 While a prompt is read no sequence of the batch decodes, so each decoded token pays
 
-    read_ms / (new_tokens - 1)        milliseconds of the whole device, whatever the batch
+    read_ms / decoded tokens of an answer        milliseconds of the whole device, whatever the batch
 
-beside its share of rounds; the first token comes with the prompt. The target's reading is the same however drafts are
-made; a drafter's is paid only where it drafts, so it decides between drafters and none where prompts are long and
-answers short.
+beside its share of rounds; the first token comes with the prompt. Answers that end early decode fewer tokens than they
+may, and read as much. The target's reading is the same however drafts are made; a drafter's is paid only where it
+drafts, so it decides between drafters and none where prompts are long and answers short.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,8 +20,8 @@ import numpy as np
 from ...profiler.records.excess import mean_over_median
 from ...profiler.records.surface import LatencySurface
 from ..inputs import LOOKUP, PlanInputs
-from ..plans.reading import decoded
 from ..policies import StackPolicy, TreePolicy, drafting
+from ..replay.recorded import Text
 from .cells import Cell
 
 
@@ -30,13 +31,15 @@ class ReadingCosts:
 
     Attributes:
         prompt_tokens: of a prompt.
-        new_tokens: of an answer; None where that is not told, and then nothing is chosen by it.
+        new_tokens: most of an answer; None where that is not told, and then nothing is chosen by it.
+        decoded_tokens: of an answer on average; likewise.
         target_ms: by the target; None where that was not timed.
         drafts_ms: by drafter name; none of one that was not timed.
     """
 
     prompt_tokens: int = 0
     new_tokens: int | None = None
+    decoded_tokens: float | None = None
     target_ms: float | None = None
     drafts_ms: Mapping[str, float] = field(default_factory=dict)
 
@@ -50,7 +53,8 @@ class ReadingCosts:
 
     def share_ms(self, policy: TreePolicy, drafter: str | None) -> float:
         """Return what a decoded token pays for the drafters' reading; 0 where answers or times are not known."""
-        return 0.0 if self.new_tokens is None else (self.drafter_ms(policy, drafter) or 0.0) / decoded(self.new_tokens)
+        read_ms = self.drafter_ms(policy, drafter) or 0.0
+        return 0.0 if self.decoded_tokens is None else read_ms / self.decoded_tokens
 
 
 def reading_costs(inputs: PlanInputs, cell: Cell, new_tokens: int | None) -> ReadingCosts:
@@ -68,6 +72,7 @@ def reading_costs(inputs: PlanInputs, cell: Cell, new_tokens: int | None) -> Rea
     return ReadingCosts(
         prompt_tokens=prompt,
         new_tokens=new_tokens,
+        decoded_tokens=None if new_tokens is None else decoded_tokens(inputs.texts, new_tokens),
         target_ms=None if own is None else reading_ms(own, prompt, excess),
         drafts_ms={
             drafter.name: reading_ms(readings[drafter.model.key], prompt, excess)
@@ -75,6 +80,15 @@ def reading_costs(inputs: PlanInputs, cell: Cell, new_tokens: int | None) -> Rea
             if drafter.model.key in readings
         },
     )
+
+
+def decoded_tokens(texts: Sequence[Text], new_tokens: int) -> float:
+    """Return how many tokens of an answer of at most `new_tokens` are decoded on average.
+
+    A recorded text that is shorter than the longest had ended; the longest would have gone on.
+    """
+    most, longest = new_tokens - 1, max(text.positions for text in texts)
+    return statistics.mean(min(text.positions, most) if text.positions < longest else most for text in texts)
 
 
 def reading_ms(surface: LatencySurface, tokens: int, excess: float = 1.0) -> float:

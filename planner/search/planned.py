@@ -85,6 +85,7 @@ def _reading(costs: ReadingCosts, chosen: Candidate, promised: Prediction, plain
         drafter_ms=drafter_ms,
         pays_from=None if is_plain else pays_from(drafter_ms, promised.tokens_per_s, plain.tokens_per_s),
         new_tokens=costs.new_tokens,
+        decoded_tokens=costs.decoded_tokens,
     )
 
 
