@@ -146,7 +146,7 @@ def observation(plan_id: int, plan: Plan, hour: int) -> Observation:
             context=cell.context,
             is_planned=is_planned,
             policy=cell.policy.label if is_planned else "plain",
-            drafter=cell.drafter,
+            drafter=cell.drafter if is_planned else None,
             rounds=100,
             tokens=1000,
             kept=(0, 100),

@@ -169,3 +169,9 @@ def test_the_service_judges_reports_in_the_order_of_time_whenever_they_came() ->
     late, early = seen(1.0, 200, hour=1), seen(0.5, 18, hour=0)
     assert (second(early, late).verdict, second(late, early).verdict) == ("slower", "kept")
     assert drift_of(1, PLAN, [late, early]).cells[1].found == "slower"
+
+
+def test_blocks_of_a_rival_are_neither_the_plan_s_nor_plain_decoding_s() -> None:
+    made = seen(1.2, 5)
+    rival = replace(made.cells[1], policy="chain of 1", drafter="another", block_tokens_per_s=(1e9,) * 50)
+    assert second(replace(made, cells=(*made.cells, rival))).measured_speedup == second(made).measured_speedup

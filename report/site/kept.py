@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -32,6 +33,7 @@ VERDICT_SIGNS: Mapping[Verdict, str] = {  # as `words.SIGNS` calls them
     "unseen": "open",
 }
 DRIFTED: tuple[Verdict, ...] = ("slower", "faster")
+Part = tuple[Observation, CellObservation]  # what was seen of one cell, and the observation it stands in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,19 +81,19 @@ class KeptCell:
 def kept_cells(plan: Plan, validations: Sequence[Validation], observations: Sequence[Observation]) -> list[KeptCell]:
     """Return every cell of a plan beside what was measured of it; observations made elsewhere are left out."""
     rate = WatchOptions().false_alarms / len(plan.cells)
-    own = own_observations(plan, observations)
-    return [_kept(cell, validations, own, rate) for cell in plan.cells]
+    parts: defaultdict[tuple[int, int], list[Part]] = defaultdict(list)
+    for each in own_observations(plan, observations):
+        for part in each.cells:
+            parts[part.batch, part.context].append((each, part))
+    return [_kept(cell, validations, parts[cell.batch, cell.context], rate) for cell in plan.cells]
 
 
-def _kept(
-    cell: PlanCell, validations: Sequence[Validation], observations: Sequence[Observation], rate: float
-) -> KeptCell:
+def _kept(cell: PlanCell, validations: Sequence[Validation], own: Sequence[Part], rate: float) -> KeptCell:
     rows = [row for each in validations for row in each.rows if (row.batch, row.context) == (cell.batch, cell.context)]
-    own = [(each, part) for each in observations for part in each.cells if _is_of(part, cell)]
     planned = [(each, part) for each, part in own if is_promised(part, cell)]
     seen = tuple(Seen(began=each.began, rounds=part.rounds, speeds=part.block_tokens_per_s) for each, part in planned)
     blocks = tuple(speed for each in seen for speed in each.speeds)
-    plain = [speed for _, part in own if not part.is_planned for speed in part.block_tokens_per_s if speed > 0.0]
+    plain = [speed for _, part in own if _is_plain(part) for speed in part.block_tokens_per_s if speed > 0.0]
     speed = _middle(blocks or [row.measured_tokens_per_s for row in rows])
     return KeptCell(
         cell=cell,
@@ -121,8 +123,9 @@ def _tokens_per_round(parts: Sequence[CellObservation], rows: Sequence[Validatio
     return _middle([row.tokens_per_round for row in rows if row.tokens_per_round is not None])
 
 
-def _is_of(part: CellObservation, cell: PlanCell) -> bool:
-    return (part.batch, part.context) == (cell.batch, cell.context)
+def _is_plain(part: CellObservation) -> bool:
+    """Return whether these are plain rounds beside the planned ones; others are of a rival that drafts."""
+    return not part.is_planned and part.drafter is None
 
 
 def _verdict(cell: PlanCell, blocks: Sequence[float], speed: float | None, rate: float) -> Verdict:
