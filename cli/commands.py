@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "edge": LazyCommand(target=".edge:edge", help="Draft on devices for a target on a server."),
     "serve": LazyCommand(target=".serve:serve", help="Serve the store to other machines."),
     "token": LazyCommand(target=".token:token", help="Make, list and revoke a service's tokens."),
+    "advise": LazyCommand(target=".advise:advise", help="Tell how long an engine's drafts should be."),
     "export": LazyCommand(target=".export:export", help="Write a plan as an engine's settings."),
     "convert": LazyCommand(target=".convert:convert", help="Write a model in an engine's own form."),
     "import": LazyCommand(target=".import_:import_", help="Add measurements made elsewhere."),
