@@ -137,7 +137,7 @@ def choose_plan(
 
 
 def _from_store(wanted: Wanted, store: str | None) -> Choice:
-    with open_store(store) as opened:
+    with open_store(store, writes=False) as opened:
         found, note = found_in(opened, wanted), opened.note
     return Choice(
         plan=found.plan,
@@ -168,16 +168,18 @@ def _caution(match: DeviceMatch) -> str:
 
 
 def _numbered(number: int, wanted: Wanted, store: str | None) -> Choice:
-    with open_store(store) as opened:
-        if all(row.id != number for row in opened.plans()):
+    with open_store(store, writes=False) as opened:
+        row = next((row for row in opened.plans() if row.id == number), None)
+        if row is None:
             raise RequestError(f"{opened.url} has no plan {number}; spectune list shows those it has")
         found = _fitting(opened.plan(number), wanted, f"{number} of {opened.url}")
-        is_estimate = opened.plan_row(number).device.startswith(WHAT_IF)
-    if is_estimate:
+        reason = found.reason + (f"; {opened.note}" if opened.note else "")
+    if row.device.startswith(WHAT_IF):
         assert found.plan is not None and found.match is not None
-        words = f"{_origin('estimate', found.plan, found.match)}, {found.reason}"
+        words = f"{_origin('estimate', found.plan, found.match)}, {reason}"
         return replace(found, source="estimate", reason=words, plan_id=number)
-    return replace(found, source="number" if found.source == "file" else found.source, plan_id=number)
+    source: Source = "number" if found.source == "file" else found.source
+    return replace(found, source=source, reason=reason, plan_id=number)
 
 
 def _from_file(path: Path, wanted: Wanted) -> Choice:

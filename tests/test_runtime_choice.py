@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from spectune.profiler.records.device import GIB, Device
 from spectune.runtime.choice import Choice, choose_plan
 from spectune.runtime.nearness import is_near
 
+from .faulty_service import FaultyService, served
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, model, record, texts
 
 MADE_UP = "made up"  # workload of the synthetic plans
@@ -134,6 +136,13 @@ def test_a_damaged_plan_means_plain_decoding(store: Store) -> None:
 def test_no_store_means_plain_decoding(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_text("no database")
     assert chosen(tmp_path / "store.db").plan is None
+
+
+def test_a_store_that_may_only_be_read_gives_its_plan(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(store, plan_of(HERE))
+    store.close()
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert (chosen(store).source, chosen(store, "1").source) == ("this device", "number")
 
 
 def test_plain_decoding_can_be_asked_for(store: Store) -> None:
@@ -388,6 +397,18 @@ def test_a_plan_of_numbers_that_no_decoder_could_use_means_plain_decoding(
     (tmp_path / "plan.json").write_text(json.dumps(document))
     choice = chosen(store, str(tmp_path / "plan.json"))
     assert choice.plan is None and "is of no use" in choice.reason
+
+
+def test_a_numbered_plan_is_followed_while_its_service_is_away_and_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path))
+    asked: dict[str, Any] = {"target": model("large"), "device": HERE, "workload": MADE_UP, "temperature": 0.0}
+    with served(FaultyService(plans={1: plan_to_json(plan_of(HERE))})) as service:
+        first = choose_plan("1", store=service.url, **asked)
+    later = choose_plan("1", store=service.url, **asked)
+    assert (first.source, later.source, later.plan) == ("number", "number", first.plan)
+    assert later.reason.startswith(f"{first.reason}; {service.url} does not answer; what it said on ")
 
 
 @pytest.mark.parametrize("number", ["2", "0", "9" * 30])
