@@ -37,7 +37,7 @@ def one_line_errors(url: URL) -> Iterator[None]:
         kind = StoreAwayError if _is_away(error) else StoreError
         raise kind(f"{shown(url)}: {_reason(error, url)}") from (None if is_silent else error)
     except OverflowError as error:  # of SQLite's driver, which SQLAlchemy lets through
-        raise StoreError(f"{shown(url)}: {error}; a store's numbers are below 2**63") from error
+        raise StoreError(f"{shown(url)}: a number is larger than the store can keep; use one below 2**63") from error
 
 
 def _is_away(error: SQLAlchemyError) -> bool:

@@ -196,7 +196,8 @@ def test_what_older_stores_kept_by_two_clocks_comes_in_in_the_order_in_which_it_
     for seed, minute in ((1, 5), (2, 3)):
         row = trace_row(trace(seed=seed))
         row.created = f"2026-01-01T12:0{minute}:00.000000+00:00"
-        store._write(lambda session, row=row: session.add(row))
+        with store._writing() as session:
+            session.add(row)
     assert merge(other, lambda: everything(store)).left_out == ()
     assert other.traces(**SETUP) == store.traces(**SETUP)
 
