@@ -128,14 +128,17 @@ def test_trees_that_follow_the_drafters_confidence_leave_the_law_alone(kind: str
     assert p_value(sampled(RAGGED[kind], 0, 12_000), exact_law()) > 1e-3
 
 
-@pytest.mark.parametrize("first_seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (10**6, -(2**62)))])
+@pytest.mark.parametrize(
+    ("first_seed", "samples"),
+    [(0, 20_000), *(pytest.param(seed, 40_000, marks=pytest.mark.slow) for seed in (0, 10**6, -(2**62)))],
+)
 @pytest.mark.parametrize("kind", TREES)
-def test_sampled_texts_follow_the_targets_law(kind: str, first_seed: int) -> None:
-    assert p_value(sampled(TREES[kind], first_seed, 40_000), exact_law()) > 1e-3
+def test_sampled_texts_follow_the_targets_law(kind: str, first_seed: int, samples: int) -> None:
+    assert p_value(sampled(TREES[kind], first_seed, samples), exact_law()) > 1e-3
 
 
 def test_the_law_is_spread_over_many_texts() -> None:
-    assert sum(share * 40_000 >= 5 for share in exact_law().values()) > 100
+    assert sum(share * 20_000 >= 5 for share in exact_law().values()) > 100
 
 
 def noise_of_the_seed_only(seeds: Tensor, positions: Tensor, vocabulary: int) -> Tensor:
