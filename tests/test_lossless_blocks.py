@@ -30,6 +30,7 @@ from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
 
 from .decoded_runs import CAPACITY, POLICIES, RecordingDrafter, random_requests, run
+from .pairwise import crossed
 from .replayed_drafts import (
     REPLAYED,
     accepted,
@@ -56,9 +57,7 @@ def plain(temperature: float) -> list[tuple[int, ...]]:
     return run(TARGET, random_requests(7, tokens=14, temperature=temperature), slots=1).outputs
 
 
-@pytest.mark.parametrize("policy", TREES)
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("kind", KINDS)
+@crossed(kind=KINDS, policy=TREES, temperature=(0.0, 0.8))
 def test_trees_on_blocks_change_no_output(kind: Kind, policy: str, temperature: float) -> None:
     """T1; and T8: what is emitted is what was accepted and one token a round."""
     drafter = BlockDrafter(BLOCKS[kind], slots=3, capacity=CAPACITY)

@@ -39,6 +39,7 @@ from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
 
 from .decoded_runs import BUSHY, CAPACITY, PADDED, POLICIES, Run, random_requests, run
+from .pairwise import crossed
 from .tiny_exits import exit_weights, tiny_exit
 from .tiny_models import tiny_llama
 
@@ -64,9 +65,7 @@ def drafted(
     return run(TARGET, requests, always(RoundSetup(policy=policy, drafter="it")), drafters)
 
 
-@pytest.mark.parametrize("on_device", [False, True])
-@pytest.mark.parametrize("kind", TREES)
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@crossed(kind=TREES, temperature=(0.0, 0.8), on_device=(False, True))
 def test_trees_on_an_exit_change_no_output(kind: str, temperature: float, on_device: bool) -> None:
     """T1, and T2 by the draws being fixed; and T8: what is emitted is what was accepted and one token a round."""
     found = drafted(POLICIES[kind], temperature, on_device=on_device)

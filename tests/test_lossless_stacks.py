@@ -18,6 +18,7 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup, always, draft_room
 
 from .decoded_runs import Run, random_requests, run
+from .pairwise import crossed
 from .stack_family import MODELS, STACKS, TARGET, with_siblings
 from .tiny_models import perturbed, tiny_gpt2, tiny_llama, tiny_neox
 
@@ -47,10 +48,7 @@ def decoded(
     return done
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("slots", [1, 3])
-@pytest.mark.parametrize("siblings", [0, 2])
-@pytest.mark.parametrize("name", STACKS)
+@crossed(name=STACKS, siblings=(0, 2), slots=(1, 3), temperature=(0.0, 0.8))
 def test_output_is_the_targets_own(name: str, siblings: int, slots: int, temperature: float) -> None:
     requests = random_requests(7, tokens=14, temperature=temperature)
     assert decoded(with_siblings(name, siblings), requests, slots).outputs == plain(temperature)
