@@ -35,6 +35,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 EVENTS = "text/event-stream"
 LOOK_S = 0.5  # between looks at a job that is followed
 ALIVE_S = 15.0  # a silent stream says that it is still there
+MOST_WAITING = 1000  # jobs of everybody
 MOST_TRIALS = 10_000
 MOST_TABLES = 4
 MOST_CELLS = 1000
@@ -168,6 +169,7 @@ def _start(service: Service, caller: str, body: bytes) -> Work:
     _require_bounded(wanted)
 
     def work() -> Receipt:
+        _require_few(service)
         return receipt_of(told_of(service.jobs.add(job.kind, to_json(wanted), caller)), 202)
 
     return work
@@ -185,6 +187,13 @@ def _with_records(service: Service, wanted: PlanWanted) -> PlanWanted:
         name = f"device {wanted.device!r}" if device is None else f"model {wanted.target!r}"
         raise invalid(f"the store knows no {name}; list what it knows, or send the whole record")
     return replace(wanted, device=device, target=target)
+
+
+def _require_few(service: Service) -> None:
+    waiting = service.jobs.counts().get("waiting", 0)
+    if waiting >= MOST_WAITING:
+        told = f"{waiting} jobs are waiting already; cancel some, or ask again when some are done"
+        raise ProblemError(429, "too-many", told, {"Retry-After": "60"})
 
 
 def _require_bounded(wanted: PlanWanted) -> None:

@@ -202,6 +202,14 @@ def test_a_job_that_cannot_be_done_is_not_taken(client: TestClient, changes: dic
     assert client.get("/v1/jobs").json()["items"] == []
 
 
+def test_only_so_many_jobs_wait(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spectune.service.jobs.MOST_WAITING", 1)
+    first, second = asked(client), asked(client)
+    assert (first.status_code, second.status_code, second.headers["retry-after"]) == (202, 429, "60")
+    client.delete(f"/v1/jobs/{first.json()['key']}")
+    assert asked(client).status_code == 202
+
+
 def test_a_job_takes_its_target_from_where_it_lies_now(client: TestClient, store: SqlStore) -> None:
     asked(client)  # whoever was asked before has read where it lay
     moved = replace(TARGET, name="moved", location="/elsewhere")
