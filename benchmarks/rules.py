@@ -26,12 +26,12 @@ from spectune.planner.plans.plan import PlanCell
 from spectune.planner.policies import LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts, cell_costs
-from spectune.planner.published.rivals import sequoia_tree
 from spectune.planner.published.rules import published_defaults
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.price import price
 from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request
+from spectune.tests.published_rivals import sequoia_tree
 from spectune.tuning.family import load_family, torch_device
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.gauge import Gauge

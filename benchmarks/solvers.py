@@ -37,8 +37,9 @@ from spectune.planner.hierarchy.programmes import best_truncated_hierarchy, mean
 from spectune.planner.hierarchy.records import HierarchyInputs
 from spectune.planner.hierarchy.search import best_hierarchy
 from spectune.planner.hierarchy.tables import Tables
-from spectune.planner.search.static_tree import best_static_tree, best_tree_values, nested_trees
+from spectune.planner.search.static_tree import nested_trees
 from spectune.profiler.device import detect
+from spectune.tests.best_trees import best_tree_values, values_of
 from spectune.tests.cost_curves import KINDS, random_costs, random_utilities
 from spectune.tests.hierarchy_oracles import Play, booked_ms_per_token, every_hierarchy, random_family, random_setup
 from spectune.tests.ordered_trees import ordered_trees, tree_value
@@ -187,12 +188,12 @@ def static_trees(seed: int) -> Part:
     random, enumerated, programmed = np.random.default_rng(seed), 0.0, 0.0
     for _ in range(TABLES):
         rows = rank_depth(random)
-        values = nested_trees(rows, NODES, DEPTH).values
+        values = values_of(nested_trees(rows, NODES, DEPTH))
         for nodes in range(1, NODES + 1):
             truth = max(tree_value(tree, rows.tolist()) for tree in ordered_trees(nodes))
             enumerated = max(enumerated, abs(float(values[nodes]) - truth))
         shuffled = random.permuted(rows, axis=1)
-        difference = nested_trees(shuffled, 512, DEPTH).values - best_tree_values(shuffled, 512, DEPTH)
+        difference = values_of(nested_trees(shuffled, 512, DEPTH)) - best_tree_values(shuffled, 512, DEPTH)
         programmed = max(programmed, float(np.abs(difference).max()))
     trees = sum(len(ordered_trees(nodes)) for nodes in range(1, NODES + 1))
     print(
@@ -238,11 +239,8 @@ def times(seed: int, repeats: int) -> Part:
     """Time the solvers."""
     random = np.random.default_rng(seed)
     rows = rank_depth(random)
-    fed = np.arange(513)
-    verify_ms, draft_ms = 10.0 + 0.02 * fed + 2.0 * (fed // 64), 1.0 + 0.01 * fed
     calls: dict[str, Callable[[], object]] = {
         "512 nodes": lambda: nested_trees(rows, 512, DEPTH),
-        "512 nodes, every size and depth priced": lambda: best_static_tree(rows, verify_ms, draft_ms),
     }
     for drafters in (8, 16):
         inputs = random_family(seed, drafters, 64)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.published.rivals import cast_b_width, sequoia_tree
-from spectune.planner.search.static_tree import expected_tokens
 
+from .best_trees import expected_tokens
 from .ordered_trees import ordered_trees, tree_depth, tree_value
+from .published_rivals import cast_b_width, sequoia_tree
 
 VECTORS = [[0.7], [0.6, 0.2], [0.5, 0.3, 0.1], [0.1, 0.7], [0.4, 0.2, 0.15, 0.1]]
 PACKED = [16, 24, 32, 48, 64, 96, 128]

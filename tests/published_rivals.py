@@ -1,4 +1,4 @@
-"""What published planners would choose, from the same measurements: rivals to compare with, not used by the plan.
+"""What published planners would choose, from the same measurements: rivals to compare with, which no plan asks.
 
 Names follow the papers; each function says where the published rule is inexact.
 """
@@ -12,9 +12,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...errors import PlanError
-from ..growth.tree import TokenTree
-from ..search.static_tree import PricedTree
+from spectune.errors import PlanError
+from spectune.planner.growth.tree import TokenTree
+
+from .best_trees import PricedTree
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
