@@ -52,21 +52,6 @@ def reliability(confidences: Floats, is_hit: Bools, bins: int = 10) -> Reliabili
     )
 
 
-def path_reliability(trace: AcceptanceTrace, bins: int = 10, least: float = 0.0) -> Reliability:
-    """Return how path probabilities compare with how often nodes lie on the target's own path.
-
-    Args:
-        trace: what was recorded.
-        bins: how many [0, 1] is cut into.
-        least: nodes said to be less probable are left out; most recorded nodes are, and hide the error of the others.
-
-    Raises:
-        MeasurementError: no node is left.
-    """
-    nodes = scored_nodes(trace)
-    return _reliability_from(np.exp(nodes.path_log_probs), nodes.is_hit, bins, least)
-
-
 def step_reliability(trace: AcceptanceTrace, bins: int = 10, least: float = 0.0) -> Reliability:
     """Return how conditional probabilities compare with how often nodes below the target's path continue it.
 
@@ -79,14 +64,9 @@ def step_reliability(trace: AcceptanceTrace, bins: int = 10, least: float = 0.0)
         MeasurementError: no node is left.
     """
     nodes = scored_nodes(trace)
-    below = nodes.is_below_hit
-    return _reliability_from(np.exp(nodes.log_probs[below]), nodes.is_hit[below], bins, least)
-
-
-def _reliability_from(confidences: Floats, is_hit: Bools, bins: int, least: float) -> Reliability:
-    chosen = confidences >= least
-    rounded = np.minimum(confidences[chosen], 1.0)  # a rounded log-softmax may exceed 0 a little
-    return reliability(rounded, is_hit[chosen], bins)
+    chosen = nodes.is_below_hit & (np.exp(nodes.log_probs) >= least)
+    rounded = np.minimum(np.exp(nodes.log_probs[chosen]), 1.0)  # a rounded log-softmax may exceed 0 a little
+    return reliability(rounded, nodes.is_hit[chosen], bins)
 
 
 def fit_calibration(trace: AcceptanceTrace, prompts: Sequence[int] | None = None) -> Calibration:
@@ -118,25 +98,6 @@ def fit_calibration(trace: AcceptanceTrace, prompts: Sequence[int] | None = None
         prompts=len(trace.prompts) if prompts is None else len(prompts),
         curves=tuple(curves),
     )
-
-
-def cross_fitted(trace: AcceptanceTrace, folds: int = 2, seed: int = 0) -> tuple[Calibration, ...]:
-    """Return one calibration per prompt, none of which has seen the prompt it is for.
-
-    Args:
-        trace: what was recorded.
-        folds: parts that the prompts are dealt into at random; each part's calibration is learnt on the others.
-        seed: of the dealing.
-
-    Raises:
-        MeasurementError: fewer than 2 folds, or fewer prompts than folds.
-    """
-    count = len(trace.prompts)
-    if not 2 <= folds <= count:
-        raise MeasurementError(f"need 2..{count} folds for {count} prompts, got {folds}; record more prompts")
-    fold_of = np.random.default_rng(seed).permutation(count) % folds
-    fits = [fit_calibration(trace, np.flatnonzero(fold_of != fold).tolist()) for fold in range(folds)]
-    return tuple(fits[fold] for fold in fold_of.tolist())
 
 
 def _curve(nodes: ScoredNodes, chosen: Bools) -> SurvivalCurve:

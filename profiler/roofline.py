@@ -22,7 +22,7 @@ from .records.architecture import Architecture
 from .records.device import GIB
 from .records.limits import Limits
 from .records.measurement import Measurement
-from .records.surface import Latency, LatencySurface
+from .records.surface import LatencySurface
 from .records.work import Work
 
 PREFILL = "prefill"
@@ -62,36 +62,6 @@ def bound_surface(
         for shape in shapes
     ]
     return surface_of(replace(key, regime=f"bound:{key.regime}"), cells)
-
-
-def latency_or_bound(
-    surface: LatencySurface, architecture: Architecture, limits: Limits, batch: int, context: int, tokens: int
-) -> Latency:
-    """Return what a surface tells of a shape, or where it tells nothing a bound with the source "bound".
-
-    Raises:
-        MeasurementError: the shape, or one that it exceeds, could not run.
-    """
-    shape = (batch, context, tokens)
-    try:
-        return surface.latency(*shape)
-    except MeasurementError:
-        if _could_not_run(surface, shape):
-            raise
-    work = work_of(architecture, surface, shape)
-    return Latency(ms=least_ms(work, limits, surface.dtype), source="bound")
-
-
-def _could_not_run(surface: LatencySurface, shape: Shape) -> bool:
-    """Whether a shape failed, or exceeds one that failed while nothing as large ran."""
-
-    def exceeds(larger: Shape, smaller: Shape) -> bool:
-        return all(size >= other for size, other in zip(larger, smaller, strict=True))
-
-    failed = [shape_of(cell) for cell in surface.measurements if cell.failure]
-    ran = [shape_of(cell) for cell in surface.measurements if not cell.failure]
-    has_failed_smaller = any(exceeds(shape, other) for other in failed)
-    return shape in failed or (has_failed_smaller and not any(exceeds(other, shape) for other in ran))
 
 
 def cells_below_bound(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -13,6 +13,7 @@ from .records.acceptance import AcceptanceTrace, PromptTrace
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+UNKNOWN = -1  # behind a node that was not recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,6 +58,26 @@ def _of_prompt(prompt: PromptTrace) -> ScoredNodes:
         is_hit=(prompt.hit_rank[:, None] == np.arange(prompt.children))[is_known],
         is_below_hit=np.broadcast_to(on_path[:, None], shape)[is_known],
     )
+
+
+def path_steps(prompt: PromptTrace) -> Iterator[tuple[Ints, Ints]]:
+    """Yield for depth 1, 2, ... the positions whose tree holds the target's path so far, and the child it takes there.
+
+    As long as any does, so that all steps together are no larger than the recording. MISS where it is none of the
+    recorded children.
+    """
+    child = np.full((len(prompt.parent), prompt.children + 1), UNKNOWN, dtype=np.int64)  # the last of each: none
+    inner = np.flatnonzero(prompt.parent >= 0)
+    child[owners_of(prompt)[inner], prompt.rank[inner]] = inner
+    hits, nodes = prompt.hit_rank.astype(np.int64), prompt.offsets[:-1].astype(np.int64)
+    positions, depth = np.arange(prompt.positions), 0
+    while len(positions):
+        ranks = hits[nodes]
+        yield positions, ranks
+        depth += 1
+        below = child[nodes, np.minimum(ranks, prompt.children)]
+        stays = (below != UNKNOWN) & (positions + depth < prompt.positions)
+        positions, nodes = positions[stays], below[stays]
 
 
 def owners_of(prompt: PromptTrace) -> Ints:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..profiler.rank_depth import path_steps
 from ..profiler.records.acceptance import AcceptanceTrace, PromptTrace
+from ..profiler.scored_nodes import path_steps
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -19,7 +19,7 @@ from spectune.profiler.records.limits import Limits
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import from_json
-from spectune.profiler.roofline import bound_surface, cells_below_bound, latency_or_bound, roofline_ms, surface_of
+from spectune.profiler.roofline import bound_surface, cells_below_bound, roofline_ms, surface_of
 
 DATA, FAMILY = Path(__file__).parent / "data", Path(__file__).parents[1] / "demo" / "models"
 LLAMA_8B = Architecture(
@@ -136,17 +136,3 @@ def cell(batch: int, context: int, tokens: int, ms: float | None) -> Measurement
         repeats_ms=() if ms is None else (ms,),
         failure="out of memory" if ms is None else None,
     )
-
-
-def test_outside_the_measured_range_a_bound_is_given_and_labelled():
-    surface = surface_of(KEY, [cell(1, 64, 1, 9.0), cell(1, 64, 8, 9.5)])
-    assert latency_or_bound(surface, LLAMA_8B, H200, 1, 64, 8).source == "measured"
-    beyond = latency_or_bound(surface, LLAMA_8B, H200, 4, 900, 60)
-    assert (beyond.ms, beyond.source) == (roofline_ms(LLAMA_8B, H200, "bfloat16", 4, 900, 60), "bound")
-
-
-@pytest.mark.parametrize("shape", [(2, 64, 8), (2, 64, 9), (4, 99, 8)])
-def test_a_shape_that_could_not_run_and_all_beyond_it_have_no_bound(shape):
-    surface = surface_of(KEY, [cell(1, 64, 1, 9.0), cell(2, 64, 1, 9.5), cell(2, 64, 8, None)])
-    with pytest.raises(MeasurementError):
-        latency_or_bound(surface, LLAMA_8B, H200, *shape)

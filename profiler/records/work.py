@@ -37,8 +37,3 @@ class Work:
     def least_flops(self) -> float:
         """Operations that no mask spares: a tree's node may see little more than the context."""
         return self.matmul_flops + self.context_flops
-
-    @property
-    def flops(self) -> float:
-        """Operations in all."""
-        return self.matmul_flops + self.context_flops + self.causal_flops
