@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import torch
 
-from spectune.planner.lossy.fly import FlyRule, fly_accept
+from spectune.planner.lossy.fly import FlyRule
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, StackPolicy
 from spectune.planner.policies.fly import FlyPolicy
 from spectune.planner.policies.lossy import LossyDraft
@@ -24,6 +24,7 @@ from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import CAPACITY, random_requests
+from .lossy_rules import fly_accept
 from .stack_family import LLAMA, MODELS, TARGET, greedy_chain
 from .tiny_models import plain_logits
 

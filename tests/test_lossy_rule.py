@@ -11,14 +11,10 @@ import pytest
 import torch
 
 from spectune.errors import PlanError
-from spectune.planner.lossy.fly import (
-    FlyRule,
-    accepted_length,
-    confirmed_mismatches,
-    expected_accepted,
-    fly_accept,
-)
+from spectune.planner.lossy.fly import FlyRule, accepted_length, confirmed_mismatches, expected_accepted
 from spectune.runtime.lossy import entropies_of
+
+from .lossy_rules import fly_accept
 
 OPEN = FlyRule(threshold=0.0, window=2)
 CLOSED = 1e9
@@ -186,11 +182,6 @@ def test_the_recurrence_of_a_closed_gate_or_a_window_without_room_is_that_of_str
 def test_impossible_rules_are_refused(values: dict[str, float]) -> None:
     with pytest.raises(PlanError, match="at least"):
         FlyRule(**values)  # type: ignore[arg-type]
-
-
-def test_a_mask_needs_an_entropy_per_token() -> None:
-    with pytest.raises(PlanError, match="got 1 for 2"):
-        fly_accept([True, False], [0.5], OPEN)
 
 
 def test_chances_outside_0_and_1_are_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.lossy.pad import PadRule, pad_accept
+from spectune.planner.lossy.pad import PadRule
 from spectune.planner.policies import ChainPolicy, StackPolicy
 from spectune.planner.policies.lossy import LossyDraft
 from spectune.planner.policies.pad import PadPolicy
@@ -28,6 +28,7 @@ from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import CAPACITY, random_requests
+from .lossy_rules import pad_accept
 from .stack_family import LLAMA, MODELS, TARGET, greedy_chain
 from .synthetic import model
 from .tiny_models import plain_logits

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from spectune.errors import PlanError
-from spectune.planner.lossy.pad import PadRule, expected_accepted, pad_accept
+from spectune.planner.lossy.pad import PadRule, expected_accepted
 from spectune.planner.policies import ChainPolicy, StackPolicy, drafting, policy_from_json, policy_to_json
 from spectune.planner.policies.pad import PadPolicy, classifiers_of
 from spectune.runtime.models.pivots import features_of
 
+from .lossy_rules import pad_accept
 from .synthetic import model
 
 WAY = PadPolicy(draft=ChainPolicy(length=4), rule=PadRule(threshold=0.4), classifier=model("pivots"))
@@ -117,11 +118,6 @@ def test_the_recurrence_is_the_mean_over_simulated_drafts(length: int, match: fl
 def test_impossible_rules_are_refused(values: dict[str, float]) -> None:
     with pytest.raises(PlanError, match=r"chances in \[0, 1\]"):
         PadRule(**values)
-
-
-def test_a_draft_needs_a_probability_and_a_chance_per_token() -> None:
-    with pytest.raises(PlanError, match="got 2 and 1 for 2"):
-        pad_accept([True, False], [0.5, 0.5], [0.5], PadRule())
 
 
 def test_chances_outside_0_and_1_are_refused() -> None:

@@ -70,17 +70,6 @@ def test_the_root_alone_has_no_inner_nodes() -> None:
 
 
 @given(trees())
-def test_a_mask_row_is_the_node_and_its_ancestors(tree: TokenTree) -> None:
-    mask = tree.ancestor_mask()
-    for node in range(tree.size):
-        path, step = set(), node
-        while step != -1:
-            path.add(step)
-            step = tree.parents[step]
-        assert set(mask[node].nonzero()[0].tolist()) == path
-
-
-@given(trees())
 def test_inner_nodes_are_exactly_those_with_children(tree: TokenTree) -> None:
     inner = [node for nodes in tree.inner_by_depth() for node in nodes]
     assert sorted(inner) == [node for node in range(tree.size) if tree.children(node)]

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ...errors import PlanError
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +57,6 @@ class TokenTree:
     def children(self, node: int) -> tuple[int, ...]:
         """Return the nodes whose parent is `node`, in index order."""
         return tuple(child for child, parent in enumerate(self.parents) if parent == node)
-
-    def ancestor_mask(self) -> Mask:
-        """Return (size, size): row i is true at node i and at every ancestor of it."""
-        mask = np.eye(self.size, dtype=np.bool_)
-        for node in range(1, self.size):
-            mask[node] |= mask[self.parents[node]]
-        return mask
 
     def inner_by_depth(self) -> tuple[tuple[int, ...], ...]:
         """Return the nodes that have children, one tuple per depth 0 .. depth - 1."""

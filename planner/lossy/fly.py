@@ -87,23 +87,6 @@ def accepted_length(matches: Sequence[bool], passed: Collection[int]) -> int:
     return next((place for place, fits in enumerate(matches) if not fits and place not in passed), len(matches))
 
 
-def fly_accept(matches: Sequence[bool], entropies: Sequence[float], rule: FlyRule) -> int:
-    """Return how many drafted tokens stay.
-
-    Args:
-        matches: (n,), whether each drafted token is the target's own draw.
-        entropies: (n,), of the target's distribution in each one's place, by the rule's definition.
-        rule: of acceptance.
-
-    Raises:
-        PlanError: there is not one entropy per token.
-    """
-    if len(matches) != len(entropies):
-        raise PlanError(f"need an entropy per drafted token, got {len(entropies)} for {len(matches)}")
-    passed = [place for place in confirmed_mismatches(matches, rule) if entropies[place] >= rule.threshold]
-    return accepted_length(matches, passed)
-
-
 def expected_accepted(length: int, match: float, is_open: float, rule: FlyRule) -> float:
     """Return the mean number of drafted tokens that stay, were places independent.
 

@@ -16,7 +16,6 @@ Source: Ziashahabi et al. 2025, PAD, arXiv:2511.00351.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import PlanError
@@ -45,34 +44,6 @@ class PadRule:
     def label(self) -> str:
         """Name for people."""
         return f"PAD, pivots from {self.threshold:g}, floor {self.floor:g}"
-
-
-def pad_accept(matches: Sequence[bool], probabilities: Sequence[float], chances: Sequence[float], rule: PadRule) -> int:
-    """Return how many drafted tokens stay.
-
-    Args:
-        matches: (n,), whether each drafted token is the target's own draw.
-        probabilities: (n,), the target's, of each drafted token in its place.
-        chances: (n,), that each is a pivot; read where a mismatch reaches the floor. What is no number is a pivot.
-        rule: of acceptance.
-
-    Raises:
-        PlanError: there is not one probability and one chance per token.
-    """
-    if not len(matches) == len(probabilities) == len(chances):
-        raise PlanError(
-            "need a probability and a pivot chance per drafted token, got "
-            f"{len(probabilities)} and {len(chances)} for {len(matches)}"
-        )
-    each = zip(matches, probabilities, chances, strict=True)
-    return next(
-        (
-            place
-            for place, (fits, probability, chance) in enumerate(each)
-            if not fits and not (probability >= rule.floor and chance < rule.threshold)
-        ),
-        len(matches),
-    )
 
 
 def expected_accepted(length: int, match: float, passes: float) -> float:

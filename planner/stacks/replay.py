@@ -45,11 +45,6 @@ class StackReplay:
     levels: Ints
     is_modelled: Bools
 
-    def forwards(self, level: int) -> Ints:
-        """Return (rounds,): forwards of a level's model."""
-        counted: Ints = (self.levels == level).sum(axis=1)
-        return counted
-
     def modelled_share(self, level: int) -> float:
         """Return the share of a level's forwards that a toss came before."""
         ran = self.levels == level
