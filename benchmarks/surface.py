@@ -32,10 +32,11 @@ import torch
 from spectune.profiler.design import HELD_OUT_CALLS, AdaptiveDesign, Design, sentinels
 from spectune.profiler.device import detect
 from spectune.profiler.domain import Domain, Shape
-from spectune.profiler.latency import Session, measure
+from spectune.profiler.latency import measure
 from spectune.profiler.memory import MemoryJournal
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.repeats import repeats_of
+from spectune.profiler.session import Session
 from spectune.profiler.tally import Cell, Tally
 from spectune.runtime.models.loading import load_model
 from spectune.runtime.shapes import ForwardShapes

@@ -9,10 +9,11 @@ import pytest
 from spectune.errors import MeasurementError
 from spectune.profiler.clock import Call
 from spectune.profiler.domain import Domain, Shape
-from spectune.profiler.latency import Interrupted, Progress, Session, measure
+from spectune.profiler.latency import Interrupted, measure
 from spectune.profiler.memory import MemoryJournal
 from spectune.profiler.records.role import CAPTURED
 from spectune.profiler.records.surface import LatencySurface
+from spectune.profiler.session import Progress, Session
 
 from .fake_machine import DEVICE, Disturbance, FakeMachine, FakeRunner, smooth_ms
 from .kept_visits import KeptVisits

@@ -15,12 +15,13 @@ from ..errors import RequestError
 from ..profiler.device import detect
 from ..profiler.domain import Domain
 from ..profiler.identity import identify, identify_config
-from ..profiler.latency import Session, measure
+from ..profiler.latency import measure
 from ..profiler.protocols import ShapeRunner
 from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, READ, RESUME, SELF, require_role
 from ..profiler.records.surface import LatencySurface
+from ..profiler.session import Session
 from ..runtime.models.drafter import draft_role, load_drafter
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_model

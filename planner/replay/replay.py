@@ -22,7 +22,8 @@ from ...errors import PlanError
 from ..growth.cast import breadth_origin
 from ..growth.draft import Bools, Ints
 from ..growth.grow import grow
-from ..kernels.cast import Rule, Setting, cast_walk
+from ..kernels.cast import cast_walk
+from ..kernels.cast_trees import Rule, Setting
 from ..kernels.rounds import walk
 from ..kernels.slots import NOBODY, Numbering, Rounds
 from ..policies import CastPolicy, TreePolicy
