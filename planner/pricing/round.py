@@ -45,8 +45,9 @@ class RoundCosts:
             return total
         read = self.draft.caught_up(catch_up)
         reading_ms = self.draft.reading(int(read.max(initial=1)), self.batch)[0, read]
-        further_ms = _looked_up(self.draft, self.draft.paid(widths)[:, 1:]).sum(axis=1)
-        return total + np.where(widths[:, 0] > 0, reading_ms, 0.0) + further_ms
+        further_ms: Floats = _looked_up(self.draft, self.draft.paid(widths)[:, 1:]).sum(axis=1)
+        total += np.where(widths[:, 0] > 0, reading_ms, 0.0) + further_ms
+        return total
 
     def chains_ms(self, lengths: Ints, catch_up: Ints) -> Floats:
         """Return (rounds,): likewise, of rounds with a chain, a token by each layer of the model; the text has none."""

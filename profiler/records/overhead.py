@@ -27,7 +27,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class HostLine(NamedTuple):
     @overload
     def at(self, draft_forwards: Ints, nodes: Ints) -> Floats: ...
 
-    def at(self, draft_forwards: int | Ints, nodes: int | Ints) -> float | Floats:
+    def at(self, draft_forwards: Any, nodes: Any) -> Any:  # as the overloads say
         """Return the host milliseconds of a round of that shape, or of each of (rounds,) such."""
         return self.round_ms + self.forward_ms * draft_forwards + self.node_ms * nodes
 
