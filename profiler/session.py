@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from ..errors import MeasurementError
+from ..errors import MeasurementError, ShortBudgetError
 from .calls import PreparedCalls
 from .clock import Call, Clock, clock_in
 from .design import Design
@@ -218,7 +218,8 @@ class Run:
         done = [cell for cell in self.first if cell.visits or cell.failure]
         if len(done) < len(self.first):
             needed = 2.0 * self.budget_s * len(self.first) / max(len(done), 1)
-            raise MeasurementError(
+            raise ShortBudgetError(
                 f"{self.budget_s:g} s were enough for {len(done)} of the first {len(self.first)} cells; they are kept: "
-                f"run the same with a budget of {needed:.0f} s or more, or ask for fewer batches or contexts"
+                f"run the same with a budget of {needed:.0f} s or more, or ask for fewer batches or contexts",
+                needed,
             )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 
 import pytest
 
-from spectune.errors import MeasurementError
+from spectune.errors import MeasurementError, ShortBudgetError
 from spectune.profiler.clock import Call
 from spectune.profiler.domain import Domain, Shape
 from spectune.profiler.latency import Interrupted, measure
@@ -86,10 +87,17 @@ def test_a_quiet_machine_is_left_alone_once_all_is_known() -> None:
 
 
 def test_a_budget_too_small_for_the_first_points_is_refused_and_nothing_is_lost() -> None:
-    sink = MemoryJournal()
-    with pytest.raises(MeasurementError, match=r"run the same with a budget of \d+ s or more"):
-        profile(FakeRunner(FakeMachine()), budget_s=0.3, sink=sink)
+    sink, machine = MemoryJournal(), FakeMachine()
+    with pytest.raises(ShortBudgetError, match=r"run the same with a budget of \d+ s or more") as refused:
+        profile(FakeRunner(machine), budget_s=0.3, sink=sink)
     assert sink.visits()
+    profile(FakeRunner(machine), budget_s=refused.value.needed_s, sink=sink)
+    assert sink.surfaces
+
+
+def test_what_a_budget_should_have_been_is_known_in_another_process_too() -> None:
+    told = pickle.loads(pickle.dumps(ShortBudgetError("short", 7.0)))
+    assert (str(told), told.needed_s) == ("short", 7.0)
 
 
 class CompiledRunner(FakeRunner):
