@@ -46,7 +46,6 @@ from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, S
 from spectune.profiler.bandwidth import memory_bandwidth
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.device import detect
-from spectune.profiler.memory import MemoryJournal
 from spectune.profiler.records.architecture import Architecture
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.overhead import RoundOverhead
@@ -62,6 +61,7 @@ from spectune.runtime.models.regime import in_regime
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup, always, plain_setup, setup_of
 from spectune.runtime.shapes import ForwardShapes
+from spectune.tests.memory_journal import MemoryJournal
 from spectune.tuning.family import EXACT_DTYPE, family_in, identify_all, load_family
 from spectune.tuning.measuring.decoding import LOOKUP, Family
 from spectune.tuning.measuring.overhead import measure_overhead

@@ -29,7 +29,6 @@ from spectune.planner.memory.load import load_of
 from spectune.planner.memory.peak import peak_bytes, workspace_bytes
 from spectune.planner.policies import ChainPolicy, StackPolicy
 from spectune.planner.pricing.cells import Cell
-from spectune.profiler.allocator import count_bytes
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.runtime.decoder import Decoder
@@ -39,6 +38,7 @@ from spectune.runtime.models.loading import causal_model, load_pretrained
 from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
+from spectune.tests.allocator import count_bytes
 from spectune.tuning.estimates.architectures import footprints_of
 from spectune.tuning.measuring.decoding import Family, decode_timed
 

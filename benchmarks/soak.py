@@ -42,12 +42,12 @@ from spectune.planner.memory.load import load_of
 from spectune.planner.memory.peak import peak_bytes, workspace_bytes
 from spectune.planner.policies import ChainPolicy, StackPolicy
 from spectune.planner.pricing.cells import Cell
-from spectune.profiler.allocator import count_bytes
 from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.faults import MOST_FAULTS
 from spectune.runtime.models.loading import load_pretrained
 from spectune.runtime.setup import RoundSetup, draft_room
+from spectune.tests.allocator import count_bytes
 from spectune.tuning.family import EXACT_DTYPE
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.exact import Judgement, judge

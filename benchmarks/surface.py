@@ -33,13 +33,13 @@ from spectune.profiler.design import HELD_OUT_CALLS, AdaptiveDesign, Design, sen
 from spectune.profiler.device import detect
 from spectune.profiler.domain import Domain, Shape
 from spectune.profiler.latency import measure
-from spectune.profiler.memory import MemoryJournal
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.repeats import repeats_of
 from spectune.profiler.session import Session
 from spectune.profiler.tally import Cell, Tally
 from spectune.runtime.models.loading import load_model
 from spectune.runtime.shapes import ForwardShapes
+from spectune.tests.memory_journal import MemoryJournal
 
 FAMILY = Path(__file__).resolve().parents[1] / "demo" / "models"
 MODELS = (("target", "verify", 64), ("small", "draft", 16), ("medium", "draft", 16))

@@ -11,7 +11,6 @@ from typing import Literal, get_args
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from spectune.profiler.allocator import count_bytes
 from spectune.runtime.models.block_shape import block_config
 from spectune.runtime.models.config_file import OWN
 from spectune.runtime.models.drafter import load_drafter
@@ -21,6 +20,7 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.recycling_shape import RecyclingShape, recycling_config, recycling_tensors
 from spectune.training.cards import save_weights
 
+from .allocator import count_bytes
 from .tiny_blocks import block_shape_of, block_weights
 from .tiny_exits import WIDTH, exit_weights
 from .tiny_heads import READS, head_weights, layer_config

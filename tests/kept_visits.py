@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spectune.profiler.memory import MemoryJournal
 from spectune.profiler.records.visit import Visit
+
+from .memory_journal import MemoryJournal
 
 
 class KeptVisits(MemoryJournal):

@@ -38,7 +38,6 @@ from spectune.planner.policies import (
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.origin import _note_of_memory
-from spectune.profiler.allocator import count_bytes
 from spectune.profiler.records.configuration import architecture_of
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.layout import PREFILL_TOKENS
@@ -50,6 +49,7 @@ from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.measuring.decoding import room_for
 
+from .allocator import count_bytes
 from .decoded_runs import POLICIES, drafter_for, drafting, random_requests, run
 from .plans import plain_cell
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, model, record, texts

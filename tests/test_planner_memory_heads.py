@@ -23,7 +23,6 @@ from spectune.planner.memory.peak import memory_bytes, peak_bytes
 from spectune.planner.memory.recycling import PIECE_TOKENS
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, TreePolicy
 from spectune.planner.pricing.cells import Cell
-from spectune.profiler.allocator import count_bytes
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.identity import identify
 from spectune.runtime.drafters.head import model_drafter
@@ -38,6 +37,7 @@ from spectune.tuning.estimates.architectures import footprints_of
 from spectune.tuning.plan import solve_plan
 from spectune.tuning.request import PlanRequest
 
+from .allocator import count_bytes
 from .decoded_runs import run
 from .drafter_folders import KINDS, Kind, counted_drafter, save_drafter
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, record, texts

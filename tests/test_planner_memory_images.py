@@ -22,7 +22,6 @@ from spectune.planner.memory.peak import peak_bytes
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, TreePolicy
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.text.image_ids import IMAGE_IDS
-from spectune.profiler.allocator import count_bytes
 from spectune.profiler.identity import identify, identify_config
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.anatomy import anatomy_of
@@ -34,6 +33,7 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.estimates.architectures import architecture_of, footprints_of
 
+from .allocator import count_bytes
 from .decoded_runs import run
 from .tiny_llava import PATCH, random_image, tiny_llava
 from .tiny_models import tiny_llama

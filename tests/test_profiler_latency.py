@@ -11,13 +11,13 @@ from spectune.errors import MeasurementError, ShortBudgetError
 from spectune.profiler.clock import Call
 from spectune.profiler.domain import Domain, Shape
 from spectune.profiler.latency import Interrupted, measure
-from spectune.profiler.memory import MemoryJournal
 from spectune.profiler.records.role import CAPTURED
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.session import Progress, Session
 
 from .fake_machine import DEVICE, Disturbance, FakeMachine, FakeRunner, smooth_ms
 from .kept_visits import KeptVisits
+from .memory_journal import MemoryJournal
 
 DOMAIN = Domain(batches=(1, 2), contexts=(0, 100), most_tokens=16)
 

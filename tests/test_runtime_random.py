@@ -13,12 +13,13 @@ from torch import Tensor
 from transformers import BloomConfig, GPTNeoXConfig, LlamaConfig, LlamaForCausalLM
 
 from spectune.errors import DeviceError, ModelError
-from spectune.profiler.allocator import count_bytes
 from spectune.runtime.layout import lay_out
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.random import count_parameters, load_random
+
+from .allocator import count_bytes
 
 SIZES: dict[str, Any] = {"vocab_size": 24, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
 

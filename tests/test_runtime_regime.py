@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from spectune.errors import MeasurementError
-from spectune.profiler.allocator import count_bytes
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.layout import lay_out
 from spectune.runtime.models.arena import Arena
@@ -25,6 +24,7 @@ from spectune.runtime.models.projection import Projection
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.models.static_input import StaticInput
 
+from .allocator import count_bytes
 from .repeated import graphed as repeated
 from .tiny_models import tiny_lean, tiny_llama, tiny_model, tiny_neox
 

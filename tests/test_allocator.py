@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from spectune.profiler.allocator import count_bytes
+from .allocator import count_bytes
 
 MIB = 2**20
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import MeasurementError
-from .records.surface import LatencySurface
-from .records.visit import Visit
+from spectune.errors import MeasurementError
+from spectune.profiler.records.surface import LatencySurface
+from spectune.profiler.records.visit import Visit
 
 
 class MemoryJournal:

@@ -36,7 +36,7 @@ def count_bytes(run: Callable[[], object], device: str = "cpu") -> Allocated:
 
 
 def _on_gpu(run: Callable[[], object], device: str) -> Allocated:
-    torch.cuda.init()  # type: ignore[no-untyped-call]
+    torch.cuda.init()
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     kept = run()
