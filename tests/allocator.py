@@ -36,7 +36,7 @@ def count_bytes(run: Callable[[], object], device: str = "cpu") -> Allocated:
 
 
 def _on_gpu(run: Callable[[], object], device: str) -> Allocated:
-    torch.cuda.init()
+    torch.empty(0, device=device)  # what CUDA takes at first is not counted
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     kept = run()
