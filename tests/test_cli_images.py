@@ -20,11 +20,14 @@ from spectune.training import shapes_models
 from spectune.training.settings import TrainingSettings
 from spectune.training.shapes import PROMPT
 
+from .coarse_design import BUDGET_S, timed_coarsely
 from .tiny_family import save_model
+
+__all__ = ["timed_coarsely"]
 
 FEW = TrainingSettings(steps=12, batch=4, sequence_tokens=1, warmup_steps=1)
 TRAINED = ("--exit-layer", "2", "--steps", "6", "--batch", "4", "--texts", "6", "--new-tokens", "16")
-MEASURED = ("--batch", "1", "--budget", "4", "--record", "quick", "--held-out", "0", "--max-new-tokens", "12")
+MEASURED = ("--batch", "1", "--budget", str(BUDGET_S), "--record", "quick", "--held-out", "0", "--max-new-tokens", "12")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,10 +23,17 @@ from transformers import LlamaForCausalLM
 
 from spectune.cli import main
 from spectune.planner.plans.document import plan_from_json
+from spectune.profiler.remembered import cache_folder
 
+from .coarse_design import BUDGET_S, timed_coarsely
 from .tiny_family import byte_tokenizer, save_model
 
-TINY = ("--dtype", "float32", "--batch", "1,2", "--budget", "6", "--record", "quick", "--max-new-tokens", "12")
+__all__ = ["timed_coarsely"]
+
+TINY = (
+    *("--dtype", "float32", "--batch", "1,2", "--budget", str(BUDGET_S)),
+    *("--record", "quick", "--max-new-tokens", "12", "--max-prompt-tokens", "8"),
+)
 PROMPT = "def main("
 
 
@@ -62,7 +69,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     save_model(folder / "small", layers=1, seed=2)
     (folder / "prompts.txt").write_text("\n\n".join(f"def f{place}(x): return {place}" for place in range(4)))
     family = ("--drafter", f"small={folder / 'small'}", "--prompts", str(folder / "prompts.txt"))
-    profile = typed(folder, "profile", *family, *TINY, "--max-prompt-tokens", "8", "--json")
+    profile = typed(folder, "profile", *family, *TINY, "--json")
     plan = typed(folder, "plan", "--dtype", "float32", "-o", str(folder / "plan.json"), "--json")
     return Workshop(folder=folder, profile=profile, plan=plan)
 
@@ -91,7 +98,7 @@ def test_progress_goes_to_stderr(workshop: Workshop) -> None:
 def test_a_dry_run_lists_what_the_profile_measures_and_writes_nothing(workshop: Workshop, tmp_path: Path) -> None:
     family = ("--drafter", f"small={workshop.folder / 'small'}", "--prompts", str(workshop.folder / "prompts.txt"))
     new_store = ("--store", str(tmp_path / "new.db"))
-    facts = workshop.facts("profile", *family, *TINY, "--max-prompt-tokens", "8", "--dry-run", *new_store)
+    facts = workshop.facts("profile", *family, *TINY, "--dry-run", *new_store)
     cells = workshop.facts("show", "surface", "--id", "1")["measurements"]
     timed = {(cell["batch"], cell["context_tokens"], cell["tokens"]) for cell in cells}
     assert [(m["model"], m["role"]) for m in facts["models"]] == [("target", "verify"), ("small", "draft")]
@@ -104,7 +111,7 @@ def test_a_context_behind_the_model_s_last_position_is_refused_before_anything_i
     dry: tuple[str, ...], workshop: Workshop, tmp_path: Path
 ) -> None:
     family = ("--drafter", f"small={workshop.folder / 'small'}", "--prompts", str(workshop.folder / "prompts.txt"))
-    asked = ("profile", *family, *TINY, "--max-prompt-tokens", "8", "--context", "16,9999", *dry)
+    asked = ("profile", *family, *TINY, "--context", "16,9999", *dry)
     result = workshop.typed(*asked, "--store", str(tmp_path / "new.db"))
     assert result.exit_code == 1 and "no token fits behind a context of 9999" in result.output
     assert "decoding" not in result.output
@@ -112,22 +119,29 @@ def test_a_context_behind_the_model_s_last_position_is_refused_before_anything_i
 
 def test_ctrl_c_keeps_what_was_timed_and_exits_130(workshop: Workshop, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
+    (tmp_path / "run" / "kernels").symlink_to(cache_folder() / "kernels")  # machine code that other runs have made
     places = {"SPECTUNE_STORE": str(tmp_path / "store.db"), "SPECTUNE_CACHE": str(tmp_path / "run")}
-    prompts = ("--prompts", str(workshop.folder / "prompts.txt"), "--batch", "1", "--budget", "60")
-    command = [sys.executable, "-m", "spectune", "profile", "--target", str(workshop.folder / "target"), *prompts]
+    asked = (*TINY, "--prompts", str(workshop.folder / "prompts.txt"), "--budget", "60")
+    command = [sys.executable, "-m", "spectune", "profile", "--target", str(workshop.folder / "target"), *asked]
     heeds_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests may ignore it
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=os.environ | places, preexec_fn=heeds_ctrl_c
     ) as process:
         assert process.stderr is not None
         assert "timing forwards\n" in iter(process.stderr.readline, "")
-        time.sleep(2.0)  # some rounds
+        while process.poll() is None and timed_calls(tmp_path) <= 10:
+            time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         last = process.stderr.read().splitlines()
     assert process.returncode == 130
     assert re.fullmatch(r"stopped; what was done is kept in .*store\.db, and the same command goes on .*", last[0])
-    with closing(sqlite3.connect(tmp_path / "store.db")) as database:
-        assert database.execute("SELECT count(*) FROM spectune_visit").fetchone()[0] > 10
+    assert timed_calls(tmp_path) > 10
+
+
+def timed_calls(folder: Path) -> int:
+    with closing(sqlite3.connect(folder / "store.db")) as database:
+        (found,) = database.execute("SELECT count(*) FROM spectune_visit").fetchone()
+    return int(found)
 
 
 def test_plan_prints_the_document_it_writes(workshop: Workshop) -> None:

@@ -13,8 +13,11 @@ from spectune.profiler.latency import Interrupted
 from spectune.tuning.latency_profile import LatencyProfile, LatencyRequest, profile_latency
 from spectune.tuning.request import Models
 
+from .coarse_design import BUDGET_S, timed_coarsely
 from .served_store import served_store
 from .tiny_family import save_model
+
+__all__ = ["timed_coarsely"]
 
 
 def profiled(request: LatencyRequest, url: str, stop_after: int | None = None) -> LatencyProfile:
@@ -40,7 +43,7 @@ def test_a_profile_needs_no_more_than_the_service_s_url(tmp_path: Path, monkeypa
         dtype="float32",
         batches=(1,),
         most_tokens=4,
-        budget_s=3.0,
+        budget_s=BUDGET_S,
         held_out=2,
     )
     with served_store(tmp_path) as served:

@@ -23,10 +23,13 @@ from spectune.planner.plans.document import plan_from_json
 from spectune.tuning.inputs import inputs_from_store, inputs_of
 from spectune.tuning.request import PlanRequest
 
+from .coarse_design import BUDGET_S, timed_coarsely
 from .tiny_family import byte_tokenizer
 from .tiny_models import perturbed, tiny_llama
 
-SIZE = DemoSize(calibration_prompts=8, evaluation_prompts=10, new_tokens=12, budget_s=8.0)
+__all__ = ["timed_coarsely"]
+
+SIZE = DemoSize(calibration_prompts=8, evaluation_prompts=10, new_tokens=12, budget_s=BUDGET_S)
 
 
 @dataclass(frozen=True)
@@ -118,10 +121,8 @@ def test_the_outcome_is_one_json_object(told: Told) -> None:
 
 def test_the_plan_is_for_the_middle_of_the_calibration_texts_and_lies_in_the_store(told: Told) -> None:
     plan, target = told.chapter.plan, told.chapter.profile.identities.target
-    stored = told.store.newest_plan(
-        device=plan.device.fingerprint, target=target.key, workload=WORKLOAD, temperature=0.0
-    )
-    assert plan_from_json(stored) == plan
+    stored = told.store.find_plan(device=plan.device.fingerprint, target=target.key, workload=WORKLOAD, temperature=0.0)
+    assert plan_from_json(told.store.plan(stored.id)) == plan
     traced = told.chapter.profile.traces[0].prompts
     middle = int(median(len(text.prompt) + len(text.continuation) // 2 for text in traced))
     assert [(cell.batch, cell.context) for cell in plan.cells] == [(batch, middle) for batch in BATCHES]

@@ -27,7 +27,10 @@ from spectune.tuning.fleet.turns import _from_anywhere, profile_cluster
 from spectune.tuning.profile import Profile
 from spectune.tuning.request import Models, ProfileRequest
 
+from .coarse_design import timed_coarsely
 from .tiny_family import quick_request
+
+__all__ = ["timed_coarsely"]
 
 REQUEST = ProfileRequest(
     models=Models(target=Path("nowhere")), prompts=[Prompt(text="a"), Prompt(text="b")], batches=(1,), device="all"
@@ -58,7 +61,7 @@ def test_a_device_that_an_earlier_run_has_finished_is_not_measured_again_until_a
     job: FleetJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
-    request = replace(quick_request(tmp_path), device="all", budget_s=1.0, max_new_tokens=4)
+    request = replace(quick_request(tmp_path), device="all", max_new_tokens=4)
 
     def facts(done: Profile, url: str) -> dict[str, object]:
         made.append(url)

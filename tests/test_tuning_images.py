@@ -23,7 +23,10 @@ from spectune.tuning.profile import profile
 from spectune.tuning.prompts import requests_of, shown_to
 from spectune.tuning.request import Models, PlanRequest, ProfileRequest
 
+from .coarse_design import BUDGET_S, timed_coarsely
 from .tiny_exits import WIDTH, exit_weights
+
+__all__ = ["timed_coarsely"]
 
 FEW = TrainingSettings(steps=1, batch=2, sequence_tokens=1, warmup_steps=1)
 
@@ -42,7 +45,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def asked(place: Path, **changes: object) -> ProfileRequest:
     request = ProfileRequest(
         models=Models(target=place / "target"), prompts=read_prompts(place / "prompts.jsonl"), device="cpu",
-        dtype="float32", batches=(1,), max_new_tokens=8, budget_s=1.0, held_out=0,
+        dtype="float32", batches=(1,), max_new_tokens=8, budget_s=BUDGET_S, held_out=0,
     )  # fmt: skip
     return replace(request, **changes)  # type: ignore[arg-type]
 
@@ -65,7 +68,7 @@ def test_a_target_that_sees_is_profiled_and_planned_with_an_exit_of_its_own(plac
     (place / "exit").mkdir()
     save_exit(place / "exit", exit_weights(64), ExitShape(layers=2, width=WIDTH, target=identity.weights_hash))
     models = Models(target=place / "target", drafters={"exit2": place / "exit"})
-    request = asked(place, models=models, record="quick", budget_s=4.0)
+    request = asked(place, models=models, record="quick")
     with open_store(str(tmp_path / "store.db")) as store:
         done = profile(request, store, lock_wait_s=60.0, progress=lambda what, share: None)
         wanted = PlanRequest(target=done.identities.target, device=done.device, dtype="float32")

@@ -13,7 +13,10 @@ from spectune.errors import MeasurementError, RequestError
 from spectune.tuning.latency_profile import LatencyProfile, LatencyRequest, profile_latency
 from spectune.tuning.request import Models
 
+from .coarse_design import BUDGET_S, timed_coarsely
 from .tiny_family import save_model
+
+__all__ = ["timed_coarsely"]
 
 ROLES = ("verify", "draft", "prefill", "exit:1", "loop:2")
 
@@ -34,7 +37,7 @@ def request(models: Models, *, contexts: tuple[int, ...] = (8, 24), roles: tuple
         dtype="float32",
         batches=(1, 2),
         most_tokens=6,
-        budget_s=5.0,
+        budget_s=BUDGET_S,
         held_out=4,
     )
 

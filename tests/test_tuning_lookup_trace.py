@@ -17,7 +17,10 @@ from spectune.tuning.profile import profile
 from spectune.tuning.recording.lookup_trace import lookup_trace
 from spectune.tuning.request import Models, PlanRequest, ProfileRequest
 
+from .coarse_design import BUDGET_S, timed_coarsely
 from .tiny_family import save_model
+
+__all__ = ["timed_coarsely"]
 
 
 def test_a_position_hits_where_the_same_token_followed_before() -> None:
@@ -33,7 +36,8 @@ def test_a_target_alone_is_profiled_and_planned(tmp_path: Path) -> None:
     request = ProfileRequest(
         models=Models(target=tmp_path / "target"),
         prompts=[Prompt(text=f"def f{place}(x): return {place}") for place in range(3)],
-        dtype="float32", batches=(1,), max_new_tokens=8, max_prompt_tokens=8, budget_s=4.0, held_out=0, record="quick",
+        dtype="float32", batches=(1,), max_new_tokens=8, max_prompt_tokens=8, budget_s=BUDGET_S, held_out=0,
+        record="quick",
     )  # fmt: skip
     with open_store(str(tmp_path / "store.db")) as store:
         done = profile(request, store, lock_wait_s=60.0, progress=lambda what, share: None)

@@ -24,10 +24,13 @@ from spectune.tuning.profile import Profile, profile
 from spectune.tuning.request import PlanRequest
 
 from . import fake_nvml
+from .coarse_design import timed_coarsely
 from .pretended.cuda import pretended_gpu
 from .pretended.device import PLACE, entered
 from .tiny_family import quick_request
 from .tiny_models import tiny_llama
+
+__all__ = ["timed_coarsely"]
 
 PROMPTS = ["def f(x)", "return"]
 
@@ -42,7 +45,7 @@ def made(place: Path) -> tuple[Profile, Plan]:
     with pytest.MonkeyPatch.context() as patch:
         fake_nvml.install(patch, fake_nvml.Gpu(letter="A"))
         with pretended_gpu(), open_store(str(place / "store.db")) as store:
-            request = replace(quick_request(place), device="cuda:0", regime="auto", budget_s=1.0)
+            request = replace(quick_request(place), device="cuda:0", regime="auto")
             found = profile(request, store, lock_wait_s=60.0, progress=lambda *_: None)
             asked = PlanRequest(target=found.identities.target, device=found.device, dtype="float32", trials=2)
             return found, make_plan(asked, store)

@@ -23,8 +23,11 @@ from spectune.tuning.profile import Profile, profile, request_key
 from spectune.tuning.recording.recipe import recipe_of
 from spectune.tuning.request import ProfileRequest
 
+from .coarse_design import timed_coarsely
 from .limited_memory import Limit
 from .tiny_family import quick_request, save_model
+
+__all__ = ["timed_coarsely"]
 
 Progress = Callable[[str, float], None]
 

@@ -28,6 +28,7 @@ from spectune.tuning.measuring.reading import REPEATS, measure_reading
 from spectune.tuning.profile import profile
 from spectune.tuning.request import Identities, PlanRequest, ProfileRequest
 
+from .coarse_design import timed_coarsely
 from .synthetic import model
 from .tiny_blocks import block_weights, tiny_block
 from .tiny_exits import exit_weights, tiny_exit
@@ -35,6 +36,8 @@ from .tiny_family import quick_request
 from .tiny_heads import head_weights, tiny_head
 from .tiny_models import perturbed, tiny_llama
 from .tiny_recycling import tiny_recycling
+
+__all__ = ["timed_coarsely"]
 
 LLAMA = tiny_llama(layers=3, seed=3)
 TARGET = LeanModel(LLAMA)

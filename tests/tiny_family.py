@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from spectune.profiler.prompts import Prompt
 from spectune.tuning.request import Models, ProfileRequest
 
+from .coarse_design import BUDGET_S
 from .tiny_models import tiny_llama
 
 END = "<end>"
@@ -56,7 +57,7 @@ def quick_request(folder: Path) -> ProfileRequest:
         batches=(1,),
         max_new_tokens=8,
         max_prompt_tokens=8,
-        budget_s=4.0,
+        budget_s=BUDGET_S,
         held_out=4,
         record="quick",
     )
