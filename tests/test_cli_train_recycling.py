@@ -13,13 +13,13 @@ from safetensors.torch import load_file
 from spectune.cli import main
 from spectune.db import open_store
 from spectune.errors import ModelError, TrainingError
-from spectune.planner.inputs import BLOCK
-from spectune.planner.plans.document import plan_to_json
+from spectune.planner.inputs import BLOCK, PlanInputs
+from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import Eagle2Policy
 from spectune.planner.policies.stack import JOINT
+from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
-from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.surface import LatencySurface
 from spectune.runtime.drafters.stack import named_stack
 from spectune.runtime.engines.drafter import drafter_form
@@ -30,12 +30,14 @@ from spectune.runtime.models.recycling import RecyclingHead
 from spectune.runtime.models.recycling_shape import RecyclingShape, is_recycling, recycling_shape
 from spectune.training.recycling import RecyclingRequest
 from spectune.tuning.estimates.estimate import EstimateRequest, estimate
-from spectune.tuning.inputs import inputs_of
-from spectune.tuning.plan import make_plan, solve_plan
-from spectune.tuning.profile import Profile, profile
-from spectune.tuning.request import Models, PlanRequest, ProfileRequest
+from spectune.tuning.inputs import inputs_from_store
+from spectune.tuning.plan import solve_plan
+from spectune.tuning.request import Models, PlanRequest
 
+from .coarse_design import BUDGET_S, timed_coarsely
 from .tiny_family import save_model
+
+__all__ = ["timed_coarsely"]
 
 PROMPTS = ["def main(", "return 1"]
 SEARCHING = {"lookup", "suffix", "suffix-tree", "cacheback", "hybrid"}  # kinds of policies that search the text
@@ -117,33 +119,40 @@ def test_folders_and_requests_that_keep_nothing_are_refused(tmp_path: Path) -> N
 
 
 @pytest.fixture(scope="module")
-def profiled(place: Path) -> tuple[Profile, Plan]:
-    """Profile and plan; the plan is bent onto the drafter, as no tiny target is surely faster with one."""
-    request = ProfileRequest(
-        models=Models(target=place / "target", drafters={"recycling": place / "recycling"}),
-        prompts=[Prompt(text=f"def f{number}(x): return {number}") for number in range(3)],
-        dtype="float32", batches=(1,), max_new_tokens=40, max_prompt_tokens=8, budget_s=4.0, held_out=4, record="quick",
-    )  # fmt: skip
-    with open_store(str(place / "store.db")) as store:
-        found = profile(request, store, lock_wait_s=60.0, progress=lambda *_: None)
-        asked = PlanRequest(target=found.identities.target, device=found.device, dtype="float32", trials=2)
-        return found, make_plan(asked, store)
+def planned(place: Path) -> tuple[PlanInputs, Plan]:
+    """Profile and plan as people type it, and return what the plan is made of, too."""
+    prompts = [json.dumps({"text": f"def f{number}(x): return {number}"}) for number in range(3)]
+    (place / "prompts.jsonl").write_text("\n".join(prompts))
+    target, store = ("--target", str(place / "target"), "--dtype", "float32"), ("--store", str(place / "store.db"))
+    given = ("--drafter", f"recycling={place / 'recycling'}", "--prompts", str(place / "prompts.jsonl"), "--batch", "1")
+    small = ("--max-new-tokens", "40", "--max-prompt-tokens", "8", "--held-out", "4", "--record", "quick")
+    steps = (
+        ("profile", *target, *given, *small, "--budget", str(BUDGET_S), *store),
+        ("plan", *target, "--trials", "2", "-o", str(place / "plan.json"), *store),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECTUNE_CACHE", str(place / "cache"))  # another test may hold the device
+        for words in steps:
+            result = typed(*words)
+            assert result.exit_code == 0, result.output
+    request = PlanRequest(target=identify(place / "target"), device=detect("cpu"), dtype="float32")
+    with open_store(str(place / "store.db")) as opened:
+        return inputs_from_store(request, opened), plan_from_json((place / "plan.json").read_text())
 
 
-def test_it_is_profiled_and_planned_like_a_block_drafter(profiled: tuple[Profile, Plan]) -> None:
-    found, plan = profiled
-    assert {surface.role for surface in found.drafts.values()} == {BLOCK}
-    assert all(drafter.reads_features for drafter in inputs_of(found).drafters)
-    assert [trace.prefix_exact for trace in found.traces] == [False]
-    assert found.pairwise[0].models == ("target", "recycling")
-    assert "stack" not in {sample.kind for sample in found.overhead.samples}
+def test_it_is_profiled_and_planned_like_a_block_drafter(planned: tuple[PlanInputs, Plan]) -> None:
+    inputs, plan = planned
+    (drafter,) = inputs.drafters
+    assert drafter.surface.role == BLOCK and drafter.reads_features and not drafter.trace.prefix_exact
+    assert inputs.pairwise is not None and inputs.pairwise.models == ("target", "recycling")
+    assert "stack" not in {sample.kind for sample in inputs.overhead.samples}
     priced = {(each.drafter, each.policy.kind) for cell in plan.cells for each in cell.alternatives}
     assert {("recycling", kind) for kind in ("chain", "static", "eagle2")} <= priced
 
 
-def test_a_plan_chooses_it_where_it_is_the_fastest(profiled: tuple[Profile, Plan]) -> None:
+def test_a_plan_chooses_it_where_it_is_the_fastest(planned: tuple[PlanInputs, Plan]) -> None:
     """At costs that are given: a forward of the target is dear, a row is cheap, and searching the text takes long."""
-    inputs = inputs_of(profiled[0])
+    inputs = planned[0]
     drafter = replace(inputs.drafters[0], surface=costing(inputs.drafters[0].surface, 0.01))
     samples = (
         replace(sample, host_ms=(90.0 if sample.kind in SEARCHING else 0.01,)) for sample in inputs.overhead.samples
@@ -161,14 +170,14 @@ def costing(surface: LatencySurface, ms: float) -> LatencySurface:
 
 
 def test_a_plan_with_it_decodes_what_plain_decoding_says(
-    place: Path, profiled: tuple[Profile, Plan], tmp_path: Path
+    place: Path, planned: tuple[PlanInputs, Plan], tmp_path: Path
 ) -> None:
     policy = Eagle2Policy(verify_tokens=8, depth=3, top_k=2)
     cells = (
         replace(cell, policy=policy, drafter="recycling", run_tokens=(*range(9),), run_ms=())
-        for cell in profiled[1].cells
+        for cell in planned[1].cells
     )
-    (tmp_path / "plan.json").write_text(plan_to_json(replace(profiled[1], cells=tuple(cells))))
+    (tmp_path / "plan.json").write_text(plan_to_json(replace(planned[1], cells=tuple(cells))))
     drafted = load(place / "target", plan=str(tmp_path / "plan.json"))
     plain = load(place / "target", plan="none", dtype="float32")
     one, other = (generator.generate_batch(PROMPTS, max_new_tokens=40) for generator in (drafted, plain))
@@ -177,25 +186,12 @@ def test_a_plan_with_it_decodes_what_plain_decoding_says(
     assert sum(text.rounds for text in one) < sum(text.rounds for text in other)
 
 
-def test_the_command_line_profiles_plans_and_runs_it(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("planned")
+def test_the_command_line_runs_the_plan(place: Path) -> None:
     """Whatever the plan chooses here, the text is the target's own."""
-    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path / "cache"))  # another test may hold the device
-    store, target = str(tmp_path / "store.db"), ("--target", str(place / "target"))
-    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"text": f"def f{n}(x):"}) + "\n" for n in range(3)))
-    given = ("--drafter", f"recycling={place / 'recycling'}", "--prompts", str(tmp_path / "prompts.jsonl"))
-    small = ("--batch", "1", "--max-new-tokens", "10", "--dtype", "float32", "--record", "quick", "--budget", "10")
-    steps = (
-        ("profile", *target, *given, *small, "--store", store),
-        ("plan", *target, "--dtype", "float32", "--store", store, "--trials", "2"),
-    )
-    for words in steps:
-        result = typed(*words)
-        assert result.exit_code == 0, result.output
-    prompt = ("--prompt", "def main(", "--max-new-tokens", "16")
-    with_plan = typed("run", *target, *prompt, "--store", store)
-    plainly = typed("run", *target, *prompt, "--plan", "none", "--dtype", "float32")
+    asked = ("run", "--target", str(place / "target"), "--prompt", "def main(", "--max-new-tokens", "16")
+    with_plan = typed(*asked, "--store", str(place / "store.db"))
+    plainly = typed(*asked, "--plan", "none", "--dtype", "float32")
     assert with_plan.exit_code == plainly.exit_code == 0, with_plan.output + plainly.output
     assert with_plan.stdout == plainly.stdout
 
