@@ -38,7 +38,7 @@ WAYS: dict[str, TreePolicy] = {
     "chain": ChainPolicy(length=3),
     "eagle2": Eagle2Policy(verify_tokens=5, depth=2, top_k=2),
 }
-TOKENS = 6
+TOKENS = 4
 LLAMA = tiny_llama(layers=2, seed=0, hidden=64)
 SKETCH = perturbed(LLAMA, 0.06)
 ROWS = {"narrower": 19, "wider": 32}  # of a drafter's table of tokens; its target's has 24

@@ -26,6 +26,7 @@ KINDS = {  # products of one row that differ: with a bias, a norm's wide weight,
     "gemma": 4,  # its activation is torch's; the product behind it is of a kind of its own
     "gemma3": 2,  # norms stand behind the two others
 }
+LIKE_QWEN2 = ("llama", "qwen3")  # in products of several rows, but for its bias
 
 
 def by_kernels(tokens: Tensor, *, family: str, dtype: torch.dtype, last: bool) -> tuple[Tensor, list[int]]:
@@ -52,7 +53,9 @@ def test_a_token_by_fused_products_is_what_it_is_step_by_step(family: str) -> No
 
 
 @needs_triton
-@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize(
+    "family", [pytest.param(family, marks=pytest.mark.slow if family in LIKE_QWEN2 else ()) for family in KINDS]
+)
 def test_several_tokens_by_fused_products_are_what_they_are_step_by_step(family: str) -> None:
     tokens = torch.tensor([[9, 2, 6]])
     logits, ways = by_kernels(tokens, family=family, dtype=torch.float16, last=True)
