@@ -223,18 +223,7 @@ def test_from_a_profile_to_text(place: Path, tmp_path: Path, seen: list[Seen]) -
     """The plan is bent onto the exit's states, as no tiny target is faster with them."""
     target = ("--target", str(place / "target"))
     given = (*target, "--drafter", f"self={place / 'exit'}", "--prompts", str(place / "prompts.jsonl"))
-    few = (
-        "--dtype",
-        "float32",
-        "--batch",
-        "1",
-        "--max-new-tokens",
-        "8",
-        "--budget",
-        str(BUDGET_S),
-        "--record",
-        "quick",
-    )
+    few = ("--dtype", "float32", "--batch", "1", "--max-new-tokens", "8", "--record", "quick")
     foreseen = json.loads(typed(place, "profile", *given, *few, "--dry-run", "--json").stdout)
     assert [model["role"] for model in foreseen["models"]] == ["verify", "self", RESUME]
     facts = json.loads(typed(place, "profile", *given, *few, "--json").stdout)
