@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -74,13 +75,18 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         yield Bench(tmp_path, store, plan)
 
 
-def planned(folder: Path) -> Plan:
-    """Solve a made-up plan and let it be about the models in the folder, on this device."""
+@cache
+def solved() -> Plan:
+    """Solve a made-up plan."""
     language = Language(3)
     trace = record(SkilledDrafter(language, 0.95), texts(language, 6, lambda text: 16), every_node(2, 3))
-    plan = solve(inputs(trace), cells_of([1, 3], [10, 40]), created="2026-01-01T00:00:00Z", spectune="0.1")
+    return solve(inputs(trace), cells_of([1, 3], [10, 40]), created="2026-01-01T00:00:00Z", spectune="0.1")
+
+
+def planned(folder: Path) -> Plan:
+    """Let the made-up plan be about the models in the folder, on this device."""
     drafter = identify(folder / "small", "small")
-    return replace(plan, device=detect("cpu"), target=identify(folder / "target"), drafters=(("small", drafter),))
+    return replace(solved(), device=detect("cpu"), target=identify(folder / "target"), drafters=(("small", drafter),))
 
 
 def test_a_row_sets_the_promise_beside_what_was_measured(bench: Bench) -> None:
