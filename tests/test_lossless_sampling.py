@@ -118,7 +118,7 @@ def generated(penalty: float) -> tuple[list[Request], list[Text]]:
     return requests, expected
 
 
-@pytest.mark.parametrize("penalty", [1.3, 2.5])
+@pytest.mark.parametrize("penalty", [1.3, pytest.param(2.5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", POLICIES)
 def test_greedy_with_a_penalty_is_what_transformers_generates(kind: str, penalty: float) -> None:
     requests, expected = generated(penalty)
