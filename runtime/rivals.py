@@ -25,7 +25,8 @@ def with_rivals(choice: Choice, longest_context: int) -> Choice:
 
     Of every sort of drafting but the cell's own, the fastest alternative without loss. Only drafters are asked that
     cells of no larger batch and context draft with: no decoder holds a model for a rival's sake. A model's rival is
-    faster than plain decoding by the plan; copies may be slower, since on other texts they gain most.
+    faster than plain decoding by the plan; copies may be slower, since on other texts they gain most. Where whole
+    requests chose the plan, no model is a rival that has to read prompts for it: rounds do not tell what that takes.
 
     Args:
         choice: with substitutes, where any are needed; its plan's drafters are loaded.
@@ -43,12 +44,14 @@ def _rivals(choice: Choice, plan: Plan, cell: PlanCell, longest_context: int) ->
         for other in plan.cells
         if other.batch <= cell.batch and other.context <= cell.context
     }
-    taken = {_sort(choice.setup(cell))}
+    taken, reads = {_sort(choice.setup(cell))}, set(models_of(choice.setup(cell)))
     for other in cell.alternatives:
         rival = alternative_setup(cell, other)
         sort = _sort(rival)
         is_able = other.tokens_per_s > cell.plain.tokens_per_s or not models_of(rival)
         if sort in taken or not is_able or rival.drafter is None or rival.drafter not in here:
+            continue
+        if plan.new_tokens is not None and not reads.issuperset(models_of(rival)):
             continue
         if can_run(rival, cell, lambda name: True, longest_context, allow_lossy=False):
             taken.add(sort)

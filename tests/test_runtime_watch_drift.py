@@ -75,7 +75,7 @@ def test_money_is_the_sum_over_all_starts_and_stakes() -> None:
     blocks = [bool(bit) for bit in np.random.default_rng(5).random(40) < 0.6]
     evidence = Evidence()
     for is_bad in blocks:
-        money = evidence.add(is_bad)
+        money = evidence.add(1.0 if is_bad else -1.0)
     signs = [1 if is_bad else -1 for is_bad in blocks]
     expected = 0.0
     for stake in STAKES:
@@ -90,7 +90,7 @@ def test_money_is_the_sum_over_all_starts_and_stakes() -> None:
 def test_money_of_many_blocks_at_once_is_that_of_one_after_another(seed: int, count: int, share: float) -> None:
     blocks = np.random.default_rng(seed).random(count) < share
     evidence = Evidence()
-    one_by_one = [evidence.add(bool(is_bad)) for is_bad in blocks]
+    one_by_one = [evidence.add(1.0 if is_bad else -1.0) for is_bad in blocks]
     np.testing.assert_allclose(np.minimum(money_of(blocks), 1e100), np.minimum(one_by_one, 1e100), rtol=1e-9)
 
 
@@ -114,7 +114,7 @@ def test_fair_bets_keep_the_mean_money_at_1() -> None:
     for outcome in range(2**depth):  # every stream of so many fair coins
         evidence = Evidence()
         for block in range(depth):
-            evidence.add(bool(outcome >> block & 1))
+            evidence.add(1.0 if outcome >> block & 1 else -1.0)
         total += evidence.money
     assert total / 2**depth == pytest.approx(1.0)
 

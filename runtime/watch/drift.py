@@ -1,17 +1,19 @@
 """Whether bad blocks have become the majority: a test that may be read after every block and still keeps its word.
 
-A gambler with 1 unit of money bets on every block i that it is bad. x_i is 1 for a bad block and -1 for a good one.
+A gambler with 1 unit of money bets on every block i that it is bad. x_i is 1 for a bad block and -1 for a good one, or
+any number between them that says how bad.
 Money is spread over stakes s and starts j, start j holding the share 1 / (j (j + 1)); these shares add up to 1.
 
     money  = mean over s of sum over j of  1 / (j (j + 1)) * prod over i = j..n of (1 + s x_i)
     run_n  = (run_(n-1) + 1 / (n (n + 1))) (1 + s x_n)         all starts up to n together
     money  = mean over s of run_n  +  1 / (n + 1)              and those still to come
 
-Assumed: as long as nothing is wrong, a block is bad with a probability of at most 1/2, whatever the blocks before it
-were. Then nobody gets rich: money is a non-negative supermartingale from 1, and the probability that it *ever* reaches
-1 / rate is at most `rate` (Ville 1939; Ramdas et al. 2023, arXiv:2210.01948, Sec. 3). Speeds may be heavy-tailed, for a
-block is only compared with a bound; rounds of one text may be alike, for blocks hold several texts. Starts in every
-block let the test notice what changes late: a change at block j costs 2 ln j more.
+Assumed: as long as nothing is wrong, x_i is at most 0 on average, whatever the blocks before it were: a block is bad
+with a probability of at most 1/2. Then nobody gets rich: money is a non-negative supermartingale from 1, and the
+probability that it *ever* reaches 1 / rate is at most `rate` (Ville 1939; Ramdas et al. 2023, arXiv:2210.01948,
+Sec. 3). Speeds may be heavy-tailed, for a block is only compared with a bound; rounds of one text may be alike, for
+blocks hold several texts. Starts in every block let the test notice what changes late: a change at block j costs 2 ln j
+more.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Direction = Literal["slower", "faster"]
 
 
 class Evidence:
-    """Money won by betting that most blocks are bad.
+    """Money won by betting that blocks are bad.
 
     Attributes:
         money: 1 or less as long as it looks as if they are not.
@@ -40,12 +42,12 @@ class Evidence:
         self._blocks = 0
         self._runs = [0.0] * len(STAKES)
 
-    def add(self, is_bad: bool) -> float:
-        """Take the next block; return the money."""
+    def add(self, badness: float) -> float:
+        """Take the next block, from -1, which is good, to 1; return the money."""
         self._blocks += 1
         begun = 1.0 / (self._blocks * (self._blocks + 1))
         for place, stake in enumerate(STAKES):
-            self._runs[place] = (self._runs[place] + begun) * (1.0 + stake if is_bad else 1.0 - stake)
+            self._runs[place] = (self._runs[place] + begun) * (1.0 + stake * badness)
         self.money = sum(self._runs) / len(STAKES) + 1.0 / (self._blocks + 1)
         return self.money
 
@@ -76,8 +78,8 @@ class PromiseTest:
         """Take the speed of a block; return the direction of a drift at the moment it is found."""
         if self.found is not None:
             return None
-        if self._below.add(tokens_per_s < self.low) >= self._limit:
+        if self._below.add(1.0 if tokens_per_s < self.low else -1.0) >= self._limit:
             self.found = "slower"
-        elif self._above.add(tokens_per_s > self.high) >= self._limit:
+        elif self._above.add(1.0 if tokens_per_s > self.high else -1.0) >= self._limit:
             self.found = "faster"
         return self.found

@@ -3,8 +3,12 @@
 A cell has several ways, numbered: the planned one is 0. One of them is current, the others challenge it. A comparison
 is a burst of rounds of a challenger between two windows of the current way, so that what slows the machine slows both.
 All its rounds are of one batch size; where batches seldom stay for long enough, comparisons get shorter, down to as
-many rounds of all sequences together as a lone one gives. The current way is left when `Evidence` says, at its stated
-rate, that it loses most comparisons with a challenger.
+many rounds of all sequences together as a lone one gives.
+
+What counts is the time that the challenger would have saved, not how often it wins: copies from a text win seldom and
+by much. The current way is left when `Evidence` says, at its stated rate, that the share of its time that would be
+saved is above `LEAST_SAVED` on average; and when it is so over the latest comparisons together, each standing for the
+rounds since the one before it. A defeat is looked into soon, but not in the same text: rounds of one text are alike.
 The k-th way that is current is judged at rate / (k (k + 1)), shared by its challengers; these add up to `rate`, so that
 it holds for the whole life of a cell, with all its returns.
 """
@@ -15,6 +19,7 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 from statistics import median
 
 from .drift import Evidence
@@ -26,8 +31,8 @@ HALVINGS = 3  # of sides and bursts, at most
 UNSETTLED = 2  # rounds of a comparison that change the way, and are not measured
 MOST_CHANGES = 6  # such rounds during one comparison
 CAP = 3.0  # a round counts at most so many times the middle one of its window: a stall says nothing about a way
-MARGIN = 1.02  # a comparison is lost by more than this factor; less is not worth a change
-REMEMBERED = 64  # comparisons that the words of a switch are about
+LEAST_SAVED = 0.02  # of the current way's time; less is not worth a change
+REMEMBERED = 32  # comparisons that together say what would be saved: what slowed a way once is forgotten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +56,7 @@ class Switch:
     taken: int
     comparisons: int  # of the two
     lost: int  # by the way that is left
-    ratio: float  # speed of the new way over the old one, in the middle of the comparisons
+    ratio: float  # speed of the new way over the old one, over the latest comparisons together
 
 
 class Guard:
@@ -67,8 +72,8 @@ class Guard:
         """Begin with the planned way.
 
         Args:
-            rate: probability that a cell is ever switched, while its way is more than 2 % slower than any other in
-                no more than half of their comparisons, whatever came before.
+            rate: probability that a cell is ever switched, while no other way would save more than 2 % of its time on
+                average, whatever came before; what a comparison would lose counts as all of its time at most.
             ways: two or more, the planned one first.
             is_doubtful: whether the first comparisons begin at once, since the plan is a guess.
         """
@@ -79,6 +84,8 @@ class Guard:
         self._batch, self._halvings = 1, 0
         self._changes, self._changing_ms = 0, 0.0  # rounds of this comparison that changed the way, and their time
         self._trial = 1
+        self._texts = 0  # that have ended
+        self._dice = Random(0)  # where batches come and go in a rhythm, comparisons do not
         self._steady, self._burst = _Window(2 * SIDE), _Window(max(way.burst for way in ways))
         self._contests = [_Contest(0 if is_doubtful else self._calm_rest(way)) for way in self._ways]
 
@@ -92,8 +99,17 @@ class Guard:
         for contest in self._contests:
             contest.rest = 0
 
-    def note(self, *, way: int, batch: int, tokens: int, round_ms: float) -> Switch | None:
-        """Take a settled round, one that follows a round of the same way; return a change of ways at its moment."""
+    def note(self, *, way: int, batch: int, tokens: int, round_ms: float, texts: int = 0) -> Switch | None:
+        """Take a settled round, one that follows a round of the same way; return a change of ways at its moment.
+
+        Args:
+            way: its number.
+            batch: sequences.
+            tokens: of all of them.
+            round_ms: what it took.
+            texts: that have ended so far, anywhere.
+        """
+        self._texts = texts
         if way != self.wanted:
             return None  # it was asked for before the last change
         if batch != self._batch:
@@ -105,7 +121,7 @@ class Guard:
             self._is_probing = self._burst.count < self._burst_rounds
             return None
         for contest in self._contests:
-            contest.rest = max(contest.rest - 1, 0)
+            contest.pass_round()
         if not self._steady.count and not self._has_challenger():
             return None
         self._steady.add(tokens, round_ms)
@@ -128,7 +144,8 @@ class Guard:
 
     def _has_challenger(self) -> bool:
         """Whether it is some challenger's turn; of several the likeliest to win is taken."""
-        due = [number for number, one in enumerate(self._contests) if number != self.current and not one.rest]
+        contests = enumerate(self._contests)
+        due = [number for number, one in contests if number != self.current and one.is_due(self._texts)]
         if due:
             self._challenger = max(due, key=lambda number: (self._contests[number].money, -number))
         return bool(due)
@@ -154,9 +171,11 @@ class Guard:
         if self._steady.count:
             self._halvings = min(self._halvings + 1, HALVINGS)
         if self._is_probing or self._burst.count:
-            spent = self._burst.count + max(self._changes, UNSETTLED)
+            spent = self._burst.count + max(self._changes, UNSETTLED, self._changed_rounds())
             share = self._ways[self._challenger].share
-            self._contests[self._challenger].rest = _rest_behind(spent, self._steady.count, share)
+            contest = self._contests[self._challenger]
+            contest.rest = _rest_behind(spent, self._steady.count, share) + self._dice.randrange(SIDE)
+            contest.awaited = None
         self._begin()
 
     def _begin(self) -> None:
@@ -166,19 +185,20 @@ class Guard:
         self._burst.clear()
 
     def _compare(self) -> Switch | None:
-        current, other = self._steady.tokens_per_ms(), self._burst.tokens_per_ms()
         contest, way = self._contests[self._challenger], self._ways[self._challenger]
         spent = self._burst.count + max(UNSETTLED, self._changed_rounds())
         calm = _rest_behind(spent, self._steady.count, way.share)
+        own_ms, other_ms = self._steady.ms_a_token(), self._burst.ms_a_token()
+        tokens = self._steady.tokens() / self._steady.count
         self._begin()
         self._halvings = max(self._halvings - 1, 0)
-        if not current or not other:
+        if not own_ms or not other_ms:
             return None  # nobody told times
-        is_lost = other > MARGIN * current
-        contest.add(is_lost, other / current)
-        if contest.money * self._rate >= self._trial * (self._trial + 1) * (len(self._ways) - 1):
+        is_lost = contest.add(own_ms, other_ms, tokens)
+        limit = self._trial * (self._trial + 1) * (len(self._ways) - 1) / self._rate
+        if contest.money >= limit and contest.saved > LEAST_SAVED:
             return self._switched()
-        contest.rest = 0 if is_lost else calm  # a defeat is looked into at once
+        contest.rest, contest.awaited = calm, self._texts + 1 if is_lost else None
         return None
 
     def _changed_rounds(self) -> int:
@@ -193,7 +213,7 @@ class Guard:
             taken=taken,
             comparisons=contest.comparisons,
             lost=contest.lost,
-            ratio=median(contest.gains),
+            ratio=1.0 / (1.0 - contest.saved),
         )
         self._trial += 1
         self._contests = [
@@ -205,14 +225,21 @@ class Guard:
 
 
 class _Contest:
-    """What the comparisons of one challenger with the current way have said."""
+    """What the comparisons of one challenger with the current way have said.
 
-    __slots__ = ("_evidence", "comparisons", "gains", "lost", "rest")
+    Attributes:
+        rest: rounds of the current way until the next comparison is due.
+        awaited: texts that have ended when it is due all the same; None where only the rest counts.
+        comparisons, lost: how many there were, and how many the current way lost by more than is worth a change.
+    """
+
+    __slots__ = ("_evidence", "_latest", "_since", "awaited", "comparisons", "lost", "rest")
 
     def __init__(self, rest: int) -> None:
-        self.rest = rest  # rounds of the current way until the next comparison begins
-        self.comparisons = self.lost = 0  # lost by the current way
-        self.gains: deque[float] = deque(maxlen=REMEMBERED)  # speed of the challenger over the current way's
+        self.rest, self.awaited = rest, None if rest else 0
+        self.comparisons = self.lost = 0
+        self._since = 0  # rounds of the current way since the last comparison, which the next one stands for
+        self._latest: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)  # ms of their rounds, and what was saved
         self._evidence = Evidence()
 
     @property
@@ -220,12 +247,38 @@ class _Contest:
         """What betting on the challenger has won; 1 or less as long as it does not look faster."""
         return self._evidence.money
 
-    def add(self, is_lost: bool, gain: float) -> None:
-        """Take a comparison."""
+    @property
+    def saved(self) -> float:
+        """Share of the current way's time that the challenger would have saved, below 0 where it is slower.
+
+        Only behind a comparison.
+        """
+        return sum(saved for _, saved in self._latest) / sum(own for own, _ in self._latest)
+
+    def pass_round(self) -> None:
+        """Let a round of the current way pass."""
+        self.rest = max(self.rest - 1, 0)
+        self._since += 1
+
+    def is_due(self, texts: int) -> bool:
+        """Whether the next comparison may begin, when so many texts have ended."""
+        return not self.rest or (self.awaited is not None and texts >= self.awaited)
+
+    def add(self, own_ms: float, other_ms: float, tokens: float) -> bool:
+        """Take a comparison; return whether the current way has lost it.
+
+        Args:
+            own_ms, other_ms: a token's, of the current way and of the challenger.
+            tokens: of a round of the current way.
+        """
+        saved = 1.0 - other_ms / own_ms
+        stands_for = self._since * tokens
+        self._latest.append((stands_for * own_ms, stands_for * (own_ms - other_ms)))
+        self._since = 0
         self.comparisons += 1
-        self.lost += is_lost
-        self.gains.append(gain)
-        self._evidence.add(is_lost)
+        self.lost += saved > LEAST_SAVED
+        self._evidence.add(max(saved - LEAST_SAVED, -1.0))
+        return saved > LEAST_SAVED
 
 
 class _Window:
@@ -246,16 +299,19 @@ class _Window:
         """Forget all rounds."""
         self.count = 0
 
+    def tokens(self) -> int:
+        """Return the tokens of all rounds."""
+        return sum(self._tokens[: self.count])
+
     def ms(self) -> float:
         """Return the time of all rounds, stalls cut down."""
         times = self._ms[: self.count]
         most = CAP * median(times)
         return sum(min(ms, most) for ms in times)
 
-    def tokens_per_ms(self) -> float:
-        """Return tokens over milliseconds; 0 where no time was told."""
-        spent = self.ms()
-        return sum(self._tokens[: self.count]) / spent if spent > 0.0 else 0.0
+    def ms_a_token(self) -> float:
+        """Return milliseconds over tokens; 0 where no time was told."""
+        return self.ms() / max(self.tokens(), 1)
 
 
 def _rest_behind(spent: int, steady: int, share: float) -> int:

@@ -13,7 +13,7 @@ class WatchOptions:
 
     Attributes:
         false_alarms: probability that drift is ever reported of a plan whose cells all keep to their intervals; and,
-            apart from that, that any cell is ever switched though its way of decoding is not the slower one.
+            apart from that, that any cell is ever switched though no other way saves it time on average.
         probe_share: share of a cell's rounds that are run plainly to know that speed; of one that is decoded another
             way than planned, as planned.
         rival_share: share of a cell's rounds that other ways to draft get, all together; 0: none is tried.

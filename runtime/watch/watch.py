@@ -151,7 +151,11 @@ class Watch:
         """Take a round for what was asked for in the contest of ways, and for what was run in a block."""
         if cell.guard is not None:
             switch = cell.guard.note(
-                way=cell.lanes.index(asked), batch=len(done.kept), tokens=tokens, round_ms=done.round_ms
+                way=cell.lanes.index(asked),
+                batch=len(done.kept),
+                tokens=tokens,
+                round_ms=done.round_ms,
+                texts=self._texts,
             )
             if switch is not None:
                 self._tell(_switched(cell, switch))
@@ -235,7 +239,7 @@ def _switched(cell: WatchedCell, switch: Switch) -> WatchEvent:
         kind="switch",
         message=(
             f"batch {cell.cell.batch}, context {cell.cell.context}: {new} was faster than {old} in {switch.lost} of "
-            f"{switch.comparisons} comparisons, {switch.ratio:.2f} times in the middle; it decodes by {new} now, and "
+            f"{switch.comparisons} comparisons, {switch.ratio:.2f} times over all; it decodes by {new} now, and "
             f"{old} is tried again now and then"
         ),
         batch=cell.cell.batch,
