@@ -93,9 +93,10 @@ def _is_writable(file: Path) -> bool:
 
 
 def _read_only(url: URL, file: Path) -> URL:
-    """Return the URL of a file that is only read: without locks where its folder has no room for them."""
+    """Return the URL of a file that is only read: without locks where no other program is at it."""
+    # A reader cannot take away the files that locks need; its owner could then not write to them, nor to the store.
     is_closed = not file.with_name(f"{file.name}-wal").exists()
-    immutable = {"immutable": "1"} if is_closed and not os.access(file.parent, os.W_OK) else {}
+    immutable = {"immutable": "1"} if is_closed else {}
     return url.set(database=f"file:{quote(str(file))}").update_query_dict({"mode": "ro", "uri": "true", **immutable})
 
 

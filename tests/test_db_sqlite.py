@@ -7,9 +7,11 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -130,19 +132,44 @@ def test_a_folder_without_write_permission_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_a_store_that_may_only_be_read_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool) -> None:
+@pytest.mark.parametrize("has_room", [False, True])
+def test_a_store_that_may_only_be_read_is_read_and_nothing_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_room: bool, is_open: bool
+) -> None:
     file = tmp_path / "store with a % and a ?.db"
     filled_store(file)
     with ExitStack() as stack:
         if is_open:
             stack.enter_context(open_store(str(file)))
-        monkeypatch.setattr("os.access", lambda path, mode: False)
+        monkeypatch.setattr("os.access", lambda path, mode: has_room and path == tmp_path)
         with open_store(str(file), writes=False) as store:
             assert store.surfaces()
             with pytest.raises(StoreError, match="readonly database; change the permissions"):
                 store.add_measurements(SURFACE, [cell(1, 2.5)])
         assert f"{file} may not be written" in refusal(str(file))
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as two users")
+def test_whoever_reads_the_store_of_another_user_does_not_lock_its_owner_out() -> None:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "store.db"
+        filled_store(file)
+        os.chmod(folder, 0o777)
+        os.chown(file, 1001, 1001)
+        with acting_as(1002), open_store(str(file), writes=False) as store:
+            assert store.surfaces()
+        with acting_as(1001), open_store(str(file)) as store:
+            store.add_measurements(SURFACE, [cell(1, 2.5)])
+
+
+@contextmanager
+def acting_as(user: int) -> Iterator[None]:
+    os.setresuid(user, user, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
 
 
 def test_a_store_that_may_only_be_read_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
