@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..planner.engines.advice import Advice
     from ..tuning.engines.counters import CounterFormat
 
-FORMATS = ("vllm-metrics", "llama-metrics", "sglang-bench")  # that tell acceptance by position
+FORMATS = ("vllm-metrics", "llama-metrics")  # that tell acceptance by position, and rounds
 
 
 def times_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[int, float]:
@@ -30,7 +30,7 @@ def times_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
             found[int(length)] = float(time)
         except ValueError as error:
             raise click.BadParameter(
-                f"{text!r} is no LENGTH=MS of a length of its own; write for example --itl 0=7.1 --itl 5=4.9"
+                f"{text!r} is no LENGTH=MS of a length of its own; write for example --tpot 0=7.1 --tpot 5=4.9"
             ) from error
     return found
 
@@ -41,43 +41,41 @@ def times_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
     "--format", "file_format", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="Of FILE."
 )
 @click.option(
-    "--itl",
-    "itl_ms",
+    "--tpot",
+    "tpot_ms",
     multiple=True,
     required=True,
     metavar="LENGTH=MS",
     callback=times_of,
-    help="Milliseconds between two tokens of one sequence while so many are drafted, 0 being plain decoding. "
-    "Repeatable; 0 is needed, and one other length unless the file tells times.",
+    help="Milliseconds per output token (mean TPOT) while so many are drafted, 0 being plain decoding; not the "
+    "inter-token latency, which vLLM and SGLang take per step. Repeatable; 0 and one other length are needed.",
 )
-@click.option("--batch", type=click.IntRange(1), metavar="N", help="Which batch size of a sglang-bench file.")
 @options.as_json
 @click.pass_obj
-def advise(
-    _settings: Settings, /, file: Path, file_format: str, itl_ms: dict[int, float], batch: int | None, as_json: bool
-) -> None:
+def advise(_settings: Settings, /, file: Path, file_format: str, tpot_ms: dict[int, float], as_json: bool) -> None:
     """Tell how long an engine's drafts should be.
 
-    FILE holds the engine's counters while it drafted its longest chain. With the time between two tokens
+    FILE holds the engine's counters while it drafted its longest chain. With the time per output token
     with and without drafts, measured under the same load, they tell what every shorter chain would
     bring. Nothing is profiled and nothing is kept; trees, other drafters and other loads need
     spectune profile and plan.
 
     \b
         curl -s localhost:8000/metrics > metrics.txt
-        spectune advise metrics.txt --itl 0=7.1 --itl 5=4.9
+        spectune advise metrics.txt --tpot 0=7.1 --tpot 5=4.9
     """
     from ..planner.engines.advice import advise as advised
     from ..tuning.engines.advice import counted_run
 
-    run, timed = counted_run(file, cast("CounterFormat", file_format), batch)
-    found = advised(run.by_position, timed | itl_ms, run.drafts)
+    run, by_position, notes = counted_run(file, cast("CounterFormat", file_format))
+    found = advised(by_position, tpot_ms, run.rounds or run.drafts)
+    notes = (*notes, *found.notes)
     if as_json:
         facts = facts_of(found)
-        print_json({**facts, "speedup": found.speedup, "is_longest": found.is_longest, "notes": list(run.notes)})
+        print_json({**facts, "speedup": found.speedup, "is_longest": found.is_longest, "notes": list(notes)})
         return
     print_table(_table(found, run.about))
-    for line in (*_said(found), *(f"note: {note}" for note in run.notes)):
+    for line in (*_said(found), *(f"note: {note}" for note in notes)):
         click.echo(line)
 
 
@@ -87,29 +85,31 @@ def _table(found: Advice, about: str) -> Table:
             one.length,
             one.tokens_per_round,
             one.tokens_error,
-            one.itl_ms,
-            None if one.is_measured else one.most_itl_ms,
-            found.lengths[0].itl_ms / one.itl_ms,
+            one.tpot_ms,
+            "measured" if one.is_measured else f"{one.least_ms:.2f} to {one.most_ms:.2f}",
+            found.lengths[0].tpot_ms / one.tpot_ms,
         )
         for one in found.lengths
     ]
-    columns = ("drafted tokens", "tokens a round", "+-", "ms a token", "at most", "times plain")
+    columns = ("drafted tokens", "tokens a round", "+-", "ms a token", "surely", "times plain")
     return Table(title=f"{about}: chains by length", columns=columns, rows=rows)
 
 
 def _said(found: Advice) -> list[str]:
-    best, surest = found.best, found.surest
+    best = found.best
     if best.length == 0:
-        lines = ["do not speculate: no length is faster than plain decoding"]
+        lines = ["do not speculate: no length is faster than plain decoding, as far as was measured"]
     else:
-        lines = [f"draft {best.length}: {best.itl_ms:.2f} ms a token, {found.speedup:.2f} times plain decoding"]
+        lines = [f"draft {best.length}: {best.tpot_ms:.2f} ms a token, {found.speedup:.2f} times plain decoding"]
+    if not best.is_measured:
+        lines.append(
+            f"that is guessed between lengths that were measured; to be sure run it and add --tpot {best.length}=MS"
+        )
     if found.as_good:
         lines.append(f"as good, within 2 %: {', '.join(map(str, found.as_good))}")
-    if surest.length != best.length:
-        lines.append(
-            f"not sure: if the first drafted token costs as much as all, {surest.length} is the fastest; measure "
-            f"--itl {best.length}=MS, too"
-        )
+    others = [length for length in found.open if length != best.length]
+    if others:
+        lines.append(f"not measured, and may be faster still: {', '.join(map(str, others))}")
     if found.is_longest and best.length:
         lines.append(
             "this is the longest that ran; longer ones may be faster: let the engine draft more and count anew"

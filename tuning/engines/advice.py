@@ -1,4 +1,4 @@
-"""The one run of an engine that advice is given about."""
+"""An engine's counters as advice needs them: acceptance by position, of all rounds."""
 
 from __future__ import annotations
 
@@ -7,32 +7,30 @@ from pathlib import Path
 from ...errors import RequestError
 from .counters import CountedAcceptance, CounterFormat, read_counters
 
+SELDOM = 0.95  # share of rounds that draft: where fewer do, people are told
 
-def counted_run(
-    file: Path, file_format: CounterFormat, batch: int | None = None
-) -> tuple[CountedAcceptance, dict[int, float]]:
-    """Return the run of a file that drafted the longest chain, and milliseconds a token by lengths that have a time.
+
+def counted_run(file: Path, file_format: CounterFormat) -> tuple[CountedAcceptance, tuple[float, ...], tuple[str, ...]]:
+    """Return what a server counted, acceptance by position over all of its rounds, and what is to be said about it.
+
+    Rounds that draft nothing, as n-grams leave many, are in a server's times, but not among the rounds that its
+    acceptance is over.
 
     Args:
-        file: counters of one server, which tell no times, or a benchmark's.
+        file: a scrape of one server's counters.
         file_format: of it.
-        batch: which batch size of a benchmark; None where there is one alone.
 
     Raises:
-        RequestError: it cannot be read, tells nothing by position, or is of several batch sizes and none is named.
+        RequestError: it cannot be read, or tells nothing by position.
     """
-    known = [one for one in read_counters(file, file_format).acceptance if one.by_position]
-    batches = sorted({_load(one) for one in known})
-    if batch is not None:
-        known = [one for one in known if _load(one) == f"batch {batch}"]
-    if not known:
-        which = "" if batch is None else f" of batch {batch}; it is of {', '.join(batches)}"
-        raise RequestError(f"{file} tells no acceptance by position{which}; count while chains are drafted")
-    if batch is None and len(batches) > 1:
-        raise RequestError(f"{file} is of several loads ({', '.join(batches)}); name one with --batch")
-    times = {len(one.by_position): one.step_ms / one.by_length[-1] for one in known if one.step_ms is not None}
-    return max(known, key=lambda one: len(one.by_position)), times
-
-
-def _load(one: CountedAcceptance) -> str:
-    return one.about.partition(",")[0]
+    (run,) = read_counters(file, file_format).acceptance
+    if not run.by_position:
+        raise RequestError(f"{file} tells no acceptance by position; count while chains are drafted")
+    share, notes = 1.0, list(run.notes)
+    if run.rounds is None or not run.drafts:
+        notes.append("the file does not tell rounds that drafted nothing; where n-grams draft, there are many")
+    else:
+        share = min(run.drafts / run.rounds, 1.0)
+        if share < SELDOM:
+            notes.append(f"{100 * share:.0f} % of the rounds drafted anything; acceptance is told of all of them")
+    return run, tuple(share * rate for rate in run.by_position), tuple(notes)

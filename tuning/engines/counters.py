@@ -37,6 +37,7 @@ class CountedAcceptance:
         by_position: unconditional acceptance of the first, second, ... drafted token; empty where it is not told.
         tokens_per_round: its own token included.
         drafts: rounds that were counted, None where that is not told.
+        rounds: likewise, with those that drafted nothing.
         step_ms: of a whole round of all sequences, drafting and host included; None where it is not told.
         notes: what is not certain about it.
     """
@@ -45,6 +46,7 @@ class CountedAcceptance:
     by_position: tuple[float, ...]
     tokens_per_round: float
     drafts: int | None = None
+    rounds: int | None = None
     step_ms: float | None = None
     notes: tuple[str, ...] = ()
 
@@ -106,15 +108,17 @@ def read_counters(path: Path, file_format: CounterFormat) -> Counted:
 
 
 def _vllm(text: str) -> Counted:
-    return Counted(acceptance=(_of_metrics(text, "vllm:"),))
+    return Counted(acceptance=(_of_metrics(text, "vllm:", "generation_tokens"),))
 
 
 def _llama(text: str) -> Counted:
-    return Counted(acceptance=(_of_metrics(text, "llamacpp:"),))
+    return Counted(acceptance=(_of_metrics(text, "llamacpp:", "tokens_predicted"),))
 
 
-def _of_metrics(text: str, prefix: str) -> CountedAcceptance:
+def _of_metrics(text: str, prefix: str, generated: str) -> CountedAcceptance:
     """Return the acceptance of Prometheus counters: accepted at a position over the rounds that drafted.
+
+    Every round yields a token beside those that were accepted, so that what was `generated` tells all rounds.
 
     Source: vLLM's spec_decode counters, and llama.cpp's of the same names since pull request 26389.
     """
@@ -128,12 +132,14 @@ def _of_metrics(text: str, prefix: str) -> CountedAcceptance:
     if rates and not math.isclose(sum(at.values()), accepted, rel_tol=1e-6, abs_tol=0.5):
         raise RequestError(f"{sum(at.values()):g} tokens were accepted at positions, {accepted:g} in all; scrape anew")
     short = drafted < drafts * len(rates)
+    tokens = sum(value for _, value in _samples(text, f"{prefix}{generated}"))
     note = "some rounds drafted fewer tokens: of the far positions these are lower bounds"
     return CountedAcceptance(
         about="all requests",
         by_position=rates,
         tokens_per_round=1.0 + accepted / drafts,
         drafts=int(drafts),
+        rounds=int(tokens - accepted) if tokens else None,
         notes=(note,) if short else (),
     )
 
