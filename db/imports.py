@@ -16,12 +16,12 @@ from ..profiler.records.measurement import Measurement
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface
+from ..profiler.records.wire import readable
 from .database import Database, insert_once
-from .documents import record_of
 from .identities import device_row, model_row
 from .locks import wait_for_turn
 from .measurements import keep_cells, overhead_row
-from .newest import RecordTable, keep_newest
+from .newest import SETUPS, RecordTable, keep_newest
 from .tables import DeviceTable, MeasurementTable, ModelTable, OverheadTable, SurfaceTable, TraceTable, is_temperature
 from .traces import trace_row
 
@@ -80,7 +80,10 @@ class Records:
 
 
 class Imports(Database):
-    """Records from files; one that the store holds already, however old, is not added again."""
+    """Records from files; one that the store holds already, however old, is not added again.
+
+    Rows that cannot be read equal none that comes, and stop none.
+    """
 
     def missing(self, records: Records) -> Records:
         """Return the part of some records that the store does not hold."""
@@ -134,20 +137,20 @@ class Imports(Database):
     def _cells_of(self, session: Session, surface: LatencySurface) -> set[Measurement]:
         """Return every cell ever stored under a surface's key."""
         key = {field.name: getattr(surface, field.name) for field in fields(SurfaceKey)}
-        found = select(MeasurementTable).join(SurfaceTable).filter_by(**key)
-        return {record_of(Measurement, row, self.url) for row in session.scalars(found)}
+        found = select(MeasurementTable.document).join(SurfaceTable).filter_by(**key)
+        return set(readable(Measurement, session.scalars(found)))
 
     def _recorded_like(self, session: Session, trace: AcceptanceTrace) -> list[AcceptanceTrace]:
         """Return every trace ever stored of the same setup."""
-        names = {name: getattr(trace, name) for name in ("target", "drafter", "workload")}
-        found = select(TraceTable).filter_by(**names).where(is_temperature(TraceTable.temperature, trace.temperature))
-        return [record_of(AcceptanceTrace, row, self.url) for row in session.scalars(found)]
+        names = {name: getattr(trace, name) for name in SETUPS[TraceTable]}
+        found = select(TraceTable.document).filter_by(**names)
+        found = found.where(is_temperature(TraceTable.temperature, trace.temperature))
+        return readable(AcceptanceTrace, session.scalars(found))
 
     def _measured_like(self, session: Session, overhead: RoundOverhead) -> list[RoundOverhead]:
         """Return all host times ever stored of the same setup."""
-        names = {name: getattr(overhead, name) for name in ("device", "target", "dtype")}
-        rows = session.scalars(select(OverheadTable).filter_by(**names))
-        return [record_of(RoundOverhead, row, self.url) for row in rows]
+        names = {name: getattr(overhead, name) for name in SETUPS[OverheadTable]}
+        return readable(RoundOverhead, session.scalars(select(OverheadTable.document).filter_by(**names)))
 
 
 def _places(flags: Iterable[bool]) -> tuple[int, ...]:

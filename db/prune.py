@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from sqlalchemy import delete, func, select, union_all, update
 from sqlalchemy.orm import Session
 
-from ..profiler.records.acceptance import PairwiseAcceptance
+from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.wire import readable
 from .database import KEYS_LAST_S, Database
 from .locks import wait_for_turn
 from .measurements import counting_cells, last_profiled_cells
+from .newest import SETUPS, RecordTable
 from .profiles import close_profile
 from .provenance import PRUNING
 from .shelf import counted, setup_of
@@ -41,14 +42,13 @@ from .tables import (
 )
 from .traces import texts_along
 
-RecordTable = type[OverheadTable] | type[TraceTable] | type[PairwiseTable]
-
 PROFILES_LAST_S = 90 * 86_400.0  # that nobody goes on with
 ROWS_AT_ONCE = 500  # SQLite takes so many numbers in one statement, whatever its version
-SUPERSEDED: dict[str, tuple[RecordTable, tuple[str, ...]]] = {  # what is kept by its setup -> the columns of the setup
-    "overhead": (OverheadTable, ("device", "target", "dtype")),
-    "trace": (TraceTable, ("target", "drafter", "workload", "temperature")),
-    "pairwise": (PairwiseTable, ("names_hash",)),
+TRACE_SETUP = (*SETUPS[TraceTable], "temperature")
+SUPERSEDED: dict[str, tuple[type[RecordTable], tuple[str, ...]]] = {  # what is kept by its setup -> the columns of it
+    "overhead": (OverheadTable, SETUPS[OverheadTable]),
+    "trace": (TraceTable, TRACE_SETUP),
+    "pairwise": (PairwiseTable, SETUPS[PairwiseTable]),
 }
 
 Numbers = dict[str, list[int]]  # by kind
@@ -69,8 +69,8 @@ def prune(database: Database, *, dry_run: bool = False, observations: int | None
 
     Kept are the cells that make each surface, the newest host times of each setup and regime, the newest trace and
     agreement of each setup, and every source of a plan that counts or is promoted. Plans and validations are never
-    taken out, nor are host times and agreements that cannot be read. Sources of other plans that go are marked as no
-    longer held. Profiles that nobody went on with for `PROFILES_LAST_S` are abandoned.
+    taken out, nor are traces, host times and agreements that cannot be read. Sources of other plans that go are
+    marked as no longer held. Profiles that nobody went on with for `PROFILES_LAST_S` are abandoned.
 
     Args:
         database: whose rows.
@@ -108,8 +108,13 @@ def _superfluous(session: Session, observations: int | None) -> Numbers:
         )
         old = select(table.id).where(table.id.not_in(newest), table.content_hash.not_in(hashes))
         found[kind] = list(session.scalars(old))
-    for kind, counting in (("overhead", _newest_times(session)), ("pairwise", _newest_agreements(session))):
-        found[kind] = [each for each in found[kind] if each not in counting]
+    counting = {
+        "overhead": _newest_times(session),
+        "trace": _newest_traces(session, found["trace"]),
+        "pairwise": _newest_agreements(session),
+    }
+    for kind, numbers in counting.items():
+        found[kind] = [each for each in found[kind] if each not in numbers]
     found["observation"] = [] if observations is None else _older_observations(session, observations)
     found["profile"] = _forgotten_profiles(session)
     return found
@@ -128,6 +133,20 @@ def _forgotten_profiles(session: Session) -> list[int]:
     lively = (select(table.profile_id).where(table.created > long_ago) for table in (VisitTable, PartTable))
     idle = select(ProfileTable.id).where(ProfileTable.state == "open", ProfileTable.created < long_ago)
     return list(session.scalars(idle.where(ProfileTable.id.not_in(union_all(*lively)))))
+
+
+def _newest_traces(session: Session, old: Collection[int]) -> set[int]:
+    """Return the newest trace that can be read, and all that cannot, of every setup that has one of the old traces."""
+    of_setup: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+    columns = (getattr(TraceTable, name) for name in TRACE_SETUP)
+    for number, *names in session.execute(select(TraceTable.id, *columns).order_by(TraceTable.id)):
+        of_setup[tuple(names)].append(number)
+    newest: dict[tuple[object, ...], int] = {}
+    for setup, numbers in of_setup.items():
+        for number in () if set(numbers).isdisjoint(old) else numbers:  # the others are large and need no reading
+            text = session.scalars(select(TraceTable.document).where(TraceTable.id == number)).one()
+            newest[(number,) if _read(AcceptanceTrace, text) is None else setup] = number
+    return set(newest.values())
 
 
 def _newest_agreements(session: Session) -> set[int]:

@@ -10,10 +10,14 @@ import pytest
 
 from spectune.db import Store, open_store
 from spectune.db.imports import Records
+from spectune.db.measurements import measurement_row, overhead_row, surface_id_of
+from spectune.db.sql_store import SqlStore
+from spectune.db.traces import trace_row
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.surface import LatencySurface
 
+from .store_records import overhead
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, record, texts
 
 KEY = SurfaceKey(device=DEVICE.fingerprint, model=TARGET.key, role="verify", regime="imported:x", dtype="float32")
@@ -93,6 +97,20 @@ def test_a_model_the_store_knows_keeps_its_name_and_place(store: Store) -> None:
     store.add_model(TARGET)
     store.add_records(Records(models=(replace(TARGET, name="elsewhere", location=""),)))
     assert store.models() == [TARGET]
+
+
+def test_rows_that_cannot_be_read_stop_no_import(store: Store) -> None:
+    assert isinstance(store, SqlStore)
+    found = Records(surfaces=(surface(cell(1, 2.0)),), traces=(TRACE,), overheads=(overhead(1.0),))
+    with store._writing() as session:  # as a newer version may write them, or as a disk may leave them
+        for row in (
+            measurement_row(surface_id_of(session, KEY), None, cell(1, 2.0)),
+            trace_row(TRACE),
+            overhead_row(overhead(1.0)),
+        ):
+            row.document = "{}"
+            session.add(row)
+    assert [store.add_records(found) for _ in range(2)] == [found, NOTHING]
 
 
 def test_missing_tells_what_an_import_would_add_and_adds_nothing(store: Store) -> None:

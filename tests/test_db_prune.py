@@ -13,6 +13,7 @@ from spectune.db.check import faults_of
 from spectune.db.prune import Pruned, prune
 from spectune.db.sources import surface_source, trace_source
 from spectune.db.sql_store import SqlStore
+from spectune.db.traces import trace_row
 from spectune.db.url import resolve_url
 from spectune.profiler.records.measurement import Measurement
 
@@ -59,6 +60,17 @@ def test_superseded_cells_and_records_are_taken_out(store: SqlStore) -> None:
     assert store.surfaces() == [surface(*NEW)]
     assert store.overhead("device", "target", "float32") == overhead(2.0)
     assert taken(store) == {}
+
+
+@pytest.mark.parametrize("damaged", ["older", "newer"])
+def test_a_trace_that_cannot_be_read_neither_goes_nor_supersedes(store: SqlStore, damaged: str) -> None:
+    rows = [trace_row(trace(seed=seed)) for seed in (0, 1, 2)]
+    rows[0 if damaged == "older" else 2].document = "{}"
+    for row in rows:
+        with store._writing() as session:
+            session.add(row)
+    assert taken(store) == {"trace": 1}
+    assert [row.id for row in store.trace_rows()] == ([1, 3] if damaged == "older" else [2, 3])
 
 
 def test_host_times_are_superseded_by_those_of_their_regime_alone(store: SqlStore) -> None:
