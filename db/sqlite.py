@@ -74,9 +74,10 @@ def use_write_ahead_log(engine: Engine) -> None:
 
 
 def shrink(engine: Engine) -> None:
-    """Give back the space that rows left which were taken out, unless another program is at the file."""
+    """Give back the space that rows left which were taken out, unless another program is just at work on the file."""
     with closing(engine.raw_connection()) as connection, suppress(sqlite3.OperationalError):
         connection.cursor().execute("VACUUM").close()
+        connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").close()  # else the log keeps all of it again
 
 
 def outlast_power_cuts(engine: Engine) -> None:
