@@ -35,7 +35,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 EVENTS = "text/event-stream"
 LOOK_S = 0.5  # between looks at a job that is followed
 ALIVE_S = 15.0  # a silent stream says that it is still there
-MOST_WAITING = 1000  # jobs of everybody
+MOST_JOBS = 1000  # of everybody, that wait
 MOST_TRIALS = 10_000
 MOST_TABLES = 4
 MOST_CELLS = 1000
@@ -191,7 +191,7 @@ def _with_records(service: Service, wanted: PlanWanted) -> PlanWanted:
 
 def _require_few(service: Service) -> None:
     waiting = service.jobs.counts().get("waiting", 0)
-    if waiting >= MOST_WAITING:
+    if waiting >= MOST_JOBS:
         told = f"{waiting} jobs are waiting already; cancel some, or ask again when some are done"
         raise ProblemError(429, "too-many", told, {"Retry-After": "60"})
 

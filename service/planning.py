@@ -93,7 +93,8 @@ class Planning:
         for worker in [worker for worker in self._workers if not worker.process.is_alive()]:
             _end(worker)
             self._workers.remove(worker)
-            if worker.process.exitcode == 0:  # it left its job on purpose, holds none, and is replaced at once
+            if worker.process.exitcode == 0:  # it left on purpose, and is replaced at once
+                self._let_go(worker, "its worker was ended", counts=False)  # it may not have been able to itself
                 continue
             why = f"its process ended with exit code {worker.process.exitcode}"
             tell("worker ended", level=logging.WARNING, worker=worker.name, exit_code=worker.process.exitcode)

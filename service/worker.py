@@ -102,7 +102,7 @@ class Worker:
             self._plan(job, jobs, store)
         except _Stop:
             self._is_ending.set()
-            with suppress(StoreError):  # else it is taken up when its heartbeat is old
+            with suppress(StoreError):  # else its service does, or it is taken up when its heartbeat is old
                 jobs.release(self._name, "its worker was ended", counts=False)
         except LostJobError:  # told at the very end: nothing was kept
             return

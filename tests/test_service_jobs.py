@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import cache
+from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from spectune.report.site.jobs import jobs_page
 from spectune.report.site.links import SiteLinks
 from spectune.service.app import create_app
 from spectune.service.jobs import JobTold, PlanWanted
-from spectune.service.planning import Planning
+from spectune.service.planning import Planning, _Worker
 from spectune.service.settings import Settings
 from spectune.service.worker import Worker
 from spectune.tuning.plan import make_plan
@@ -157,6 +158,19 @@ def test_each_job_is_done_once_or_left_cancelled_whatever_ends_its_workers(clien
     assert [row.id for row in store.plans()] == [told(client, key)["plan_id"]]
 
 
+def test_a_job_that_its_ended_worker_could_not_let_go_of_waits_again(client: TestClient, store: SqlStore) -> None:
+    key = asked(client).json()["key"]
+    assert Jobs(store).lease("worker") is not None
+    spawning = get_context("spawn")
+    process = spawning.Process(target=int)
+    process.start()
+    process.join()
+    planning = Planning(store, 0)
+    planning._workers = [_Worker(name="worker", process=process, pipe=spawning.Pipe()[0], began=0.0)]
+    planning._replace_the_dead()
+    assert (told(client, key)["state"], told(client, key)["attempts"]) == ("waiting", 0)
+
+
 def busy(client: TestClient, planning: Planning) -> tuple[str, SpawnProcess]:
     """Return the key of a new job, and the process that has begun it."""
     key = asked(client).json()["key"]
@@ -203,7 +217,7 @@ def test_a_job_that_cannot_be_done_is_not_taken(client: TestClient, changes: dic
 
 
 def test_only_so_many_jobs_wait(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spectune.service.jobs.MOST_WAITING", 1)
+    monkeypatch.setattr("spectune.service.jobs.MOST_JOBS", 1)
     first, second = asked(client), asked(client)
     assert (first.status_code, second.status_code, second.headers["retry-after"]) == (202, 429, "60")
     client.delete(f"/v1/jobs/{first.json()['key']}")
