@@ -31,9 +31,9 @@ COLUMNS = {
 def list(settings: Settings, store: str | None, as_json: bool) -> None:
     """List what the store remembers.
 
-    Devices, models, latency surfaces, traces and plans; `spectune show` tells more about one. A plan counts if
-    decoders with its device, target, workload and temperature go by it; `spectune promote` and `spectune retire`
-    change that.
+    Devices, models, latency surfaces, traces and plans; `spectune show` tells more about one. Of each
+    device, target, workload and temperature one plan counts: decoders go by it, unless it is filed for an engine, and
+    by one filed as a what-if where no other fits. `spectune promote` and `spectune retire` change which counts.
 
     \b
         spectune list

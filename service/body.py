@@ -97,6 +97,7 @@ class _Gunzip:
 
 def _too_large(settings: Settings) -> ProblemError:
     told = (
-        f"this body has at most {settings.body_bytes} bytes, unpacked; larger records go as uploads (POST /v1/uploads)"
+        f"this body has at most {settings.body_bytes} bytes, unpacked; "
+        "send less, or a large record as an upload (POST /v1/uploads)"
     )
     return ProblemError(413, "too-large", told)

@@ -49,7 +49,7 @@ class DriftReport:
 
 
 def drift_of(plan_id: int, plan: Plan, observations: Sequence[Observation], unreadable: int = 0) -> DriftReport:
-    """Return what observations say about a plan's promises, judged as the plan's page judges them."""
+    """Return what observations say about a plan's promises, judged as the plan's page judges as many."""
     in_order = sorted(observations, key=lambda each: moment_of(each.began))
     cells = tuple(map(_told, kept_cells(plan, [], in_order)))
     return DriftReport(

@@ -284,4 +284,5 @@ def test_long_records_are_written_where_nobody_waits_for_them(store: SqlStore, m
 def test_a_question_is_short(store: SqlStore) -> None:
     long = {**json.loads(to_json(Resolving(device=DEVICE, target="x"))), "workload": "x" * 300_000}
     with TestClient(create_app(store, OPEN)) as client:
-        assert client.post("/v1/resolve", json=long).status_code == 413
+        answer = client.post("/v1/resolve", json=long)
+    assert answer.status_code == 413 and "send less" in answer.json()["detail"]
