@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,10 @@ def served(folder: Path, *arguments: str) -> Iterator[str]:
     """Serve the target in a process of its own; yield where, and ask it to end as people do."""
     command = (sys.executable, "-m", "spectune", "edge", "serve", "--target", TARGET, "--port", "0", *arguments)
     places = {**os.environ, "SPECTUNE_STORE": str(folder / "store.db"), "SPECTUNE_EDGE_TOKEN": SECRET}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=places) as process:
+    heeds_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests may ignore it
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=places, preexec_fn=heeds_ctrl_c
+    ) as process:
         assert process.stderr is not None and process.stdout is not None
         try:
             said = ""
@@ -105,7 +109,7 @@ def served(folder: Path, *arguments: str) -> Iterator[str]:
                 said += line
             yield found[1]
             process.send_signal(signal.SIGINT)
-            counters = json.loads(process.stdout.read())
+            counters = json.loads(process.communicate(timeout=60)[0])
             assert counters["sessions"] > 0 and counters["drafts"] >= counters["rounds"] > 0
         finally:
             process.kill()

@@ -14,6 +14,7 @@ from spectune.cli import main
 from spectune.cli.fleet import _print_outcome, print_turns, profile_fleet, ray_address
 from spectune.cli.group import LazyGroup
 from spectune.cli.settings import Settings
+from spectune.demo.story import family_folder
 from spectune.profiler.device import detect_all
 from spectune.profiler.prompts import Prompt
 from spectune.tuning.fleet.fleet import FleetJob, Outcome
@@ -80,7 +81,8 @@ def test_as_json_every_device_is_an_object_on_its_line(tmp_path: Path) -> None:
 )
 def test_a_cluster_that_cannot_be_profiled_is_refused_in_one_line(typed: list[str], complaint: str) -> None:
     pytest.importorskip("ray")
-    result = CliRunner().invoke(main, ["profile", "--target", "nowhere", *typed])
+    prompts = str(family_folder() / "calibration.jsonl")
+    result = CliRunner().invoke(main, ["profile", "--target", "nowhere", "--prompts", prompts, *typed])
     assert (result.exit_code, result.stdout) == (1, "")
     assert re.fullmatch(f"Error: .*{re.escape(complaint)}.*\n", result.stderr)
 

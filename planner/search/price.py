@@ -105,15 +105,19 @@ def _enter(contests: Sequence[Contest], contender: Contender, drafter: str | Non
 def _enter_by_half(
     halves: Mapping[Contest, int], policy: TreePolicy, results: PositionResults, drafter: str | None, rows: Rows
 ) -> None:
-    """Replay once per batch size, price in every cell that has times of the policy and where it can matter.
+    """Replay once per batch size, and price in every cell that can verify the policy, has its times, and where it can
+    matter.
 
     Args:
         halves: cells, and for each the half of the folds that the policy was searched on.
         policy, results, drafter: what is priced.
         rows: the numbering of the texts' positions.
     """
+    able = [contest for contest in halves if policy.max_verify_tokens <= contest.costs.verify.most_tokens]
+    if not able:
+        return
     bound, replays = bound_of(results, rows), dict[int, Replay]()
-    for contest in halves:
+    for contest in able:
         batch = contest.batch
         if contest.lacks_times(policy, drafter) or not contest.can_matter(policy, drafter, bound):
             continue

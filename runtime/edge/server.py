@@ -21,6 +21,8 @@ MOST_CONNECTIONS = 1024
 MOST_GREETINGS = 4  # of one connection, that are answered at once
 MOST_UNHEARD = 32  # messages of one connection that the target's thread has not come to; more are lost
 GREETING_S = 10.0  # in which a connection must say who it is
+PATIENCE_S = 1.0  # with what was told to end
+FAREWELL_S = 1.0  # in which what was said last must have arrived
 
 
 @dataclass(slots=True)
@@ -100,7 +102,8 @@ class EdgeServer:
                 continue
             self._heard.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._heard.wait(), due_s)
+                async with asyncio.timeout(due_s):  # wait_for may swallow that the server ends
+                    await self._heard.wait()
 
     def _work_where_due(self) -> float | None:
         """Do the next thing if it is due; return in how many seconds it was, None where nothing waits."""
@@ -134,7 +137,8 @@ class EdgeServer:
     async def _heard_from(self, reader: asyncio.StreamReader, connection: _Connection) -> bytes:
         """Return the next line, nothing where the connection is to end."""
         try:
-            return await asyncio.wait_for(reader.readline(), None if connection.is_greeted else GREETING_S)
+            async with asyncio.timeout(None if connection.is_greeted else GREETING_S):
+                return await reader.readline()
         except ValueError:
             self._refuse(connection, f"a line has at most {MOST_BYTES} bytes; send less at once")
         except TimeoutError:
@@ -201,10 +205,11 @@ class EdgeServer:
     async def _flush(self, connection: _Connection) -> None:
         """Let what was said last arrive, if it can."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(connection.out.join(), 1.0)
-            await asyncio.wait_for(connection.writer.drain(), 1.0)
-            connection.writer.close()
-            await asyncio.wait_for(connection.writer.wait_closed(), 1.0)
+            async with asyncio.timeout(FAREWELL_S):
+                await connection.out.join()
+                await connection.writer.drain()
+                connection.writer.close()
+                await connection.writer.wait_closed()
 
     async def _in_hands(self, work: Callable[[], Value], hands: ThreadPoolExecutor | None = None) -> Value:
         """Let the one thread do something, or another one."""
@@ -213,10 +218,14 @@ class EdgeServer:
 
 
 async def _end(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    """Cancel tasks, again where one has swallowed it, and wait until they have ended."""
+    while tasks:
+        for task in tasks:
+            task.cancel()
+        ended, tasks = await asyncio.wait(tasks, timeout=PATIENCE_S)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # who awaits its result is told; nobody else
 
 
 def serve_in_thread(server: EdgeServer) -> threading.Thread:
