@@ -105,8 +105,7 @@ def _enter(contests: Sequence[Contest], contender: Contender, drafter: str | Non
 def _enter_by_half(
     halves: Mapping[Contest, int], policy: TreePolicy, results: PositionResults, drafter: str | None, rows: Rows
 ) -> None:
-    """Replay once per batch size, and price in every cell that can verify the policy, has its times, and where it can
-    matter.
+    """Replay once per batch size, price in every cell that can verify the policy and time it, and where it can matter.
 
     Args:
         halves: cells, and for each the half of the folds that the policy was searched on.
