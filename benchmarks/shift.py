@@ -21,7 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,9 @@ from spectune import load
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.plans.document import plan_to_json
-from spectune.planner.plans.plan import Plan
+from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.runtime.generator import Generator
-from spectune.runtime.rivals import with_rivals
-from spectune.runtime.setup import RoundSetup, always, plain_setup
+from spectune.runtime.setup import RoundSetup, plain_setup
 from spectune.runtime.watch.options import WatchOptions
 from spectune.runtime.watch.watch import Watch
 
@@ -105,13 +104,16 @@ def traffic(plan: Plan, asked: argparse.Namespace, temperature: float) -> list[E
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "plan.json"
         file.write_text(plan_to_json(plan), encoding="utf-8")
+        held = WatchOptions(probe_share=NEVER, rival_share=0.0)
         entrants = [
-            Entrant(HELD, loaded(file, WatchOptions(probe_share=NEVER, rival_share=0.0)), is_fixed=True),
+            Entrant(HELD, loaded(file, held), is_fixed=True),
             Entrant(PLAIN_ONLY, loaded(file, WatchOptions(rival_share=0.0)), is_fixed=False),
             Entrant(WATCHED, loaded(file, WatchOptions(rival_share=asked.share)), is_fixed=False),
         ]
         others = (plain_setup(cell), *entrants[-1].generator.choice.rivals_of(cell))
-        entrants += [Entrant(named(setup), held_to(file, setup), is_fixed=True) for setup in others]
+        for setup in others:
+            file.write_text(plan_to_json(replace(plan, cells=(run_by(setup, cell),))), encoding="utf-8")
+            entrants.append(Entrant(named(setup), loaded(file, held), is_fixed=True))
     prompts = [prompt.text for prompt in evaluation_prompts()]
     order = random.Random(0)
     for turn in range(asked.turns):
@@ -137,11 +139,12 @@ def loaded(file: Path, watch: WatchOptions) -> Generator:
     return load(family_models(family_folder()).target, plan=file, watch=watch)
 
 
-def held_to(file: Path, setup: RoundSetup) -> Generator:
-    """Return the demo's target, all of whose rounds are run one way."""
-    made = loaded(file, WatchOptions(probe_share=NEVER))
-    choice = with_rivals(made.choice, made._target.longest_context)
-    return Generator(made._target, made._tokenizer, made._maker.models, always(setup), choice)
+def run_by(setup: RoundSetup, cell: PlanCell) -> PlanCell:
+    """Return a cell that is planned to run another of its ways; its promise is not that way's."""
+    sizes = range(setup.policy.max_verify_tokens + 1)
+    return replace(
+        cell, policy=setup.policy, drafter=setup.drafter, run_tokens=tuple(map(setup.padded, sizes)), run_ms=()
+    )
 
 
 def named(setup: RoundSetup) -> str:

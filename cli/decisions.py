@@ -25,12 +25,14 @@ reason = click.option("--reason", required=True, metavar="TEXT", help="Why, for 
 Decide = Callable[["Store", str], None]  # in a store, by somebody
 
 
-@click.command()
-@plan_number
-@reason
-@options.store
-@options.as_json
-@click.pass_obj
+def _decision(run: Callable[..., None]) -> click.Command:
+    """Return a command that takes what all decisions take."""
+    for given in (click.pass_obj, options.as_json, options.store, reason, plan_number):
+        run = given(run)
+    return click.command()(run)
+
+
+@_decision
 def promote(settings: Settings, number: int, reason: str, store: str | None, as_json: bool) -> None:
     """Let a plan count, whatever is planned later.
 
@@ -43,12 +45,7 @@ def promote(settings: Settings, number: int, reason: str, store: str | None, as_
     _decide(lambda opened, by: opened.promote_plan(number, by, reason), number, settings, store, as_json)
 
 
-@click.command()
-@plan_number
-@reason
-@options.store
-@options.as_json
-@click.pass_obj
+@_decision
 def retire(settings: Settings, number: int, reason: str, store: str | None, as_json: bool) -> None:
     """Let a plan count no more.
 
@@ -61,12 +58,7 @@ def retire(settings: Settings, number: int, reason: str, store: str | None, as_j
     _decide(lambda opened, by: opened.retire_plan(number, by, reason), number, settings, store, as_json)
 
 
-@click.command()
-@plan_number
-@reason
-@options.store
-@options.as_json
-@click.pass_obj
+@_decision
 def restore(settings: Settings, number: int, reason: str, store: str | None, as_json: bool) -> None:
     """Let a retired plan take part again.
 

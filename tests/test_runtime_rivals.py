@@ -278,6 +278,14 @@ def test_a_plan_of_plain_decoding_is_left_for_copies_where_these_are_faster() ->
     driven(watch, 1500, lambda setup: 20.0)
     (event,) = [one for one in watch.events if one.kind == "switch"]
     assert f"{COPY.label} by lookup was faster than plain decoding" in event.message
+    bursts = [0]
+    for _ in range(500):
+        is_plain = isinstance(watch.schedule(1, 100).policy, PlainPolicy)
+        bursts = [*bursts[:-1], bursts[-1] + 1] if is_plain else [*bursts, 0]
+        driven(watch, 1, lambda setup: 20.0)
+    assert (
+        0 < max(bursts) <= PLAIN_BURST + UNSETTLED
+    )  # as short as where drafts were planned: all of them yield a token
 
 
 def test_a_rival_whose_drafter_rests_is_taken_for_what_runs_in_its_place() -> None:

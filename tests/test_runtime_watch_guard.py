@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from spectune.runtime.watch.guard import DRAFTED_BURST, LEAST_SAVED, MOST_CHANGES, PLAIN_BURST, Guard, Switch, Way
+from spectune.runtime.watch.contest import LEAST_SAVED
+from spectune.runtime.watch.guard import DRAFTED_BURST, MOST_CHANGES, PLAIN_BURST, Guard, Switch, Way
 
 STREAMS, ROUNDS, RATE = 300, 3000, 0.05
 TEXT = 30  # rounds

@@ -188,19 +188,23 @@ def _watched(choice: Choice, plan: Plan, cell: PlanCell, options: WatchOptions, 
     if is_here and choice.is_in_planned_dtype and is_own:
         promise = PromiseTest(cell.prediction.low, cell.prediction.high, rate)
     reach = reach_of(plan, cell, is_own=is_own)
-    lanes = [Lane(cell, _own(setup), is_planned=True, reach=reach, promise=promise)]
-    ways = [Way(burst=DRAFTED_BURST, share=options.probe_share)]
+    lanes, shares = [Lane(cell, _own(setup), is_planned=True, reach=reach, promise=promise)], [options.probe_share]
     others = reach_of(plan, cell, is_own=False)
-    rivals = choice.rivals_of(cell) if options.rival_share else ()
     if not isinstance(setup.policy, PlainPolicy):
         lanes.append(Lane(cell, plain_setup(cell), is_planned=False, reach=others))
-        ways.append(Way(burst=PLAIN_BURST, share=options.probe_share))
+        shares.append(options.probe_share)
+    rivals = choice.rivals_of(cell) if options.rival_share else ()
     for rival in rivals:
         lanes.append(Lane(cell, _own(rival), is_planned=False, reach=others))
-        ways.append(Way(burst=DRAFTED_BURST, share=options.rival_share / len(rivals)))
+        shares.append(options.rival_share / len(rivals))
     if len(lanes) == 1:
         return WatchedCell(tuple(lanes), None)
+    ways = [Way(burst=_burst(lane), share=share) for lane, share in zip(lanes, shares, strict=True)]
     return WatchedCell(tuple(lanes), Guard(rate, ways, is_doubtful=choice.is_guess))
+
+
+def _burst(lane: Lane) -> int:
+    return PLAIN_BURST if isinstance(lane.setup.policy, PlainPolicy) else DRAFTED_BURST
 
 
 def _own(setup: RoundSetup) -> RoundSetup:
