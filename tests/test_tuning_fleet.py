@@ -116,7 +116,7 @@ def test_a_cluster_chooses_its_devices_itself(job: FleetJob) -> None:
 def test_a_cluster_without_ray_says_what_to_install(job: FleetJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # what Python itself notes of a package that is not there
     anywhere = replace(job, request=replace(REQUEST, device="auto"))
-    with pytest.raises(DeviceError, match=r"pip install 'spectune\[ray\]'"):
+    with pytest.raises(DeviceError, match=r"pip install -e '\.\[ray\]'"):
         next(profile_cluster(anywhere, lambda word: None))
 
 
