@@ -129,9 +129,7 @@ def _join(address: str) -> bool:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise DeviceError(
-            "a cluster needs the package ray, not found here; run: pip install -e '.[ray]'"
-        ) from error
+        raise DeviceError("a cluster needs the package ray, not found here; run: pip install -e '.[ray]'") from error
     if ray.is_initialized():
         return False
     try:
