@@ -48,6 +48,11 @@ NEARLY = {  # what it does in another way, at the price of this one
     "llama.cpp": ("confident-chain model", "confident-chain eagle3 from b11549", "sized-lookup from b11549"),
     "openvino": ("lookup", "first-lookup", "confident-chain model until 2025"),
 }
+OLDER_RUNNER: list[tuple[DrafterForm, list[tuple[int, int]], bool]] = [  # lengths by batch, and whether it is asked for
+    ("model", [(1, 5), (4, 2)], True),
+    ("model", [(1, 5), (4, 5)], False),
+    ("eagle3", [(1, 5), (4, 2)], False),
+]
 WAYS = POLICIES | {
     "first-lookup": LookupPolicy(length=10, max_ngram=2, min_ngram=1, occurrence="first"),
     "sized-lookup": LookupPolicy(length=10, max_ngram=2, min_ngram=2),
@@ -262,10 +267,12 @@ class TestVLLM:
         assert found["num_speculative_tokens"] == 5
         assert found["num_speculative_tokens_per_batch_size"] == [[1, 2, 5], [3, 8, 2], [9, 4096, 0]]
 
-    @pytest.mark.parametrize(("most", "told"), [(16, None), (256, None), (512, "512")])
-    def test_as_many_sequences_run_as_the_plan_has(self, most: int, told: str | None) -> None:
-        found = by_batch("vllm", (1, 5), (most, 0))
-        assert flags(found).get("--max-num-seqs") == told
+    @pytest.mark.parametrize(("most", "on_cpu", "on_gpu"), [(128, None, None), (256, "256", None), (512, "512", "512")])
+    def test_as_many_sequences_run_as_the_plan_has(self, most: int, on_cpu: str | None, on_gpu: str | None) -> None:
+        """Its server runs 128 at once on a CPU, 256 on most GPUs."""
+        plan = chains_by_batch([(1, 5), (most, 0)])
+        for one, told in ((plan, on_cpu), (replace(plan, device=replace(plan.device, kind="cuda")), on_gpu)):
+            assert flags(exported("vllm", one, "eagle3", rates=solved(one))).get("--max-num-seqs") == told
         assert "--max-num-seqs" not in exported("vllm", chains_by_batch([(1, 0), (most, 0)])).flags
 
     def test_a_lookup_says_its_n_grams(self) -> None:
@@ -279,6 +286,26 @@ class TestVLLM:
         found = single("vllm", LookupPolicy(length=7, max_ngram=4, min_ngram=2, occurrence="first"))
         assert not found.dropped and speculative(found)["num_speculative_tokens"] == 7
         assert "first occurrence" in single("vllm", LookupPolicy(length=7, max_ngram=4)).dropped[0].reason
+
+    def test_n_grams_are_left_to_the_runner_that_searches_as_was_priced(self) -> None:
+        policy = LookupPolicy(length=7, max_ngram=4, min_ngram=2, occurrence="first")
+        newest, before = single("vllm", policy), single("vllm", policy, version="0.26")
+        assert newest.command.startswith("VLLM_USE_V2_MODEL_RUNNER=0 vllm serve ")
+        assert "VLLM_USE_V2_MODEL_RUNNER=0 belongs into the server's environment" in newest.notes[0]
+        assert "VLLM_USE_V2_MODEL_RUNNER" not in before.command + str(before.notes)  # which had no other one for them
+
+    @pytest.mark.parametrize(("form", "lengths", "is_older"), OLDER_RUNNER)
+    def test_a_draft_model_s_rows_are_left_to_the_runner_that_drafts_no_longer(
+        self, form: DrafterForm, lengths: list[tuple[int, int]], is_older: bool
+    ) -> None:
+        plan = chains_by_batch(lengths)
+        assert exported("vllm", plan, form, rates=solved(plan)).command.startswith("VLLM_USE") == is_older
+
+    def test_a_note_tells_that_a_drafter_reads_on_where_nothing_is_drafted(self) -> None:
+        def reads_on(found: Exported) -> bool:
+            return any("the drafter still reads every token" in note for note in found.notes)
+
+        assert reads_on(by_batch("vllm", (1, 5), (4, 0))) and not reads_on(by_batch("vllm", (1, 5), (4, 2)))
 
     def test_a_version_without_rows_has_one_length(self) -> None:
         found = by_batch("vllm", (1, 5), (4, 2), version="0.20.1")

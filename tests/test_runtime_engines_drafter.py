@@ -17,13 +17,13 @@ from spectune.planner.policies import ChainPolicy
 from spectune.runtime.engines.drafter import drafter_form, engine_drafters, own_reads, require_language_model
 from spectune.runtime.engines.export import expressible
 from spectune.runtime.engines.schema import recorded_version
-from spectune.runtime.engines.setting import DrafterForm
+from spectune.runtime.engines.setting import PADDED, DrafterForm, Setting
 from spectune.runtime.engines.table import ENGINES
 from spectune.runtime.engines.vllm import EAGLE
 from spectune.training.head_files import ARCHITECTURES
 from spectune.tuning.export import ExportRequest, export
 
-from .engine_policies import cell_with
+from .engine_policies import cell_with, engine_drafter
 from .priced_cells import plan_with
 
 
@@ -115,8 +115,17 @@ def test_a_drafter_whose_table_is_padded_otherwise_goes_to_no_engine_that_refuse
     found = engine_drafters(plan, {"small": small}, target)
     assert found["small"].path == str(small)
     able = expressible(ENGINES[engine], plan, found, recorded_version(engine, None))
-    refuses = engine in ("vllm", "transformers") and rows != 100
+    refuses = engine == "transformers" and rows != 100
     assert any(name == "small" for _, name in able) != refuses
+
+
+def test_vllm_drafts_with_a_table_that_is_padded_otherwise_where_a_version_can() -> None:
+    vllm, padded = ENGINES["vllm"], replace(engine_drafter(), tables=(96, 100))
+    taken, plain = (vllm.setting(ChainPolicy(length=3), one, "0.25") for one in (padded, engine_drafter()))
+    assert isinstance(taken, Setting) and taken.knobs == (("use_heterogeneous_vocab", True),) and not taken.differs
+    assert isinstance(plain, Setting) and plain.knobs == ()
+    refused = vllm.setting(ChainPolicy(length=3), padded, "0.20")
+    assert refused == PADDED.format(engine="vLLM 0.20", name="small", tables=(96, 100))
 
 
 def profiled_at(folder: Path, plan: Plan) -> Plan:

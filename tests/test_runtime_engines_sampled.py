@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
-from spectune.planner.policies import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
+from spectune.planner.policies import (
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    LookupPolicy,
+    PlainPolicy,
+    TreePolicy,
+)
 from spectune.runtime.engines.export import export_plan
 from spectune.runtime.engines.exported import Exported
 from spectune.runtime.engines.rates import rates_of_plan
-from spectune.runtime.engines.setting import DrafterForm
+from spectune.runtime.engines.setting import DrafterForm, Setting
 from spectune.runtime.engines.table import ENGINES
 
 from .engine_policies import cell_with, drafter_of, engine_drafter
@@ -42,7 +50,7 @@ def exported(
 
 
 @pytest.mark.parametrize(
-    ("engine", "version"), [("sglang", ""), ("vllm", "0.25"), ("tensorrt-llm", ""), ("llama.cpp", "")]
+    ("engine", "version"), [("sglang", ""), ("vllm", "0.20"), ("tensorrt-llm", ""), ("llama.cpp", "")]
 )
 def test_an_engine_that_drafts_what_is_likeliest_carries_a_drawn_plan_nearly(engine: str, version: str) -> None:
     (dropped,) = exported(engine, CHAIN, version=version).dropped
@@ -72,6 +80,29 @@ def test_vllm_draws_its_drafts_where_it_can() -> None:
     greedy = exported("vllm", CHAIN, "eagle3", temperature=0.0)
     assert "draft_sample_method" not in greedy.command and not any("drawn" in note for note in greedy.notes)
     assert "draft_sample_method" not in exported("vllm", COPIES["vllm"]).command
+
+
+def test_a_table_that_is_padded_otherwise_has_its_likeliest_tokens_drafted() -> None:
+    vllm, padded = ENGINES["vllm"], replace(engine_drafter(), tables=(96, 100))
+    setting = vllm.setting(CHAIN, padded, "0.32")
+    assert isinstance(setting, Setting)
+    drawn = vllm.sampled(setting, "0.32")
+    assert isinstance(drawn, Setting) and "likeliest" in drawn.differs and drawn.knobs == setting.knobs
+
+
+def test_a_plan_of_a_cpu_is_told_that_vllm_draws_wrong_tokens_there() -> None:
+    def is_told(policy: TreePolicy, temperature: float, kind: Literal["cpu", "cuda"]) -> bool:
+        return any("draws wrong tokens" in note for note in exported_on(kind, policy, temperature).notes)
+
+    assert is_told(CHAIN, 0.7, "cpu") and is_told(COPIES["vllm"], 0.7, "cpu")
+    assert not is_told(CHAIN, 0.7, "cuda") and not is_told(CHAIN, 0.0, "cpu") and not is_told(PlainPolicy(), 0.7, "cpu")
+
+
+def exported_on(kind: Literal["cpu", "cuda"], policy: TreePolicy, temperature: float) -> Exported:
+    plan = plan_with(cell_with(1, 100, policy, drafter_of(policy.kind), 200.0))
+    plan = replace(plan, temperature=temperature, device=replace(plan.device, kind=kind))
+    drafters = {"small": engine_drafter()}
+    return export_plan(plan, ENGINES["vllm"], drafters, target="large", version=None, rates=rates_of_plan(plan))
 
 
 def test_assistants_draw_their_drafts_and_doubt_otherwise() -> None:

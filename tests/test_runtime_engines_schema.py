@@ -107,6 +107,12 @@ class TestLengths:
 
 KEPT: dict[str, tuple[str, str, dict[str, Any], tuple[int, ...]]] = {  # engine, section, options, candidate steps
     "rows": ("vllm", "config", {"num_speculative_tokens": 5, ROWS: ((1, 2, 5), (3, 4096, 0))}, ()),
+    "padded": (
+        "vllm",
+        "config",
+        {"method": "draft_model", "use_heterogeneous_vocab": True, "num_speculative_tokens": 5},
+        (),
+    ),
     "n-grams": ("vllm", "config", {"num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}, ()),
     "lengths": ("tensorrt-llm", "config", {"max_draft_len": 5, LENGTHS: ((2, 5), (8, 2))}, ()),
     "dynamic tree": (
@@ -159,6 +165,9 @@ SPOILT: list[tuple[str, dict[str, Any], str]] = [  # of which options, what is c
     ("rows", {"num_speculative_tokens": 4}, "no row drafts more than num_speculative_tokens: 5, 4"),
     ("rows", {"num_speculative_tokens": None}, "no row drafts more than num_speculative_tokens"),
     ("rows", {ROWS: ((2, 8, 5),)}, "the first row begins at batch 1, not at 2"),
+    ("rows", {"method": "suffix"}, "suffix decoding has one length at every batch"),
+    ("padded", {"method": "eagle3"}, "use_heterogeneous_vocab is of draft_model, not of eagle3"),
+    ("padded", {"draft_sample_method": "probabilistic"}, "draft_sample_method probabilistic exclude each other"),
     ("n-grams", {"prompt_lookup_min": 5}, "prompt_lookup_min is prompt_lookup_max at most: 5, 4"),
     ("lengths", {"max_draft_len": 6}, "the smallest batch drafts max_draft_len: 5, 6"),
     ("lengths", {"max_draft_len": None}, "the smallest batch drafts max_draft_len"),

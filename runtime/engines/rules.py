@@ -30,17 +30,24 @@ def _vllm(options: Sequence[Option]) -> Iterator[Rule]:
     """Yield vLLM's rules.
 
     Source: vllm/config/speculative.py, and vllm/v1/spec_decode/dynamic/utils.py for rows. A row longer than
-    `num_speculative_tokens` is no error there: it is cut to it, so it would not be what was planned.
+    `num_speculative_tokens` is no error there: it is cut to it, so it would not be what was planned. Rows beside
+    suffix decoding end the engine in its first round (vllm/v1/spec_decode/suffix_decoding.py).
     """
     told = _by_name(options)
+    method = told.get("method")
     rows, most = told.get("num_speculative_tokens_per_batch_size"), told.get("num_speculative_tokens")
     if rows is not None:
         longest = max(length for *_, length in rows)
+        yield method != "suffix", "suffix decoding has one length at every batch"
         yield rows[0][0] == 1, f"the first row begins at batch 1, not at {rows[0][0]}"
         yield most is not None and longest <= most, f"no row drafts more than num_speculative_tokens: {longest}, {most}"
     shortest, largest = told.get("prompt_lookup_min"), told.get("prompt_lookup_max")
     if shortest is not None and largest is not None:
         yield shortest <= largest, f"prompt_lookup_min is prompt_lookup_max at most: {shortest}, {largest}"
+    if told.get("use_heterogeneous_vocab"):
+        yield method == "draft_model", f"use_heterogeneous_vocab is of draft_model, not of {method}"
+        drawn = told.get("draft_sample_method") == "probabilistic"
+        yield not drawn, "use_heterogeneous_vocab and draft_sample_method probabilistic exclude each other"
 
 
 def _sglang(options: Sequence[Option]) -> Iterator[Rule]:

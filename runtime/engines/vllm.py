@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...planner.kernels.suffix import LONGEST_MATCH
@@ -26,7 +26,7 @@ NO_SUCH_EAGLE = (
 ROWS = "num_speculative_tokens_per_batch_size"
 METHODS = {"model": "draft_model", "eagle": "eagle", "eagle3": "eagle3"}
 LAST_BATCH = 4096  # end of the last row; vLLM's own schedules end there
-HELD = 256  # sequences that it runs at once on most devices unless told otherwise
+HELD, HELD_ON_CPU = 256, 128  # sequences that its server runs at once unless told otherwise; more on large GPUs
 FIRST = "vLLM copies behind the first occurrence of the n-gram; the lookup that was priced behind the latest"
 PATH = "vLLM's suffix decoding follows one path, the tree that was priced several"
 NO_TREES = "vLLM accepts chains only: where 0.11 took a tree, it drafted one and verified no siblings"
@@ -34,6 +34,19 @@ SAMPLED = "draft_sample_method"
 DRAWN = (
     "drafts are drawn too, and kept by the ratio of both chances: per place at least as often as drafts with the "
     "target's own noise, by which the plan was priced"
+)
+ANY_TABLE = "use_heterogeneous_vocab"
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # in its environment; 0 is the older one
+OLDER = f"{RUNNER}=0 belongs into the server's environment: its newer runner, the default wherever Triton runs, "
+COPIES_LATEST = f"{OLDER}copies behind the latest occurrence and verifies the full length in every round"
+DRAFTS_LONGEST = f"{OLDER}drafts the longest length at every batch and drops what is longer than its row"
+READS_ON = (
+    "where a row drafts nothing the drafter still reads every token, in one forward a round; plain decoding, without "
+    "that, is what was priced there"
+)
+WRONG_DRAWS = (
+    "on a CPU without triton-cpu vLLM draws wrong tokens where it drafts and a request has a temperature "
+    "(github.com/vllm-project/vllm/issues/55005): do not serve this there while that is open"
 )
 ARCTIC = "vLLM refuses suffix decoding without Arctic Inference: pip install the release of arctic-inference it names"
 
@@ -62,22 +75,24 @@ class VLLM:
             return f"vLLM {version} takes no draft model of its own"
         if drafter.form == "eagle" and (drafter.has_bias or drafter.architecture == EAGLE):
             return NO_SUCH_EAGLE.format(name=drafter.name)
-        if drafter.form == "model" and drafter.tables:
-            return PADDED.format(engine="vLLM", name=drafter.name, tables=drafter.tables)
+        is_padded = drafter.form == "model" and drafter.tables is not None
+        if is_padded and not schema_of(self.name).knows("config", ANY_TABLE, version):
+            return PADDED.format(engine=f"vLLM {version}", name=drafter.name, tables=drafter.tables)
         if isinstance(policy, StaticPolicy):
             return NO_TREES
         if not isinstance(policy, ChainPolicy):
             return f"vLLM has no {policy.kind} drafting; with a model it drafts chains of one length"
-        return self._by_batch(method, drafter, (), policy.length, version)
+        knobs = ((ANY_TABLE, True),) if is_padded else ()
+        return self._by_batch(method, drafter, knobs, policy.length, version)
 
     def sampled(self, setting: Setting, version: str) -> Setting | str:
-        """Return the setting whose drafts are drawn, where a version can draw them; the likeliest are drafted else.
+        """Return the setting whose drafts are drawn, where vLLM can draw them; the likeliest are drafted else.
 
         Drawn ones are kept with the chance sum(min(p, q)), the most that any two draws of p and q agree.
         """
         if setting.drafter is None:
             return setting
-        if not schema_of(self.name).knows("config", SAMPLED, version):
+        if not schema_of(self.name).knows("config", SAMPLED, version) or (ANY_TABLE, True) in setting.knobs:
             return with_likeliest(setting, f"vLLM {version}")
         return replace(setting, knobs=(*setting.knobs, (SAMPLED, "probabilistic")))
 
@@ -99,17 +114,21 @@ class VLLM:
         if len(schedule.stages) > 1:
             values[ROWS] = _rows(schedule)
         flags = (*served, "--speculative-config", json.dumps(values))
+        why_older = self._why_older(schedule, setting, version)
         return Written(
             flags=flags,
-            command=shlex.join(("vllm", "serve", target, *flags)),
-            options=(*told, *_options(values)),
-            notes=(
-                *((ARCTIC,) if setting.method == "suffix" else ()),
-                *((DRAWN,) if SAMPLED in values else ()),
-                *schedule.unserved,
-                *schedule.asked,
-            ),
+            command=f"{RUNNER}=0 " * bool(why_older) + shlex.join(("vllm", "serve", target, *flags)),
+            options=(*told, *((("environment", RUNNER, 0),) if why_older else ()), *_options(values)),
+            notes=tuple(_notes(schedule, setting, why_older)),
         )
+
+    def _why_older(self, schedule: Schedule, setting: Setting, version: str) -> str:
+        """Return what the newer of its runners would do otherwise; empty where that is nothing, or it has one alone."""
+        if not schema_of(self.name).knows("environment", RUNNER, version):
+            return ""
+        if setting.method == "ngram":
+            return COPIES_LATEST
+        return DRAFTS_LONGEST if setting.method == "draft_model" and len(schedule.stages) > 1 else ""
 
     def _methods(self, version: str) -> list[str]:
         schema = schema_of(self.name)
@@ -139,9 +158,23 @@ def _served(schedule: Schedule) -> list[Option]:
     dtype, found = schedule.served_dtype, list[Option]()
     if dtype is not None:
         found.append(("flags", "dtype", dtype))
-    if schedule.setting is not None and schedule.most_batch > HELD:
+    if schedule.setting is not None and schedule.most_batch > (HELD if schedule.gpu else HELD_ON_CPU):
         found.append(("flags", "max-num-seqs", schedule.most_batch))
     return found
+
+
+def _notes(schedule: Schedule, setting: Setting, why_older: str) -> Iterator[str]:
+    if why_older:
+        yield why_older
+    if setting.method == "suffix":
+        yield ARCTIC
+    if setting.drafter is not None and any(not stage.length for stage in schedule.stages):
+        yield READS_ON
+    if SAMPLED in dict(setting.knobs):
+        yield DRAWN
+    if schedule.temperature and not schedule.gpu:
+        yield WRONG_DRAWS
+    yield from (*schedule.unserved, *schedule.asked)
 
 
 def _rows(schedule: Schedule) -> list[list[int]]:
