@@ -19,7 +19,7 @@ import types
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -120,16 +120,10 @@ def vllm_parser() -> Parser:
     sys.meta_path.append(Stubs(VLLM_STUBS))
     platform = import_module("vllm.platforms.cpu").CpuPlatform()
     vars(import_module("vllm.platforms"))["_current_platform"] = platform  # one built for no device knows none
-    arguments_of = import_module("vllm.engine.arg_utils").AsyncEngineArgs.from_cli_args
-    parallel = import_module("vllm.config").ParallelConfig
-    parser_class = _first("vllm.utils.argparse_utils", "vllm.utils").FlexibleArgumentParser
-    flags = _first("vllm.entrypoints.openai.cli_args", "vllm.entrypoints.common.cli_args")
-    parser = flags.make_arg_parser(parser_class())
+    read, parallel = vllm_reader(), import_module("vllm.config").ParallelConfig
 
     def parse(words: list[str]) -> None:
-        told = parser.parse_args(words[1:])  # behind serve
-        told.model = told.model_tag
-        arguments = arguments_of(told)
+        arguments = read(words)
         if arguments.speculative_config is not None:
             target = arguments.create_model_config()
             config = arguments.create_speculative_config(target_model_config=target, target_parallel_config=parallel())
@@ -139,6 +133,22 @@ def vllm_parser() -> Parser:
                 table(rows, MOST_SEQUENCES, config.num_speculative_tokens)
 
     return parse
+
+
+def vllm_reader() -> Callable[[list[str]], Any]:
+    """Return what makes vLLM's arguments of the words behind its name, as its command does."""
+    arguments_of = import_module("vllm.engine.arg_utils").AsyncEngineArgs.from_cli_args
+    parser_class = _first("vllm.utils.argparse_utils", "vllm.utils").FlexibleArgumentParser
+    places = (f"vllm.entrypoints.{folder}.cli_args" for folder in ("launchers", "openai", "common"))
+    flags = _first(*places)
+    parser = flags.make_arg_parser(parser_class())
+
+    def read(words: list[str]) -> Any:
+        told = parser.parse_args(words[1:])  # behind serve
+        told.model = told.model_tag
+        return arguments_of(told)
+
+    return read
 
 
 def llama_parser() -> Parser:
@@ -257,13 +267,24 @@ def refusal(parser: Parser, words: list[str]) -> str:
     return "" if how == 0 else f"{lines[-1] if lines else f'ended with status {how}'}"
 
 
+def installed_version(package: str) -> str:
+    """Return the version of a package that can be imported, whatever its distribution is called."""
+    found = packages_distributions().get(package)
+    if not found:
+        raise PackageNotFoundError(package)
+    return version(found[0])
+
+
 def main() -> None:
     """Parse all cases with the engine's parser and print the verdicts."""
     name = sys.argv[1]
     package, build, stubs = PARSERS[name]
+    if sys.argv[2:] == ["--version"]:
+        print(installed_version(package))
+        return
     try:
         parser = build()
-        told = version(package)
+        told = installed_version(package)
     except (Exception, SystemExit) as error:
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}))
         return

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -39,14 +40,6 @@ from spectune.tests.priced_cells import plan_with
 MODELS = Path(__file__).resolve().parents[1] / "demo" / "models"
 CHILD = Path(__file__).with_name("engine_parser_child.py")
 FOLDERS: dict[DrafterForm, str] = {"model": "small", "eagle3": "eagle3"}
-PACKAGES = {
-    "sglang": "sglang",
-    "vllm": "vllm",
-    "tensorrt-llm": "tensorrt_llm",
-    "transformers": "transformers",
-    "llama.cpp": "xllamacpp",
-    "openvino": "openvino_genai",
-}
 HEAD, MODEL, LOOKUP, MAPPED, ROWS, LOOKUP_ROWS = (
     "chain by an EAGLE-3 head",
     "chain by a model",
@@ -114,6 +107,7 @@ SPOILT_SINCE: dict[str, tuple[tuple[str, str], Sequence[tuple[str, str, str]]]] 
         ),
     ),
 }
+SET = re.compile(r"[A-Z_0-9]+=")  # a variable of the environment, as a shell reads it before a command
 NEEDS_GPU = "only supports CUDA"  # a check of the machine, made after the flags were read
 Json = dict[str, Any]  # JSON values
 
@@ -153,13 +147,13 @@ def main() -> None:
 
 def asked_of(engine: str, python: str) -> Json:
     """Return what an engine's parser said, or under "error" why it could not be asked."""
-    told = _run([python, "-c", f"import importlib.metadata as m; print(m.version('{PACKAGES[engine]}'))"], "")
+    told = _run([python, str(CHILD), engine, "--version"], "")
     if told.returncode:
         return {"error": told.stderr.strip().splitlines()[-1]}
     installed = told.stdout.strip().splitlines()[-1]
     recorded = recorded_for(engine, installed)
     cases = [*exported(engine, recorded), *spoilt(engine, recorded, exported(engine, recorded))]
-    handed = [{"words": shlex.split(case.command)[1:], "files": case.files} for case in cases]
+    handed = [{"words": typed(case.command)[1][1:], "files": case.files} for case in cases]
     done = _run([python, str(CHILD), engine], json.dumps(handed))
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
@@ -190,6 +184,14 @@ def asked_of(engine: str, python: str) -> Json:
         "spoilt_but_taken": [case.name for case, refusal in verdicts.items() if case.is_spoilt and not refusal],
         "taken": {case.name: case.command for case, refusal in verdicts.items() if not refusal and not case.is_spoilt},
     }
+
+
+def typed(command: str) -> tuple[dict[str, str], list[str]]:
+    """Return the variables that a command sets before it begins, and its words."""
+    words, variables = shlex.split(command), {}
+    while SET.match(words[0]):
+        name, variables[name] = words.pop(0).split("=", 1)
+    return variables, words
 
 
 def recorded_for(engine: str, installed: str) -> str:
