@@ -14,6 +14,8 @@ import numpy as np
 import torch
 
 from ..errors import RequestError
+from ..planner.kernels.arrays import Ints
+from .kernels.rows import move_rows
 from .transfer import sent
 
 Kept = tuple[int, int, Sequence[int]]  # (slot, position of node 0, nodes)
@@ -30,7 +32,7 @@ class KeyValueCache:
         """Allocate (layers, slots, capacity, width) with width = 2 * key-value heads * head size."""
         self.states = torch.zeros(layers, slots, capacity, width, dtype=dtype, device=device)
         self.layers, self.slots, self.capacity = layers, slots, capacity
-        self._flat = self.states.view(layers, slots * capacity, width)
+        self._moving = [self.states.view(layers, slots * capacity, width)]  # (any, rows, any) each
 
     def require(self, tokens: int) -> None:
         """Raise RequestError unless a slot can hold that many tokens."""
@@ -47,14 +49,14 @@ class KeyValueCache:
             kept: per sequence its slot, the position of node 0, and increasing node indices, each at least its own
                 place in the list.
         """
-        moves = [move for each in kept if (move := self._move(*each)) is not None]
-        if self.states.device.type == "cpu":  # there slices are far cheaper than indices
-            for source, start in moves:
-                self._gather(torch.tensor(source), slice(start, start + len(source)))
-        elif moves:
-            source = [place for places, _ in moves for place in places]
-            target = [place for places, start in moves for place in range(start, start + len(places))]
-            self._gather(*sent(np.array([source, target]), self.states.device))
+        source, target = list[int](), list[int]()
+        for slot, start, nodes in kept:
+            if nodes[-1] >= len(nodes):  # else all lie right
+                base = slot * self.capacity + start
+                source += [base + node for node in nodes]
+                target += range(base, base + len(nodes))
+        if source:
+            self._move(np.array([source, target]))
 
     def keep_paths(self, starts: torch.Tensor, nodes: torch.Tensor) -> None:
         """Do what `keep` does for slots 0 to batch - 1; the host reads nothing.
@@ -68,17 +70,19 @@ class KeyValueCache:
         places = torch.arange(count, device=nodes.device)
         self._gather((firsts.unsqueeze(1) + nodes).flatten(), (firsts.unsqueeze(1) + places).flatten())
 
-    def _move(self, slot: int, start: int, nodes: Sequence[int]) -> tuple[list[int], int] | None:
-        """Return the rows that move and the first they move to; None where all lie right."""
-        first = next((place for place, node in enumerate(nodes) if node != place), len(nodes))
-        base = slot * self.capacity + start
-        return ([base + node for node in nodes[first:]], base + first) if first < len(nodes) else None
+    def _move(self, moves: Ints) -> None:
+        """Copy rows (2, any) of all slots' positions: the first over the second, of which none is read later."""
+        if self.states.device.type != "cpu":
+            self._gather(*sent(moves, self.states.device))
+            return
+        for rows in self._moving:
+            move_rows(rows.view(torch.uint8).numpy(), moves)
 
     def first(self, layers: int) -> KeyValueCache:
         """Return the cache of the first layers alone; what is written in one is in the other."""
         shorter = copy(self)
         shorter.states, shorter.layers = self.states[:layers], layers
-        shorter._flat = self._flat[:layers]
+        shorter._moving = [self._moving[0][:layers], *self._moving[1:]]
         return shorter
 
     def move_slot(self, source: int, target: int, tokens: int) -> None:
@@ -93,14 +97,7 @@ class KeyValueCache:
         """Copy everything from a cache with as many slots and less capacity."""
         self.states[:, :, : smaller.capacity] = smaller.states
 
-    def _gather(self, source: torch.Tensor, target: torch.Tensor | slice) -> None:
+    def _gather(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy rows (any,) of all slots' positions to as many others."""
-        put_rows(self._flat, 1, target, self._flat.index_select(1, source))
-
-
-def put_rows(states: torch.Tensor, dim: int, target: torch.Tensor | slice, rows: torch.Tensor) -> None:
-    """Write rows over others of a tensor's dimension."""
-    if isinstance(target, slice):
-        states.narrow(dim, target.start, target.stop - target.start).copy_(rows)
-    else:
-        states.index_copy_(dim, target, rows)
+        for rows in self._moving:
+            rows.index_copy_(1, target, rows.index_select(1, source))

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
+import numpy as np
+from torch import Tensor
+
 from ..planner.growth.draft import DraftBatch
 from .cache import Kept
+from .kernels.trees import whole
 from .lossy import Gates
 from .lossy_round import LossyRound
+from .models.bits import bits
+from .models.kernels.host_scores import follow
 from .requests import Sequence
 from .walk import Acceptance, accept
 
@@ -63,6 +69,22 @@ def accepted(
         path, gates = loosely.accept(slot, *drafted, stop=sequence.request.stop)
         found.paths.append(path)
         found.gates.append(gates)
+    return found
+
+
+def accepted_by(scores: Tensor, draft: DraftBatch) -> Accepted:
+    """Return what `accepted` does of the best tokens, which are found behind accepted nodes alone.
+
+    Args:
+        scores: (batch, at least nodes, vocabulary), such as kernels may take; see `is_kernels`.
+        draft: a tree of every sequence.
+    """
+    batch, nodes = draft.tokens.shape
+    paths, lengths = np.empty((batch, 2, nodes), dtype=np.int64), np.empty(batch, dtype=np.int64)
+    follow(bits(scores.contiguous()), whole(draft.tokens), whole(draft.parents), whole(draft.sizes), paths, lengths)
+    found = Accepted(paths=[], gates=[])
+    for (path, drawn), length in zip(paths.tolist(), lengths.tolist(), strict=True):
+        found.paths.append(Acceptance(nodes=path[:length], drawn=drawn[:length]))
     return found
 
 

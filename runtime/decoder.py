@@ -77,8 +77,7 @@ class Decoder:
         self._watch = Stopwatch(DONE + 1)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
         self._drafting = Drafting(drafters, target.vocabulary, self._faults, absent or {})
-        if drafters:
-            prepare(target.dtype, target.device)
+        prepare(target.dtype, target.device)
         self._verifying = Verifying(
             target,
             self._cache,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .cache import KeyValueCache, put_rows
+from .cache import KeyValueCache
 
 
 class FeatureCache(KeyValueCache):
@@ -33,6 +33,7 @@ class FeatureCache(KeyValueCache):
         self.after = after
         self.features = torch.zeros(slots, capacity, feature_width, dtype=dtype, device=device)
         self._flat_features = self.features.view(slots * capacity, feature_width)
+        self._moving.append(self._flat_features.unsqueeze(0))
 
     def write_features(self, rows: torch.Tensor, features: torch.Tensor) -> None:
         """Set the features (n, feature_width) of rows (n,) of slots * capacity."""
@@ -59,7 +60,3 @@ class FeatureCache(KeyValueCache):
         assert isinstance(smaller, FeatureCache)
         super().take_over(smaller)
         self.features[:, : smaller.capacity] = smaller.features
-
-    def _gather(self, source: torch.Tensor, target: torch.Tensor | slice) -> None:
-        super()._gather(source, target)
-        put_rows(self._flat_features, 0, target, self._flat_features.index_select(0, source))

@@ -10,9 +10,12 @@ import numpy as np
 import torch
 
 from ..planner.growth.draft import ROOT_TOKEN, DraftBatch
+from .committed import accepted_by
 from .faults import require_sound
+from .kernels.rows import move_rows
 from .kernels.trees import place, whole
 from .layout import Bools, Ints, Masks, ancestors, lay_out, widened
+from .models.bits import BITS
 from .models.forward import ForwardInput
 from .requests import Request, Sequence
 from .sampling import tree_paths
@@ -35,6 +38,10 @@ def prepare(dtype: torch.dtype, device: torch.device) -> None:
     masks = Masks(dtype, device)
     masks.prepare()
     FedTrees([Sequence(Request(prompt=(0,), max_new_tokens=1), 0)], draft, 2).laid_out(masks)
+    if device.type == "cpu":
+        move_rows(np.zeros((1, 1, 1), dtype=np.uint8), np.zeros((2, 1), dtype=np.int64))
+        if dtype in BITS:
+            accepted_by(torch.zeros((1, 2, 1), dtype=dtype), draft)
 
 
 class FedTrees:
@@ -99,14 +106,14 @@ class FedTrees:
         ends = np.array([self._roots, self.contexts], dtype=np.int64)
         seen = max(self.contexts) + self._fed
         if self._fed == 1:
-            tokens, columns = sent(ends[:, :, None], masks.device)
+            tokens, columns = sent(ends[:, :, None], masks.device).unbind()
             is_open = min(self.contexts) == max(self.contexts)
             bias = None if is_open else masks.mask(self.contexts, ALONE, seen)
             return ForwardInput(tokens=tokens, positions=columns, columns=columns, bias=bias, seen=seen)
         roots, contexts = ends
         placed, draft = np.empty((3, len(contexts), self._fed), dtype=np.int64), self._draft
         place(whole(draft.tokens), whole(draft.depths), self._nodes, roots, contexts, placed)
-        tokens, positions, columns = sent(placed, masks.device)
+        tokens, positions, columns = sent(placed, masks.device).unbind()
         bias = masks.of_trees(contexts, whole(draft.parents), self._nodes, self._fed, seen)
         return ForwardInput(tokens=tokens, positions=positions, columns=columns, bias=bias, seen=seen)
 

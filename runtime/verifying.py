@@ -8,7 +8,7 @@ from collections.abc import Sequence as Many
 from ..planner.growth.draft import DraftBatch
 from ..planner.policies import LossyPolicy, ResumedPolicy
 from .cache import KeyValueCache
-from .committed import Committed, accepted, commit
+from .committed import Accepted, Committed, accepted, accepted_by, commit
 from .drafters.lookup import roots_of
 from .drafters.protocol import Drafter
 from .draws import best_tokens, drawn_from, scored
@@ -16,6 +16,7 @@ from .faults import Fault, is_out_of_memory, reason_of
 from .fed_trees import FedTrees
 from .layout import Masks
 from .lossy_round import LossyRound, refusal
+from .models.bits import is_kernels
 from .models.forward import CausalModel, LeftStates
 from .models.graphed import GraphedModel
 from .pad import PivotJudge
@@ -110,10 +111,12 @@ class Verifying:
         if lossy is None and isinstance(self._target, GraphedModel) and is_greedy:
             draws = self._target.best(step, self._cache)
             self._watch.mark(VERIFIED)
-            return self._kept(batch, draft, draws, fed)
+            return self._kept(batch, draft, accepted(batch, draft, draws), fed)
         logits = logits_of(self._target, step, self._cache, left)
         if logits.device.type == "cpu":
             self._watch.mark(VERIFIED)
+        if lossy is None and is_greedy and is_kernels(logits):
+            return self._kept(batch, draft, accepted_by(logits, draft), fed)
         scores = logits if is_greedy else scored(logits, batch, trees.paths)
         draws = best_tokens(scores) if is_greedy else drawn_from(scores, batch, trees.depths)
         if logits.device.type != "cpu":  # a GPU's forward ends behind its call; the draws tell that it has
@@ -122,17 +125,9 @@ class Verifying:
         if lossy is not None:
             found = {"logits": logits, "scores": scores}
             loosely = LossyRound(lossy, self._judges, **found, cache=self._cache, contexts=trees.contexts)
-        return self._kept(batch, draft, draws, fed, loosely)
+        return self._kept(batch, draft, accepted(batch, draft, draws, loosely), fed)
 
-    def _kept(
-        self,
-        batch: Many[Sequence],
-        draft: DraftBatch,
-        draws: list[list[int]],
-        fed: int,
-        loosely: LossyRound | None = None,
-    ) -> Committed:
+    def _kept(self, batch: Many[Sequence], draft: DraftBatch, stands: Accepted, fed: int) -> Committed:
         """Move the keys of what is accepted together, then commit it: where memory fails, nothing is committed yet."""
-        stands = accepted(batch, draft, draws, loosely)
         self._cache.keep(stands.moves(batch))
         return commit(batch, draft, stands, fed)

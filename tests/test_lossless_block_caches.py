@@ -14,7 +14,7 @@ from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.block import BlockDrafter
 from spectune.runtime.faults import Fault
 from spectune.runtime.feature_cache import FeatureCache
-from spectune.runtime.layout import lay_out
+from spectune.runtime.layout import Ints, lay_out
 from spectune.runtime.models.block_shape import Kind
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
@@ -121,14 +121,14 @@ def test_after_every_round_the_drafters_cache_is_a_fresh_reading(kind: Kind, pol
 @every_kind
 def test_features_that_stay_where_a_tree_left_them_are_caught(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: keys and values of accepted nodes are moved together, their features are not."""
-    right, gathered = watched(kind, "eagle2"), FeatureCache._gather
+    right, moved = watched(kind, "eagle2"), FeatureCache._move
 
-    def forgetful(self: FeatureCache, source: Tensor, target: Tensor | slice) -> None:
+    def forgetful(self: FeatureCache, moves: Ints) -> None:
         before = self.features.clone()
-        gathered(self, source, target)
+        moved(self, moves)
         self.features.copy_(before)
 
-    monkeypatch.setattr(FeatureCache, "_gather", forgetful)
+    monkeypatch.setattr(FeatureCache, "_move", forgetful)
     done = Watched(kind, "eagle2")
     assert done.run.outputs == right.run.outputs  # lossless even so
     assert worst(fresh_features(kind, done.texts), final_normed(done.features)) > 1e-3

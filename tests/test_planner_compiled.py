@@ -79,6 +79,41 @@ FedTrees(batch, draft, 3).laid_out(Masks(torch.{dtype}, cpu, slots=2, capacity=3
 sys.exit(0 if (0 < known == loaded()) else 3)
 """
 
+ROUNDS = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies import HybridPolicy, StaticPolicy, SuffixPolicy
+from spectune.planner.text.state import load_kernels
+from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafters.hybrid import HybridDrafter
+from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import RoundSetup, always
+
+torch.manual_seed(0)
+shape = dict(hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2)
+config = LlamaConfig(vocab_size=9, num_hidden_layers=1, initializer_range=0.3, **shape)
+model = LeanModel(LlamaForCausalLM(config).to(torch.{dtype}))
+policy = HybridPolicy(
+    text=SuffixPolicy(length=4, min_match=2),
+    model=StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1), ranks=(0, 1, 0, 0))),
+)
+drafters = dict(small=HybridDrafter(ModelDrafter(model, slots=2, capacity=64)))
+setup = RoundSetup(policy=policy, drafter="small")
+decoder = Decoder(model, drafters, always(setup), slots=2, capacity=64)
+load_kernels([policy])
+for length in (5, 8):
+    decoder.admit(Request(prompt=tuple(range(length)), max_new_tokens=40))
+known, kept, drafted = loaded(), set(), set()
+while decoder.running:
+    done = decoder.step()
+    kept.update(done.kept)
+    drafted.add(bool(done.widths))
+sys.exit(0 if known == loaded() and drafted == {{True, False}} and 2 in kept else 3)
+"""
+
 
 def exit_of(code: str) -> int:
     return subprocess.run([sys.executable, "-c", COUNT + code], check=False, timeout=300).returncode
@@ -92,6 +127,11 @@ def test_rounds_that_copy_wait_for_no_kernel(place: int) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_rounds_that_draft_wait_for_no_kernel(dtype: str) -> None:
     assert exit_of(TREES.format(dtype=dtype, is_loaded=True)) == 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_rounds_wait_for_no_kernel(dtype: str) -> None:
+    assert exit_of(ROUNDS.format(dtype=dtype)) == 0
 
 
 @pytest.mark.parametrize(

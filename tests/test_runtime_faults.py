@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from spectune.errors import ModelError, RequestError
 from spectune.planner.growth.draft import DraftBatch, Ints, chains_of
 from spectune.planner.policies import ChainPolicy, LookupPolicy, StackPolicy, StaticPolicy, TreePolicy
-from spectune.runtime.cache import Kept, KeyValueCache
+from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
@@ -305,17 +305,12 @@ class Unmovable(KeyValueCache):
 
     tries = 3
 
-    def keep(self, kept: Iterable[Kept]) -> None:
-        kept = list(kept)
-        if any(self._move(*each) is not None for each in kept) and self.tries:
+    def _move(self, moves: Ints) -> None:
+        if self.tries:
             self.tries -= 1
-            half = KeyValueCache.__new__(KeyValueCache)
-            half.states, half.layers = self.states[:1], 1
-            half.slots, half.capacity = self.slots, self.capacity
-            half._flat = self._flat[:1]
-            half.keep(kept)
+            super(Unmovable, self.first(1))._move(moves)
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        super().keep(kept)
+        super()._move(moves)
 
 
 class Stiff(LeanModel):

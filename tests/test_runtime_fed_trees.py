@@ -10,7 +10,6 @@ import torch
 
 from spectune.planner.growth.draft import DraftBatch
 from spectune.runtime.decoder import Decoder
-from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.fed_trees import FedTrees
 from spectune.runtime.layout import Ints, Masks, ancestors, lay_out, widened
 from spectune.runtime.models.lean import LeanModel
@@ -111,13 +110,11 @@ def test_the_numbers_of_a_tree_may_lie_anyhow(kind: str) -> None:
     assert all(torch.equal(*pair) for pair in zip((found.tokens, found.positions, found.bias), kept, strict=True))
 
 
-def test_a_decoder_that_drafts_loads_its_kernels_before_its_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_loads_its_kernels_before_its_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[torch.dtype] = []
     monkeypatch.setattr("spectune.runtime.decoder.prepare", lambda dtype, device: prepared.append(dtype))
     model = LeanModel(tiny_llama(layers=1, seed=0))
     Decoder(model, {}, always(PLAIN), slots=1, capacity=8)
-    assert prepared == []
-    Decoder(model, {"lookup": LookupDrafter()}, always(PLAIN), slots=1, capacity=8)
     assert prepared == [model.dtype]
 
 

@@ -12,10 +12,12 @@ import torch
 
 from ...errors import ModelError
 from ...planner.growth.grow import Children, grow
-from ...planner.policies import Eagle2Policy
-from ..growth.draft import children_of
+from ...planner.growth.tree import TokenTree
+from ...planner.policies import Eagle2Policy, StaticPolicy
+from ..growth.draft import children_here, children_of
 from ..kernels.trees import descend
 from ..layout import Bools, Ints, Masks
+from ..models.bits import BITS, is_kernels
 from ..requests import Request, Sequence, are_greedy
 from ..sampling import draft_scores, processed, with_noise
 from ..transfer import fetched_together
@@ -32,7 +34,11 @@ def prepare(dtype: torch.dtype) -> None:
         dtype: of the drafter's masks.
     """
     Masks(dtype, torch.device("cpu")).prepare()
-    grow(Eagle2Policy(verify_tokens=3, depth=1, top_k=1), _Sameness(), 1)
+    pair = TokenTree(parents=(-1, 0), ranks=(0, 0))
+    for policy in (Eagle2Policy(verify_tokens=3, depth=1, top_k=1), StaticPolicy(tree=pair)):
+        grow(policy, _Sameness(), 1)
+    for kind in BITS:  # sampled scores are float32 whatever the model's are
+        children_here(torch.zeros((1, 1, 1), dtype=kind), 1)
 
 
 class _Sameness:
@@ -84,8 +90,11 @@ class DraftPass:
     def _answer(self, logits: torch.Tensor, count: int) -> Children:
         self._depth += 1
         scores = logits if self._is_greedy else draft_scores(logits, self._sequences, self._paths)
-        answer = children_of(scores, count)
-        self._tokens, log_probs = fetched_together(answer.tokens, answer.log_probs)
+        if is_kernels(scores):
+            self._tokens, log_probs = children_here(scores, count)
+        else:
+            answer = children_of(scores, count)
+            self._tokens, log_probs = fetched_together(answer.tokens, answer.log_probs)
         if any(map(math.isnan, log_probs[:, :, 0].flat)):  # of a node's children, it comes first
             raise ModelError("the drafter's logits are not numbers; check its weights and its dtype")
         return Children(tokens=self._tokens, log_probs=log_probs)

@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...planner.growth.draft import ROOT_TOKEN, DraftBatch, Ints
+from ...planner.growth.draft import ROOT_TOKEN, DraftBatch, Ints, Scores
+from ..models.bits import bits, is_kernels
+from ..models.kernels.host_scores import children
 from ..transfer import fetched
 
 
@@ -39,6 +41,9 @@ def children_of(scores: Tensor, count: int) -> DeviceChildren:
             never drawn.
         count: children wanted; the vocabulary where that is smaller.
     """
+    if is_kernels(scores):
+        tokens_here, log_probs_here = children_here(scores, count)
+        return DeviceChildren(tokens=torch.from_numpy(tokens_here), log_probs=torch.from_numpy(log_probs_here))
     wide = scores.float()
     if count == 1 and wide.device.type != "cpu":  # there the best alone costs far less than a sorted one
         best, tokens = wide.max(dim=-1, keepdim=True)
@@ -46,6 +51,14 @@ def children_of(scores: Tensor, count: int) -> DeviceChildren:
     else:
         log_probs, tokens = torch.log_softmax(wide, dim=-1).topk(min(count, wide.shape[-1]), dim=-1)
     return DeviceChildren(tokens=tokens, log_probs=log_probs)
+
+
+def children_here(scores: Tensor, count: int) -> tuple[Ints, Scores]:
+    """Return the tokens and log-probabilities of `children_of`, where kernels may take the scores; see `is_kernels`."""
+    shape = *scores.shape[:2], min(count, scores.shape[-1])
+    tokens, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
+    children(bits(scores.contiguous()), tokens, log_probs)
+    return tokens, log_probs
 
 
 def only_children_of(scores: Tensor) -> DeviceChildren:

@@ -1,0 +1,89 @@
+"""What compiled calls read of scores: the tokens, paths and log-probabilities that torch and Python find."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+from torch import Tensor
+
+from spectune.planner.growth.draft import DraftBatch
+from spectune.runtime.committed import accepted, accepted_by
+from spectune.runtime.draws import best_tokens
+from spectune.runtime.growth.draft import children_of
+from spectune.runtime.models.bits import bits
+from spectune.runtime.models.kernels.host_scores import BLOCK, best_of
+from spectune.runtime.requests import Request, Sequence
+
+KINDS = [torch.bfloat16, torch.float32]
+ODD = [0.0, -0.0, 1.0, -1.0, 2.0**-140, math.inf, -math.inf, math.nan, -math.nan]
+odd_lines = some.lists(some.sampled_from(ODD), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@given(line=odd_lines)
+def test_the_best_of_odd_numbers_is_numpys(dtype: torch.dtype, line: list[float]) -> None:
+    numbers = torch.tensor(line).to(dtype)
+    assert best_of(bits(numbers)) == numbers.float().numpy().argmax()
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + 3])
+def test_the_best_of_long_lines_is_numpys_wherever_it_stands(dtype: torch.dtype, size: int) -> None:
+    torch.manual_seed(0)
+    for scale in (0.01, 1.0, 100.0):  # of few numbers in bfloat16, many of which are equal
+        numbers = (scale * torch.randn(20, size)).round(decimals=1).to(dtype)
+        assert [best_of(bits(line)) for line in numbers] == numbers.float().numpy().argmax(-1).tolist()
+
+
+def trees(rows: int, nodes: int, vocabulary: int) -> DraftBatch:
+    """Return random trees of different sizes whose siblings may be alike."""
+    draws = np.random.default_rng(0)
+    parents = np.array([[-1, *(draws.integers(0, node) for node in range(1, nodes))] for _ in range(rows)])
+    tokens, depths = draws.integers(0, vocabulary, (rows, nodes)), np.zeros((rows, nodes), dtype=np.int64)
+    for node in range(1, nodes):
+        depths[:, node] = depths[np.arange(rows), parents[:, node]] + 1
+    sizes = draws.integers(1, nodes + 1, rows)
+    return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=())
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_the_path_of_the_best_tokens_is_that_of_all_draws(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    draft, scores = trees(80, 12, 3), torch.randn(80, 15, 3).to(dtype)  # three behind the trees are padding
+    batch = [Sequence(Request(prompt=(0,), max_new_tokens=1), 0)] * 80
+    expected = accepted(batch, draft, best_tokens(scores))
+    assert accepted_by(scores, draft) == expected
+    assert {len(path.nodes) for path in expected.paths} >= {1, 2, 3, 4}
+
+
+def exact_children(scores: Tensor, count: int) -> tuple[list[list[int]], Tensor]:
+    """Return the likeliest tokens of every line (lines, vocabulary), of equals the first, and their log-probability."""
+    order = scores.double().sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    return order.tolist(), scores.double().log_softmax(-1).gather(1, order)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("vocabulary", [3, BLOCK, 1000])
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_children_are_the_likeliest_tokens_and_of_equals_the_first(
+    dtype: torch.dtype, vocabulary: int, count: int
+) -> None:
+    torch.manual_seed(0)
+    scores = (4.0 * torch.randn(2, 3, vocabulary)).to(dtype)
+    scores[0, 0, 1:] = -math.inf
+    found = children_of(scores, count)
+    tokens, log_probs = exact_children(scores.flatten(0, 1), count)
+    assert found.tokens.flatten(0, 1).tolist() == tokens
+    assert torch.allclose(found.log_probs.flatten(0, 1).double(), log_probs, rtol=0, atol=2e-6)
+    assert (found.log_probs <= 0).all()
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_no_log_probability_behind_what_is_no_number_is_one(dtype: torch.dtype) -> None:
+    scores = torch.tensor([[[0.0, math.nan, 1.0]]], dtype=dtype)
+    assert children_of(scores, 2).log_probs.isnan().all()
