@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..profiler.records.role import CAPTURED
-from .kernels.trees import show, uncover
+from .kernels.trees import place_layer, show, uncover, whole
 from .models.arena import Arena
 from .models.forward import TREE_ATTENTION, WORD, CausalModel, ForwardInput, packed_input
 from .transfer import sent
@@ -52,10 +52,10 @@ class Masks:
         for visible in (np.ones((1, 1, 1), dtype=np.bool_), chain_sight(1)):
             self.mask([0], visible, 1)
 
-    def mask(self, contexts: Sequence[int], visible: Bools, seen: int) -> torch.Tensor:
+    def mask(self, contexts: Sequence[int] | Ints, visible: Bools, seen: int) -> torch.Tensor:
         """Return (batch, n, seen): 0 on the context and the visible nodes, -inf elsewhere; valid until the next."""
         shape = len(contexts), visible.shape[1], seen
-        ends = np.array(contexts, dtype=np.int64)
+        ends = np.asarray(contexts, dtype=np.int64)
         uncover(np.ascontiguousarray(visible), ends, self._open, self._shut, self._written_to(shape), seen)
         return self._read_from(shape)
 
@@ -136,29 +136,24 @@ def lay_out(
             on the host, and has a tree instead of a mask.
     """
     count = tokens.shape[1]
-    starts = np.asarray(contexts, dtype=np.int64)[:, None]
-    ends = int(max(contexts)) + written + count
-    columns = starts + np.arange(written, written + count)
+    starts, first, longest = np.array(contexts, dtype=np.int64), min(contexts), max(contexts)
+    ends = int(longest) + written + count
+    placed = np.empty((3, *tokens.shape), dtype=np.int64)
+    place_layer(whole(tokens), depths.reshape(-1, count), starts, written, placed)
     if seen_in is not None:
-        parts = (
-            tokens,
-            np.broadcast_to(starts + depths, tokens.shape),
-            columns,
-            starts,
-            _bits_of(visible, len(starts)),
-        )
+        parts = placed, starts, _bits_of(visible, len(starts))
         return _packed(parts, take, seen=seen_in(ends), first_slot=first_slot)
-    placed = sent(columns, device)
-    if len(set(contexts)) == 1 and bool(visible.all()):
+    fed, positions, columns = sent(placed, device).unbind()
+    if count == 1 and first == longest and visible.all():  # of several, the first does not see the last
         bias = None
     elif device.type != "cpu" and written == 0 and visible is chain_sight(count):
-        bias = _up_to(placed, ends, dtype)
+        bias = _up_to(columns, ends, dtype)
     else:
-        bias = (masks or Masks(dtype, device)).mask(contexts, visible, ends)
+        bias = (masks or Masks(dtype, device)).mask(starts, visible, ends)
     return ForwardInput(
-        tokens=sent(np.ascontiguousarray(tokens), device),
-        positions=sent(starts + depths, device),
-        columns=placed,
+        tokens=fed,
+        positions=positions,
+        columns=columns,
         bias=bias,
         seen=ends,
         take=None if take is None else sent(take, device),

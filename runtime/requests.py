@@ -164,12 +164,12 @@ class Sequence:
             drawn: tokens.
             lossy: places among them that are not the target's own.
         """
-        first = len(self.tokens) - len(self.request.prompt)
-        stop, kept = self.request.stop, 0 if self.is_finished else min(len(drawn), self.left)
-        if stop:
+        stop, left = self.request.stop, self.left
+        first, kept = self.request.max_new_tokens - left, 0 if self.is_stopped else max(min(len(drawn), left), 0)
+        if not stop.isdisjoint(drawn):
             kept = next((place + 1 for place in range(kept) if drawn[place] in stop), kept)
-        self.tokens.extend(drawn[:kept])
-        self.lossy.extend(first + place for place in lossy if place < kept)
+        self.tokens += drawn[:kept]
+        self.lossy += [first + place for place in lossy if place < kept]
         return kept
 
     def distinct(self) -> Collection[int]:

@@ -7,8 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from ...errors import PlanError
+from ..kernels.static import fill
 from ..policies import StaticPolicy
-from .draft import ROOT_TOKEN, DraftBatch, Ints, LayerScorer, draft_of_one_shape, shared_rows
+from .draft import ROOT_TOKEN, Children, DraftBatch, Ints, LayerScorer, shared_rows
 from .tree import TokenTree
 
 
@@ -20,30 +22,41 @@ def grow_static(policy: StaticPolicy, scorer: LayerScorer) -> DraftBatch:
     """
     levels = levels_of(policy.tree)
     children = scorer.root(levels[0].children)
-    batch = len(children.tokens)
-    tokens = np.full((batch, policy.tree.size), ROOT_TOKEN, dtype=np.int64)
-    tokens[:, levels[0].nodes] = children.tokens[:, levels[0].slots, levels[0].ranks]
-    for level in levels[1:]:
-        parents, ranks = shared_rows(level.expanded_slots, batch), shared_rows(level.expanded_ranks, batch)
-        children = scorer.expand(parents, ranks, level.children)
-        tokens[:, level.nodes] = children.tokens[:, level.slots, level.ranks]
-    widths = tuple(len(level.expanded_slots) for level in levels)
-    return draft_of_one_shape(tokens, policy.tree.parents, policy.tree.depths, widths)
+    shape = shape_of(policy.tree, len(children.tokens))
+    tokens = np.empty(shape.parents.shape, dtype=np.int64)
+    tokens[:, 0] = ROOT_TOKEN
+    _fill(children, levels[0], tokens)
+    for level, slots, ranks in zip(levels[1:], shape.slots, shape.ranks, strict=True):
+        _fill(scorer.expand(slots, ranks, level.children), level, tokens)
+    return DraftBatch(tokens=tokens, parents=shape.parents, depths=shape.depths, sizes=shape.sizes, widths=shape.widths)
+
+
+def _fill(children: Children, level: Level, tokens: Ints) -> None:
+    """Write the tokens of the nodes below a level's inner ones."""
+    require_children(level.children, children.tokens.shape[2])
+    fill(np.ascontiguousarray(children.tokens), level.picks, tokens)
+
+
+def require_children(asked: int, known: int) -> None:
+    """Raise PlanError where a static tree asks for more children of a node than the drafter has tokens."""
+    if known < asked:
+        raise PlanError(
+            f"the static tree asks for {asked} children of a node and the drafter has {known} tokens; "
+            "take a tree of lower ranks"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
     """One forward over a tree's inner nodes of one depth, and the nodes it fills below them.
 
-    `nodes[i]` is child `ranks[i]` of the expanded node in slot `slots[i]`; the expanded nodes
-    are children `expanded_ranks` of the previous level's slots `expanded_slots`.
+    The expanded nodes are children `expanded_ranks` of the previous level's slots `expanded_slots`. `picks` (3, nodes)
+    tells of the nodes below them the slot of each one's parent, its rank, and its place in the tree.
     """
 
     expanded_slots: Ints
     expanded_ranks: Ints
-    nodes: Ints
-    slots: Ints
-    ranks: Ints
+    picks: Ints
     children: int
 
 
@@ -54,16 +67,44 @@ def levels_of(tree: TokenTree) -> tuple[Level, ...]:
     above: tuple[int, ...] = (-1,)
     for inner in tree.inner_by_depth():
         nodes = [node for node in range(1, tree.size) if tree.parents[node] in inner]
-        ranks = [tree.ranks[node] for node in nodes]
+        slots, ranks = [inner.index(tree.parents[node]) for node in nodes], [tree.ranks[node] for node in nodes]
         levels.append(
             Level(
                 expanded_slots=np.array([above.index(tree.parents[node]) for node in inner], dtype=np.int64),
                 expanded_ranks=np.array([tree.ranks[node] for node in inner], dtype=np.int64),
-                nodes=np.array(nodes, dtype=np.int64),
-                slots=np.array([inner.index(tree.parents[node]) for node in nodes], dtype=np.int64),
-                ranks=np.array(ranks, dtype=np.int64),
+                picks=np.array([slots, ranks, nodes], dtype=np.int64),
                 children=max(ranks) + 1,
             )
         )
         above = inner
     return tuple(levels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What is the same in every draft of a tree for so many sequences; nobody writes to it.
+
+    `slots` and `ranks` hold, of every level but the first, what is expanded, (batch, width) each; the others are a
+    draft's.
+    """
+
+    slots: tuple[Ints, ...]
+    ranks: tuple[Ints, ...]
+    parents: Ints
+    depths: Ints
+    sizes: Ints
+    widths: tuple[int, ...]
+
+
+@lru_cache(maxsize=256)
+def shape_of(tree: TokenTree, batch: int) -> Shape:
+    """Return the shape of a tree's drafts; cached, as its levels are."""
+    levels = levels_of(tree)
+    return Shape(
+        slots=tuple(shared_rows(level.expanded_slots, batch) for level in levels[1:]),
+        ranks=tuple(shared_rows(level.expanded_ranks, batch) for level in levels[1:]),
+        parents=shared_rows(tree.parents, batch),
+        depths=shared_rows(tree.depths, batch),
+        sizes=np.full(batch, tree.size, dtype=np.int64),
+        widths=tuple(len(level.expanded_slots) for level in levels),
+    )

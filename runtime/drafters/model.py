@@ -82,7 +82,8 @@ class ModelDrafter:
 
     def fresh(self, sequences: Many[Sequence]) -> int:
         """Return the most tokens of any sequence that the next draft has to read first."""
-        return max(map(len, self.unread(sequences)))
+        held = zip(sequences, self._cached, strict=False)
+        return max(max(len(sequence.tokens) - count, 1) for sequence, count in held)
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return the trees the policy draws from this model's scores."""
@@ -160,11 +161,11 @@ class ModelDrafter:
         if not self._can_read_together(max(map(len, fresh)), len(sequences)):
             self._catch_up_alone(sequences)
             fresh = self.unread(sequences)
-        counts = np.array([len(f) for f in fresh], dtype=np.int64)
-        tokens = np.zeros((len(fresh), self._room_for(int(counts.max()), sequences)), dtype=np.int64)
-        for row, new in enumerate(fresh):
-            tokens[row, : len(new)] = new
-        return self._text_step(tokens, self._cached[: len(fresh)], take=counts - 1, seen_in=self._seen_in)
+        counts = [len(new) for new in fresh]
+        room = self._room_for(max(counts), sequences)
+        tokens = np.array([new + [0] * (room - count) for new, count in zip(fresh, counts, strict=True)])
+        take = np.array([count - 1 for count in counts])
+        return self._text_step(tokens, self._cached[: len(fresh)], take=take, seen_in=self._seen_in)
 
     def _room_for(self, count: int, sequences: Many[Sequence]) -> int:
         """Return how many tokens per row to feed where so many are fresh; few numbers where each is captured."""

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import PlanError
 from ...planner.growth.draft import Ints
-from ...planner.growth.static import levels_of
+from ...planner.growth.static import levels_of, require_children
 from ...planner.growth.tree import TokenTree
 from ...planner.policies import StaticPolicy
 from ..transfer import sent
@@ -65,13 +64,13 @@ class DeviceShape:
 def device_shape(tree: TokenTree, device: torch.device) -> DeviceShape:
     """Return a tree on a device; cached, it is grown every round."""
     levels = levels_of(tree)
-    picked = np.concatenate([level.nodes for level in levels])
+    picked = np.concatenate([level.picks[2] for level in levels])
     return DeviceShape(
         levels=tuple(
             DeviceLevel(
                 slots=_on(device, level.expanded_slots),
                 ranks=_on(device, level.expanded_ranks),
-                picks=_on(device, level.slots * level.children + level.ranks),
+                picks=_on(device, level.picks[0] * level.children + level.picks[1]),
                 children=level.children,
             )
             for level in levels
@@ -87,9 +86,5 @@ def _on(device: torch.device, numbers: tuple[int, ...] | Ints) -> Tensor:
 
 
 def _picked(below: DeviceChildren, level: DeviceLevel) -> Tensor:
-    if below.tokens.shape[2] < level.children:
-        raise PlanError(
-            f"the static tree asks for {level.children} children of a node and the drafter has "
-            f"{below.tokens.shape[2]} tokens; take a tree of lower ranks"
-        )
+    require_children(level.children, below.tokens.shape[2])
     return below.tokens.flatten(1).index_select(1, level.picks)

@@ -72,6 +72,25 @@ def place(tokens: Ints, depths: Ints, nodes: int, roots: Ints, contexts: Ints, p
 
 
 @compiled
+def place_layer(tokens: Ints, depths: Ints, contexts: Ints, written: int, placed: Ints) -> None:
+    """Write what `place` does of new nodes that are no whole trees.
+
+    Args:
+        tokens: (batch, n).
+        depths: (batch or 1, n), distance from the first token behind the context.
+        contexts: (batch,) committed tokens in the cache.
+        written: nodes behind the context that are in the cache already.
+        placed: (3, batch, n), written.
+    """
+    for row in range(len(tokens)):
+        own = row if len(depths) > 1 else 0
+        for node in range(tokens.shape[1]):
+            placed[0, row, node] = tokens[row, node]
+            placed[1, row, node] = contexts[row] + depths[own, node]
+            placed[2, row, node] = contexts[row] + written + node
+
+
+@compiled
 def show(
     parents: Ints, nodes: int, contexts: Ints, opened: Any, shut: Any, flat: NDArray[Any], fed: int, seen: int
 ) -> None:
