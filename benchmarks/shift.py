@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.8, help="of the texts that nobody planned for")
     parser.add_argument("--turns", type=int, default=24, help="calls of every entrant, 8 texts for each sequence")
     parser.add_argument("--budget", type=float, default=12.0, help="seconds for latency cells")
-    parser.add_argument("--share", type=float, default=WatchOptions().rival_share, help="of rounds, for rivals")
+    parser.add_argument("--share", type=float, default=WatchOptions().rival_share, help="of time, for rivals to lose")
     asked = parser.parse_args()
     plan = learned(0.0, asked.budget, prompts=profiled_prompts(TRACED), batches=(asked.batch,)).plan
     kinds = {"planned": 0.0, "other": asked.temperature}

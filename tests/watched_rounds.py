@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence as Many
 from dataclasses import replace
 
 from spectune.planner.plans.plan import Alternative, Plan, PlanCell
@@ -11,6 +11,7 @@ from spectune.profiler.records.match import DeviceMatch
 from spectune.runtime.choice import Choice
 from spectune.runtime.decoder import Round
 from spectune.runtime.faults import Fault
+from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup
 
 from .plans import plain_cell, plan_of
@@ -38,7 +39,7 @@ def drafting_cell(batch: int, context: int) -> PlanCell:
     )
 
 
-def drafting_plan(places: Sequence[tuple[int, int]] = ((1, 100),)) -> Plan:
+def drafting_plan(places: Many[tuple[int, int]] = ((1, 100),)) -> Plan:
     """Return a plan of drafting cells."""
     drafters = (("small", model("small")), ("other", model("other")))
     return replace(plan_of(places), cells=tuple(drafting_cell(*place) for place in places), drafters=drafters)
@@ -53,7 +54,7 @@ def choice_of(plan: Plan | None) -> Choice:
 
 def round_of(
     setup: RoundSetup,
-    kept: Sequence[int],
+    kept: Many[int],
     ms: float,
     *,
     context: int = 100,
@@ -61,6 +62,7 @@ def round_of(
     faults: tuple[Fault, ...] = (),
     temperature: float | None = 0.0,
     instead_of: RoundSetup | None = None,
+    finished: tuple[Sequence, ...] = (),
 ) -> Round:
     """Return a round that kept so many tokens per sequence; a quarter of its time is drafting, half verifying."""
     return Round(
@@ -72,7 +74,7 @@ def round_of(
         verify_tokens=setup.padded(1),
         widths=(),
         fresh=0,
-        finished=[],
+        finished=list(finished),
         left=texts,
         temperature=temperature,
         faults=faults,
@@ -80,3 +82,10 @@ def round_of(
         verify_ms=ms / 2,
         round_ms=ms,
     )
+
+
+def finished_text(*emitted: int, prompt: tuple[int, ...] = (1, 2)) -> Sequence:
+    """Return the first sequence of a batch, which has ended with these tokens."""
+    text = Sequence(Request(prompt=prompt, max_new_tokens=len(emitted)), 0)
+    text.commit(list(emitted))
+    return text

@@ -8,26 +8,41 @@ from .drift import Evidence
 
 LEAST_SAVED = 0.02  # of the current way's time; less is not worth a change
 REMEMBERED = 32  # comparisons that together say what would be saved: what slowed a way once is forgotten
+FIRST = 16  # comparisons in which a loss may be of all the time, whatever was lost before
+LEAST_LOSS = 0.25  # of the time; what a comparison may lose is taken for no less
 
 
 class Contest:
     """What the comparisons of one challenger with the current way have said.
 
     Attributes:
-        rest: rounds of the current way until the next comparison is due.
-        awaited: texts that have ended when it is due all the same; None where only the rest counts.
+        rest: rounds of the current way until the next comparison is due; below 0 what the challenger has gained.
         comparisons, lost: how many there were, and how many the current way lost by more than is worth a change.
     """
 
-    __slots__ = ("_evidence", "_latest", "_since", "awaited", "comparisons", "lost", "rest")
+    __slots__ = (
+        "_alone",
+        "_evidence",
+        "_latest",
+        "_most_lost",
+        "_other_rounds",
+        "_own_rounds",
+        "_since",
+        "_texts",
+        "comparisons",
+        "lost",
+        "rest",
+    )
 
     def __init__(self, rest: int) -> None:
         """Begin with nothing compared, due behind so many rounds."""
         self.rest = rest
-        self.awaited: int | None = None
         self.comparisons = self.lost = 0
+        self._texts = self._alone = 0
         self._since = 0  # rounds of the current way since the last comparison, which the next one stands for
+        self._own_rounds, self._other_rounds = 0, 0.0  # of texts that ended meanwhile
         self._latest: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)  # ms of their rounds, and what was saved
+        self._most_lost = LEAST_LOSS
         self._evidence = Evidence()
 
     @property
@@ -43,27 +58,51 @@ class Contest:
         """
         return sum(saved for _, saved in self._latest) / sum(own for own, _ in self._latest)
 
+    @property
+    def rounds_needed(self) -> float | None:
+        """Rounds of the challenger for one of the current way's, on texts that ended since the last comparison.
+
+        None where none did, or it can only be told of a challenger by running it.
+        """
+        return self._other_rounds / self._own_rounds if self._own_rounds else None
+
     def pass_round(self) -> None:
         """Let a round of the current way pass."""
-        self.rest = max(self.rest - 1, 0)
+        self.rest -= self.rest > 0
         self._since += 1
+
+    def note_text(self, own_rounds: int, other_rounds: float) -> None:
+        """Take in how many rounds of the current way a text took, and how many the challenger needs in their place."""
+        self._own_rounds += own_rounds
+        self._other_rounds += other_rounds
 
     def is_due(self, texts: int) -> bool:
         """Whether the next comparison may begin, when so many texts have ended."""
-        return not self.rest or (self.awaited is not None and texts >= self.awaited)
+        return self.rest <= 0 and (texts >= self._texts or self._since >= self._alone)
 
-    def add(self, own_ms: float, other_ms: float, tokens: float) -> bool:
-        """Take a comparison; return whether the current way has lost it.
+    def wait(self, rest: int, *, texts: int = 0, alone: int = 0) -> None:
+        """Let the next comparison wait for so many rounds.
 
         Args:
-            own_ms, other_ms: a token's, of the current way and of the challenger.
-            tokens: of a round of the current way.
+            rest: rounds of the current way.
+            texts: that must have ended by then, too.
+            alone: rounds behind the last comparison after which it needs no text to end.
         """
-        saved = 1.0 - other_ms / own_ms
-        stands_for = self._since * tokens
-        self._latest.append((stands_for * own_ms, stands_for * (own_ms - other_ms)))
-        self._since = 0
+        self.rest, self._texts, self._alone = rest, texts, alone
+
+    def add(self, saved: float, round_ms: float) -> None:
+        """Take a comparison.
+
+        Args:
+            saved: by the challenger, of the current way's time; below 0 where it is slower.
+            round_ms: of the current way.
+        """
+        stands_for = self._since * round_ms
+        self._latest.append((stands_for, stands_for * saved))
+        self._since = self._own_rounds = 0
+        self._other_rounds = 0.0
         self.comparisons += 1
         self.lost += saved > LEAST_SAVED
-        self._evidence.add(max(saved - LEAST_SAVED, -1.0))
-        return saved > LEAST_SAVED
+        worth = saved - LEAST_SAVED
+        self._evidence.add(max(worth / (1.0 if self.comparisons <= FIRST else self._most_lost), -1.0))
+        self._most_lost = min(max(self._most_lost, -worth), 1.0)

@@ -1,7 +1,7 @@
 """Whether bad blocks have become the majority: a test that may be read after every block and still keeps its word.
 
 A gambler with 1 unit of money bets on every block i that it is bad. x_i is 1 for a bad block and -1 for a good one, or
-any number between them that says how bad.
+any number of at least -1 that says how bad.
 Money is spread over stakes s and starts j, start j holding the share 1 / (j (j + 1)); these shares add up to 1.
 
     money  = mean over s of sum over j of  1 / (j (j + 1)) * prod over i = j..n of (1 + s x_i)
@@ -43,7 +43,7 @@ class Evidence:
         self._runs = [0.0] * len(STAKES)
 
     def add(self, badness: float) -> float:
-        """Take the next block, from -1, which is good, to 1; return the money."""
+        """Take the next block, good at -1 and worse the more it is above 0; return the money."""
         self._blocks += 1
         begun = 1.0 / (self._blocks * (self._blocks + 1))
         for place, stake in enumerate(STAKES):

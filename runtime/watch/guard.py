@@ -6,11 +6,19 @@ All its rounds are of one batch size; where batches seldom stay for long enough,
 many rounds of all sequences together as a lone one gives.
 
 What counts is the time that the challenger would have saved, not how often it wins: copies from a text win seldom and
-by much. The current way is left when `Evidence` says, at its stated rate, that the share of its time that would be
-saved is above `LEAST_SAVED` on average; and when it is so over the latest comparisons together, each standing for the
-rounds since the one before it. A defeat is looked into soon, but not in the same text: rounds of one text are alike.
-The k-th way that is current is judged at rate / (k (k + 1)), shared by its challengers; these add up to `rate`, so that
-it holds for the whole life of a cell, with all its returns.
+by much.
+
+    saved = 1 - (ms of its round / ms of the current way's) * (its rounds for one of the current way's)
+
+Milliseconds are those of the comparison. How many rounds are needed scatters far more: where it is known of the texts
+that ended since the comparison before (`decoded.py`) these tell it, and the comparison's own tokens where not. The
+current way is left when `Evidence` says, at its stated rate, that the share of its time that would be saved is above
+`LEAST_SAVED` on average; and when it is so over the latest comparisons together, each standing for the rounds since the
+one before it. The k-th way that is current is judged at rate / (k (k + 1)), shared by its challengers; these add up to
+`rate`, so that it holds for the whole life of a cell, with all its returns.
+
+A challenger costs what it loses. So the next comparison waits until the time lost in all of them is the challenger's
+share of the time, and one that loses nothing waits for no more than another text: rounds of one text are alike.
 """
 
 from __future__ import annotations
@@ -29,6 +37,7 @@ FEWEST = 3  # rounds of a side or a burst, however many sequences give them
 HALVINGS = 3  # of sides and bursts, at most
 UNSETTLED = 2  # rounds of a comparison that change the way, and are not measured
 MOST_CHANGES = 6  # such rounds during one comparison
+EARLY = 8  # the first comparison comes behind a fraction of the rounds that pay for it
 CAP = 3.0  # a round counts at most so many times the middle one of its window: a stall says nothing about a way
 
 
@@ -38,7 +47,7 @@ class Way:
 
     Attributes:
         burst: rounds of a comparison that this way challenges in.
-        share: of a cell's rounds that may be run this way while another is current.
+        share: of a cell's time that may be lost to this way while another is current.
     """
 
     burst: int
@@ -70,7 +79,8 @@ class Guard:
 
         Args:
             rate: probability that a cell is ever switched, while no other way would save more than 2 % of its time on
-                average, whatever came before; what a comparison would lose counts as all of its time at most.
+                average, whatever came before. What a comparison would lose counts as all of its time at most; behind
+                the first 16 of two ways as no more than one before has lost, or a quarter.
             ways: two or more, the planned one first.
             is_doubtful: whether the first comparisons begin at once, since the plan is a guess.
         """
@@ -84,7 +94,7 @@ class Guard:
         self._texts = 0  # that have ended
         self._dice = Random(0)  # where batches come and go in a rhythm, comparisons do not
         self._steady, self._burst = _Window(2 * SIDE), _Window(max(way.burst for way in ways))
-        self._contests = [Contest(0 if is_doubtful else self._calm_rest(way)) for way in self._ways]
+        self._contests = [Contest(0 if is_doubtful else self._calm_rest(way) // EARLY) for way in self._ways]
 
     @property
     def wanted(self) -> int:
@@ -94,7 +104,7 @@ class Guard:
     def hurry(self) -> None:
         """Let every challenger be compared as soon as may be: something speaks against the current way."""
         for contest in self._contests:
-            contest.rest = 0
+            contest.wait(0)
 
     def note(self, *, way: int, batch: int, tokens: int, round_ms: float, texts: int = 0) -> Switch | None:
         """Take a settled round, one that follows a round of the same way; return a change of ways at its moment.
@@ -125,6 +135,16 @@ class Guard:
         if self._steady.count == self._side and not self._burst.count:
             self._is_probing = True
         return self._compare() if self._steady.count == 2 * self._side else None
+
+    def note_text(self, challenger: int, own_rounds: int, other_rounds: float) -> None:
+        """Take in what a text that has ended tells of a challenger, without running it.
+
+        Args:
+            challenger: number of a way.
+            own_rounds: of the current way, that its tokens took.
+            other_rounds: that the challenger needs for the same tokens.
+        """
+        self._contests[challenger].note_text(own_rounds, other_rounds)
 
     def note_change(self, round_ms: float = 0.0) -> None:
         """Take a round that follows one of another way or cell: where many do, a comparison comes to no end.
@@ -171,8 +191,7 @@ class Guard:
             spent = self._burst.count + max(self._changes, UNSETTLED, self._changed_rounds())
             share = self._ways[self._challenger].share
             contest = self._contests[self._challenger]
-            contest.rest = _rest_behind(spent, self._steady.count, share) + self._dice.randrange(SIDE)
-            contest.awaited = None
+            contest.wait(_rest_behind(spent, self._steady.count, share) + self._dice.randrange(SIDE))
         self._begin()
 
     def _begin(self) -> None:
@@ -183,19 +202,23 @@ class Guard:
 
     def _compare(self) -> Switch | None:
         contest, way = self._contests[self._challenger], self._ways[self._challenger]
-        spent = self._burst.count + max(UNSETTLED, self._changed_rounds())
-        calm = _rest_behind(spent, self._steady.count, way.share)
-        own_ms, other_ms = self._steady.ms_a_token(), self._burst.ms_a_token()
-        tokens = self._steady.tokens() / self._steady.count
+        steady, burst = self._steady, self._burst
+        own_ms, other_ms = steady.ms() / steady.count, burst.ms() / burst.count
+        needed = contest.rounds_needed or steady.tokens_a_round() / burst.tokens_a_round()
+        changed = max(self._changed_rounds() - self._changes, 0)
+        compared, challenging = steady.count + burst.count, burst.count
         self._begin()
         self._halvings = max(self._halvings - 1, 0)
         if not own_ms or not other_ms:
             return None  # nobody told times
-        is_lost = contest.add(own_ms, other_ms, tokens)
+        contest.add(1.0 - other_ms / own_ms * needed, own_ms)
         limit = self._trial * (self._trial + 1) * (len(self._ways) - 1) / self._rate
         if contest.money >= limit and contest.saved > LEAST_SAVED:
             return self._switched()
-        contest.rest, contest.awaited = calm, self._texts + 1 if is_lost else None
+        lost = challenging * (other_ms / own_ms - 1.0 / needed) + changed  # in rounds of the current way
+        calm = self._calm_rest(way)
+        rest = max(contest.rest + round(lost / way.share) - compared, -calm)
+        contest.wait(rest, texts=self._texts + 1, alone=calm)
         return None
 
     def _changed_rounds(self) -> int:
@@ -239,19 +262,15 @@ class _Window:
         """Forget all rounds."""
         self.count = 0
 
-    def tokens(self) -> int:
-        """Return the tokens of all rounds."""
-        return sum(self._tokens[: self.count])
+    def tokens_a_round(self) -> float:
+        """Return the mean tokens of the rounds; where nobody emitted any, as if one had been."""
+        return max(sum(self._tokens[: self.count]), 1) / self.count
 
     def ms(self) -> float:
         """Return the time of all rounds, stalls cut down."""
         times = self._ms[: self.count]
         most = CAP * median(times)
         return sum(min(ms, most) for ms in times)
-
-    def ms_a_token(self) -> float:
-        """Return milliseconds over tokens; 0 where no time was told."""
-        return self.ms() / max(self.tokens(), 1)
 
 
 def _rest_behind(spent: int, steady: int, share: float) -> int:

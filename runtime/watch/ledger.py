@@ -10,8 +10,10 @@ from ...planner.plans.observation import CellObservation, Observation
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.policies import PlainPolicy
 from ..choice import Choice
+from ..requests import Sequence
 from ..setup import PLAIN, RoundSetup, plain_setup
 from .counters import Block, Tally
+from .decoded import TextRounds, is_told_by_texts, rounds_along, stretches_by
 from .drift import PromiseTest
 from .guard import DRAFTED_BURST, PLAIN_BURST, Guard, Way
 from .options import WatchOptions
@@ -101,6 +103,17 @@ class WatchedCell:
     def planned(self) -> Lane:
         """The planned way."""
         return self.lanes[0]
+
+    def note_text(self, text: Sequence, rounds: TextRounds) -> None:
+        """Let a text that has ended tell what the challengers that ask no model would have needed here."""
+        if self.guard is None:
+            return
+        current = self.lanes[self.guard.current].setup
+        own_rounds = sum(asked is current for asked, _ in rounds)
+        stretches = stretches_by(current, rounds, len(text.request.prompt))
+        for number, lane in enumerate(self.lanes):
+            if own_rounds and lane.setup is not current and is_told_by_texts(lane.setup):
+                self.guard.note_text(number, own_rounds, rounds_along(lane.setup, text.tokens, stretches))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,16 +14,17 @@ class WatchOptions:
     Attributes:
         false_alarms: probability that drift is ever reported of a plan whose cells all keep to their intervals; and,
             apart from that, that any cell is ever switched though no other way saves it time on average.
-        probe_share: share of a cell's rounds that are run plainly to know that speed; of one that is decoded another
-            way than planned, as planned.
-        rival_share: share of a cell's rounds that other ways to draft get, all together; 0: none is tried.
+        probe_share: share of a cell's time that may be lost to knowing the speed of plain decoding; of one that is
+            decoded another way than planned, of the planned one.
+        rival_share: share of a cell's time that may be lost to trying other ways to draft, all together; 0: none is
+            tried.
         block_rounds, block_texts: rounds, and texts that end meanwhile, of a block whose speed counts once.
         longest_block: rounds after which a block ends without them, for texts that never end.
         flush_rounds: rounds after which observations are handed to the writer.
     """
 
     false_alarms: float = 0.01
-    probe_share: float = 0.02
+    probe_share: float = 0.01
     rival_share: float = 0.01
     block_rounds: int = 64
     block_texts: int = 4
@@ -34,7 +35,7 @@ class WatchOptions:
         if not 0.0 < self.false_alarms < 1.0:
             raise RequestError(f"false_alarms is a probability, got {self.false_alarms}; 0.01 is usual")
         if not 0.0 < self.probe_share <= 0.5:
-            raise RequestError(f"probe_share must be in (0, 0.5], got {self.probe_share}; 0.02 is usual")
+            raise RequestError(f"probe_share must be in (0, 0.5], got {self.probe_share}; 0.01 is usual")
         if not 0.0 <= self.rival_share <= 0.5:
             raise RequestError(f"rival_share must be in [0, 0.5], got {self.rival_share}; 0.01 is usual, 0 tries none")
         counts = (self.block_rounds, self.block_texts, self.longest_block, self.flush_rounds)

@@ -15,8 +15,11 @@ from ...profiler.records.wire import to_json
 from ..choice import Choice
 from ..decoder import Round
 from ..planned import PlannedSchedule
+from ..requests import Sequence
 from ..setup import RoundSetup
+from ..stopwatch import BEGUN, DONE, Stopwatch
 from .counters import BlockMeans, is_timed
+from .decoded import DecodedTexts, TextRounds
 from .guard import Switch
 from .ledger import Lane, Ledger, Now, Subject, WatchedCell
 from .observations import ObservationWriter
@@ -28,6 +31,7 @@ Kind = Literal["switch", "drift", "fault", "unwritten"]
 LOSSY_TOKENS = "Tokens that only a lossy rule let be; the target would have said others."
 NUMBER = re.compile(r"\d+(\.\d+)?")  # bytes that could not be had differ from fault to fault
 MOST_TOLD = 5  # different faults of one source that are events
+REPLAYED = 0.005  # of the time, for what other ways would have needed along texts that were decoded
 MOST_EVENTS = 1000  # later ones are counted and not kept
 
 
@@ -85,6 +89,8 @@ class Watch:
         self._ran = {id(lane.setup): (cell, lane) for cell in self._ledger.cells for lane in cell.lanes}
         self._last: tuple[Lane, Lane] | None = None  # what the last round was asked to be, and what was run
         self._texts = self._rounds = self._told = self._lossy = 0
+        self._decoded, self._stopwatch = DecodedTexts(), Stopwatch(DONE + 1)
+        self._round_ms = self._replay_ms = 0.0
         self._faulty: dict[str, set[str]] = {}  # what went wrong, by drafter; "" is the verification
         self._given_up: set[str] = set()  # drafters; every call's decoder gives them up anew
         self._unwritten = ""
@@ -110,6 +116,9 @@ class Watch:
         tokens = lane.since.add(done)
         self._lossy += sum(done.lossy)
         self._texts += done.left
+        self._round_ms += done.round_ms if is_timed(done) else 0.0
+        for text in self._decoded.note(done, asked.setup):
+            self._replay(*text)
         if done.faults:
             self._note_faults(done, lane)
         if is_settled and not done.is_behind and is_timed(done):
@@ -146,6 +155,16 @@ class Watch:
                 gauge("observations_waiting", "Observations that are not in the store yet.", waiting),
             ]
         )
+
+    def _replay(self, text: Sequence, rounds: TextRounds) -> None:
+        """Let a text tell what other ways would have needed, unless that has taken its share of the time already."""
+        if self._replay_ms > REPLAYED * self._round_ms:
+            return
+        self._stopwatch.mark(BEGUN)
+        for cell in self._ledger.cells:
+            cell.note_text(text, rounds)
+        self._stopwatch.mark(DONE)
+        self._replay_ms += self._stopwatch.ms(BEGUN, DONE)
 
     def _judge(self, cell: WatchedCell, asked: Lane, lane: Lane, done: Round, tokens: int) -> None:
         """Take a round for what was asked for in the contest of ways, and for what was run in a block."""
