@@ -49,7 +49,8 @@ class KeyValueCache:
             kept: per sequence its slot, the position of node 0, and increasing node indices, each at least its own
                 place in the list.
         """
-        source, target = list[int](), list[int]()
+        source: list[int] = []
+        target: list[int] = []
         for slot, start, nodes in kept:
             if nodes[-1] >= len(nodes):  # else all lie right
                 base = slot * self.capacity + start

@@ -19,7 +19,7 @@ from .requests import Sequence
 from .walk import Acceptance, accept
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Accepted:
     """The longest path of every sequence's tree that is accepted; nothing of it is committed yet."""
 
@@ -80,12 +80,10 @@ def accepted_by(scores: Tensor, draft: DraftBatch) -> Accepted:
         draft: a tree of every sequence.
     """
     batch, nodes = draft.tokens.shape
-    paths, lengths = np.empty((batch, 2, nodes), dtype=np.int64), np.empty(batch, dtype=np.int64)
-    follow(bits(scores.contiguous()), whole(draft.tokens), whole(draft.parents), whole(draft.sizes), paths, lengths)
-    found = Accepted(paths=[], gates=[])
-    for (path, drawn), length in zip(paths.tolist(), lengths.tolist(), strict=True):
-        found.paths.append(Acceptance(nodes=path[:length], drawn=drawn[:length]))
-    return found
+    paths = np.empty((batch, 2, nodes + 1), dtype=np.int64)
+    follow(bits(scores.contiguous()), whole(draft.tokens), whole(draft.parents), whole(draft.sizes), paths)
+    found = [Acceptance(nodes=path[1 : path[0] + 1], drawn=drawn[: path[0]]) for path, drawn in paths.tolist()]
+    return Accepted(paths=found, gates=[])
 
 
 def commit(batch: Many[Sequence], draft: DraftBatch, stands: Accepted, fed: int) -> Committed:

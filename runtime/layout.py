@@ -144,7 +144,7 @@ def lay_out(
         parts = placed, starts, _bits_of(visible, len(starts))
         return _packed(parts, take, seen=seen_in(ends), first_slot=first_slot)
     fed, positions, columns = sent(placed, device).unbind()
-    if count == 1 and first == longest and visible.all():  # of several, the first does not see the last
+    if count == 1 and first == longest and (written == 0 or visible.all()):  # several do not see each other
         bias = None
     elif device.type != "cpu" and written == 0 and visible is chain_sight(count):
         bias = _up_to(columns, ends, dtype)

@@ -10,12 +10,14 @@ from .requests import Sequence
 from .setup import RoundSetup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Round:
     """What one round did; row i of each list is the i-th sequence of the batch before the round.
 
     A round that ran ahead of the host (see `ahead/`) began before its step did. Its drafting and its forward are timed
     by the device's own clock, and cut to what the step took: what the device had done before is no time of the step.
+
+    Nobody writes to it; it is not frozen, since its many fields would take the host of every round twice as long to set.
     """
 
     setup: RoundSetup  # that it ran by

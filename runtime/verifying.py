@@ -20,7 +20,7 @@ from .models.bits import is_kernels
 from .models.forward import CausalModel, LeftStates
 from .models.graphed import GraphedModel
 from .pad import PivotJudge
-from .requests import Sequence, are_greedy
+from .requests import Sequence, shared_temperature
 from .resumed import logits_of, states_left
 from .setup import RoundSetup
 from .stopwatch import LAID_OUT, VERIFIED, Stopwatch
@@ -107,7 +107,7 @@ class Verifying:
         step = trees.laid_out(self._masks, self._seen_in)
         self._watch.mark(LAID_OUT)
         self.forwards += 1
-        left, is_greedy = self._left(batch, draft, fed, setup), are_greedy(s.request for s in batch)
+        left, is_greedy = self._left(batch, draft, fed, setup), shared_temperature(batch) == 0.0
         if lossy is None and isinstance(self._target, GraphedModel) and is_greedy:
             draws = self._target.best(step, self._cache)
             self._watch.mark(VERIFIED)

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Acceptance:
     """The path one sequence took: node 0, then the accepted nodes; one token to emit per node on it.
 

@@ -70,6 +70,11 @@ def test_a_static_tree_asks_for_no_child_it_does_not_draft() -> None:
     assert scorer.children == [3, 2, 4]  # the highest rank of each level, counted from one
 
 
+def test_a_static_tree_of_ranks_that_a_drafter_does_not_have_is_refused() -> None:
+    with pytest.raises(PlanError, match="asks for 3 children of a node and the drafter has 2 tokens"):
+        grow(StaticPolicy(tree=FORK), toy_scorer(3, vocabulary=2), 1)
+
+
 def test_a_static_chain_equals_the_chain() -> None:
     tree = TokenTree(parents=(-1, 0, 1, 2), ranks=(0, 0, 0, 0))
     static, chain = grow(StaticPolicy(tree=tree), toy_scorer(9), 1), grow(ChainPolicy(length=3), toy_scorer(9), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -12,13 +13,21 @@ from hypothesis import strategies as some
 from torch import Tensor
 
 from spectune.planner.growth.draft import DraftBatch
+from spectune.runtime import verifying
 from spectune.runtime.committed import accepted, accepted_by
+from spectune.runtime.drafters import host_pass
 from spectune.runtime.draws import best_tokens
+from spectune.runtime.growth import draft as growth_draft
 from spectune.runtime.growth.draft import children_of
 from spectune.runtime.models.bits import bits
 from spectune.runtime.models.kernels.host_scores import BLOCK, best_of
+from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 
+from .decoded_runs import POLICIES, drafter_for, drafting, random_requests, run
+from .tiny_models import perturbed, tiny_llama
+
+LLAMA = tiny_llama(layers=2, seed=0)
 KINDS = [torch.bfloat16, torch.float32]
 ODD = [0.0, -0.0, 1.0, -1.0, 2.0**-140, math.inf, -math.inf, math.nan, -math.nan]
 odd_lines = some.lists(some.sampled_from(ODD), min_size=1, max_size=6)
@@ -87,3 +96,19 @@ def test_children_are_the_likeliest_tokens_and_of_equals_the_first(
 def test_no_log_probability_behind_what_is_no_number_is_one(dtype: torch.dtype) -> None:
     scores = torch.tensor([[[0.0, math.nan, 1.0]]], dtype=dtype)
     assert children_of(scores, 2).log_probs.isnan().all()
+
+
+@pytest.mark.lossless
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("kind", POLICIES)
+def test_rounds_are_those_of_torchs_own_calls(kind: str, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, drafter = LeanModel(deepcopy(LLAMA).float()), LeanModel(perturbed(LLAMA, 0.05).float())
+    requests = random_requests(7, tokens=20, temperature=temperature)
+    plain = run(target, requests)
+    found = run(target, requests, *drafting(kind, drafter_for(kind, drafter, 3)))
+    for module in (verifying, host_pass, growth_draft):
+        monkeypatch.setattr(module, "is_kernels", lambda scores: False)
+    expected = run(target, requests, *drafting(kind, drafter_for(kind, drafter, 3)))
+    assert found.outputs == expected.outputs == plain.outputs
+    assert [done.kept for done in found.rounds] == [done.kept for done in expected.rounds]
+    assert len(found.rounds) < len(plain.rounds)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..kernels.arrays import Floats, Ints
-from ..kernels.automaton import ENTRIES, FIRST, NEWEST, automaton_in, memory_of
+from ..kernels.automaton import FIRST, NEWEST, automaton_in, memory_of
 from ..kernels.ranking import ranking_memory_of
 from ..kernels.suffix import read_and_copy, read_and_grow
 from ..policies.text import SuffixPolicy, SuffixTreePolicy
@@ -24,7 +24,7 @@ class SuffixText:
 
     def __init__(self) -> None:
         """Start with no token."""
-        self._memory = memory_of(FIRST_ROOM)
+        self._memory, self._room = memory_of(FIRST_ROOM), FIRST_ROOM
         self._numbers: dict[SuffixPolicy, Ints] = {}  # of policies, as the kernel takes them
         self._rooms: dict[int, tuple[Floats, Ints]] = {}  # to work in, by most nodes
         self.length = 0  # tokens read
@@ -43,19 +43,20 @@ class SuffixText:
         """Have room for more tokens; return what is to be read: the whole text where the automaton is a new one."""
         needed = self.length + len(tokens)
         fresh = np.array(tokens, dtype=np.int64)
-        if needed > self._memory[ENTRIES]:
+        if needed > self._room:
             fresh = np.concatenate([automaton_in(self._memory).text[: self.length], fresh])
-            self._memory = memory_of(2 * needed)
+            self._memory, self._room = memory_of(2 * needed), 2 * needed
         self.length = needed
         return fresh
 
     def _chain(self, policy: SuffixPolicy, placed: Ints) -> TextTree:
-        if policy not in self._numbers:
+        numbers = self._numbers.get(policy)
+        if numbers is None:
             occurrence = FIRST if policy.occurrence == "first" else NEWEST
-            numbers = policy.length, policy.factor, policy.offset, policy.min_match, occurrence
-            self._numbers[policy] = np.array(numbers, dtype=np.int64)
+            told = policy.length, policy.factor, policy.offset, policy.min_match, occurrence
+            numbers = self._numbers[policy] = np.array(told, dtype=np.int64)
         chain = np.empty((3, policy.length + 1), dtype=np.int64)
-        return chain[:, : read_and_copy(self._memory, placed, self._numbers[policy], chain)]
+        return chain[:, : read_and_copy(self._memory, placed, numbers, chain)]
 
     def _tree(self, policy: SuffixTreePolicy, placed: Ints) -> TextTree:
         most = policy.nodes - 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence as Many
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from ..growth.draft import children_here, children_of
 from ..kernels.trees import descend
 from ..layout import Bools, Ints, Masks
 from ..models.bits import BITS, is_kernels
-from ..requests import Request, Sequence, are_greedy
+from ..requests import Request, Sequence, shared_temperature
 from ..sampling import draft_scores, processed, with_noise
 from ..transfer import fetched_together
 
@@ -62,7 +61,7 @@ class DraftPass:
         """Start a round behind the committed text of the sequences, one per slot."""
         self._drafter = drafter
         self._sequences = sequences
-        self._is_greedy = are_greedy(s.request for s in sequences)
+        self._is_greedy = shared_temperature(sequences) == 0.0
         self._depth = 0
         self._tokens: Ints = np.empty((0, 0, 0), dtype=np.int64)
         self._paths: Ints = np.empty((len(sequences), 1, 0), dtype=np.int64)  # (batch, width, depth)
@@ -91,11 +90,12 @@ class DraftPass:
         self._depth += 1
         scores = logits if self._is_greedy else draft_scores(logits, self._sequences, self._paths)
         if is_kernels(scores):
-            self._tokens, log_probs = children_here(scores, count)
+            self._tokens, log_probs, are_numbers = children_here(scores, count)
         else:
             answer = children_of(scores, count)
             self._tokens, log_probs = fetched_together(answer.tokens, answer.log_probs)
-        if any(map(math.isnan, log_probs[:, :, 0].flat)):  # of a node's children, it comes first
+            are_numbers = not np.isnan(log_probs[:, :, 0]).any()  # of a node's children, it comes first
+        if not are_numbers:
             raise ModelError("the drafter's logits are not numbers; check its weights and its dtype")
         return Children(tokens=self._tokens, log_probs=log_probs)
 

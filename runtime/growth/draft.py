@@ -42,8 +42,8 @@ def children_of(scores: Tensor, count: int) -> DeviceChildren:
         count: children wanted; the vocabulary where that is smaller.
     """
     if is_kernels(scores):
-        tokens_here, log_probs_here = children_here(scores, count)
-        return DeviceChildren(tokens=torch.from_numpy(tokens_here), log_probs=torch.from_numpy(log_probs_here))
+        here, log_probs_here, _ = children_here(scores, count)
+        return DeviceChildren(tokens=torch.from_numpy(here), log_probs=torch.from_numpy(log_probs_here))
     wide = scores.float()
     if count == 1 and wide.device.type != "cpu":  # there the best alone costs far less than a sorted one
         best, tokens = wide.max(dim=-1, keepdim=True)
@@ -53,12 +53,17 @@ def children_of(scores: Tensor, count: int) -> DeviceChildren:
     return DeviceChildren(tokens=tokens, log_probs=log_probs)
 
 
-def children_here(scores: Tensor, count: int) -> tuple[Ints, Scores]:
-    """Return the tokens and log-probabilities of `children_of`, where kernels may take the scores; see `is_kernels`."""
+def children_here(scores: Tensor, count: int) -> tuple[Ints, Scores, bool]:
+    """Return the tokens and log-probabilities of `children_of`, and whether these are numbers, by a compiled call.
+
+    Args:
+        scores: such as kernels may take; see `is_kernels`.
+        count: as there.
+    """
     shape = *scores.shape[:2], min(count, scores.shape[-1])
     tokens, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
-    children(bits(scores.contiguous()), tokens, log_probs)
-    return tokens, log_probs
+    are_numbers = children(bits(scores.contiguous()), tokens, log_probs)
+    return tokens, log_probs, are_numbers
 
 
 def only_children_of(scores: Tensor) -> DeviceChildren:

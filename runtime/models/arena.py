@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,12 +34,12 @@ class Arena:
 
     def view(self, shape: Sequence[int]) -> Tensor:
         """Return a contiguous view of that shape with any content."""
-        size = math.prod(shape)
+        size, steps = 1, [0] * len(shape)
+        for place in range(len(shape) - 1, -1, -1):
+            steps[place] = size
+            size *= shape[place]
         self.fit(size)
-        steps = [size]
-        for count in shape:
-            steps.append(steps[-1] // max(count, 1))
-        return self._flat.as_strided(tuple(shape), steps[1:])  # one call; most views are made behind a forward
+        return self._flat.as_strided(tuple(shape), steps)  # one call; most views are made behind a forward
 
     def numbers(self, kind: torch.dtype) -> NDArray[Any]:
         """Return all of it, (any,), read as another type of the same size; on the host, and valid until it grows."""

@@ -54,28 +54,27 @@ def best_of(line: Bits) -> int:
 
 
 @compiled
-def follow(scores: Bits, tokens: Ints, parents: Ints, sizes: Ints, paths: Ints, lengths: Ints) -> None:
+def follow(scores: Bits, tokens: Ints, parents: Ints, sizes: Ints, paths: Ints) -> None:
     """Do what `accept` does in every row's tree, drawing the best token behind the nodes of the path alone.
 
     Args:
         scores: (batch, at least nodes, vocabulary).
         tokens, parents: (batch, nodes), the root's column included, parents before children.
         sizes: (batch,), nodes of each row that are no padding.
-        paths: (batch, 2, nodes), written: the path's nodes, and the token behind each.
-        lengths: (batch,), written: nodes of each path.
+        paths: (batch, 2, nodes + 1), written: how many nodes the path has and these; the token behind each.
     """
     for row in range(len(sizes)):
         node = length = 0
         while node != NONE:
             token = best_of(scores[row, node])
-            paths[row, 0, length], paths[row, 1, length] = node, token
+            paths[row, 0, length + 1], paths[row, 1, length] = node, token
             length += 1
             child = NONE
             for other in range(node + 1, sizes[row]):
                 if parents[row, other] == node and tokens[row, other] == token:
                     child = other
             node = child
-        lengths[row] = length
+        paths[row, 0, 0] = length
 
 
 @compiled(fastmath=SUMS_MAY_BE_REORDERED)
@@ -118,14 +117,16 @@ def rank(line: Bits, tokens: Ints) -> None:
 
 
 @compiled(error_model="numpy")
-def children(scores: Bits, tokens: Ints, log_probs: Numbers) -> None:
+def children(scores: Bits, tokens: Ints, log_probs: Numbers) -> bool:
     """Write the likeliest tokens behind every node, as `growth.draft.children_of` finds them.
+
+    Returns whether all scores are numbers.
 
     Args:
         scores: (batch, width, vocabulary).
         tokens, log_probs: (batch, width, any), written; at most the vocabulary.
     """
-    unused = unused_bits(scores)
+    unused, are_numbers = unused_bits(scores), True
     for row in range(tokens.shape[0]):
         for node in range(tokens.shape[1]):
             line, own = scores[row, node], tokens[row, node]
@@ -134,3 +135,5 @@ def children(scores: Bits, tokens: Ints, log_probs: Numbers) -> None:
             log = log_of_sum(line, greatest)
             for child in range(len(own)):
                 log_probs[row, node, child] = number_of(line[own[child]], unused) - greatest - log
+            are_numbers = are_numbers and not np.isnan(log_probs[row, node, 0])
+    return are_numbers
