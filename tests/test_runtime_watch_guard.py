@@ -10,7 +10,16 @@ import pytest
 from scipy.stats import binom
 
 from spectune.runtime.watch.contest import LEAST_SAVED
-from spectune.runtime.watch.guard import DRAFTED_BURST, MOST_CHANGES, PLAIN_BURST, Guard, Switch, Way
+from spectune.runtime.watch.guard import (
+    DRAFTED_BURST,
+    MOST_CHANGES,
+    PLAIN_BURST,
+    SIDE,
+    UNSETTLED,
+    Guard,
+    Switch,
+    Way,
+)
 
 STREAMS, ROUNDS, RATE = 300, 3000, 0.05
 TEXT = 30  # rounds
@@ -108,6 +117,20 @@ def test_a_guess_is_compared_at_once_and_a_measured_plan_later() -> None:
     guess.run(40)
     measured.run(40)
     assert (guess.plain_rounds, measured.plain_rounds) == (PLAIN_BURST, 0)
+
+
+def test_a_burst_follows_another_in_another_text_or_long_after_it() -> None:
+    def rounds_between(text: int) -> int:
+        guard, began = guard_of(0.01, 0.1, is_doubtful=True), list[int]()
+        for place in range(400):
+            if guard.wanted and (not began or place > began[-1] + PLAIN_BURST):
+                began.append(place)
+            guard.note(way=guard.wanted, batch=1, tokens=1, round_ms=1.0, texts=place // text)
+        return began[1] - began[0]
+
+    comparison = 2 * SIDE + PLAIN_BURST
+    assert rounds_between(text=20) == comparison  # one after the other
+    assert rounds_between(text=10_000) == pytest.approx((PLAIN_BURST + UNSETTLED) / 0.1, abs=UNSETTLED + 1)
 
 
 def test_batches_of_different_size_are_not_compared() -> None:

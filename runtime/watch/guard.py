@@ -91,7 +91,7 @@ class Guard:
         self._batch, self._halvings = 1, 0
         self._changes, self._changing_ms = 0, 0.0  # rounds of this comparison that changed the way, and their time
         self._trial = 1
-        self._texts = 0  # that have ended
+        self._texts = self._texts_by_then = 0  # that have ended; when the newest burst was over
         self._dice = Random(0)  # where batches come and go in a rhythm, comparisons do not
         self._steady, self._burst = _Window(2 * SIDE), _Window(max(way.burst for way in ways))
         self._contests = [Contest(0 if is_doubtful else self._calm_rest(way) // EARLY) for way in self._ways]
@@ -126,6 +126,7 @@ class Guard:
         if self._is_probing:
             self._burst.add(tokens, round_ms)
             self._is_probing = self._burst.count < self._burst_rounds
+            self._texts_by_then = texts
             return None
         for contest in self._contests:
             contest.pass_round()
@@ -218,7 +219,7 @@ class Guard:
         lost = challenging * (other_ms / own_ms - 1.0 / needed) + changed  # in rounds of the current way
         calm = self._calm_rest(way)
         rest = max(contest.rest + round(lost / way.share) - compared, -calm)
-        contest.wait(rest, texts=self._texts + 1, alone=calm)
+        contest.wait(rest, texts=self._texts_by_then + 1, alone=calm)
         return None
 
     def _changed_rounds(self) -> int:
