@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ..tuning.engines.profile import EngineProfile
     from ..tuning.engines.validate import EngineValidation
 
-NAMES = ("llama.cpp", "openvino", "transformers")  # a test compares them
+NAMES = ("llama.cpp", "openvino", "transformers", "vllm")  # a test compares them
+SEVERAL = ("llama.cpp", "vllm")  # decode several sequences at once
 PROFILE = {"engine", "target", "drafters", "prompts", "workload", "dtype", "batches", "seed", "store", "as_json"}
 TOLD = {"max_new_tokens", "max_prompt_tokens"}  # of profile and validate alike
 PLAN = {"engine", "target", "dtype", "workload", "batches", "seed", "store", "as_json", "output"}
@@ -177,7 +178,7 @@ def _concurrencies(engine: str, asked: tuple[int, ...]) -> tuple[int, ...]:
     source = click.get_current_context().get_parameter_source("batches")
     if source == ParameterSource.COMMANDLINE:
         return asked
-    return (1, 4) if engine == "llama.cpp" else (1,)
+    return (1, 4) if engine in SEVERAL else (1,)
 
 
 def _target(text: str, store: Any) -> ModelIdentity:  # Any: a Store

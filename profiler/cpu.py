@@ -18,6 +18,7 @@ FAST_ISA = (
 )
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 CPUINFO = Path("/proc/cpuinfo")
+MEMORY_FILE = Path("/proc/meminfo")
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 
 
@@ -84,6 +85,16 @@ def allowed_cores() -> frozenset[int]:
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
+
+
+def available_bytes(file: Path = MEMORY_FILE) -> int | None:
+    """Return the memory that can be taken without swapping; None where the system does not tell.
+
+    Args:
+        file: where the kernel tells, in lines such as "MemAvailable:   123 kB".
+    """
+    told = dict(line.split(":", 1) for line in (_told(file) or "").splitlines() if ":" in line)
+    return 1024 * int(told["MemAvailable"].split()[0]) if "MemAvailable" in told else None
 
 
 def last_level_cache_bytes(cores: Sequence[int], folder: Path = CPU_FOLDER) -> int | None:

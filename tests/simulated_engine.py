@@ -39,6 +39,8 @@ class SimulatedEngine:
         dtype: number format it says it computes in.
         version: it says it is of; not recorded unless given.
         positions: most tokens of a text, as it says.
+        takes_fewer: whether it decodes fewer sequences than it was started for.
+        most_open: settings that may be started at a time.
     """
 
     right: Mapping[str, float]
@@ -48,9 +50,12 @@ class SimulatedEngine:
     dtype: str = "float32"
     version: str = "b1"
     positions: int | None = None
+    takes_fewer: bool = False
+    most_open: int | None = None
     starts: list[Setting | None] = field(default_factory=list)
     running: list[int] = field(default_factory=list)  # concurrencies of what is started now
     together: set[frozenset[int]] = field(default_factory=set)  # of what ever ran at once
+    most_running: int = 0
 
     @property
     def facts(self) -> EngineFacts:
@@ -64,6 +69,8 @@ class SimulatedEngine:
             most_concurrency=None,
             sets_acceptance=False,
             positions=self.positions,
+            takes_fewer=self.takes_fewer,
+            most_open=self.most_open,
         )
 
     @property
@@ -93,6 +100,7 @@ class SimulatedEngine:
         obeyed = None if setting is None or self.is_deaf else replace(setting, length=self.runs(setting.length))
         self.running.append(load.concurrency)
         self.together.add(frozenset(self.running))
+        self.most_running = max(self.most_running, len(self.running))
         yield RunningSimulation(engine=self, setting=obeyed, load=load)
         self.running.remove(load.concurrency)
 
@@ -107,13 +115,14 @@ class RunningSimulation:
     counts: RoundCounts = field(default_factory=RoundCounts)
 
     def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[EngineText, ...]:
-        assert len(prompts) == self.load.concurrency
-        return tuple(self._text(tuple(prompt), new_tokens) for prompt in prompts)
+        least = 1 if self.engine.takes_fewer else self.load.concurrency
+        assert least <= len(prompts) <= self.load.concurrency
+        return tuple(self._text(tuple(prompt), new_tokens, len(prompts)) for prompt in prompts)
 
     def counters(self) -> EngineCounters:
         return self.counts.counters
 
-    def _text(self, prompt: tuple[int, ...], new_tokens: int) -> EngineText:
+    def _text(self, prompt: tuple[int, ...], new_tokens: int, concurrency: int) -> EngineText:
         tokens = continuation(prompt, new_tokens)
         kept: list[int] = []
         drafted: list[int] = []
@@ -127,7 +136,7 @@ class RunningSimulation:
         share = float(np.mean([one > 0 for one in drafted]))
         drafter = None if self.setting is None else self.setting.drafter
         who = "" if drafter is None else drafter.name
-        ms = self.engine.curve(self.load.concurrency, who, share, float(np.mean(drafted)))
+        ms = self.engine.curve(concurrency, who, share, float(np.mean(drafted)))
         return EngineText(
             tokens=tokens,
             ms=ms * len(kept),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spectune.profiler.cgroup import cpu_allowance
-from spectune.profiler.cpu import allowed_cores, last_level_cache_bytes, processor_here, read_cpuinfo
+from spectune.profiler.cpu import allowed_cores, available_bytes, last_level_cache_bytes, processor_here, read_cpuinfo
 
 TWO_SOCKETS = """processor\t: 0
 model name\t: Test CPU
@@ -140,3 +140,12 @@ def test_throttling_is_counted_in_times_and_seconds_in_both_versions(tmp_path: P
 def test_without_control_groups_there_is_no_limit_and_no_counter(tmp_path: Path) -> None:
     allowance = cpu_allowance(tmp_path)
     assert (allowance.quota, allowance.throttled, allowance.throttled_s) == (None, None, None)
+
+
+def test_free_memory_is_what_the_kernel_says_can_be_taken(tmp_path: Path) -> None:
+    file = tmp_path / "meminfo"
+    file.write_text("MemTotal:  32 kB\nMemFree:  2 kB\nMemAvailable:       16 kB\n")
+    assert available_bytes(file) == 16 * 1024
+    file.write_text("MemTotal:  32 kB\n")
+    assert available_bytes(file) is None and available_bytes(tmp_path / "none") is None
+    assert (available_bytes() or 1) > 0

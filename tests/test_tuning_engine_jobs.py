@@ -138,6 +138,25 @@ def test_settings_of_one_concurrency_are_loaded_at_a_time(models: Models, store:
     assert engine.together == {frozenset({1}), frozenset({4}), frozenset({8})} and not engine.running
 
 
+def test_what_takes_fewer_sequences_is_started_once_for_all_and_tells_the_same(models: Models, store: Store) -> None:
+    several, once = (SimulatedEngine(right={"small": 0.6}, takes_fewer=fewer) for fewer in (False, True))
+    told = [profiled(engine, models, store) for engine in (several, once)]
+    assert len(once.starts) == len(set(once.starts)) + 1 and not once.running  # the target's own texts come first
+    assert len(several.starts) > 2 * len(once.starts) - 2
+    rounds = [[[(cell.batch, cell.tokens) for cell in one.measurements] for one in made.surfaces] for made in told]
+    assert rounds[0] == rounds[1]
+
+
+@pytest.mark.parametrize("most", [2, 3])
+def test_no_more_settings_run_at_once_than_fit(most: int, models: Models, store: Store) -> None:
+    engine = SimulatedEngine(right={"small": 0.6, "large": 0.9}, takes_fewer=True, most_open=most)
+    free = SimulatedEngine(right={"small": 0.6, "large": 0.9}, takes_fewer=True)
+    profiled(engine, models, store)
+    limited = planned(engine, models, store)
+    assert engine.most_running == most and not engine.running
+    assert [cell.policy for cell in limited.cells] == [cell.policy for cell in planned(free, models, store).cells]
+
+
 @pytest.mark.parametrize("missing", [0, 1])
 def test_texts_fit_into_the_target_s_positions_or_are_refused(missing: int, models: Models, store: Store) -> None:
     engine = SimulatedEngine(right={"small": 0.6})

@@ -37,10 +37,10 @@ def beginning_tokenizer(text: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=inside, bos_token=END, eos_token=END)
 
 
-def save_model(folder: Path, *, layers: int, seed: int, text: str = "def main(): return 1") -> Path:
+def save_model(folder: Path, *, layers: int, seed: int, text: str = "def main(): return 1", hidden: int = 32) -> Path:
     """Write a random model and its tokenizer into a folder and return it."""
     tokenizer = byte_tokenizer(text)
-    model = tiny_llama(layers=layers, seed=seed, vocabulary=len(tokenizer)).float()
+    model = tiny_llama(layers=layers, seed=seed, vocabulary=len(tokenizer), hidden=hidden).float()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -51,7 +51,7 @@ def engine_drafters(plan: Plan, places: Mapping[str, Path], target: Path | None 
             refused=READS_OTHERWISE.format(name=name, reads=", ".join(map(str, reads))) if reads else "",
             architecture=_architecture(files),
             has_bias=BIAS in set(_tensor_names(files)),
-            tables=_tables(files, large),
+            tables=tables_of(files, large),
         )
     return found
 
@@ -94,6 +94,12 @@ def own_reads(head: Path, layers: int | None) -> tuple[int, ...]:
     return () if reads == published_reads(total) else reads
 
 
+def tables_of(drafter: Path, target: Path) -> tuple[int, int] | None:
+    """Return the sizes of a drafter's and its target's table of tokens where both are known and differ."""
+    rows, wanted = _number_in(drafter, "vocab_size"), _number_in(target, "vocab_size")
+    return None if rows is None or wanted is None or rows == wanted else (rows, wanted)
+
+
 def _described(place: Path | None, profiled: str) -> Path:
     """Return where files tell what a model is: where it lies now, else where it lay when it was profiled."""
     return place if place is not None and (place / CONFIG).is_file() else Path(profiled)
@@ -104,12 +110,6 @@ def _number_in(model: Path, name: str) -> int | None:
     text = config.get("text_config")
     number = (text if isinstance(text, dict) else config).get(name)
     return number if isinstance(number, int) else None
-
-
-def _tables(drafter: Path, target: Path) -> tuple[int, int] | None:
-    """Return the sizes of a drafter's and its target's table of tokens where both are known and differ."""
-    rows, wanted = _number_in(drafter, "vocab_size"), _number_in(target, "vocab_size")
-    return None if rows is None or wanted is None or rows == wanted else (rows, wanted)
 
 
 def _architecture(model: Path) -> str:

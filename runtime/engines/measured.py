@@ -39,6 +39,8 @@ class EngineFacts:
         threads: that compute.
         most_concurrency: sequences at once; None for any.
         sets_acceptance: whether `Load.synthetic` is honoured.
+        takes_fewer: whether what is started for many sequences decodes fewer of them as fast as if started for those.
+        most_open: settings that may be started at a time; None for any.
         positions: most tokens of a text that the target was made for; None where its files do not tell.
         notes: what a reader must know of its speed, e.g. which instructions it was built for.
     """
@@ -51,6 +53,8 @@ class EngineFacts:
     threads: int
     most_concurrency: int | None
     sets_acceptance: bool
+    takes_fewer: bool = False
+    most_open: int | None = None
     positions: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -163,7 +167,7 @@ class RunningEngine(Protocol):
         unless the engine cannot help it, which `EngineFacts.notes` then says.
 
         Args:
-            prompts: token ids; as many as `Load.concurrency`.
+            prompts: token ids; as many as `Load.concurrency`, or fewer where the engine takes fewer.
             new_tokens: of each, 2 or more.
         """
         ...

@@ -105,6 +105,12 @@ def _openvino(target: Path, drafters: Mapping[str, Path], dtype: str, threads: i
     return RunningOpenVINO(target, drafters, dtype=dtype, threads=threads, folder=folder)
 
 
+def _vllm(target: Path, drafters: Mapping[str, Path], dtype: str, threads: int, folder: Path) -> MeasuredEngine:
+    from .vllm_running import RunningVLLM
+
+    return RunningVLLM(target, drafters, dtype=dtype, threads=threads)
+
+
 def _as_gguf(model: Path, out: Path, dtype: str) -> Path:
     from .llama_running import write_as_gguf
 
@@ -117,7 +123,12 @@ def _as_openvino(model: Path, out: Path, dtype: str) -> Path:
     return write_as_openvino(model, out, dtype)
 
 
-RUNNING: Mapping[str, Maker] = {"llama.cpp": _llama_cpp, "openvino": _openvino, "transformers": _transformers}
+RUNNING: Mapping[str, Maker] = {
+    "llama.cpp": _llama_cpp,
+    "openvino": _openvino,
+    "transformers": _transformers,
+    "vllm": _vllm,
+}
 OWN_FORMS: Mapping[str, OwnForm] = {
     "llama.cpp": OwnForm(ending="gguf", write=_as_gguf),
     "openvino": OwnForm(ending="openvino", write=_as_openvino),

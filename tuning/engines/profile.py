@@ -147,7 +147,8 @@ def _timed(
     maker = SurfaceMaker(
         engine=engine, identities=identities, device=device, workload=request.workload, context=context, traces=traces
     )
-    with stable(engine, capacity=room, new_tokens=request.max_new_tokens) as stall:
+    most = max(request.concurrencies)
+    with stable(engine, capacity=room, new_tokens=request.max_new_tokens, most=most) as stall:
         ways = _first_ways(request, engine)
         progress(f"timing {len(ways) * len(request.concurrencies)} settings in turns", 0.3)
         for concurrency in request.concurrencies:

@@ -50,11 +50,19 @@ class Turn:
 
 @dataclass(slots=True)
 class Stable:
-    """Engines started with different settings, and every turn they took."""
+    """Engines started with different settings, and every turn they took.
+
+    Attributes:
+        engine: whose settings.
+        capacity: tokens of a sequence, prompt and drafts included.
+        new_tokens: decoded per prompt and turn.
+        most: sequences of any setting; an engine that takes fewer, too, is started once for all concurrencies.
+    """
 
     engine: MeasuredEngine
     capacity: int
     new_tokens: int
+    most: int = 1
     _running: dict[Key, RunningEngine] = field(default_factory=dict)
     _taken: list[tuple[Key, int, Sample, float]] = field(default_factory=list)  # with the tokens asked of each prompt
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -63,19 +71,32 @@ class Stable:
     def ready(self, keys: Sequence[Key], prompts: Prompts) -> None:
         """Start settings and let them decode a little, which nobody counts; those that run already go on.
 
-        Where others of another concurrency run, all stop first: each holds models, keys and values, and takes no turn.
+        Where others of another concurrency run, all stop first, unless the engine takes fewer sequences than it was
+        started for: each holds models, keys and values, and takes no turn. So it is where more would run than may.
         """
-        asked = {concurrency for concurrency, _ in keys}
-        if any(concurrency not in asked for concurrency, _ in self._running):
+        fresh = [key for key in dict.fromkeys(keys) if key not in self._running]
+        settings = {setting for _, setting in (*self._running, *keys)}
+        is_full = len(settings) > (self.engine.facts.most_open or len(settings))
+        others = {concurrency for concurrency, _ in self._running} - {concurrency for concurrency, _ in keys}
+        if fresh and (is_full or (others and not self.engine.facts.takes_fewer)):
+            fresh = list(dict.fromkeys(keys))
             self._running.clear()
             self._stack.close()
-        fresh = [key for key in dict.fromkeys(keys) if key not in self._running]
         for key in fresh:
-            load = Load(concurrency=key[0], capacity=self.capacity)
-            self._running[key] = self._stack.enter_context(self.engine.started(key[1], load))
+            self._running[key] = self._started(key)
         for key in fresh:  # all are started: what starting leaves behind slows none more than another
             self._running[key].decode(prompts[-key[0] :], min(self.new_tokens, WARM_UP_TOKENS))
             settle()
+
+    def _started(self, key: Key) -> RunningEngine:
+        concurrency, setting = key
+        if self.engine.facts.takes_fewer:
+            same = next((running for (_, other), running in self._running.items() if other == setting), None)
+            if same is not None:
+                return same
+            concurrency = max(concurrency, self.most)
+        load = Load(concurrency=concurrency, capacity=self.capacity)
+        return self._stack.enter_context(self.engine.started(setting, load))
 
     def counters(self, key: Key) -> EngineCounters:
         """Return what a setting has counted since its start."""
@@ -97,15 +118,25 @@ class Stable:
         if len(prompts) < most:
             raise RequestError(f"{len(prompts)} prompts do not fill {most} sequences; give more, or fewer sequences")
         order = random.Random(seed)
-        self.ready(keys, prompts)
-        for _ in range(turns):
-            field_ = list(keys)
-            order.shuffle(field_)
-            for key in field_:
-                given = [prompts[(self._turns * key[0] + place) % len(prompts)] for place in range(key[0])]
-                self._taken.append((key, self.new_tokens, *self._decoded(key, given)))
-                settle()
-            self._turns += 1
+        for field_ in self._fields(keys):
+            self.ready(field_, prompts)
+            for _ in range(turns):
+                order.shuffle(field_)
+                for key in field_:
+                    given = [prompts[(self._turns * key[0] + place) % len(prompts)] for place in range(key[0])]
+                    self._taken.append((key, self.new_tokens, *self._decoded(key, given)))
+                    settle()
+                self._turns += 1
+
+    def _fields(self, keys: Sequence[Key]) -> list[list[Key]]:
+        """Return who takes turns together: all, or as many as may be started at a time, the first of all among them.
+
+        It is in every field, so that what the machine does between them is told.
+        """
+        most = self.engine.facts.most_open
+        if most is None or len(keys) <= most:
+            return [list(keys)]
+        return [[keys[0], *keys[at : at + most - 1]] for at in range(1, len(keys), most - 1)]
 
     def _decoded(self, key: Key, prompts: Prompts) -> tuple[Sample, float]:
         running, drafts_text = self._running[key], key[1] is not None and key[1].drafter is None
@@ -143,15 +174,16 @@ def settle() -> None:
 
 
 @contextmanager
-def stable(engine: MeasuredEngine, *, capacity: int, new_tokens: int) -> Iterator[Stable]:
+def stable(engine: MeasuredEngine, *, capacity: int, new_tokens: int, most: int = 1) -> Iterator[Stable]:
     """Yield a place where settings are started and measured; all of them stop when it is left.
 
     Args:
         engine: whose.
         capacity: tokens of a sequence, prompt and drafts included.
         new_tokens: decoded per prompt and turn.
+        most: sequences of any setting.
     """
-    held = Stable(engine=engine, capacity=capacity, new_tokens=new_tokens)
+    held = Stable(engine=engine, capacity=capacity, new_tokens=new_tokens, most=most)
     with held._stack:
         yield held
 
