@@ -110,11 +110,10 @@ class FedTrees:
             is_open = min(self.contexts) == max(self.contexts)
             bias = None if is_open else masks.mask(self.contexts, ALONE, seen)
             return ForwardInput(tokens=tokens, positions=columns, columns=columns, bias=bias, seen=seen)
-        roots, contexts = ends
-        placed, draft = np.empty((3, len(contexts), self._fed), dtype=np.int64), self._draft
-        place(whole(draft.tokens), whole(draft.depths), self._nodes, roots, contexts, placed)
+        placed, draft = np.empty((3, len(self.contexts), self._fed), dtype=np.int64), self._draft
+        place(whole(draft.tokens), whole(draft.depths), self._nodes, ends, placed)
         tokens, positions, columns = sent(placed, masks.device).unbind()
-        bias = masks.of_trees(contexts, whole(draft.parents), self._nodes, self._fed, seen)
+        bias = masks.of_trees(ends, whole(draft.parents), self._nodes, self._fed, seen)
         return ForwardInput(tokens=tokens, positions=positions, columns=columns, bias=bias, seen=seen)
 
     @property

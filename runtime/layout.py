@@ -59,18 +59,18 @@ class Masks:
         uncover(np.ascontiguousarray(visible), ends, self._open, self._shut, self._written_to(shape), seen)
         return self._read_from(shape)
 
-    def of_trees(self, contexts: Ints, parents: Ints, nodes: int, fed: int, seen: int) -> torch.Tensor:
+    def of_trees(self, ends: Ints, parents: Ints, nodes: int, fed: int, seen: int) -> torch.Tensor:
         """Return `mask`, (batch, fed, seen), of trees: a node sees its ancestors and itself, padding hangs on the root.
 
         Args:
-            contexts: (batch,) committed tokens in the cache, per row.
+            ends: (2, batch), the token of each root, and committed tokens in the cache.
             parents: (batch, any), parents before children.
             nodes: columns of it that are fed.
             fed: tokens of each row, padding included.
             seen: cache positions in sight.
         """
-        shape = len(contexts), fed, seen
-        show(parents, nodes, contexts, self._open, self._shut, self._written_to(shape), fed, seen)
+        shape = ends.shape[1], fed, seen
+        show(parents, nodes, ends, self._open, self._shut, self._written_to(shape), fed, seen)
         return self._read_from(shape)
 
     def _written_to(self, shape: tuple[int, int, int]) -> NDArray[Any]:

@@ -17,7 +17,7 @@ class Round:
     A round that ran ahead of the host (see `ahead/`) began before its step did. Its drafting and its forward are timed
     by the device's own clock, and cut to what the step took: what the device had done before is no time of the step.
 
-    Nobody writes to it; it is not frozen, since its many fields would take the host of every round twice as long to set.
+    Nobody writes to it; it is not frozen, since that takes the host of every round twice as long to set so many fields.
     """
 
     setup: RoundSetup  # that it ran by

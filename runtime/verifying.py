@@ -57,6 +57,7 @@ class Verifying:
         """
         self.forwards = 0  # of the target
         self._target, self._cache, self._masks, self._seen_in = target, cache, masks, seen_in
+        self._is_here = target.device.type == "cpu"  # so that a forward has ended when its call comes back
         self._drafters, self._judges, self._allow_lossy = drafters, judges, allow_lossy
         self._faults, self._watch = faults, watch
 
@@ -113,13 +114,13 @@ class Verifying:
             self._watch.mark(VERIFIED)
             return self._kept(batch, draft, accepted(batch, draft, draws), fed)
         logits = logits_of(self._target, step, self._cache, left)
-        if logits.device.type == "cpu":
+        if self._is_here:
             self._watch.mark(VERIFIED)
         if lossy is None and is_greedy and is_kernels(logits):
             return self._kept(batch, draft, accepted_by(logits, draft), fed)
         scores = logits if is_greedy else scored(logits, batch, trees.paths)
         draws = best_tokens(scores) if is_greedy else drawn_from(scores, batch, trees.depths)
-        if logits.device.type != "cpu":  # a GPU's forward ends behind its call; the draws tell that it has
+        if not self._is_here:  # a GPU's forward ends behind its call; the draws tell that it has
             self._watch.mark(VERIFIED)
         loosely = None
         if lossy is not None:

@@ -11,6 +11,8 @@ from ..growth.draft import ROOT_TOKEN, DraftBatch, Ints
 
 TextTree: TypeAlias = Ints
 
+PADDING = np.array([-1, 0, 1]).reshape(3, 1, 1)  # token, parent and depth, as a DraftBatch has them
+
 
 def room_for_tree(nodes: int) -> TextTree:
     """Return a tree with its root alone and room for so many nodes behind it."""
@@ -21,13 +23,13 @@ def room_for_tree(nodes: int) -> TextTree:
 
 def batch_of(trees: Sequence[TextTree]) -> DraftBatch:
     """Return trees as one batch, padded to the largest; a tree by itself is not copied."""
-    sizes = np.array([tree.shape[1] for tree in trees], dtype=np.int64)
+    counts = [tree.shape[1] for tree in trees]
+    sizes = np.array(counts, dtype=np.int64)
     if len(trees) == 1:
         tree = trees[0]
         return DraftBatch(tokens=tree[:1], parents=tree[1:2], depths=tree[2:], sizes=sizes, widths=())
-    shape = (len(trees), int(sizes.max()))
-    tokens, parents = np.full(shape, ROOT_TOKEN, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    depths = np.ones(shape, dtype=np.int64)
-    for row, tree in enumerate(trees):
-        tokens[row, : tree.shape[1]], parents[row, : tree.shape[1]], depths[row, : tree.shape[1]] = tree
-    return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=())
+    padded = np.empty((3, len(trees), max(counts)), dtype=np.int64)
+    padded[:] = PADDING
+    for row, (tree, count) in enumerate(zip(trees, counts, strict=True)):
+        padded[:, row, :count] = tree
+    return DraftBatch(tokens=padded[0], parents=padded[1], depths=padded[2], sizes=sizes, widths=())

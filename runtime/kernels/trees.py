@@ -51,24 +51,24 @@ def flaw_of(tokens: Ints, parents: Ints, depths: Ints, sizes: Ints, vocabulary: 
 
 
 @compiled
-def place(tokens: Ints, depths: Ints, nodes: int, roots: Ints, contexts: Ints, placed: Ints) -> None:
+def place(tokens: Ints, depths: Ints, nodes: int, ends: Ints, placed: Ints) -> None:
     """Write the token, the position and the cache column of every token that is fed.
 
     Args:
         tokens, depths: (batch, any), the root's column included.
         nodes: columns of them that are fed; what is fed behind them is padding.
-        roots: (batch,) token of each root.
-        contexts: (batch,) committed tokens in the cache.
+        ends: (2, batch), the token of each root, and committed tokens in the cache.
         placed: (3, batch, fed), written.
     """
-    for row in range(len(roots)):
-        placed[0, row, 0] = roots[row]
-        placed[1, row, 0] = placed[2, row, 0] = contexts[row]
+    for row in range(ends.shape[1]):
+        context = ends[1, row]
+        placed[0, row, 0] = ends[0, row]
+        placed[1, row, 0] = placed[2, row, 0] = context
         for node in range(1, placed.shape[2]):
             is_real = node < nodes
             placed[0, row, node] = max(tokens[row, node], 0) if is_real else 0
-            placed[1, row, node] = contexts[row] + (depths[row, node] if is_real else 0)
-            placed[2, row, node] = contexts[row] + node
+            placed[1, row, node] = context + (depths[row, node] if is_real else 0)
+            placed[2, row, node] = context + node
 
 
 @compiled
@@ -92,21 +92,21 @@ def place_layer(tokens: Ints, depths: Ints, contexts: Ints, written: int, placed
 
 @compiled
 def show(
-    parents: Ints, nodes: int, contexts: Ints, opened: Any, shut: Any, flat: NDArray[Any], fed: int, seen: int
+    parents: Ints, nodes: int, ends: Ints, opened: Any, shut: Any, flat: NDArray[Any], fed: int, seen: int
 ) -> None:
     """Write what every token that is fed sees: its row's context, its ancestors and itself. Padding hangs on the root.
 
     Args:
         parents: (batch, any), parents before children.
         nodes: columns of it that are fed.
-        contexts: (batch,) committed tokens in the cache.
+        ends: as `place` takes them.
         opened, shut: numbers of the mask, as it holds them.
         flat: (any,), the mask (batch, fed, seen) and room behind it; written.
         fed: tokens of each row.
         seen: cache positions in sight.
     """
-    for row in range(len(contexts)):
-        context, first = contexts[row], row * fed * seen
+    for row in range(ends.shape[1]):
+        context, first = ends[1, row], row * fed * seen
         for node in range(fed):
             line = flat[first + node * seen : first + (node + 1) * seen]
             line[:context] = opened
