@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy, LookupPolicy, TreePolicy
+from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
 from spectune.planner.text.lookup import Occurrence
 from spectune.runtime.engines.export import export_plan
 from spectune.runtime.engines.exported import Exported
@@ -30,6 +30,7 @@ REGIMES = {
     "llama.cpp": "engine:llama.cpp-b11549",
     "openvino": "engine:openvino-2026.4.1",
     "transformers": "engine:transformers-5.23.0",
+    "vllm": "engine:vllm-0.32.0",
 }
 CHAIN = ChainPolicy(length=3)
 LLAMA = {"model_type": "llama", "hidden_act": "silu"}
@@ -43,7 +44,7 @@ def exported(engine: str, plan: Plan, path: str = "drafters/small", version: str
     return export_plan(plan, ENGINES[engine], drafters, target=target, version=version, rates=rates_of_plan(plan))
 
 
-def own(engine: str, policy: TreePolicy, drafter: str, dtype: str = "float32") -> Plan:
+def own(engine: str, policy: TreePolicy, drafter: str | None, dtype: str = "float32") -> Plan:
     """Return an engine's own plan of one cell."""
     plan = measured(plan_with(cell_with(1, 100, policy, drafter, 200.0)), REGIMES[engine])
     return replace(plan, dtype=dtype)
@@ -82,7 +83,7 @@ def test_a_plan_knows_the_engine_it_was_measured_in(regime: str, found: Measured
     assert measured_in(chains_by_batch([(1, 3)])) is None
 
 
-@pytest.mark.parametrize(("engine", "occurrence"), [("llama.cpp", "last"), ("openvino", "first")])
+@pytest.mark.parametrize(("engine", "occurrence"), [("llama.cpp", "last"), ("openvino", "first"), ("vllm", "first")])
 def test_what_an_engine_was_measured_at_is_what_it_does(engine: str, occurrence: Occurrence) -> None:
     found = exported(engine, own(engine, lookup(occurrence), "lookup"))
     assert (found.basis, found.kept, found.dropped) == ("as planned", 1.0, ())
@@ -152,6 +153,26 @@ class TestLlamaCpp:
         found = exported("llama.cpp", replace(plan, device=gpu))
         assert "--threads" not in flags(found)
         assert any("how many threads" in note for note in found.notes)
+
+
+class TestVLLM:
+    @pytest.mark.parametrize("policy", [CHAIN, PlainPolicy()])
+    def test_a_server_computes_on_as_many_cores_as_were_measured(self, policy: TreePolicy) -> None:
+        drafter = None if isinstance(policy, PlainPolicy) else "small"
+        found = exported("vllm", own("vllm", policy, drafter))
+        assert found.command.startswith("VLLM_CPU_OMP_THREADS_BIND=0-1 vllm serve ")
+        assert flags(found)["--dtype"] == "float32"
+        assert any("as many as were measured" in note for note in found.notes)
+
+    def test_n_grams_are_copied_by_the_runner_that_was_measured(self) -> None:
+        words = shlex.split(exported("vllm", own("vllm", lookup("first"), "lookup")).command)
+        assert words[:3] == ["VLLM_CPU_OMP_THREADS_BIND=0-1", "VLLM_USE_V2_MODEL_RUNNER=0", "vllm"]
+
+    def test_unknown_threads_are_left_out_and_a_note_says_so(self) -> None:
+        plan = own("vllm", CHAIN, "small")
+        gpu = replace(plan.device, kind="cuda", cores=None, threads=None)
+        found = exported("vllm", replace(plan, device=gpu))
+        assert found.command.startswith("vllm serve ") and any("how many threads" in note for note in found.notes)
 
 
 class TestOpenVINO:

@@ -37,6 +37,10 @@ DRAWN = (
 )
 ANY_TABLE = "use_heterogeneous_vocab"
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # in its environment; 0 is the older one
+CORES = "VLLM_CPU_OMP_THREADS_BIND"  # in its environment, those that it computes on
+ON_CORES = (
+    f"the server computes on the cores that {CORES} names, as many as were measured; name others where these are taken"
+)
 OLDER = f"{RUNNER}=0 belongs into the server's environment: its newer runner, the default wherever Triton runs, "
 COPIES_LATEST = f"{OLDER}copies behind the latest occurrence and verifies the full length in every round"
 DRAFTS_LONGEST = f"{OLDER}drafts the longest length at every batch and drops what is longer than its row"
@@ -104,9 +108,14 @@ class VLLM:
         """Return the configuration as a flag."""
         setting, told = schedule.setting, _served(schedule)
         served = tuple(part for _, name, value in told for part in (f"--{name}", str(value)))
+        environment = _computing(schedule)
         if setting is None:
-            command = shlex.join(("vllm", "serve", target, *served))
-            return Written(flags=served, command=command, options=tuple(told), notes=schedule.unserved)
+            return Written(
+                flags=served,
+                command=_command(environment, target, served),
+                options=(*told, *environment),
+                notes=tuple(_notes(schedule)),
+            )
         values: dict[str, object] = {"method": setting.method}
         if setting.drafter is not None:
             values["model"] = setting.drafter.path
@@ -115,11 +124,13 @@ class VLLM:
             values[ROWS] = _rows(schedule)
         flags = (*served, "--speculative-config", json.dumps(values))
         why_older = self._why_older(schedule, setting, version)
+        if why_older:
+            environment.append(("environment", RUNNER, 0))
         return Written(
             flags=flags,
-            command=f"{RUNNER}=0 " * bool(why_older) + shlex.join(("vllm", "serve", target, *flags)),
-            options=(*told, *((("environment", RUNNER, 0),) if why_older else ()), *_options(values)),
-            notes=tuple(_notes(schedule, setting, why_older)),
+            command=_command(environment, target, flags),
+            options=(*told, *environment, *_options(values)),
+            notes=(*_notes_on(schedule, setting, why_older), *_notes(schedule), *schedule.asked),
         )
 
     def _why_older(self, schedule: Schedule, setting: Setting, version: str) -> str:
@@ -163,7 +174,26 @@ def _served(schedule: Schedule) -> list[Option]:
     return found
 
 
-def _notes(schedule: Schedule, setting: Setting, why_older: str) -> Iterator[str]:
+def _computing(schedule: Schedule) -> list[Option]:
+    """Return what makes a server on a CPU compute on as many cores as when the plan was measured in it, if it was."""
+    serving = schedule.serving
+    if serving is None or serving.threads is None:
+        return []
+    return [("environment", CORES, f"0-{serving.threads - 1}")]
+
+
+def _command(environment: Sequence[Option], target: str, flags: Sequence[str]) -> str:
+    variables = [f"{name}={value}" for _, name, value in environment]
+    return " ".join((*variables, shlex.join(("vllm", "serve", target, *flags))))
+
+
+def _notes(schedule: Schedule) -> Iterator[str]:
+    if schedule.serving is not None:
+        yield from (*schedule.serving.notes, *((ON_CORES,) if schedule.serving.threads else ()))
+    yield from schedule.unserved
+
+
+def _notes_on(schedule: Schedule, setting: Setting, why_older: str) -> Iterator[str]:
     if why_older:
         yield why_older
     if setting.method == "suffix":
@@ -174,7 +204,6 @@ def _notes(schedule: Schedule, setting: Setting, why_older: str) -> Iterator[str
         yield DRAWN
     if schedule.temperature and not schedule.gpu:
         yield WRONG_DRAWS
-    yield from (*schedule.unserved, *schedule.asked)
 
 
 def _rows(schedule: Schedule) -> list[list[int]]:

@@ -187,6 +187,7 @@ def _engine_of(model: Path, setting: Setting | None, load: Load, dtype: str, log
         model=str(model),
         tokenizer=str(model),
         skip_tokenizer_init=True,
+        use_tqdm_on_load=False,
         dtype=dtype,
         max_model_len=load.capacity,
         max_num_seqs=load.concurrency,
