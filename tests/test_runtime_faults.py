@@ -308,7 +308,7 @@ class Unmovable(KeyValueCache):
     def _move(self, moves: Ints) -> None:
         if self.tries:
             self.tries -= 1
-            super(Unmovable, self.first(1))._move(moves)
+            KeyValueCache._move(self.first(1), moves)
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         super()._move(moves)
 
