@@ -115,7 +115,7 @@ def searched(texts: Sequence[Sequence[int]], longest: int, shortest: int) -> lis
     A size of -1 says that it finds none.
     """
     import torch
-    import triton  # type: ignore[import-not-found]  # of vLLM's Python
+    import triton  # both in vLLM's Python
 
     placeholders = import_module("vllm.triton_utils")
     placeholders.HAS_TRITON, placeholders.tl, placeholders.triton = True, triton.language, triton  # type: ignore[attr-defined]

@@ -29,10 +29,8 @@ from engine_parsers import MODELS, typed  # isort: skip
 CHILD = Path(__file__).with_name("vllm_export_child.py")
 PROMPTS, TOKENS = 12, 48
 ALL = 4096  # sequences: more than run
-SMALL, EAGLE3 = (
-    EngineDrafter(name="small", path=str(MODELS / folder), form=form)
-    for folder, form in (("small", "model"), ("eagle3", "eagle3"))
-)
+SMALL = EngineDrafter(name="small", path=str(MODELS / "small"), form="model")
+EAGLE3 = EngineDrafter(name="small", path=str(MODELS / "eagle3"), form="eagle3")
 Json = dict[str, Any]  # JSON values
 
 
@@ -127,24 +125,14 @@ def row_of(case: Case, command: str, ran: Mapping[str, Json], judges: Judges) ->
     """Return what vLLM did for a case, and under "misses" what it should not have."""
     waves = ran[case.name]["waves"]
     steps = [drafted for wave in waves for drafted in steps_of(wave, judges.prompts)]
-    rounds = [one for one in steps if one.drafts]
     requests = [Request(prompt=tuple(prompt), max_new_tokens=TOKENS) for prompt in judges.prompts]
-    texts = [(requests[index], text) for wave in waves for index, text in enumerate(wave["texts"])]
-    judged = judge(judges.original, [request for request, _ in texts], [text for _, text in texts])
-    counted = {name: sum(wave["counters"].get(name, 0) for wave in waves) for name in waves[0]["counters"]}
-    common = [_common(one.drafts, judges.plain[one.sequence][one.emitted :]) for one in rounds]
-    expected = {"drafts": len(rounds), "draft_tokens": sum(len(one.drafts) for one in rounds), "accepted": sum(common)}
-    told = {
-        "drafts": counted.get("num_drafts", 0),
-        "draft_tokens": counted.get("num_draft_tokens", 0),
-        "accepted": counted.get("num_accepted_tokens", 0),
-    }
-    own = own_rounds(case, requests, judges.family)
-    theirs = sum(one.emitted > 0 for one in steps)
+    texts = [(index, text) for wave in waves for index, text in enumerate(wave["texts"])]
+    judged = judge(judges.original, [requests[index] for index, _ in texts], [text for _, text in texts])
+    own, told = own_rounds(case, requests, judges.family), _counted(waves)
     checks = {
         "texts are the target's own": judged.wrong == 0,
         "drafts are as long as planned": all(_is_as_long(case, one) for one in steps if one.emitted),
-        "its counters tell the same": told == expected,
+        "its counters tell the same": told == _expected(steps, judges.plain),
         "rounds begin where ours do": not case.is_own or own == _begun(steps),
         "copies are the lookup's": all(one.drafts == copy for one, copy in _copies(case, steps)),
         f"drafts are those of {case.like}": not case.like or _drafts(waves) == _drafts(ran[case.like]["waves"]),
@@ -153,18 +141,32 @@ def row_of(case: Case, command: str, ran: Mapping[str, Json], judges: Judges) ->
         "case": case.name,
         "command": command,
         "together": case.waves,
-        "texts_as_plain": sum(
-            text == judges.plain[index][:TOKENS] for w in waves for index, text in enumerate(w["texts"])
-        ),
         "texts": len(texts),
+        "texts_as_plain": sum(text == judges.plain[index][:TOKENS] for index, text in texts),
         "near_ties": judged.near_ties,
-        "rounds": theirs,
+        "rounds": sum(one.emitted > 0 for one in steps),
         "own_rounds": sum(map(len, own)) if own else None,
         **told,
-        "past_the_end": sum(max(0, one.emitted + len(one.drafts) - TOKENS) for one in rounds),
-        "drafter_forwards": sum(wave["forwards"] for wave in waves),
-        "steps": sum(len(wave["steps"]) for wave in waves),
+        "past_the_end": sum(max(0, one.emitted + len(one.drafts) - TOKENS) for one in steps),
+        "steps": [len(wave["steps"]) for wave in waves],
+        "drafter_forwards": [wave["forwards"] for wave in waves],
         "misses": [check for check, holds in checks.items() if not holds],
+    }
+
+
+def _counted(waves: Sequence[Json]) -> dict[str, int]:
+    """Return what vLLM's own counters told."""
+    names = {"drafts": "num_drafts", "draft_tokens": "num_draft_tokens", "accepted": "num_accepted_tokens"}
+    return {name: sum(wave["counters"].get(theirs, 0) for wave in waves) for name, theirs in names.items()}
+
+
+def _expected(steps: Sequence[Drafted], plain: Sequence[Sequence[int]]) -> dict[str, int]:
+    """Return what the counters must tell of the drafts that were seen; what is past the end of a text counts, too."""
+    rounds = [one for one in steps if one.drafts]
+    return {
+        "drafts": len(rounds),
+        "draft_tokens": sum(len(one.drafts) for one in rounds),
+        "accepted": sum(_common(one.drafts, plain[one.sequence][one.emitted :]) for one in rounds),
     }
 
 

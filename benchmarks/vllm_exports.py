@@ -100,7 +100,12 @@ def main() -> int:
             except RuntimeError as error:
                 not_run.append(f"{name}: {error}")
     holds = not any(row["misses"] for row in rows) and len(rows) > 1
-    result = {"bench": "vllm_exports", "device": detect("cpu").label, "version": version, "exported_for": recorded}
+    result: Json = {
+        "bench": "vllm_exports",
+        "device": detect("cpu").label,
+        "version": version,
+        "exported_for": recorded,
+    }
     result |= {"prompts": PROMPTS, "tokens": TOKENS, "rows": rows, "told": told, "holds": holds, "not_run": not_run}
     print(json.dumps(result).replace(str(MODELS), "demo/models"))
     return 0 if holds else 1
@@ -161,7 +166,7 @@ def judges_of(python: str, version: str) -> Judges:
     prompts = [tokenizer(prompt.text)["input_ids"] for prompt in evaluation_prompts()[:PROMPTS]]
     plain = exported(chains_by_batch([(1, 0)]), SMALL, version)
     target = load_model(str(models.target), dtype="float32", device="cpu")
-    heads = {one.form: load_drafter(one.path, target, dtype="float32", device="cpu") for one in (SMALL, EAGLE3)}
+    heads = {str(one.form): load_drafter(one.path, target, dtype="float32", device="cpu") for one in (SMALL, EAGLE3)}
     return Judges(
         prompts=prompts,
         original=load_pretrained(str(models.target), dtype="float32"),
