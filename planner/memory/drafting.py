@@ -11,8 +11,9 @@ DRAWN = 4  # bytes of a number that tokens are drawn or chosen by
 NOISE = 24  # bytes alive at once for each number of noise that is made: three of 64 bits
 
 
-def drafting_bytes(model: Footprint, load: Load, *, is_sampled: bool) -> int:
+def drafting_bytes(model: Footprint, load: Load, *, device_kind: str, is_sampled: bool) -> int:
     """Return what the largest forward of a drafter has alive at once, the choice among its scores included."""
+    in_place = are_read_in_place(model, device_kind)
     beside = model.beside or Beside()
     if beside.looked_up is not None:
         return _looking(beside, beside.looked_up, load)
@@ -28,13 +29,18 @@ def drafting_bytes(model: Footprint, load: Load, *, is_sampled: bool) -> int:
         rows = load.slots * load.layer_tokens
         pairs = rows * load.capacity
         forwards += [inside(model, rows, pairs), pairs * beside.sight_bytes]
-        return max(*forwards, answering(model, rows), _scoring(model, load, is_sampled))
+        return max(*forwards, answering(model, rows), _scoring(model, load, is_sampled, in_place))
     forwards += [
         piece * beside.carried_bytes + _saying(model, beside.said, 1, load),
         unread * beside.carried_bytes + _saying(model, beside.said, load.slots, load),
-        _asking(model, beside.said, load, is_sampled),
+        _asking(model, beside.said, load, is_sampled, in_place),
     ]
     return max(forwards)
+
+
+def are_read_in_place(model: Footprint, device_kind: str) -> bool:
+    """Whether scores are read as they lie, by compiled calls: elsewhere they become float32 first."""
+    return device_kind == "cpu" and model.number_bytes <= DRAWN
 
 
 def inside(model: Footprint, rows: int, pairs: int) -> int:
@@ -80,12 +86,13 @@ def unread_tokens(model: Footprint, load: Load) -> int:
     return load.unread_tokens if has_own_text else min(1, load.unread_tokens)
 
 
-def _scoring(model: Footprint, load: Load, is_sampled: bool) -> int:
+def _scoring(model: Footprint, load: Load, is_sampled: bool, in_place: bool) -> int:
     """Return what scoring a drafter's widest forward takes, its logits included."""
     copied = DRAWN if model.number_bytes < DRAWN else 0
     logits, scored = (load.slots * tokens * model.vocabulary for tokens in (load.layer_tokens, load.scored_tokens))
     if not load.is_ranked:
-        return logits * (model.number_bytes + (DRAWN if is_sampled else copied) + DRAWN)
+        scored_from = DRAWN if is_sampled else 0 if in_place else copied
+        return logits * (model.number_bytes + scored_from + (0 if in_place else DRAWN))
     chosen = scored * (model.number_bytes + copied)  # taken out of the logits, and in float32
     return logits * model.number_bytes + chosen + (max(NOISE * scored, 3 * DRAWN * scored) if is_sampled else 0)
 
@@ -108,13 +115,15 @@ def _looking(beside: Beside, looked_up: LookedUp, load: Load) -> int:
     )
 
 
-def _asking(model: Footprint, said: Said, load: Load, is_sampled: bool) -> int:
+def _asking(model: Footprint, said: Said, load: Load, is_sampled: bool, in_place: bool) -> int:
     """Return what growing a layer of a tree takes on what was said, which stays until the tree is complete."""
     kept = load.slots * said.places * said.kept_bytes
     rows = load.slots * (load.layer_tokens if said.asked_bytes else min(1, load.layer_tokens))
     scores = rows * model.vocabulary
     is_apart = said.asked_bytes or model.number_bytes < DRAWN or not is_sampled
     copied = DRAWN if is_apart else 0  # the scores of one layer, in float32, taken out of what was said
+    if in_place and not (said.asked_bytes or is_sampled):
+        return kept + 2 * scores * model.number_bytes  # taken out of what was said, and laid side by side
     chosen = scores * (copied + DRAWN)
     if is_sampled:
         made = load.slots * model.vocabulary

@@ -132,7 +132,10 @@ def peak_bytes(
         _drawing_bytes(target, load, device_kind, is_sampled),
         target.looking_bytes,
     ]
-    return held + max(*forwards, *(drafting_bytes(drafter, load, is_sampled=is_sampled) for drafter in drafters))
+    return held + max(
+        *forwards,
+        *(drafting_bytes(drafter, load, device_kind=device_kind, is_sampled=is_sampled) for drafter in drafters),
+    )
 
 
 def _held(model: Footprint, device_kind: str) -> int:
@@ -154,7 +157,6 @@ def _drawing_bytes(model: Footprint, load: Load, device_kind: str, is_sampled: b
     """
     logits = load.slots * load.verify_tokens * model.vocabulary
     if not is_sampled:
-        is_copied = device_kind == "cpu" and model.number_bytes < DRAWN  # numpy knows no bfloat16
-        return logits * (model.number_bytes + (DRAWN if is_copied else 0))
+        return logits * model.number_bytes
     made = load.slots * load.verify_depths * model.vocabulary
     return logits * (model.number_bytes + DRAWN) + max(NOISE * made, DRAWN * (made + 2 * logits))
