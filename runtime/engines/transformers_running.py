@@ -27,10 +27,9 @@ from .round_counts import RoundCounts
 from .schema import nearest_recorded
 from .setting import EngineDrafter, Setting
 from .transformers_ import Transformers
-from .vocabulary import PROBE, require_same_tokens
+from .vocabulary import require_same_tokenizer
 
 NAME = "transformers"
-TOKENIZER_FILE = "tokenizer.json"
 
 
 class RunningTransformers:
@@ -97,10 +96,8 @@ class RunningTransformers:
                 f"{drafter.name} has {sizes[0]} tokens and the target {sizes[1]}; transformers would translate its "
                 "drafts, and what that keeps and costs is not known here: leave it out"
             )
-        if (Path(drafter.path) / TOKENIZER_FILE).is_file():
-            own = load_tokenizer(drafter.path)
-            otherwise = "transformers would take its drafts for other words"
-            require_same_tokens(drafter.name, own.encode(PROBE), self._tokenizer.encode(PROBE), otherwise=otherwise)
+        otherwise = "transformers would take its drafts for other words"
+        require_same_tokenizer(drafter, self._tokenizer, otherwise=otherwise)
 
     def ngrams(self) -> Sequence[Setting]:
         """Return a few lengths of prompt lookup, the simplest first."""

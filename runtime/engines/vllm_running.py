@@ -28,7 +28,7 @@ from .schema import nearest_recorded
 from .setting import SERVED, EngineDrafter, Setting
 from .vllm import RUNNER, VLLM
 from .vllm_engine import ROOMY, VLLMDecoding, VLLMEngine, architecture_in
-from .vocabulary import PROBE, require_same_tokens
+from .vocabulary import require_same_tokenizer
 
 NAME = "vllm"
 SEARCHES = ((3, 1), (4, 2))  # longest and shortest n-gram looked for
@@ -36,7 +36,6 @@ NGRAM_LENGTHS = (2, 4, 8)  # tokens copied behind one
 LONGEST_SHARED = 8  # drafts of settings that share an engine
 WARM_UP, WARM_UP_TOKENS = (3, 5, 7, 3, 5, 7, 3, 5), 16  # any tokens: the first rounds compile and allocate
 BESIDE_BYTES = 2**29  # of an engine, whatever its models
-TOKENIZER_FILE = "tokenizer.json"
 IN_PROCESS = "vLLM's engine runs in one process here; its server's processes exchange messages in every round"
 ENVIRONMENT = {  # of vLLM, where nobody has set it otherwise
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -132,16 +131,10 @@ class RunningVLLM:
             MeasurementError: it does not start.
             RequestError: it reads texts as other tokens than the target.
         """
-        self._require_same_tokens(drafter)
+        require_same_tokenizer(drafter, self._tokenizer, otherwise="vLLM would take its drafts for other words")
         room = max(len(text.prompt) + len(text.continuation) for text in texts) + 1
         engine = self._engine(Path(drafter.path), None, Load(concurrency=1, capacity=room))
         return [engine.next_tokens([*text.prompt, *text.continuation])[-text.positions :] for text in texts]
-
-    def _require_same_tokens(self, drafter: EngineDrafter) -> None:
-        if (Path(drafter.path) / TOKENIZER_FILE).is_file():
-            own = load_tokenizer(drafter.path)
-            otherwise = "vLLM would take its drafts for other words"
-            require_same_tokens(drafter.name, own.encode(PROBE), self._tokenizer.encode(PROBE), otherwise=otherwise)
 
     def ngrams(self) -> Sequence[Setting]:
         """Return n-grams of a few sizes and lengths, the simplest first."""

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
 
 from ...errors import RequestError
+from ..models.loading import load_tokenizer
+from .setting import EngineDrafter
 
 PROBE = "def price(x: float) -> str:\n    return f'{x:.2f} €'  # naïve 東京"
+TOKENIZER_FILE = "tokenizer.json"
 SHOWN = 6  # tokens in a message
 
 
@@ -26,3 +32,16 @@ def require_same_tokens(drafter: str, own: Sequence[int], target: Sequence[int],
         f"{drafter} reads texts as other tokens than the target does, {list(own[at : at + SHOWN])} where it reads "
         f"{list(target[at : at + SHOWN])}; {otherwise}: leave it out"
     )
+
+
+def require_same_tokenizer(drafter: EngineDrafter, target: PreTrainedTokenizerBase, *, otherwise: str) -> None:
+    """Do what `require_same_tokens` does by the tokenizer in a drafter's folder; where none lies there, nothing.
+
+    Args:
+        drafter: in a folder of Hugging Face.
+        target: the target's tokenizer.
+        otherwise: what would become of its drafts.
+    """
+    if (Path(drafter.path) / TOKENIZER_FILE).is_file():
+        own = load_tokenizer(drafter.path)
+        require_same_tokens(drafter.name, own.encode(PROBE), target.encode(PROBE), otherwise=otherwise)
