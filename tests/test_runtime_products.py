@@ -10,7 +10,7 @@ from spectune.runtime.models.choices import Choices
 from spectune.runtime.models.graphed import GraphedModel
 from spectune.runtime.models.kernels.jitted import has_triton
 from spectune.runtime.models.kernels.row_products import ONE_ROW, SEVERAL_ROWS
-from spectune.runtime.models.products import STEP_BY_STEP, FusedProducts
+from spectune.runtime.models.products import FusedProducts
 
 from .fused_forward import forward_by_kernels, logits_of, step_of, tiny_lean
 from .interpreted import HAS_GPU, launch
@@ -89,12 +89,12 @@ def test_where_the_usual_way_is_the_fastest_it_is_taken() -> None:
     torch.testing.assert_close(logits.double(), step_by_step(token, "llama"), rtol=1e-4, atol=1e-4)
 
 
-def test_a_forward_that_is_not_captured_goes_step_by_step() -> None:
+def test_a_forward_that_is_not_captured_goes_by_none_of_the_ways_that_are_measured() -> None:
     model = tiny_lean("llama", torch.float32, torch.device("cpu"))
     tokens = torch.tensor([[9]])
     model.reads_trees = True
     cache = model.new_cache(1, 8)
-    assert model.place(step_of(model, tokens, by_tree=False), cache).products is STEP_BY_STEP
+    assert model.place(step_of(model, tokens, by_tree=False), cache).products is not model.products
     assert model.place(step_of(model, tokens, by_tree=True), cache).products is model.products
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from transformers.activations import ACT2FN
 
 from .configuration import declared, longest_context_of, windows_of
 from .gallery import IMAGES, Gallery
+from .kernel_parts import KernelParts, kernel_parts
 from .norm import Norm
 from .projection import Projection
 from .vision import Eyes, lens_of, sees
@@ -58,6 +59,10 @@ class LayerWeights:
     down: Projection
     down_norm: Norm | None
     is_silu: bool = False  # whether that is the activation
+    by_kernels: KernelParts | None = field(init=False, repr=False, compare=False)  # as a compiled call takes it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_kernels", kernel_parts(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from .bits import bits, is_kernels
 from .forward import TreeMask
 from .kernels.fused_rows import turn_and_store
 from .kernels.host_rows import attend_rows, shared_attend_rows
-from .kernels.threads import shared_by
 from .kernels.tree_attention import attend_tree
 from .places import Place, View
 
@@ -49,23 +48,27 @@ def attend_by_tree(
     return attend_tree(query, own, tree.starts, tree.bits, scale=layer.scale, kv_heads=kv_heads, window=view.window)
 
 
-def is_compiled_attention(anatomy: Anatomy, qkv: Tensor, place: Place, view: View) -> bool:
-    """Return whether attention of new tokens is more a matter of calls than of arithmetic, and `attend_compiled`'s."""
-    products = len(qkv) * anatomy.heads * anatomy.size * (place.seen - view.start)
-    return products <= MOST_COMPILED and anatomy.attention_cap is None and is_kernels(qkv)
+def is_compiled_attention(anatomy: Anatomy, x: Tensor, place: Place, view: View) -> bool:
+    """Return whether attention of new tokens is more a matter of calls than of arithmetic, and `attend_compiled`'s.
+
+    Args:
+        anatomy: of the model.
+        x: (rows, any), a row for each new token.
+        place: of the tokens.
+        view: what they see.
+    """
+    products = len(x) * anatomy.heads * anatomy.size * (place.seen - view.start)
+    return products <= MOST_COMPILED and anatomy.attention_cap is None and is_kernels(x)
 
 
 def attend_compiled(
     anatomy: Anatomy, layer: LayerWeights, qkv: Tensor, states: Tensor, place: Place, view: View
 ) -> Tensor:
     """Do what `turned`, a write and `attend` do, by one compiled call on a CPU: few rows, and little in sight."""
-    qkv, own = norm_heads(layer, qkv), states[place.slots]
-    out = qkv.new_empty((len(qkv), anatomy.heads * anatomy.size))
-    bias = own.new_empty((len(own), 1, 0)) if view.bias is None else view.bias[:, 0].contiguous()
-    turns = view.turns.view(len(qkv), -1)
-    mix = shared_attend_rows if shared_by(torch.get_num_threads()) else attend_rows
+    qkv, out = norm_heads(layer, qkv), qkv.new_empty((len(qkv), anatomy.heads * anatomy.size))
+    mix = shared_attend_rows if place.is_shared else attend_rows
     mix(
-        bits(qkv), bits(turns), bits(own), bits(bias), place.rows.numpy(), bits(out),
+        bits(qkv), view.turn_bits, bits(states)[place.slots], view.bias_bits, place.row_numbers, bits(out),
         view.start, place.seen, anatomy.heads, layer.scale,
     )  # fmt: skip
     return out

@@ -22,8 +22,10 @@ from .anatomy import Anatomy, LayerWeights, anatomy_of
 from .attention import attend, attend_by_tree, attend_compiled, capped, is_compiled_attention, turned
 from .forward import ForwardInput, LeftStates
 from .gallery import Gallery, table_rows
+from .joined_products import ALONE, SHARED, layer_by_kernels
+from .kernels.threads import shared_by
 from .places import LayerStates, Place, rows_of, views_of
-from .products import STEP_BY_STEP, FusedProducts
+from .products import FusedProducts
 from .trial import reads_trees
 
 
@@ -160,10 +162,17 @@ class LeanModel:
 
     def place(self, step: ForwardInput, cache: LayerStates, first: int = 0) -> Place:
         """Return where the new tokens of a forward stand; without a bias they see the cache from column `first` on."""
-        slots = slice(step.first_slot, step.first_slot + len(step.tokens))
-        products = self.products if step.tree is not None and self.reads_trees else STEP_BY_STEP
-        views = views_of(step, self.anatomy, first, reads_trees=self.reads_trees)
-        return Place(slots=slots, rows=rows_of(step, cache), seen=step.seen, views=views, products=products)
+        is_on_host = self.device.type == "cpu" and not torch.compiler.is_compiling()
+        is_shared = is_on_host and shared_by(torch.get_num_threads())
+        by_tree = step.tree is not None and self.reads_trees
+        return Place(
+            slots=slice(step.first_slot, step.first_slot + len(step.tokens)),
+            rows=rows_of(step, cache),
+            seen=step.seen,
+            views=views_of(step, self.anatomy, first, reads_trees=self.reads_trees),
+            products=self.products if by_tree else SHARED if is_shared else ALONE,
+            is_shared=is_shared,
+        )
 
     def through(
         self, layer: LayerWeights, hidden: Tensor, attending: Tensor | None, states: Tensor, place: Place
@@ -178,6 +187,9 @@ class LeanModel:
             place: of the tokens.
         """
         view, products = place.views[layer.sight], place.products
+        left = layer_by_kernels(self.anatomy, layer, hidden, states, place, view) if attending is None else None
+        if left is not None:
+            return left
         qkv = products.normed(hidden, layer.input_norm, layer.qkv) if attending is None else layer.qkv(attending)
         if view.tree is not None:
             mixed = attend_by_tree(self.anatomy, layer, qkv, states, place, view, view.tree)
@@ -188,8 +200,7 @@ class LeanModel:
             states.view(-1, self._width).index_copy_(0, place.rows, pair)
             seen = states[place.slots, view.start : place.seen]
             mixed = attend(self.anatomy, query, seen, view.bias, layer.scale)
-        hidden = products.added(hidden, mixed, layer.output, layer.output_norm)
-        return products.closed(hidden, products.normed(hidden, layer.mlp_norm, layer.gate_up), layer)
+        return products.left(hidden, mixed, layer)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return (batch * n, hidden) for ids (batch, n) of tokens, and of images shown to it."""

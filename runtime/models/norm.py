@@ -34,9 +34,14 @@ class Norm:
         own = self.weight.detach().view(-1, self.weight.shape[-1])
         object.__setattr__(self, "_bits", bits(own) if is_kernels(own) else None)
 
+    @property
+    def scale(self) -> NDArray[Any] | None:
+        """The weight (lines, size) as kernels take it; None where they do not."""
+        return self._bits
+
     def __call__(self, x: Tensor) -> Tensor:
         """Return (..., size) for (..., size)."""
-        weight = self._bits_for(x)
+        weight = self.scale_for(x)
         if weight is None:
             return self._by_torch(x)
         out, width = torch.empty_like(x), weight.size
@@ -45,15 +50,15 @@ class Norm:
 
     def norm_front(self, x: Tensor) -> None:
         """Norm what lies in front of every row of x, (rows, at least lines * size), where it lies."""
-        weight = self._bits_for(x)
+        weight = self.scale_for(x)
         if weight is None:
             front = x[:, : self.weight.numel()].view(len(x), *self.weight.shape)
             front.copy_(self._by_torch(front))
         else:
             norm_rows(bits(x), weight, self.eps, bits(x))
 
-    def _bits_for(self, x: Tensor) -> NDArray[Any] | None:
-        """Return the weight for a compiled call, which rounds once; None where torch norms x.
+    def scale_for(self, x: Tensor) -> NDArray[Any] | None:
+        """Return the weight (lines, size) for a compiled call, which rounds once; None where torch norms x.
 
         Where x is traced, nothing else is asked: what else is read here would be guarded at every call.
         """

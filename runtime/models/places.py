@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
+from ...planner.kernels.arrays import Ints
 from .anatomy import Anatomy, Sight
+from .bits import bits
 from .forward import WORD, ForwardInput, TreeMask
 from .products import STEP_BY_STEP, Products
 from .window import windowed
@@ -30,7 +34,7 @@ class LayerStates(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class View:
     """What the new tokens of one forward see in layers that look at the text alike, and how they are turned."""
 
@@ -50,8 +54,20 @@ class View:
         """(batch, n, 1, size), signed."""
         return self.turns[..., self.turns.shape[-1] // 2 :]
 
+    @cached_property
+    def turn_bits(self) -> NDArray[Any]:
+        """The turns as kernels on a CPU read them, (batch * n, 2 * size)."""
+        return bits(self.turns.view(-1, self.turns.shape[-1]))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+    @cached_property
+    def bias_bits(self) -> NDArray[Any]:
+        """The bias as kernels on a CPU read it, (batch, n * groups, seen - start), or (batch, 1, 0) for none."""
+        return bits(
+            self.turns.new_empty((len(self.turns), 1, 0)) if self.bias is None else self.bias[:, 0].contiguous()
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Place:
     """Where the new tokens of one forward stand in a cache."""
 
@@ -59,7 +75,14 @@ class Place:
     rows: Tensor  # (batch * n,), of the cache's slots * capacity
     seen: int  # cache positions in sight, new tokens included
     views: list[View]  # one per way of looking at the text
-    products: Products = STEP_BY_STEP  # how layers multiply: in captured forwards on a GPU by kernels of ours, too
+    products: Products = STEP_BY_STEP  # how layers multiply: by few rows with kernels of ours, too
+    is_shared: bool = False  # whether several threads share loops of kernels on a CPU
+
+    @cached_property
+    def row_numbers(self) -> Ints:
+        """The rows as kernels on a CPU read them."""
+        numbers: Ints = self.rows.numpy()
+        return numbers
 
 
 def views_of(step: ForwardInput, anatomy: Anatomy, first: int, *, reads_trees: bool) -> list[View]:

@@ -39,6 +39,17 @@ class Products:
         gate, up = opened.chunk(2, dim=-1)
         return self.added(residual, layer.activation(gate).mul_(up), layer.down, layer.down_norm)
 
+    def left(self, residual: Tensor, mixed: Tensor, layer: LayerWeights) -> Tensor:
+        """Return what a layer leaves, (rows, hidden): residual + output(mixed), and to that its MLP's part added.
+
+        Args:
+            residual: (rows, hidden), what went into the layer.
+            mixed: (rows, any), by its attention.
+            layer: whose they are.
+        """
+        hidden = self.added(residual, mixed, layer.output, layer.output_norm)
+        return self.closed(hidden, self.normed(hidden, layer.mlp_norm, layer.gate_up), layer)
+
 
 STEP_BY_STEP = Products()
 

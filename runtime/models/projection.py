@@ -1,8 +1,8 @@
 """A linear layer whose weight is laid out once for the device it runs on.
 
-On a CPU, bf16 weights are kept in oneDNN's blocked layout: torch otherwise reorders them at
-every call, which for the few rows of a decoding step costs more than the product itself. float32
-weights whose lower halves are zero are kept as their upper halves (`few_rows.py`).
+On a CPU that multiplies bf16 itself, such weights are kept as our kernels read them (`bfloat16.py`), and on others in
+oneDNN's blocked layout: torch otherwise reorders them at every call, which for the few rows of a decoding step costs
+more than the product itself. float32 weights whose lower halves are zero are kept as those halves (`few_rows.py`).
 """
 
 from __future__ import annotations
@@ -11,21 +11,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import bfloat16
+from .bfloat16 import BFloat16Product
 from .few_rows import few_rows_of
 
 
 class Projection:
     """x -> x W^T + b over the last dimension of a two-dimensional input."""
 
-    __slots__ = ("_bias", "_few_rows", "_packed", "_weight", "shape")
+    __slots__ = ("_bias", "_few_rows", "_packed", "_weight", "by_kernels", "shape")
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Take an (out, in) weight and an (out,) bias, or none."""
         self.shape = tuple(weight.shape)
         self._bias = bias
-        self._packed = _packed(weight)
+        self.by_kernels = BFloat16Product(weight, bias) if bfloat16.is_for(weight) else None
+        self._packed = _packed(weight) if self.by_kernels is None else None
         self._few_rows = few_rows_of(weight)
-        self._weight = weight if self._packed is None and self._few_rows is None else None
+        is_as_given = self.by_kernels is None and self._packed is None and self._few_rows is None
+        self._weight = weight if is_as_given else None
 
     @property
     def weight(self) -> Tensor | None:
@@ -39,6 +43,8 @@ class Projection:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return (rows, out) for (rows, in)."""
+        if self.by_kernels is not None:
+            return self.by_kernels(x)
         if self._few_rows is not None:
             product = self._few_rows(x)
             return product if self._bias is None else product.add_(self._bias)
@@ -50,6 +56,8 @@ class Projection:
 
     def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """Return residual + x W^T + b."""
+        if self.by_kernels is not None:
+            return self.by_kernels(x, residual)
         if self._few_rows is not None:
             return self(x).add_(residual)
         if self._packed is None:

@@ -18,6 +18,7 @@ from .few_rows import SUMS_MAY_BE_REORDERED, Numbers
 Bits = NDArray[Any]  # uint16 of bfloat16, or uint32 of float32
 prange = range  # compiled, it is numba's, which splits a loop among threads
 
+COLUMNS = 4  # of a cache that take part together
 LEAST_EXPONENT = -87.0  # e to less is no normal float32
 
 
@@ -77,66 +78,91 @@ def norm_rows(x: Bits, weight: Bits, eps: float, out: Bits) -> None:
         row, line = part // lines, part % lines
         first, total = line * size, np.float32(0)
         for place in range(size):
-            number = number_of(x[row, first + place], unused)
+            number = number_of(x[row, np.uint64(first + place)], unused)
             total += number * number
         scale = np.float32(1) / np.sqrt(total / np.float32(size) + np.float32(eps))
         for place in range(size):
-            number = number_of(x[row, first + place], unused) * scale
-            out[row, first + place] = bits_of(number * number_of(weight[line, place], unused_of_weight), unused)
+            number = number_of(x[row, np.uint64(first + place)], unused) * scale
+            number *= number_of(weight[line, place], unused_of_weight)
+            out[row, np.uint64(first + place)] = bits_of(number, unused)
 
 
 @compiled(fastmath=SUMS_MAY_BE_REORDERED)
+def turn(lane: Bits, turns: Bits, turned: Numbers) -> None:
+    """Write a head's lane of a token (size,), turned by its angles: cosines, then signed sines, (2 * size,)."""
+    size, half, unused = len(lane), len(lane) // 2, unused_bits(lane)
+    lefts, rights, turned_lefts, turned_rights = lane[:half], lane[half:], turned[:half], turned[half:]
+    left_cosines, right_cosines = turns[:half], turns[half:size]
+    left_sines, right_sines = turns[size : size + half], turns[size + half :]
+    for place in range(half):
+        left, right = number_of(lefts[place], unused), number_of(rights[place], unused)
+        turned_left = left * number_of(left_cosines[place], unused)
+        turned_right = right * number_of(right_cosines[place], unused)
+        turned_lefts[place] = turned_left + right * number_of(left_sines[place], unused)
+        turned_rights[place] = turned_right + left * number_of(right_sines[place], unused)
+
+
+@compiled
 def turn_and_write(
     qkv: Bits, turns: Bits, states: Bits, columns: Ints, query: Numbers,
     heads: int, scale: float, row: int, first_head: int, last_head: int,
 ) -> None:  # fmt: skip
     """Write a row's keys and values, and its queries, turned and scaled, (kv heads * n * groups, size)."""
     capacity, size = states.shape[1], turns.shape[1] // 2
-    count, half, kv_heads = len(columns) // len(states), size // 2, states.shape[2] // (2 * size)
+    count, kv_heads = len(columns) // len(states), states.shape[2] // (2 * size)
     groups, width, unused = heads // kv_heads, kv_heads * size, unused_bits(qkv)
+    turned = np.empty(size, np.float32)
     for head in range(first_head, last_head):
         for node in range(count):
             token, line = row * count + node, ((head - first_head) * count + node) * groups
             column = columns[token] % capacity
-            for lane in range(groups + 1):  # the queries of the head, then its key
-                at = (head * groups + lane if lane < groups else heads + head) * size
-                for place in range(half):
-                    left = number_of(qkv[token, at + place], unused)
-                    right = number_of(qkv[token, at + half + place], unused)
-                    turned_left = left * number_of(turns[token, place], unused)
-                    turned_left += right * number_of(turns[token, size + place], unused)
-                    turned_right = right * number_of(turns[token, half + place], unused)
-                    turned_right += left * number_of(turns[token, size + half + place], unused)
-                    if lane < groups:
-                        query[line + lane, place] = turned_left * np.float32(scale)
-                        query[line + lane, half + place] = turned_right * np.float32(scale)
-                    else:
-                        states[row, column, head * size + place] = bits_of(turned_left, unused)
-                        states[row, column, head * size + half + place] = bits_of(turned_right, unused)
+            for lane in range(groups):
+                at, asking = (head * groups + lane) * size, query[line + lane]
+                turn(qkv[token, at : at + size], turns[token], asking)
+                for place in range(size):
+                    asking[place] *= np.float32(scale)
+            at, own = (heads + head) * size, head * size
+            key, value = states[row, column, own : own + size], states[row, column, width + own : width + own + size]
+            turn(qkv[token, at : at + size], turns[token], turned)
             for place in range(size):
-                states[row, column, width + head * size + place] = qkv[token, (heads + kv_heads + head) * size + place]
+                key[place] = bits_of(turned[place], unused)
+            value[:] = qkv[token, width + at : width + at + size]
+
+
+@compiled
+def widen_block(states: Bits, row: int, column: int, last: int, at: int, block: Numbers) -> None:
+    """Write what lies from `at` on in some columns before the last, (COLUMNS, size); zeros for the others."""
+    unused, size = unused_bits(states), block.shape[1]
+    for number in range(COLUMNS):
+        if column + number < last:
+            for place in range(size):
+                block[number, place] = number_of(states[row, column + number, np.uint64(at + place)], unused)
+        else:
+            for place in range(size):
+                block[number, place] = np.float32(0)
 
 
 @compiled(fastmath=SUMS_MAY_BE_REORDERED)
-def score(query: Numbers, own: Numbers, scores: Numbers, column: int, first: int, last: int) -> None:
-    """Write one column of the scores of some lines: their queries times one key (size,)."""
-    line = first
-    while line + 4 <= last:
+def score_block(query: Numbers, keys: Numbers, scores: Numbers, column: int, first: int, last: int) -> None:
+    """Write some lines' scores of COLUMNS columns: their queries times the keys (COLUMNS, size)."""
+    for line in range(first, last):
         a = b = c = d = np.float32(0)
-        for place in range(len(own)):
-            a += query[line, place] * own[place]
-            b += query[line + 1, place] * own[place]
-            c += query[line + 2, place] * own[place]
-            d += query[line + 3, place] * own[place]
-        scores[line, column], scores[line + 1, column] = a, b
-        scores[line + 2, column], scores[line + 3, column] = c, d
-        line += 4
-    while line < last:
-        a = np.float32(0)
-        for place in range(len(own)):
-            a += query[line, place] * own[place]
-        scores[line, column] = a
-        line += 1
+        for place in range(query.shape[1]):
+            a += query[line, place] * keys[0, place]
+            b += query[line, place] * keys[1, place]
+            c += query[line, place] * keys[2, place]
+            d += query[line, place] * keys[3, place]
+        scores[line, column], scores[line, column + 1] = a, b
+        scores[line, column + 2], scores[line, column + 3] = c, d
+
+
+@compiled
+def mask(scores: Numbers, bias: Bits) -> None:
+    """Add to one line's scores what its bias says; the score of what nobody sees may be no number."""
+    unused = unused_bits(bias)
+    for column in range(len(bias)):
+        added = number_of(bias[column], unused)
+        scores[column] = added if added == np.float32(-np.inf) else scores[column] + added
 
 
 @compiled(fastmath=SUMS_MAY_BE_REORDERED, error_model="numpy")
@@ -154,6 +180,38 @@ def weigh(scores: Numbers) -> None:
         scores[column] /= total
 
 
+@compiled(fastmath={"reassoc"})
+def are_numbers(block: Numbers) -> bool:
+    """Return whether a block holds neither infinities nor what is no number."""
+    total = np.float32(0)
+    for number in range(COLUMNS):
+        for place in range(block.shape[1]):
+            total += block[number, place] * np.float32(0)
+    return bool(total == np.float32(0))
+
+
+@compiled(fastmath=SUMS_MAY_BE_REORDERED)
+def mix_block(weights: Numbers, values: Numbers, mixed: Numbers, column: int, first: int, last: int) -> None:
+    """Add to some lines (lines, size) the values (COLUMNS, size) of COLUMNS columns, as much as they weigh."""
+    for line in range(first, last):
+        a, b = weights[line, column], weights[line, column + 1]
+        c, d = weights[line, column + 2], weights[line, column + 3]
+        for place in range(mixed.shape[1]):
+            added = a * values[0, place] + b * values[1, place] + c * values[2, place] + d * values[3, place]
+            mixed[line, place] += added
+
+
+@compiled
+def mix_seen(weights: Numbers, values: Numbers, mixed: Numbers, column: int, first: int, last: int) -> None:
+    """Do what `mix_block` does where what nobody sees may be no number."""
+    for line in range(first, last):
+        for number in range(COLUMNS):
+            weight = weights[line, column + number]
+            if weight != np.float32(0):
+                for place in range(mixed.shape[1]):
+                    mixed[line, place] += weight * values[number, place]
+
+
 @compiled(fastmath=SUMS_MAY_BE_REORDERED)
 def attend_row(
     qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits,
@@ -166,33 +224,32 @@ def attend_row(
     lines, span = count * groups, seen - first  # lines of one head
     every = (last_head - first_head) * lines
     query, mixed = np.empty((every, size), np.float32), np.zeros((every, size), np.float32)
-    scores, own = np.empty((every, span), np.float32), np.empty(size, np.float32)
+    padded, block = (span + COLUMNS - 1) // COLUMNS * COLUMNS, np.empty((COLUMNS, size), np.float32)
+    scores = np.empty((every, padded), np.float32)
     turn_and_write(qkv, turns, states, columns, query, heads, scale, row, first_head, last_head)
-    for column in range(span):  # the heads of a column lie together
+    for column in range(0, span, COLUMNS):  # the heads of a column lie together
         for head in range(first_head, last_head):
-            for place in range(size):
-                own[place] = number_of(states[row, first + column, head * size + place], unused)
             line = (head - first_head) * lines
-            score(query, own, scores, column, line, line + lines)
+            widen_block(states, row, first + column, seen, head * size, block)
+            score_block(query, block, scores, column, line, line + lines)
     for line in range(every):
         if bias.shape[2]:
-            for column in range(span):  # the score of what nobody sees may be no number
-                added = number_of(bias[row, line % lines, column], unused)
-                scores[line, column] = added if added == np.float32(-np.inf) else scores[line, column] + added
-        weigh(scores[line])
-    for column in range(span):
+            mask(scores[line], bias[row, line % lines])
+        weigh(scores[line, :span])
+        scores[line, span:] = np.float32(0)
+    for column in range(0, span, COLUMNS):
         for head in range(first_head, last_head):
-            for place in range(size):
-                own[place] = number_of(states[row, first + column, width + head * size + place], unused)
-            for line in range((head - first_head) * lines, (head - first_head + 1) * lines):
-                weight = scores[line, column]
-                if weight != np.float32(0):  # nor may its values
-                    for place in range(size):
-                        mixed[line, place] += weight * own[place]
+            line = (head - first_head) * lines
+            widen_block(states, row, first + column, seen, width + head * size, block)
+            if not bias.shape[2] or are_numbers(block):
+                mix_block(scores, block, mixed, column, line, line + lines)
+            else:
+                mix_seen(scores, block, mixed, column, line, line + lines)
     for line in range(every):
         head, node, lane = first_head + line // lines, line % lines // groups, line % groups
+        token, at = row * count + node, (head * groups + lane) * size
         for place in range(size):
-            out[row * count + node, (head * groups + lane) * size + place] = bits_of(mixed[line, place], unused)
+            out[token, np.uint64(at + place)] = bits_of(mixed[line, place], unused)
 
 
 @compiled

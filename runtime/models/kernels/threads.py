@@ -19,6 +19,11 @@ def shared_by(threads: int) -> bool:
     return tell is not None
 
 
+def has_safe_threads() -> bool:
+    """Return whether loops can be shared by several threads here at all."""
+    return _teller() is not None
+
+
 @lru_cache
 def _teller() -> Callable[[int], None] | None:
     """Return what tells numba how many threads this one may use, no more than it has; None where none are safe."""

@@ -1,0 +1,39 @@
+"""bfloat16 products on a CPU that multiplies such numbers itself, by kernels of ours."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .bits import bits
+from .kernels.bfloat16_dots import STEP, WIDTH, has_dots
+from .kernels.bfloat16_rows import product
+from .kernels.threads import has_safe_threads, shared_by
+
+
+class BFloat16Product:
+    """x -> x W^T + b."""
+
+    __slots__ = ("_weight", "bias", "panels", "shape")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Take a weight (out, in) that `is_for` takes, and an (out,) bias, or none."""
+        self.shape = rows, columns = weight.shape
+        panels = weight.detach().contiguous().view(rows // WIDTH, WIDTH, columns // 2, 2).transpose(1, 2)
+        self._weight = panels.contiguous()
+        self.panels = bits(self._weight)  # (out / WIDTH, in / 2, WIDTH, 2), as kernels read it
+        self.bias = bits(weight.new_empty(0) if bias is None else bias.detach().contiguous())
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Return (rows, out) for (rows, in), added to the residual (rows, out) if there is one."""
+        out = torch.empty((len(x), self.shape[0]), dtype=torch.bfloat16)
+        added, is_shared = out[:0] if residual is None else residual.contiguous(), shared_by(torch.get_num_threads())
+        product(bits(x.contiguous()), self.panels, self.bias, bits(added), bits(out), is_shared)
+        return out
+
+
+def is_for(weight: Tensor) -> bool:
+    """Return whether our kernels are for a weight (out, in) on this machine."""
+    is_ours = weight.device.type == "cpu" and weight.dtype == torch.bfloat16
+    is_whole = weight.shape[0] % WIDTH == 0 and weight.shape[1] % STEP == 0
+    return is_ours and is_whole and has_dots() and (torch.get_num_threads() == 1 or has_safe_threads())

@@ -1,0 +1,82 @@
+"""A layer's products on a CPU that multiplies bfloat16 itself, joined with what stands before and behind them.
+
+Between two products of few rows lies little arithmetic, but a call of torch's for each step of it. So a layer is two
+compiled calls of ours around its attention, or a single one where attention is a compiled call, too.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .anatomy import Anatomy, LayerWeights
+from .attention import is_compiled_attention
+from .bits import bits, is_kernels
+from .kernels.bfloat16_rows import close_layer, normed_product, whole_layer
+from .norm import Norm
+from .places import Place, View
+from .products import Products
+from .projection import Projection
+
+MOST_NUMBERS = 2**16  # that one thread norms or gates meanwhile; more are several threads' work, step by step
+
+
+class JoinedProducts(Products):
+    """Products whose weights our kernels hold go by few calls; others, and those of many rows, step by step."""
+
+    def __init__(self, *, is_shared: bool) -> None:
+        """Share the panels of weights among several threads, or not."""
+        self._is_shared = is_shared
+
+    def normed(self, hidden: Tensor, norm: Norm, projection: Projection) -> Tensor:
+        """Return projection(norm(hidden)), (rows, out)."""
+        own, scale = projection.by_kernels, norm.scale_for(hidden) if hidden.numel() <= MOST_NUMBERS else None
+        if own is None or scale is None:
+            return super().normed(hidden, norm, projection)
+        out = hidden.new_empty(len(hidden), projection.shape[0])
+        no_residual = bits(out[:0])
+        normed_product(bits(hidden), scale, norm.eps, own.panels, own.bias, no_residual, bits(out), self._is_shared)
+        return out
+
+    def left(self, residual: Tensor, mixed: Tensor, layer: LayerWeights) -> Tensor:
+        """Return what a layer leaves, (rows, hidden)."""
+        own = layer.by_kernels if is_kernels(mixed) and is_small(layer, mixed) else None
+        if own is None:
+            return super().left(residual, mixed, layer)
+        out = torch.empty_like(residual)
+        close_layer(bits(mixed.contiguous()), bits(residual.contiguous()), *own.closing, bits(out), self._is_shared)
+        return out
+
+
+def layer_by_kernels(
+    anatomy: Anatomy, layer: LayerWeights, hidden: Tensor, states: Tensor, place: Place, view: View
+) -> Tensor | None:
+    """Return hidden states (rows, hidden) after one layer by one compiled call; None where that is not for it.
+
+    Args:
+        anatomy: of the model.
+        layer: of it.
+        hidden: before the layer.
+        states: the layer's part of a cache, written.
+        place: of the tokens.
+        view: what they see.
+    """
+    own = layer.by_kernels
+    if own is None or view.tree is not None or not is_small(layer, hidden):
+        return None
+    if not is_compiled_attention(anatomy, hidden, place, view):
+        return None
+    out = torch.empty_like(hidden)
+    whole_layer(
+        bits(hidden.contiguous()), view.turn_bits, bits(states)[place.slots], view.bias_bits, place.row_numbers,
+        bits(out), view.start, place.seen, anatomy.heads, layer.scale, place.is_shared, *own.opening + own.closing,
+    )  # fmt: skip
+    return out
+
+
+def is_small(layer: LayerWeights, x: Tensor) -> bool:
+    """Return whether one thread can norm and gate what lies between a layer's products, (rows, any)."""
+    return len(x) * layer.gate_up.shape[0] <= MOST_NUMBERS
+
+
+ALONE, SHARED = JoinedProducts(is_shared=False), JoinedProducts(is_shared=True)

@@ -1,0 +1,168 @@
+"""x W^T in bfloat16 on a CPU, and what stands before and behind it in a layer, in one compiled call each.
+
+Sums are in float32 and rounded once, behind bias and residual. Numbers come as their bits. The weights of a decoding
+step are read once for up to `MOST_ROWS` rows; a library's product takes twice as long there, most of it around its
+arithmetic.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....planner.kernels.arrays import Ints
+from ....planner.kernels.compiled import compiled
+from .bfloat16_dots import MOST_ROWS, WIDTH, dots
+from .few_rows import SUMS_MAY_BE_REORDERED
+from .host_rows import Bits, attend_rows, bits_of, norm_rows, number_of, power_of_e, shared_attend_rows
+
+Halves = NDArray[np.uint16]  # bits of bfloat16 numbers
+UNUSED = np.uint32(16)  # bits of a float32 that bfloat16 lacks
+HALF_BYTES = 2
+prange = range  # compiled, it is numba's, which splits a loop among threads
+
+
+@compiled
+def panel_product(x: Halves, weight: Halves, bias: Halves, residual: Halves, out: Halves, number: int) -> None:
+    """Write the columns of out that belong to one panel, all rows: it stays in a near cache while they take turns."""
+    rows, length = x.shape
+    nothing, first = np.zeros(WIDTH, np.uint16), number * WIDTH * HALF_BYTES
+    panel = weight.ctypes.data + number * weight.strides[0]
+    own = bias.ctypes.data + first if len(bias) else nothing.ctypes.data
+    added, added_stride = nothing.ctypes.data, 0
+    if len(residual):
+        added, added_stride = residual.ctypes.data + first, residual.strides[0]
+    x_stride, stride = x.strides[0], out.strides[0]
+    groups, row = (rows + MOST_ROWS - 1) // MOST_ROWS, 0
+    for group in range(groups):
+        count = rows * (group + 1) // groups - row  # about equal ones
+        dots(
+            count, x.ctypes.data + row * x_stride, x_stride, panel, length, own,
+            added + row * added_stride, added_stride, out.ctypes.data + first + row * stride, stride,
+        )  # fmt: skip
+        row += count
+
+
+@compiled
+def product_alone(x: Halves, weight: Halves, bias: Halves, residual: Halves, out: Halves) -> None:
+    """Do what `product` does by one thread."""
+    for number in range(len(weight)):
+        panel_product(x, weight, bias, residual, out, number)
+
+
+@compiled(parallel=True)
+def product_shared(x: Halves, weight: Halves, bias: Halves, residual: Halves, out: Halves) -> None:
+    """Do what `product` does by several threads."""
+    for number in prange(len(weight)):
+        panel_product(x, weight, bias, residual, out, number)
+
+
+@compiled
+def product(x: Halves, weight: Halves, bias: Halves, residual: Halves, out: Halves, is_shared: bool) -> None:
+    """Write x W^T + bias + residual.
+
+    Args:
+        x: (rows, in).
+        weight: (out / WIDTH, in / 2, WIDTH, 2), panels as `dots` reads them.
+        bias: (out,), or (0,) for none.
+        residual: (rows, out), or (0, out) for none.
+        out: (rows, out), written.
+        is_shared: whether several threads share the panels.
+    """
+    if is_shared:
+        product_shared(x, weight, bias, residual, out)
+    else:
+        product_alone(x, weight, bias, residual, out)
+
+
+@compiled
+def normed_product(
+    x: Halves, scale: Bits, eps: float, weight: Halves, bias: Halves, residual: Halves, out: Halves, is_shared: bool
+) -> None:
+    """Do what `product` does for x / rms(x) * scale; scale is (1, in)."""
+    normed = np.empty_like(x)
+    norm_rows(x, scale, eps, normed)
+    product(normed, weight, bias, residual, out, is_shared)
+
+
+@compiled(fastmath=SUMS_MAY_BE_REORDERED, error_model="numpy")
+def gate_rows(opened: Halves, out: Halves) -> None:
+    """Write silu(gate) * up, (rows, size), of gates, then ups, (rows, 2 * size).
+
+    Source: Shazeer 2020, arXiv:2002.05202, Eq. 6 (SwiGLU).
+    """
+    rows, size = out.shape
+    for row in range(rows):
+        for place in range(size):
+            gate = number_of(opened[row, place], UNUSED)
+            shrunk = power_of_e(-np.abs(gate))  # e to what is never above 0
+            share = (np.float32(1) if gate >= np.float32(0) else shrunk) / (np.float32(1) + shrunk)
+            out[row, place] = bits_of(gate * share * number_of(opened[row, size + place], UNUSED), UNUSED)
+
+
+@compiled
+def gated_product(opened: Halves, weight: Halves, bias: Halves, residual: Halves, out: Halves, is_shared: bool) -> None:
+    """Do what `product` does for silu(gate) * up of gates, then ups, (rows, 2 * in)."""
+    gated = np.empty((len(opened), opened.shape[1] // 2), np.uint16)
+    gate_rows(opened, gated)
+    product(gated, weight, bias, residual, out, is_shared)
+
+
+@compiled
+def close_layer(
+    mixed: Halves, residual: Halves, output: Halves, output_bias: Halves, scale: Bits, eps: float,
+    gate_up: Halves, gate_up_bias: Halves, down: Halves, down_bias: Halves, out: Halves, is_shared: bool,
+) -> None:  # fmt: skip
+    """Write what a layer of the Llama kind leaves, of what its attention mixed.
+
+    middle = residual + output(mixed); out = middle + down(silu(gate) * up), gate and up being those of middle normed
+
+    Args:
+        mixed: (rows, in).
+        residual: (rows, hidden), what went into the layer.
+        output, gate_up, down: weights, each before its bias, as `product` takes them.
+        scale: (1, hidden), of the norm before the MLP.
+        eps: added to its mean square.
+        out: (rows, hidden), written.
+        is_shared: whether several threads share the panels.
+    """
+    middle, opened = np.empty_like(residual), np.empty((len(mixed), len(gate_up) * WIDTH), np.uint16)
+    product(mixed, output, output_bias, residual, middle, is_shared)
+    normed_product(middle, scale, eps, gate_up, gate_up_bias, middle[:0], opened, is_shared)
+    gated_product(opened, down, down_bias, middle, out, is_shared)
+
+
+@compiled
+def whole_layer(
+    hidden: Halves, turns: Halves, states: Halves, mask: Halves, columns: Ints, out: Halves,
+    first: int, seen: int, heads: int, attention_scale: float, is_shared: bool,
+    input_scale: Bits, input_eps: float, qkv: Halves, qkv_bias: Halves, head_scale: Bits, head_eps: float,
+    output: Halves, output_bias: Halves, scale: Bits, eps: float,
+    gate_up: Halves, gate_up_bias: Halves, down: Halves, down_bias: Halves,
+) -> None:  # fmt: skip
+    """Write what a layer of the Llama kind leaves, of what goes into it; writes the new tokens' keys and values.
+
+    Args:
+        hidden: (rows, hidden).
+        turns, states, mask, columns, first, seen, heads: as `attend_rows` takes them, `mask` being its bias.
+        out: as hidden, written.
+        attention_scale: of scores.
+        is_shared: whether several threads share the work.
+        input_scale: (1, hidden), of the norm before attention.
+        input_eps: added to its mean square.
+        qkv: weight and bias, as `product` takes them.
+        head_scale: (lines, size), of the norm of queries and keys; (0, size) for none.
+        head_eps: added to its mean square.
+        output: and what follows, as `close_layer` takes it.
+    """
+    rows = len(hidden)
+    opened = np.empty((rows, len(qkv) * WIDTH), np.uint16)
+    normed_product(hidden, input_scale, input_eps, qkv, qkv_bias, opened[:0], opened, is_shared)
+    if len(head_scale):
+        norm_rows(opened, head_scale, head_eps, opened)
+    mixed = np.empty((rows, heads * (turns.shape[1] // 2)), np.uint16)
+    if is_shared:
+        shared_attend_rows(opened, turns, states, mask, columns, mixed, first, seen, heads, attention_scale)
+    else:
+        attend_rows(opened, turns, states, mask, columns, mixed, first, seen, heads, attention_scale)
+    close_layer(mixed, hidden, output, output_bias, scale, eps, gate_up, gate_up_bias, down, down_bias, out, is_shared)
