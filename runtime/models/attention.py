@@ -9,12 +9,14 @@ from torch import Tensor
 from .anatomy import Anatomy, LayerWeights
 from .bits import bits, is_kernels
 from .forward import TreeMask
+from .kernels.bfloat16_attention import attend_any
+from .kernels.bfloat16_dots import MIXED, has_dots
 from .kernels.fused_rows import turn_and_store
 from .kernels.host_rows import attend_rows, shared_attend_rows
 from .kernels.tree_attention import attend_tree
 from .places import Place, View
 
-MOST_COMPILED = 2**20  # products of queries and keys: beyond, torch's attention is faster than the compiled kernel
+MOST_COMPILED = 2**20  # products of queries and keys: beyond, torch's attention is faster than kernels of float32
 
 
 def turned(anatomy: Anatomy, layer: LayerWeights, qkv: Tensor, view: View) -> tuple[Tensor, Tensor]:
@@ -49,7 +51,7 @@ def attend_by_tree(
 
 
 def is_compiled_attention(anatomy: Anatomy, x: Tensor, place: Place, view: View) -> bool:
-    """Return whether attention of new tokens is more a matter of calls than of arithmetic, and `attend_compiled`'s.
+    """Return whether attention of new tokens is `attend_compiled`'s, which is faster there.
 
     Args:
         anatomy: of the model.
@@ -57,8 +59,10 @@ def is_compiled_attention(anatomy: Anatomy, x: Tensor, place: Place, view: View)
         place: of the tokens.
         view: what they see.
     """
+    if not is_kernels(x) or anatomy.attention_cap is not None:
+        return False
     products = len(x) * anatomy.heads * anatomy.size * (place.seen - view.start)
-    return products <= MOST_COMPILED and anatomy.attention_cap is None and is_kernels(x)
+    return products <= MOST_COMPILED or (x.dtype == torch.bfloat16 and anatomy.size % MIXED == 0 and has_dots())
 
 
 def attend_compiled(
@@ -66,11 +70,16 @@ def attend_compiled(
 ) -> Tensor:
     """Do what `turned`, a write and `attend` do, by one compiled call on a CPU: few rows, and little in sight."""
     qkv, out = norm_heads(layer, qkv), qkv.new_empty((len(qkv), anatomy.heads * anatomy.size))
-    mix = shared_attend_rows if place.is_shared else attend_rows
-    mix(
+    given = (
         bits(qkv), view.turn_bits, bits(states)[place.slots], view.bias_bits, place.row_numbers, bits(out),
         view.start, place.seen, anatomy.heads, layer.scale,
     )  # fmt: skip
+    if qkv.dtype == torch.bfloat16 and has_dots():
+        attend_any(*given, place.is_shared)
+    elif place.is_shared:
+        shared_attend_rows(*given)
+    else:
+        attend_rows(*given)
     return out
 
 

@@ -18,11 +18,9 @@ from .places import Place, View
 from .products import Products
 from .projection import Projection
 
-MOST_NUMBERS = 2**16  # that one thread norms or gates meanwhile; more are several threads' work, step by step
-
 
 class JoinedProducts(Products):
-    """Products whose weights our kernels hold go by few calls; others, and those of many rows, step by step."""
+    """Products whose weights our kernels hold go by few calls, others step by step."""
 
     def __init__(self, *, is_shared: bool) -> None:
         """Share the panels of weights among several threads, or not."""
@@ -30,7 +28,7 @@ class JoinedProducts(Products):
 
     def normed(self, hidden: Tensor, norm: Norm, projection: Projection) -> Tensor:
         """Return projection(norm(hidden)), (rows, out)."""
-        own, scale = projection.by_kernels, norm.scale_for(hidden) if hidden.numel() <= MOST_NUMBERS else None
+        own, scale = projection.by_kernels, norm.scale_for(hidden)
         if own is None or scale is None:
             return super().normed(hidden, norm, projection)
         out = hidden.new_empty(len(hidden), projection.shape[0])
@@ -40,7 +38,7 @@ class JoinedProducts(Products):
 
     def left(self, residual: Tensor, mixed: Tensor, layer: LayerWeights) -> Tensor:
         """Return what a layer leaves, (rows, hidden)."""
-        own = layer.by_kernels if is_kernels(mixed) and is_small(layer, mixed) else None
+        own = layer.by_kernels if is_kernels(mixed) else None
         if own is None:
             return super().left(residual, mixed, layer)
         out = torch.empty_like(residual)
@@ -62,9 +60,7 @@ def layer_by_kernels(
         view: what they see.
     """
     own = layer.by_kernels
-    if own is None or view.tree is not None or not is_small(layer, hidden):
-        return None
-    if not is_compiled_attention(anatomy, hidden, place, view):
+    if own is None or view.tree is not None or not is_compiled_attention(anatomy, hidden, place, view):
         return None
     out = torch.empty_like(hidden)
     whole_layer(
@@ -72,11 +68,6 @@ def layer_by_kernels(
         bits(out), view.start, place.seen, anatomy.heads, layer.scale, place.is_shared, *own.opening + own.closing,
     )  # fmt: skip
     return out
-
-
-def is_small(layer: LayerWeights, x: Tensor) -> bool:
-    """Return whether one thread can norm and gate what lies between a layer's products, (rows, any)."""
-    return len(x) * layer.gate_up.shape[0] <= MOST_NUMBERS
 
 
 ALONE, SHARED = JoinedProducts(is_shared=False), JoinedProducts(is_shared=True)

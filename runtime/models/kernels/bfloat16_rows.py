@@ -12,13 +12,22 @@ from numpy.typing import NDArray
 
 from ....planner.kernels.arrays import Ints
 from ....planner.kernels.compiled import compiled
-from .bfloat16_dots import MOST_ROWS, WIDTH, dots
+from .bfloat16_attention import attend_any
+from .bfloat16_dots import MOST_ROWS, WIDTH, write_product
 from .few_rows import SUMS_MAY_BE_REORDERED
-from .host_rows import Bits, attend_rows, bits_of, norm_rows, number_of, power_of_e, shared_attend_rows
+from .host_rows import (
+    Bits,
+    bits_of,
+    norm_rows,
+    number_of,
+    power_of_e,
+    shared_norm_rows,
+)
 
 Halves = NDArray[np.uint16]  # bits of bfloat16 numbers
 UNUSED = np.uint32(16)  # bits of a float32 that bfloat16 lacks
 HALF_BYTES = 2
+MOST_ALONE = 2**13  # numbers that one thread norms or gates sooner than several are called
 prange = range  # compiled, it is numba's, which splits a loop among threads
 
 
@@ -36,7 +45,7 @@ def panel_product(x: Halves, weight: Halves, bias: Halves, residual: Halves, out
     groups, row = (rows + MOST_ROWS - 1) // MOST_ROWS, 0
     for group in range(groups):
         count = rows * (group + 1) // groups - row  # about equal ones
-        dots(
+        write_product(
             count, x.ctypes.data + row * x_stride, x_stride, panel, length, own,
             added + row * added_stride, added_stride, out.ctypes.data + first + row * stride, stride,
         )  # fmt: skip
@@ -63,7 +72,7 @@ def product(x: Halves, weight: Halves, bias: Halves, residual: Halves, out: Halv
 
     Args:
         x: (rows, in).
-        weight: (out / WIDTH, in / 2, WIDTH, 2), panels as `dots` reads them.
+        weight: (out / WIDTH, in / 2, WIDTH, 2), panels as `write_product` reads them.
         bias: (out,), or (0,) for none.
         residual: (rows, out), or (0, out) for none.
         out: (rows, out), written.
@@ -81,30 +90,49 @@ def normed_product(
 ) -> None:
     """Do what `product` does for x / rms(x) * scale; scale is (1, in)."""
     normed = np.empty_like(x)
-    norm_rows(x, scale, eps, normed)
+    if is_shared and x.size > MOST_ALONE:
+        shared_norm_rows(x, scale, eps, normed)
+    else:
+        norm_rows(x, scale, eps, normed)
     product(normed, weight, bias, residual, out, is_shared)
 
 
 @compiled(fastmath=SUMS_MAY_BE_REORDERED, error_model="numpy")
-def gate_rows(opened: Halves, out: Halves) -> None:
+def gate_row(opened: Halves, out: Halves, row: int) -> None:
+    """Do what `gate_rows` does for one row."""
+    size = out.shape[1]
+    for place in range(size):
+        gate = number_of(opened[row, place], UNUSED)
+        shrunk = power_of_e(-np.abs(gate))  # e to what is never above 0
+        share = (np.float32(1) if gate >= np.float32(0) else shrunk) / (np.float32(1) + shrunk)
+        out[row, place] = bits_of(gate * share * number_of(opened[row, np.uint64(size + place)], UNUSED), UNUSED)
+
+
+@compiled(parallel=True)
+def shared_gate_rows(opened: Halves, out: Halves) -> None:
+    """Do what `gate_rows` does, by several threads."""
+    for row in prange(len(out)):
+        gate_row(opened, out, row)
+
+
+@compiled
+def gate_rows(opened: Halves, out: Halves, is_shared: bool) -> None:
     """Write silu(gate) * up, (rows, size), of gates, then ups, (rows, 2 * size).
 
     Source: Shazeer 2020, arXiv:2002.05202, Eq. 6 (SwiGLU).
     """
-    rows, size = out.shape
-    for row in range(rows):
-        for place in range(size):
-            gate = number_of(opened[row, place], UNUSED)
-            shrunk = power_of_e(-np.abs(gate))  # e to what is never above 0
-            share = (np.float32(1) if gate >= np.float32(0) else shrunk) / (np.float32(1) + shrunk)
-            out[row, place] = bits_of(gate * share * number_of(opened[row, size + place], UNUSED), UNUSED)
+    if is_shared and out.size > MOST_ALONE:
+        shared_gate_rows(opened, out)
+    else:
+        for row in range(len(out)):
+            gate_row(opened, out, row)
 
 
 @compiled
 def gated_product(opened: Halves, weight: Halves, bias: Halves, residual: Halves, out: Halves, is_shared: bool) -> None:
     """Do what `product` does for silu(gate) * up of gates, then ups, (rows, 2 * in)."""
     gated = np.empty((len(opened), opened.shape[1] // 2), np.uint16)
-    gate_rows(opened, gated)
+    gate_rows(opened, gated, is_shared)
     product(gated, weight, bias, residual, out, is_shared)
 
 
@@ -158,11 +186,10 @@ def whole_layer(
     rows = len(hidden)
     opened = np.empty((rows, len(qkv) * WIDTH), np.uint16)
     normed_product(hidden, input_scale, input_eps, qkv, qkv_bias, opened[:0], opened, is_shared)
-    if len(head_scale):
+    if len(head_scale) and is_shared and opened.size > MOST_ALONE:
+        shared_norm_rows(opened, head_scale, head_eps, opened)
+    elif len(head_scale):
         norm_rows(opened, head_scale, head_eps, opened)
     mixed = np.empty((rows, heads * (turns.shape[1] // 2)), np.uint16)
-    if is_shared:
-        shared_attend_rows(opened, turns, states, mask, columns, mixed, first, seen, heads, attention_scale)
-    else:
-        attend_rows(opened, turns, states, mask, columns, mixed, first, seen, heads, attention_scale)
+    attend_any(opened, turns, states, mask, columns, mixed, first, seen, heads, attention_scale, is_shared)
     close_layer(mixed, hidden, output, output_bias, scale, eps, gate_up, gate_up_bias, down, down_bias, out, is_shared)

@@ -87,6 +87,13 @@ def norm_rows(x: Bits, weight: Bits, eps: float, out: Bits) -> None:
             out[row, np.uint64(first + place)] = bits_of(number, unused)
 
 
+@compiled(parallel=True)
+def shared_norm_rows(x: Bits, weight: Bits, eps: float, out: Bits) -> None:
+    """Do what `norm_rows` does, by several threads."""
+    for row in prange(len(x)):
+        norm_rows(x[row : row + 1], weight, eps, out[row : row + 1])
+
+
 @compiled(fastmath=SUMS_MAY_BE_REORDERED)
 def turn(lane: Bits, turns: Bits, turned: Numbers) -> None:
     """Write a head's lane of a token (size,), turned by its angles: cosines, then signed sines, (2 * size,)."""
@@ -167,17 +174,20 @@ def mask(scores: Numbers, bias: Bits) -> None:
 
 @compiled(fastmath=SUMS_MAY_BE_REORDERED, error_model="numpy")
 def weigh(scores: Numbers) -> None:
-    """Make weights that sum up to 1 of one line's scores (columns,), in place; all are NaN where a score is."""
-    greatest, total = np.float32(-np.inf), np.float32(0)
+    """Make weights that sum up to 1 of one line's scores (columns,), in place; all are NaN where a score is.
+
+    They are summed up in float64, so that what nobody sees between others does not change a rounding.
+    """
+    greatest, total = np.float32(-np.inf), np.float64(0)
     for column in range(len(scores)):
         greatest = max(greatest, scores[column])
     for column in range(len(scores)):
         below = scores[column] - greatest
         scores[column] = np.float32(0) if below == np.float32(-np.inf) else power_of_e(below)
     for column in range(len(scores)):
-        total += scores[column]
+        total += np.float64(scores[column])
     for column in range(len(scores)):
-        scores[column] /= total
+        scores[column] /= np.float32(total)
 
 
 @compiled(fastmath={"reassoc"})
@@ -190,18 +200,23 @@ def are_numbers(block: Numbers) -> bool:
     return bool(total == np.float32(0))
 
 
-@compiled(fastmath=SUMS_MAY_BE_REORDERED)
+@compiled(fastmath={"contract"})
 def mix_block(weights: Numbers, values: Numbers, mixed: Numbers, column: int, first: int, last: int) -> None:
-    """Add to some lines (lines, size) the values (COLUMNS, size) of COLUMNS columns, as much as they weigh."""
+    """Add to some lines (lines, size) the values (COLUMNS, size) of COLUMNS columns, as much as they weigh.
+
+    One column after the other, so that those that weigh nothing change nothing.
+    """
     for line in range(first, last):
         a, b = weights[line, column], weights[line, column + 1]
         c, d = weights[line, column + 2], weights[line, column + 3]
         for place in range(mixed.shape[1]):
-            added = a * values[0, place] + b * values[1, place] + c * values[2, place] + d * values[3, place]
-            mixed[line, place] += added
+            number = mixed[line, place] + a * values[0, place]
+            number += b * values[1, place]
+            number += c * values[2, place]
+            mixed[line, place] = number + d * values[3, place]
 
 
-@compiled
+@compiled(fastmath={"contract"})
 def mix_seen(weights: Numbers, values: Numbers, mixed: Numbers, column: int, first: int, last: int) -> None:
     """Do what `mix_block` does where what nobody sees may be no number."""
     for line in range(first, last):

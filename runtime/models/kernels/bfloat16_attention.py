@@ -1,0 +1,137 @@
+"""Attention of new tokens over a cache in bfloat16: what `host_rows.py` does, by products of such numbers.
+
+Lines are the query heads of all new tokens that share a key-value head. They are taken by as many as a register has
+lanes: their scores of a column stand side by side. Queries are rounded to bfloat16 for the products; scores, weights
+and sums are in float32. A token's result does not depend on the tokens beside it, nor on how many columns, that it does
+not see, lie between those that it sees: a node of a tree attends as it would in a plain text.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....planner.kernels.arrays import Ints
+from ....planner.kernels.compiled import compiled
+from .bfloat16_dots import MIXED, MOST_LINES, MOST_ROWS, write_mixed, write_scores, write_weights
+from .emitted import LANES
+from .few_rows import Numbers
+from .host_rows import Bits, attend_rows, bits_of, number_of, shared_attend_rows, turn_and_write
+
+UNUSED = np.uint32(16)  # bits of a float32 that bfloat16 lacks
+prange = range  # compiled, it is numba's, which splits a loop among threads
+
+
+@compiled
+def pack(query: Numbers, first: int, panel: Bits) -> None:
+    """Write the lines from `first` on, (lines, size), as a panel (size / 2, LANES, 2); zeros where there are none."""
+    lines, size = min(LANES, len(query) - first), query.shape[1]
+    panel[:] = np.uint16(0)
+    for lane in range(lines):
+        for place in range(size):
+            panel[place // 2, lane, place % 2] = bits_of(query[first + lane, place], UNUSED)
+
+
+@compiled
+def first_hidden(bias: Bits, row: int, first: int, last: int, groups: int) -> int:
+    """Return the first column that one of a row's lines does not see; the number of columns where they see all."""
+    column: int = bias.shape[2]
+    for line in range(first - first % groups, last, groups):  # a token's lines see alike
+        place = 0
+        while place < column and bias[row, line, place] == np.uint16(0):
+            place += 1
+        column = place
+    return column
+
+
+@compiled
+def hide(scores: Numbers, bias: Bits, row: int, first: int, last: int, hidden: int) -> None:
+    """Add to some lines' scores (columns, LANES) what the bias says of columns from `hidden` on."""
+    for line in range(first, last):
+        for column in range(hidden, bias.shape[2]):
+            added = number_of(bias[row, line, column], UNUSED)
+            number = scores[column, line - first]  # may be none where nobody looks
+            scores[column, line - first] = added if added == np.float32(-np.inf) else number + added
+
+
+@compiled
+def attend_lines(
+    query: Numbers, states: Bits, bias: Bits, out: Bits, first: int, span: int, row: int, head: int, line: int
+) -> None:
+    """Write what up to LANES lines from `line` on mix, of the lines (lines, size) of a row's key-value head.
+
+    The first of `span` columns in sight is `first`; the others as `attend_rows` takes them.
+    """
+    lines, size = query.shape
+    groups, last = lines * len(states) // len(out), min(line + LANES, lines)
+    panel, scores = np.empty((size // 2, LANES, 2), np.uint16), np.empty((span, LANES), np.float32)
+    mixed, stride = np.empty((LANES, size), np.uint16), states.strides[1]
+    keys = states.ctypes.data + row * states.strides[0] + first * stride + head * size * states.strides[2]
+    values = keys + states.shape[2] // 2 * states.strides[2]
+    pack(query, line, panel)
+    for column in range(0, span, MOST_ROWS):
+        found = scores.ctypes.data + column * scores.strides[0]
+        write_scores(min(MOST_ROWS, span - column), keys + column * stride, stride, panel.ctypes.data, size, found)
+    if bias.shape[2]:
+        hidden = first_hidden(bias, row, line, last, groups)
+        hide(scores, bias, row, line, last, hidden)
+    write_weights(1, scores.ctypes.data, span)
+    for lane in range(0, last - line, MOST_LINES):
+        weights, found = scores.ctypes.data + lane * scores.strides[1], mixed.ctypes.data + lane * mixed.strides[0]
+        write_mixed(min(MOST_LINES, last - line - lane), weights, values, stride, span, size, found, mixed.strides[0])
+    count = lines // groups
+    for lane in range(last - line):
+        token, at = row * count + (line + lane) // groups, (head * groups + (line + lane) % groups) * size
+        for place in range(size):
+            out[token, np.uint64(at + place)] = mixed[lane, place]
+
+
+@compiled
+def attend(
+    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits,
+    first: int, seen: int, heads: int, scale: float,
+) -> None:  # fmt: skip
+    """Do what `attend_rows` does, of the same arguments."""
+    size, kv_heads, rows = turns.shape[1] // 2, states.shape[2] // turns.shape[1], len(states)
+    query = np.empty((len(out) // rows * heads // kv_heads, size), np.float32)
+    for part in range(rows * kv_heads):
+        row, head = part // kv_heads, part % kv_heads
+        turn_and_write(qkv, turns, states, columns, query, heads, scale, row, head, head + 1)
+        for line in range(0, len(query), LANES):
+            attend_lines(query, states, bias, out, first, seen - first, row, head, line)
+
+
+@compiled(parallel=True)
+def shared_attend(
+    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits,
+    first: int, seen: int, heads: int, scale: float,
+) -> None:  # fmt: skip
+    """Do what `attend_rows` does, of the same arguments, by several threads."""
+    size, kv_heads, rows = turns.shape[1] // 2, states.shape[2] // turns.shape[1], len(states)
+    lines, parts = len(out) // rows * heads // kv_heads, rows * kv_heads
+    query, pieces = np.empty((parts, lines, size), np.float32), (lines + LANES - 1) // LANES
+    for part in prange(parts):
+        row, head = part // kv_heads, part % kv_heads
+        turn_and_write(qkv, turns, states, columns, query[part], heads, scale, row, head, head + 1)
+        if pieces == 1:
+            attend_lines(query[part], states, bias, out, first, seen - first, row, head, 0)
+    if pieces > 1:  # all keys are written by now
+        for piece in prange(parts * pieces):
+            part, line = piece // pieces, piece % pieces * LANES
+            attend_lines(query[part], states, bias, out, first, seen - first, part // kv_heads, part % kv_heads, line)
+
+
+@compiled
+def attend_any(
+    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits,
+    first: int, seen: int, heads: int, scale: float, is_shared: bool,
+) -> None:  # fmt: skip
+    """Do what `attend_rows` does, of the same arguments, by these products where heads are of a size for them."""
+    is_of_size = turns.shape[1] // 2 % MIXED == 0
+    if is_of_size and is_shared:
+        shared_attend(qkv, turns, states, bias, columns, out, first, seen, heads, scale)
+    elif is_of_size:
+        attend(qkv, turns, states, bias, columns, out, first, seen, heads, scale)
+    elif is_shared:
+        shared_attend_rows(qkv, turns, states, bias, columns, out, first, seen, heads, scale)
+    else:
+        attend_rows(qkv, turns, states, bias, columns, out, first, seen, heads, scale)
