@@ -62,6 +62,7 @@ def test_this_cpu_is_described_by_what_the_process_may_use() -> None:
     assert device.cores == len(os.sched_getaffinity(0))
     assert device.threads == torch.get_num_threads()
     assert dict(device.libraries)["python"] == sys.version.split()[0]
+    assert {"numba", "spectune's forwards"} < set(dict(device.libraries))  # they compute forwards, too
 
 
 def test_every_machine_has_a_cpu_and_lists_it_last() -> None:

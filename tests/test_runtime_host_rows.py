@@ -163,9 +163,8 @@ class Case:
         angles = torch.rand(self.batch, self.count, 1, self.size // 2, generator=random)
         cosine, sine = angles.cos(), angles.sin()
         turns = torch.cat([cosine, cosine, -sine, sine], dim=-1).to(self.dtype)
-        first = torch.arange(own.start, own.stop).unsqueeze(1) * capacity
         view = View(start=self.start, bias=bias if self.has_bias else None, tree=None, turns=turns)
-        place = Place(slots=own, rows=(first + places).view(-1), seen=seen, views=[view])
+        place = Place(slots=own, columns=places, capacity=capacity, seen=seen, views=[view])
         anatomy = SimpleNamespace(heads=heads, kv_heads=self.kv_heads, size=self.size, attention_cap=None)
         layer = SimpleNamespace(scale=self.size**-0.5, head_norm=None)
         return anatomy, layer, qkv, states, place, view
@@ -192,6 +191,7 @@ SHAPES = (
     Case(dtype=torch.float32, first_slot=2),
     Case(dtype=torch.float32, groups=1, kv_heads=3),
     Case(dtype=torch.float32, start=4, size=64, context=40),
+    Case(dtype=torch.float32, groups=5, size=128, context=21),
 )
 CASES = [
     replace(shape, dtype=dtype, batch=batch, count=count)
@@ -215,18 +215,20 @@ def test_attention_is_torch_s_and_what_nobody_sees_may_be_no_number(case: Case, 
     assert torch.allclose(written, cached, rtol=rounding, atol=rounding)
 
 
+@pytest.mark.parametrize("size", [16, 64])
 @pytest.mark.parametrize("dtype", KINDS)
-def test_tokens_that_see_everything_need_no_mask(dtype: torch.dtype) -> None:
-    with_mask, without = (Case(dtype=dtype, has_bias=has_bias) for has_bias in (True, False))
+def test_tokens_that_see_everything_need_no_mask(dtype: torch.dtype, size: int) -> None:
+    with_mask, without = (Case(dtype=dtype, size=size, has_bias=has_bias) for has_bias in (True, False))
     found = [attend_compiled(*case.parts()) for case in (with_mask, without)]
     assert torch.equal(*found)
 
 
+@pytest.mark.parametrize("size", [16, 64])
 @pytest.mark.parametrize("spoilt", [torch.nan, torch.inf])
 @pytest.mark.parametrize("dtype", KINDS)
-def test_what_is_seen_and_is_no_number_leaves_no_number(dtype: torch.dtype, spoilt: float) -> None:
+def test_what_is_seen_and_is_no_number_leaves_no_number(dtype: torch.dtype, spoilt: float, size: int) -> None:
     """As with torch: plausible text from a model that overflows would be worse."""
-    anatomy, layer, qkv, states, place, view = Case(dtype=dtype, batch=2, count=3).parts()
+    anatomy, layer, qkv, states, place, view = Case(dtype=dtype, size=size, batch=2, count=3).parts()
     states[1, 4] = spoilt  # a column that all nodes of the second sequence see
     found = attend_compiled(anatomy, layer, qkv, states, place, view)
     assert found[:3].isfinite().all() and found[3:].isnan().all()

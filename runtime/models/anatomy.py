@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 
+from .bits import bits
 from .configuration import declared, longest_context_of, windows_of
 from .gallery import IMAGES, Gallery
 from .kernel_parts import KernelParts, kernel_parts
@@ -65,12 +68,17 @@ class LayerWeights:
         object.__setattr__(self, "by_kernels", kernel_parts(self))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sight:
     """What all layers share that look at the text alike."""
 
     window: int | None  # tokens a token sees, itself included; None: all
     turns: Tensor  # (positions, 2 * size): cosines, then signed sines; x * cosine + roll(x, size / 2) * sine turns x
+
+    @cached_property
+    def turn_bits(self) -> NDArray[Any]:
+        """The turns as kernels on a CPU read them."""
+        return bits(self.turns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,7 +71,7 @@ def attend_compiled(
     """Do what `turned`, a write and `attend` do, by one compiled call on a CPU: few rows, and little in sight."""
     qkv, out = norm_heads(layer, qkv), qkv.new_empty((len(qkv), anatomy.heads * anatomy.size))
     given = (
-        bits(qkv), view.turn_bits, bits(states)[place.slots], view.bias_bits, place.row_numbers, bits(out),
+        bits(qkv), view.turn_bits, bits(states)[place.slots], view.bias_bits, place.column_numbers, bits(out),
         view.start, place.seen, anatomy.heads, layer.scale,
     )  # fmt: skip
     if qkv.dtype == torch.bfloat16 and has_dots():

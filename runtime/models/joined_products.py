@@ -64,7 +64,7 @@ def layer_by_kernels(
         return None
     out = torch.empty_like(hidden)
     whole_layer(
-        bits(hidden.contiguous()), view.turn_bits, bits(states)[place.slots], view.bias_bits, place.row_numbers,
+        bits(hidden.contiguous()), view.turn_bits, bits(states)[place.slots], view.bias_bits, place.column_numbers,
         bits(out), view.start, place.seen, anatomy.heads, layer.scale, place.is_shared, *own.opening + own.closing,
     )  # fmt: skip
     return out

@@ -24,7 +24,7 @@ from .forward import ForwardInput, LeftStates
 from .gallery import Gallery, table_rows
 from .joined_products import ALONE, SHARED, layer_by_kernels
 from .kernels.threads import shared_by
-from .places import LayerStates, Place, rows_of, views_of
+from .places import LayerStates, Place, views_of
 from .products import FusedProducts
 from .trial import reads_trees
 
@@ -167,7 +167,8 @@ class LeanModel:
         by_tree = step.tree is not None and self.reads_trees
         return Place(
             slots=slice(step.first_slot, step.first_slot + len(step.tokens)),
-            rows=rows_of(step, cache),
+            columns=step.columns,
+            capacity=cache.capacity,
             seen=step.seen,
             views=views_of(step, self.anatomy, first, reads_trees=self.reads_trees),
             products=self.products if by_tree else SHARED if is_shared else ALONE,

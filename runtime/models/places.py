@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...planner.kernels.arrays import Ints
 from .anatomy import Anatomy, Sight
-from .bits import bits
+from .bits import bits, is_kernels
 from .forward import WORD, ForwardInput, TreeMask
 from .products import STEP_BY_STEP, Products
 from .window import windowed
@@ -72,16 +72,22 @@ class Place:
     """Where the new tokens of one forward stand in a cache."""
 
     slots: slice
-    rows: Tensor  # (batch * n,), of the cache's slots * capacity
+    columns: Tensor  # (batch, n), of each row's slot
+    capacity: int  # columns of a slot
     seen: int  # cache positions in sight, new tokens included
     views: list[View]  # one per way of looking at the text
     products: Products = STEP_BY_STEP  # how layers multiply: by few rows with kernels of ours, too
     is_shared: bool = False  # whether several threads share loops of kernels on a CPU
 
     @cached_property
-    def row_numbers(self) -> Ints:
-        """The rows as kernels on a CPU read them."""
-        numbers: Ints = self.rows.numpy()
+    def rows(self) -> Tensor:
+        """(batch * n,), where the new tokens are written among the cache's slots * capacity rows."""
+        return _rows(self.columns, self.slots.start, self.capacity)
+
+    @cached_property
+    def column_numbers(self) -> Ints:
+        """The columns as kernels on a CPU read them, (batch * n,)."""
+        numbers: Ints = self.columns.numpy().reshape(-1)
         return numbers
 
 
@@ -130,7 +136,7 @@ def _tree_of(sight: Sight, step: ForwardInput) -> TreeMask | None:
 def _view(
     sight: Sight, step: ForwardInput, tree: TreeMask | None, masks: Mapping[int | None, Tensor], first: int
 ) -> View:
-    turns = F.embedding(_within(step, len(sight.turns)), sight.turns).unsqueeze(2)
+    turns = _turns_at(_within(step, len(sight.turns)), sight).unsqueeze(2)
     window = _window_of(sight, step)
     if tree is not None:
         return View(start=0, bias=None, tree=tree, window=window, turns=turns)
@@ -142,9 +148,20 @@ def _view(
 
 def rows_of(step: ForwardInput, cache: LayerStates) -> Tensor:
     """Return (batch * n,): where the new tokens of a forward are written, among slots * capacity rows."""
-    first, capacity = step.first_slot * cache.capacity, cache.capacity
-    starts = torch.arange(first, first + len(step.tokens) * capacity, capacity, device=step.columns.device)
-    return (starts.unsqueeze(1) + step.columns).view(-1)
+    return _rows(step.columns, step.first_slot, cache.capacity)
+
+
+def _rows(columns: Tensor, first_slot: int, capacity: int) -> Tensor:
+    first = first_slot * capacity
+    starts = torch.arange(first, first + len(columns) * capacity, capacity, device=columns.device)
+    return (starts.unsqueeze(1) + columns).view(-1)
+
+
+def _turns_at(positions: Tensor, sight: Sight) -> Tensor:
+    """Return (batch, n, 2 * size) of the table's lines at positions (batch, n)."""
+    if not is_kernels(sight.turns):
+        return F.embedding(positions, sight.turns)
+    return torch.from_numpy(sight.turn_bits[positions.numpy()]).view(sight.turns.dtype)  # half the time of torch's
 
 
 def _within(step: ForwardInput, places: int) -> Tensor:
