@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.layout import lay_out
-from spectune.runtime.models import attention, bfloat16, joined_products
+from spectune.runtime.models import bfloat16, joined_products, lean
 from spectune.runtime.models.bfloat16 import BFloat16Product, is_for
 from spectune.runtime.models.bits import bits
 from spectune.runtime.models.forward import ForwardInput
@@ -204,7 +204,8 @@ def test_a_layer_in_one_call_is_what_it_is_in_several(family: str, monkeypatch: 
     calls = counted(monkeypatch, joined_products, "whole_layer")
     at_once = logits_of(model, TEXT, step)
     assert len(calls) == 2 * len(model.anatomy.layers)  # the text before, and what is behind it
-    monkeypatch.setattr(attention, "MOST_COMPILED", 0)  # attention is torch's, and products stand around it
+    for module in (joined_products, lean):  # attention is torch's, and products stand around it
+        monkeypatch.setattr(module, "is_compiled_attention", lambda *_: False)
     calls.clear()
     around = logits_of(model, TEXT, step)
     assert not calls
@@ -294,7 +295,7 @@ def path_to(node: int) -> list[int]:
 
 @needs_dots
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("head", [16, 64])
+@pytest.mark.parametrize("head", [16, 64, 80])
 @pytest.mark.parametrize("family", ["llama", "mistral, windowed", "qwen2", "qwen3", "gemma", "gemma3"])
 def test_a_draft_s_logits_are_those_of_plain_decoding_bit_by_bit(family: str, head: int, count: int) -> None:
     """Whatever stands beside it in its tree, and whatever other texts in the batch."""
@@ -308,7 +309,7 @@ def test_a_draft_s_logits_are_those_of_plain_decoding_bit_by_bit(family: str, he
 
 
 @needs_dots
-@pytest.mark.parametrize("head", [16, 64])
+@pytest.mark.parametrize("head", [16, 64, 80])
 def test_what_nobody_sees_may_be_no_number_in_bfloat16(head: int) -> None:
     model = tiny_lean("llama", torch.bfloat16, CPU, **SIZES, head_dim=head)
     expected, before = in_tree(model, CONTEXTS), LeanModel.new_cache

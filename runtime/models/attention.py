@@ -9,8 +9,9 @@ from torch import Tensor
 from .anatomy import Anatomy, LayerWeights
 from .bits import bits, is_kernels
 from .forward import TreeMask
-from .kernels.bfloat16_attention import attend_any
-from .kernels.bfloat16_dots import MIXED, has_dots
+from .kernels.bfloat16_attention import attend as attend_halves
+from .kernels.bfloat16_dots import has_dots
+from .kernels.emitted import LANES
 from .kernels.fused_rows import turn_and_store
 from .kernels.host_rows import attend_rows, shared_attend_rows
 from .kernels.tree_attention import attend_tree
@@ -62,7 +63,12 @@ def is_compiled_attention(anatomy: Anatomy, x: Tensor, place: Place, view: View)
     if not is_kernels(x) or anatomy.attention_cap is not None:
         return False
     products = len(x) * anatomy.heads * anatomy.size * (place.seen - view.start)
-    return products <= MOST_COMPILED or (x.dtype == torch.bfloat16 and anatomy.size % MIXED == 0 and has_dots())
+    return products <= MOST_COMPILED or is_by_dots(anatomy, x)
+
+
+def is_by_dots(anatomy: Anatomy, x: Tensor) -> bool:
+    """Return whether attention of new tokens (rows, any) on a CPU is by bfloat16 products of ours."""
+    return x.dtype == torch.bfloat16 and anatomy.size % LANES == 0 and has_dots()
 
 
 def attend_compiled(
@@ -74,8 +80,8 @@ def attend_compiled(
         bits(qkv), view.turn_bits, bits(states)[place.slots], view.bias_bits, place.column_numbers, bits(out),
         view.start, place.seen, anatomy.heads, layer.scale,
     )  # fmt: skip
-    if qkv.dtype == torch.bfloat16 and has_dots():
-        attend_any(*given, place.is_shared)
+    if is_by_dots(anatomy, qkv):
+        attend_halves(*given, place.is_shared)
     elif place.is_shared:
         shared_attend_rows(*given)
     else:

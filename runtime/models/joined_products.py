@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .anatomy import Anatomy, LayerWeights
-from .attention import is_compiled_attention
+from .attention import is_by_dots, is_compiled_attention
 from .bits import bits, is_kernels
 from .kernels.bfloat16_rows import close_layer, normed_product, whole_layer
 from .norm import Norm
@@ -60,7 +60,8 @@ def layer_by_kernels(
         view: what they see.
     """
     own = layer.by_kernels
-    if own is None or view.tree is not None or not is_compiled_attention(anatomy, hidden, place, view):
+    is_whole = own is not None and view.tree is None and is_by_dots(anatomy, hidden)
+    if own is None or not is_whole or not is_compiled_attention(anatomy, hidden, place, view):
         return None
     out = torch.empty_like(hidden)
     whole_layer(

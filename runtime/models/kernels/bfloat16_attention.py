@@ -12,12 +12,13 @@ import numpy as np
 
 from ....planner.kernels.arrays import Ints
 from ....planner.kernels.compiled import compiled
-from .bfloat16_dots import MIXED, MOST_LINES, MOST_ROWS, write_mixed, write_scores, write_weights
+from .bfloat16_dots import MOST_LINES, MOST_ROWS, write_mixed, write_scores, write_weights
 from .emitted import LANES
 from .few_rows import Numbers
-from .host_rows import Bits, attend_rows, bits_of, number_of, shared_attend_rows, turn_and_write
+from .host_rows import Bits, bits_of, number_of, turn_and_write
 
 UNUSED = np.uint32(16)  # bits of a float32 that bfloat16 lacks
+WRITTEN = -1  # stands for a line
 prange = range  # compiled, it is numba's, which splits a loop among threads
 
 
@@ -25,10 +26,10 @@ prange = range  # compiled, it is numba's, which splits a loop among threads
 def pack(query: Numbers, first: int, panel: Bits) -> None:
     """Write the lines from `first` on, (lines, size), as a panel (size / 2, LANES, 2); zeros where there are none."""
     lines, size = min(LANES, len(query) - first), query.shape[1]
-    panel[:] = np.uint16(0)
-    for lane in range(lines):
+    for lane in range(LANES):
         for place in range(size):
-            panel[place // 2, lane, place % 2] = bits_of(query[first + lane, place], UNUSED)
+            bits = bits_of(query[first + lane, place], UNUSED) if lane < lines else np.uint32(0)
+            panel[place // 2, lane, place % 2] = bits
 
 
 @compiled
@@ -86,52 +87,59 @@ def attend_lines(
 
 
 @compiled
-def attend(
-    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits,
-    first: int, seen: int, heads: int, scale: float,
+def attend_part(
+    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits, query: Numbers,
+    first: int, seen: int, heads: int, scale: float, part: int, line: int,
 ) -> None:  # fmt: skip
-    """Do what `attend_rows` does, of the same arguments."""
-    size, kv_heads, rows = turns.shape[1] // 2, states.shape[2] // turns.shape[1], len(states)
-    query = np.empty((len(out) // rows * heads // kv_heads, size), np.float32)
-    for part in range(rows * kv_heads):
-        row, head = part // kv_heads, part % kv_heads
+    """Write a row's key-value head's keys, values and queries (lines, size), or what some lines from `line` on mix.
+
+    `line` is WRITTEN for the first. Where all lines are mixed at once, that is done behind it.
+    """
+    kv_heads = states.shape[2] // turns.shape[1]
+    row, head = part // kv_heads, part % kv_heads
+    if line == WRITTEN:
         turn_and_write(qkv, turns, states, columns, query, heads, scale, row, head, head + 1)
-        for line in range(0, len(query), LANES):
-            attend_lines(query, states, bias, out, first, seen - first, row, head, line)
-
-
-@compiled(parallel=True)
-def shared_attend(
-    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits,
-    first: int, seen: int, heads: int, scale: float,
-) -> None:  # fmt: skip
-    """Do what `attend_rows` does, of the same arguments, by several threads."""
-    size, kv_heads, rows = turns.shape[1] // 2, states.shape[2] // turns.shape[1], len(states)
-    lines, parts = len(out) // rows * heads // kv_heads, rows * kv_heads
-    query, pieces = np.empty((parts, lines, size), np.float32), (lines + LANES - 1) // LANES
-    for part in prange(parts):
-        row, head = part // kv_heads, part % kv_heads
-        turn_and_write(qkv, turns, states, columns, query[part], heads, scale, row, head, head + 1)
-        if pieces == 1:
-            attend_lines(query[part], states, bias, out, first, seen - first, row, head, 0)
-    if pieces > 1:  # all keys are written by now
-        for piece in prange(parts * pieces):
-            part, line = piece // pieces, piece % pieces * LANES
-            attend_lines(query[part], states, bias, out, first, seen - first, part // kv_heads, part % kv_heads, line)
+    if line != WRITTEN or len(query) <= LANES:
+        attend_lines(query, states, bias, out, first, seen - first, row, head, max(line, 0))
 
 
 @compiled
-def attend_any(
+def attend_parts(
+    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits, query: Numbers,
+    first: int, seen: int, heads: int, scale: float, pieces: int,
+) -> None:  # fmt: skip
+    """Do what `attend_part` does for all rows and heads, whose queries are (parts, lines, size); 0 pieces: WRITTEN."""
+    for piece in range(len(query) * max(pieces, 1)):
+        part, line = piece // max(pieces, 1), piece % pieces * LANES if pieces else WRITTEN
+        attend_part(qkv, turns, states, bias, columns, out, query[part], first, seen, heads, scale, part, line)
+
+
+@compiled(parallel=True)
+def shared_attend_parts(
+    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits, query: Numbers,
+    first: int, seen: int, heads: int, scale: float, pieces: int,
+) -> None:  # fmt: skip
+    """Do what `attend_parts` does, by several threads."""
+    for piece in prange(len(query) * max(pieces, 1)):
+        part, line = piece // max(pieces, 1), piece % pieces * LANES if pieces else WRITTEN
+        attend_part(qkv, turns, states, bias, columns, out, query[part], first, seen, heads, scale, part, line)
+
+
+@compiled
+def attend(
     qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits,
     first: int, seen: int, heads: int, scale: float, is_shared: bool,
 ) -> None:  # fmt: skip
-    """Do what `attend_rows` does, of the same arguments, by these products where heads are of a size for them."""
-    is_of_size = turns.shape[1] // 2 % MIXED == 0
-    if is_of_size and is_shared:
-        shared_attend(qkv, turns, states, bias, columns, out, first, seen, heads, scale)
-    elif is_of_size:
-        attend(qkv, turns, states, bias, columns, out, first, seen, heads, scale)
-    elif is_shared:
-        shared_attend_rows(qkv, turns, states, bias, columns, out, first, seen, heads, scale)
-    else:
-        attend_rows(qkv, turns, states, bias, columns, out, first, seen, heads, scale)
+    """Do what `attend_rows` does, of the same arguments, for heads of a multiple of LANES numbers.
+
+    First all keys are written, then lines are mixed; where a head has no more than LANES of them, both at once.
+    """
+    size, kv_heads, rows = turns.shape[1] // 2, states.shape[2] // turns.shape[1], len(states)
+    lines = len(out) // rows * heads // kv_heads
+    query, pieces = np.empty((rows * kv_heads, lines, size), np.float32), (lines + LANES - 1) // LANES
+    for turn in range(1 if pieces == 1 else 2):
+        own = pieces if turn else 0
+        if is_shared:
+            shared_attend_parts(qkv, turns, states, bias, columns, out, query, first, seen, heads, scale, own)
+        else:
+            attend_parts(qkv, turns, states, bias, columns, out, query, first, seen, heads, scale, own)

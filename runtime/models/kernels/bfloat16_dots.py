@@ -17,7 +17,16 @@ from functools import lru_cache
 from itertools import product as every
 from typing import Any
 
-from .emitted import HALF_REGISTER_BYTES, LANES, PAIR_BYTES, REGISTER_BYTES, Emitted, Registers, Value
+from .emitted import (
+    HALF_REGISTER_BYTES,
+    LANES,
+    NUMBER_BYTES,
+    PAIR_BYTES,
+    REGISTER_BYTES,
+    Emitted,
+    Registers,
+    Value,
+)
 
 MOST_ROWS = 8  # of x that one call takes: as many sums as there are registers for, and some to read with
 REGISTERS = 2  # of sums for each row of x
@@ -25,7 +34,7 @@ WIDTH = LANES * REGISTERS  # rows of a weight in a panel
 UNROLLED = 2  # pairs of numbers that a turn of the loop takes
 STEP = 2 * UNROLLED  # numbers; a row's length is a multiple
 MOST_LINES = 6  # that one call mixes values for
-MIXED = 2 * WIDTH  # numbers of a value that one call mixes
+MIXED = 2 * WIDTH  # numbers of a value that are mixed together
 LEAST_LLVM = 16  # whose instruction takes bfloat16 numbers; before it took whole ones
 INSTRUCTION, MATRIX_UNIT = "+avx512bf16", "+amx-bf16"
 
@@ -145,32 +154,28 @@ def _mixed(write: Registers, lines: int, given: Sequence[Value]) -> None:
             weights: (columns, LANES) numbers in float32, of which the first `lines` of a column count.
             values, value_stride: of the columns' values.
             columns: above 0.
-            size: numbers of a value, a multiple of MIXED.
+            size: numbers of a value, a multiple of LANES.
             out, stride: `size` numbers for every line, written.
     """
     weights, values, value_stride, columns, size, out, stride = given
-    registers = MIXED // LANES
 
-    def of_part(part: Value, _: list[Value]) -> list[Value]:
-        offset = write.behind(write.whole(0), 2, part)
+    def part(registers: int, offset: Value) -> None:
+        start = write.behind(values, 2, offset)
 
         def body(column: Value, sums: list[Value]) -> list[Value]:
-            start = write.behind(write.behind(values, value_stride, column), 1, offset)
-            parts = [write.widened(write.behind(start, HALF_REGISTER_BYTES, number)) for number in range(registers)]
-            own = write.behind(weights, REGISTER_BYTES, column)
-            repeated = [
-                write.repeated_number(write.behind(own, REGISTER_BYTES // LANES, line)) for line in range(lines)
-            ]
+            own, value = write.behind(weights, REGISTER_BYTES, column), write.behind(start, value_stride, column)
+            parts = [write.widened(write.behind(value, HALF_REGISTER_BYTES, number)) for number in range(registers)]
+            repeated = [write.repeated_number(write.behind(own, NUMBER_BYTES, line)) for line in range(lines)]
             terms = zip(sums, every(repeated, parts), strict=True)
             return [write.added_where(weight, value, one) for one, (weight, value) in terms]
 
-        flat = write.loop(columns, 1, [write.all_of(0.0)] * (lines * registers), body)
-        for number, value in enumerate(flat):
-            target = write.behind(write.behind(out, stride, number // registers), 1, offset)
-            write.store_rounded(value, write.behind(target, HALF_REGISTER_BYTES, number % registers))
-        return []
+        for place, sums in enumerate(write.loop(columns, 1, [write.all_of(0.0)] * (lines * registers), body)):
+            target = write.behind(write.behind(out, stride, place // registers), 2, offset)
+            write.store_rounded(sums, write.behind(target, HALF_REGISTER_BYTES, place % registers))
 
-    write.loop(size, MIXED, [], of_part)
+    whole = write.rounded_down(size, MIXED)
+    write.repeat(write.whole(0), whole, MIXED, lambda offset: part(MIXED // LANES, offset))
+    write.repeat(whole, size, LANES, lambda offset: part(1, offset))
 
 
 write_product: Emitted[int, int, int, int, int, int, int, int, int, int] = Emitted(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ....planner.kernels.arrays import Ints
 from ....planner.kernels.compiled import compiled
-from .bfloat16_attention import attend_any
+from .bfloat16_attention import attend
 from .bfloat16_dots import MOST_ROWS, WIDTH, write_product
 from .few_rows import SUMS_MAY_BE_REORDERED
 from .host_rows import (
@@ -191,5 +191,5 @@ def whole_layer(
     elif len(head_scale):
         norm_rows(opened, head_scale, head_eps, opened)
     mixed = np.empty((rows, heads * (turns.shape[1] // 2)), np.uint16)
-    attend_any(opened, turns, states, mask, columns, mixed, first, seen, heads, attention_scale, is_shared)
+    attend(opened, turns, states, mask, columns, mixed, first, seen, heads, attention_scale, is_shared)
     close_layer(mixed, hidden, output, output_bias, scale, eps, gate_up, gate_up_bias, down, down_bias, out, is_shared)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llvmlite import ir
 
 LANES = 16  # numbers in float32 that a register holds, or pairs of numbers in bfloat16
-REGISTER_BYTES, HALF_REGISTER_BYTES, PAIR_BYTES, HALF_BITS = 64, 32, 4, 16
+REGISTER_BYTES, HALF_REGISTER_BYTES, NUMBER_BYTES, PAIR_BYTES, HALF_BITS = 64, 32, 4, 4, 16
 MANTISSA_BITS = 23
 ROUNDS = 1.5 * 2**MANTISSA_BITS  # added to a number, it leaves no room behind the point
 
@@ -113,6 +113,26 @@ class Registers:
         builder.cbranch(builder.icmp_signed("<", after, count), turn, leave)
         builder.position_at_end(leave)
         return left
+
+    def repeat(self, first: Value, last: Value, step: int, body: Callable[[Value], None]) -> None:
+        """Emit a loop over first, first + step, ... below last, perhaps none."""
+        builder = self._builder
+        before, check = builder.basic_block, builder.append_basic_block()
+        turn, leave = builder.append_basic_block(), builder.append_basic_block()
+        builder.branch(check)
+        builder.position_at_end(check)
+        place = builder.phi(self._place)
+        place.add_incoming(first, before)
+        builder.cbranch(builder.icmp_signed("<", place, last), turn, leave)
+        builder.position_at_end(turn)
+        body(place)
+        place.add_incoming(builder.add(place, self.whole(step)), builder.basic_block)
+        builder.branch(check)
+        builder.position_at_end(leave)
+
+    def rounded_down(self, count: Value, step: int) -> Value:
+        """Return the greatest multiple of a power of two that is no more than a whole number."""
+        return self._builder.and_(count, self.whole(-step))
 
     def behind(self, start: Value, stride: Value | int, count: Value | int) -> Value:
         """Return the address so many strides behind another."""

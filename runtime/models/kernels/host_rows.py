@@ -129,11 +129,11 @@ def turn_and_write(
                 for place in range(size):
                     asking[place] *= np.float32(scale)
             at, own = (heads + head) * size, head * size
-            key, value = states[row, column, own : own + size], states[row, column, width + own : width + own + size]
             turn(qkv[token, at : at + size], turns[token], turned)
             for place in range(size):
-                key[place] = bits_of(turned[place], unused)
-            value[:] = qkv[token, width + at : width + at + size]
+                states[row, column, np.uint64(own + place)] = bits_of(turned[place], unused)
+            for place in range(size):
+                states[row, column, np.uint64(width + own + place)] = qkv[token, np.uint64(width + at + place)]
 
 
 @compiled
@@ -251,7 +251,8 @@ def attend_row(
         if bias.shape[2]:
             mask(scores[line], bias[row, line % lines])
         weigh(scores[line, :span])
-        scores[line, span:] = np.float32(0)
+        for column in range(span, padded):
+            scores[line, column] = np.float32(0)
     for column in range(0, span, COLUMNS):
         for head in range(first_head, last_head):
             line = (head - first_head) * lines
