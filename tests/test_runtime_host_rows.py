@@ -20,6 +20,7 @@ from spectune.runtime.models import attention, norm
 from spectune.runtime.models.attention import attend, attend_compiled, is_compiled_attention, turned
 from spectune.runtime.models.bits import bits, is_kernels
 from spectune.runtime.models.kernels.host_rows import bits_of, number_of, power_of_e
+from spectune.runtime.models.kernels.threads import MOST_ALONE
 from spectune.runtime.models.norm import Norm
 from spectune.runtime.models.places import Place, View
 
@@ -82,6 +83,7 @@ def test_heads_are_normed_where_they_lie_and_values_behind_them_left_alone(
 ) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr(norm, "MOST_COMPILED", most)
+    monkeypatch.setattr(norm, "can_share", lambda _: False)
     qkv, weight = torch.randn(5, 4 * 32).to(dtype), torch.randn(3, 32).to(dtype)
     lanes = qkv[:, : 3 * 32].double().view(5, 3, 32)
     exact = lanes * torch.rsqrt(lanes.square().mean(-1, keepdim=True) + 1e-5) * weight.double()
@@ -110,11 +112,19 @@ def test_large_norms_strided_ones_and_other_kinds_are_torch_s(
     small = own(x)
     monkeypatch.setattr(norm, "norm_rows", None)  # nobody may ask it
     monkeypatch.setattr(norm, "MOST_COMPILED", 255)
+    monkeypatch.setattr(norm, "can_share", lambda _: False)
     assert torch.allclose(own(x).float(), small.float(), rtol=4 * ROUNDING[dtype])
     monkeypatch.setattr(norm, "MOST_COMPILED", 2**18)
     strided = torch.randn(4, 128).to(dtype)[:, :64]
     assert own(strided).shape == (4, 64)
     assert Norm(weight=torch.rand(64).double(), eps=1e-6)(x.double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_a_norm_by_several_threads_is_that_of_every_row_alone(dtype: torch.dtype) -> None:
+    x, own = torch.randn(MOST_ALONE // 64 + 3, 64).to(dtype), Norm(weight=torch.rand(64).to(dtype), eps=1e-6)
+    with threads(2):
+        assert torch.equal(own(x), torch.cat([own(row) for row in x.split(1)]))
 
 
 def test_what_gradients_are_wanted_of_is_no_kernel_s() -> None:

@@ -63,7 +63,8 @@ def is_compiled_attention(anatomy: Anatomy, x: Tensor, place: Place, view: View)
     if not is_kernels(x) or anatomy.attention_cap is not None:
         return False
     products = len(x) * anatomy.heads * anatomy.size * (place.seen - view.start)
-    return products <= MOST_COMPILED or is_by_dots(anatomy, x)
+    uses_threads = place.is_shared or torch.get_num_threads() == 1
+    return products <= MOST_COMPILED or (uses_threads and is_by_dots(anatomy, x))
 
 
 def is_by_dots(anatomy: Anatomy, x: Tensor) -> bool:
@@ -74,7 +75,7 @@ def is_by_dots(anatomy: Anatomy, x: Tensor) -> bool:
 def attend_compiled(
     anatomy: Anatomy, layer: LayerWeights, qkv: Tensor, states: Tensor, place: Place, view: View
 ) -> Tensor:
-    """Do what `turned`, a write and `attend` do, by one compiled call on a CPU: few rows, and little in sight."""
+    """Do what `turned`, a write and `attend` do, by one compiled call on a CPU, where `is_compiled_attention`."""
     qkv, out = norm_heads(layer, qkv), qkv.new_empty((len(qkv), anatomy.heads * anatomy.size))
     given = (
         bits(qkv), view.turn_bits, bits(states)[place.slots], view.bias_bits, place.column_numbers, bits(out),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...errors import ModelError
 from .bits import bits
 from .kernels.bfloat16_dots import STEP, WIDTH, has_dots
 from .kernels.bfloat16_rows import product
-from .kernels.threads import has_safe_threads, shared_by
+from .kernels.threads import can_share, shared_by
 
 
 class BFloat16Product:
@@ -25,7 +26,16 @@ class BFloat16Product:
         self.bias = bits(weight.new_empty(0) if bias is None else bias.detach().contiguous())
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Return (rows, out) for (rows, in), added to the residual (rows, out) if there is one."""
+        """Return (rows, out) for (rows, in), added to the residual (rows, out) if there is one.
+
+        Raises:
+            ModelError: these are not numbers in bfloat16, or not as many as the weight has columns.
+        """
+        if x.dtype != torch.bfloat16 or x.shape[1:] != (self.shape[1],):
+            raise ModelError(
+                f"a weight {self.shape} in bfloat16 is multiplied by {tuple(x.shape)} in {x.dtype}; "
+                "the model's configuration and its weights do not fit together"
+            )
         out = torch.empty((len(x), self.shape[0]), dtype=torch.bfloat16)
         added, is_shared = out[:0] if residual is None else residual.contiguous(), shared_by(torch.get_num_threads())
         product(bits(x.contiguous()), self.panels, self.bias, bits(added), bits(out), is_shared)
@@ -36,4 +46,4 @@ def is_for(weight: Tensor) -> bool:
     """Return whether our kernels are for a weight (out, in) on this machine."""
     is_ours = weight.device.type == "cpu" and weight.dtype == torch.bfloat16
     is_whole = weight.shape[0] % WIDTH == 0 and weight.shape[1] % STEP == 0
-    return is_ours and is_whole and has_dots() and (torch.get_num_threads() == 1 or has_safe_threads())
+    return is_ours and is_whole and has_dots() and can_share(torch.get_num_threads())

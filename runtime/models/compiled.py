@@ -45,7 +45,7 @@ class CompiledModel:
         """
         if model.device.type == "cpu" and model.dtype == torch.bfloat16:
             raise MeasurementError(
-                "bfloat16 weights on a CPU lie in oneDNN's own layout, which torch.compile cannot read; "
+                "bfloat16 weights on a CPU lie in an order of their own, which torch.compile cannot read; "
                 "compile float32, or use regime eager"
             )
         self.dtype, self.device, self.attention = model.dtype, model.device, model.attention

@@ -184,6 +184,7 @@ def _anatomy(tensors: Mapping[str, Tensor], target: LeanModel) -> Anatomy:
         mlp_norm=norm("post_attention_layernorm"),
         gate_up=joined("mlp.gate_proj", "mlp.up_proj"),
         activation=F.silu,
+        is_silu=True,
         down=joined("mlp.down_proj"),
         down_norm=None,
     )

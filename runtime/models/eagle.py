@@ -205,6 +205,7 @@ def _layer(tensors: _Tensors, shape: HeadShape) -> LayerWeights:
         mlp_norm=_norm(tensors, f"{names}post_attention_layernorm.weight", config),
         gate_up=Projection(torch.cat([tensors[f"{names}mlp.{one}_proj.weight"] for one in ("gate", "up")])),
         activation=F.silu,
+        is_silu=True,
         down=Projection(tensors[f"{names}mlp.down_proj.weight"]),
         down_norm=None,
     )

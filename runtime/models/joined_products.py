@@ -6,7 +6,6 @@ compiled calls of ours around its attention, or a single one where attention is 
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from .anatomy import Anatomy, LayerWeights
@@ -29,7 +28,7 @@ class JoinedProducts(Products):
     def normed(self, hidden: Tensor, norm: Norm, projection: Projection) -> Tensor:
         """Return projection(norm(hidden)), (rows, out)."""
         own, scale = projection.by_kernels, norm.scale_for(hidden)
-        if own is None or scale is None:
+        if own is None or scale is None or hidden.shape[1] != projection.shape[1]:
             return super().normed(hidden, norm, projection)
         out = hidden.new_empty(len(hidden), projection.shape[0])
         no_residual = bits(out[:0])
@@ -39,9 +38,9 @@ class JoinedProducts(Products):
     def left(self, residual: Tensor, mixed: Tensor, layer: LayerWeights) -> Tensor:
         """Return what a layer leaves, (rows, hidden)."""
         own = layer.by_kernels if is_kernels(mixed) else None
-        if own is None:
+        if own is None or mixed.shape[1] != layer.output.shape[1]:
             return super().left(residual, mixed, layer)
-        out = torch.empty_like(residual)
+        out = residual.new_empty(residual.shape)
         close_layer(bits(mixed.contiguous()), bits(residual.contiguous()), *own.closing, bits(out), self._is_shared)
         return out
 
@@ -60,15 +59,22 @@ def layer_by_kernels(
         view: what they see.
     """
     own = layer.by_kernels
-    is_whole = own is not None and view.tree is None and is_by_dots(anatomy, hidden)
-    if own is None or not is_whole or not is_compiled_attention(anatomy, hidden, place, view):
+    if own is None or view.tree is not None or not fits(anatomy, layer) or not is_by_dots(anatomy, hidden):
         return None
-    out = torch.empty_like(hidden)
+    if not is_compiled_attention(anatomy, hidden, place, view):
+        return None
+    out = hidden.new_empty(hidden.shape)
     whole_layer(
         bits(hidden.contiguous()), view.turn_bits, bits(states)[place.slots], view.bias_bits, place.column_numbers,
         bits(out), view.start, place.seen, anatomy.heads, layer.scale, place.is_shared, *own.opening + own.closing,
     )  # fmt: skip
     return out
+
+
+def fits(anatomy: Anatomy, layer: LayerWeights) -> bool:
+    """Return whether a layer reads what it leaves, and has the heads that its model says."""
+    queries, pairs = anatomy.heads * anatomy.size, 2 * anatomy.kv_heads * anatomy.size
+    return (*layer.qkv.shape, layer.output.shape[1]) == (queries + pairs, layer.output.shape[0], queries)
 
 
 ALONE, SHARED = JoinedProducts(is_shared=False), JoinedProducts(is_shared=True)

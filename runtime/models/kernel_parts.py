@@ -32,6 +32,9 @@ def kernel_parts(layer: LayerWeights) -> KernelParts | None:
     has_results_normed = layer.output_norm is not None or layer.down_norm is not None
     if qkv is None or output is None or gate_up is None or down is None or has_results_normed or not layer.is_silu:
         return None
+    hidden, inner = down.shape
+    if (output.shape[0], gate_up.shape) != (hidden, (2 * inner, hidden)):
+        return None  # each product by itself says what does not fit
     heads = _normed(layer.head_norm) if layer.head_norm is not None else (np.empty((0, 1), np.uint16), 0.0)
     return KernelParts(
         opening=(*_normed(layer.input_norm), *_held(qkv), *heads),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .bits import bits, is_kernels
-from .kernels.host_rows import norm_rows
+from .kernels.host_rows import norm_rows, shared_norm_rows
+from .kernels.threads import MOST_ALONE, can_share, shared_by
 
-MOST_COMPILED = 2**18  # numbers: beyond, torch's ten calls take less than the arithmetic of one thread
+MOST_COMPILED = 2**18  # numbers that one thread norms sooner than torch does with more, in ten calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ class Norm:
         if weight is None:
             return self._by_torch(x)
         out, width = torch.empty_like(x), weight.size
-        norm_rows(bits(x).reshape(-1, width), weight, self.eps, bits(out).reshape(-1, width))
+        _kernel_for(x)(bits(x).reshape(-1, width), weight, self.eps, bits(out).reshape(-1, width))
         return out
 
     def norm_front(self, x: Tensor) -> None:
@@ -55,14 +57,16 @@ class Norm:
             front = x[:, : self.weight.numel()].view(len(x), *self.weight.shape)
             front.copy_(self._by_torch(front))
         else:
-            norm_rows(bits(x), weight, self.eps, bits(x))
+            _kernel_for(x)(bits(x), weight, self.eps, bits(x))
 
     def scale_for(self, x: Tensor) -> NDArray[Any] | None:
         """Return the weight (lines, size) for a compiled call, which rounds once; None where torch norms x.
 
         Where x is traced, nothing else is asked: what else is read here would be guarded at every call.
         """
-        return self._bits if is_kernels(x) and x.numel() <= MOST_COMPILED and x.is_contiguous() else None
+        if not is_kernels(x) or not x.is_contiguous():
+            return None
+        return self._bits if x.numel() <= MOST_COMPILED or can_share(torch.get_num_threads()) else None
 
     def _by_torch(self, x: Tensor) -> Tensor:
         if x.dtype == self.weight.dtype:
@@ -73,3 +77,8 @@ class Norm:
         if self.weight.dim() == 1:
             return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
         return F.rms_norm(x, (x.shape[-1],), None, self.eps) * self.weight
+
+
+def _kernel_for(x: Tensor) -> Callable[[NDArray[Any], NDArray[Any], float, NDArray[Any]], None]:
+    is_shared = x.numel() > MOST_ALONE and shared_by(torch.get_num_threads())
+    return shared_norm_rows if is_shared else norm_rows

@@ -2,8 +2,8 @@
 
 Lines are the query heads of all new tokens that share a key-value head. They are taken by as many as a register has
 lanes: their scores of a column stand side by side. Queries are rounded to bfloat16 for the products; scores, weights
-and sums are in float32. A token's result does not depend on the tokens beside it, nor on how many columns, that it does
-not see, lie between those that it sees: a node of a tree attends as it would in a plain text.
+and mixed values are in float32. A token's result does not depend on the tokens beside it, nor on how many columns,
+that it does not see, lie between those that it sees: a node of a tree attends as it would in a plain text.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from itertools import product as every
 from typing import Any
 
 from .emitted import (
+    HALF_BYTES,
     HALF_REGISTER_BYTES,
     LANES,
     NUMBER_BYTES,
@@ -160,7 +161,7 @@ def _mixed(write: Registers, lines: int, given: Sequence[Value]) -> None:
     weights, values, value_stride, columns, size, out, stride = given
 
     def part(registers: int, offset: Value) -> None:
-        start = write.behind(values, 2, offset)
+        start = write.behind(values, HALF_BYTES, offset)
 
         def body(column: Value, sums: list[Value]) -> list[Value]:
             own, value = write.behind(weights, REGISTER_BYTES, column), write.behind(start, value_stride, column)
@@ -170,7 +171,7 @@ def _mixed(write: Registers, lines: int, given: Sequence[Value]) -> None:
             return [write.added_where(weight, value, one) for one, (weight, value) in terms]
 
         for place, sums in enumerate(write.loop(columns, 1, [write.all_of(0.0)] * (lines * registers), body)):
-            target = write.behind(write.behind(out, stride, place // registers), 2, offset)
+            target = write.behind(write.behind(out, stride, place // registers), HALF_BYTES, offset)
             write.store_rounded(sums, write.behind(target, HALF_REGISTER_BYTES, place % registers))
 
     whole = write.rounded_down(size, MIXED)

@@ -8,14 +8,15 @@ arithmetic.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....planner.kernels.arrays import Ints
 from ....planner.kernels.compiled import compiled
-from .bfloat16_attention import attend
+from .bfloat16_attention import UNUSED, attend
 from .bfloat16_dots import MOST_ROWS, WIDTH, write_product
-from .few_rows import SUMS_MAY_BE_REORDERED
+from .emitted import HALF_BYTES
+from .few_rows import SUMS_MAY_BE_REORDERED, Halves
 from .host_rows import (
+    LEAST_EXPONENT,
     Bits,
     bits_of,
     norm_rows,
@@ -23,11 +24,9 @@ from .host_rows import (
     power_of_e,
     shared_norm_rows,
 )
+from .threads import MOST_ALONE
 
-Halves = NDArray[np.uint16]  # bits of bfloat16 numbers
-UNUSED = np.uint32(16)  # bits of a float32 that bfloat16 lacks
-HALF_BYTES = 2
-MOST_ALONE = 2**13  # numbers that one thread norms or gates sooner than several are called
+NOTHING = np.zeros(WIDTH, np.uint16)  # a constant of the code: numba frees what is known by its address alone
 prange = range  # compiled, it is numba's, which splits a loop among threads
 
 
@@ -35,10 +34,10 @@ prange = range  # compiled, it is numba's, which splits a loop among threads
 def panel_product(x: Halves, weight: Halves, bias: Halves, residual: Halves, out: Halves, number: int) -> None:
     """Write the columns of out that belong to one panel, all rows: it stays in a near cache while they take turns."""
     rows, length = x.shape
-    nothing, first = np.zeros(WIDTH, np.uint16), number * WIDTH * HALF_BYTES
+    first = number * WIDTH * HALF_BYTES
     panel = weight.ctypes.data + number * weight.strides[0]
-    own = bias.ctypes.data + first if len(bias) else nothing.ctypes.data
-    added, added_stride = nothing.ctypes.data, 0
+    own = bias.ctypes.data + first if len(bias) else NOTHING.ctypes.data
+    added, added_stride = NOTHING.ctypes.data, 0
     if len(residual):
         added, added_stride = residual.ctypes.data + first, residual.strides[0]
     x_stride, stride = x.strides[0], out.strides[0]
@@ -105,6 +104,7 @@ def gate_row(opened: Halves, out: Halves, row: int) -> None:
         gate = number_of(opened[row, place], UNUSED)
         shrunk = power_of_e(-np.abs(gate))  # e to what is never above 0
         share = (np.float32(1) if gate >= np.float32(0) else shrunk) / (np.float32(1) + shrunk)
+        share = np.float32(0) if gate < np.float32(LEAST_EXPONENT) else share
         out[row, place] = bits_of(gate * share * number_of(opened[row, np.uint64(size + place)], UNUSED), UNUSED)
 
 
@@ -179,7 +179,7 @@ def whole_layer(
         input_scale: (1, hidden), of the norm before attention.
         input_eps: added to its mean square.
         qkv: weight and bias, as `product` takes them.
-        head_scale: (lines, size), of the norm of queries and keys; (0, size) for none.
+        head_scale: (lines, size), of the norm of queries and keys; (0, any) for none.
         head_eps: added to its mean square.
         output: and what follows, as `close_layer` takes it.
     """

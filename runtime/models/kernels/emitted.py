@@ -13,12 +13,13 @@ from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 
 from ....planner.kernels.compiled import Arguments, Kernel
+from .host_rows import LEAST_EXPONENT
 
 if TYPE_CHECKING:
     from llvmlite import ir
 
 LANES = 16  # numbers in float32 that a register holds, or pairs of numbers in bfloat16
-REGISTER_BYTES, HALF_REGISTER_BYTES, NUMBER_BYTES, PAIR_BYTES, HALF_BITS = 64, 32, 4, 4, 16
+REGISTER_BYTES, HALF_REGISTER_BYTES, NUMBER_BYTES, PAIR_BYTES, HALF_BYTES, HALF_BITS = 64, 32, 4, 4, 2, 16
 MANTISSA_BITS = 23
 ROUNDS = 1.5 * 2**MANTISSA_BITS  # added to a number, it leaves no room behind the point
 
@@ -36,7 +37,6 @@ class Emitted(Kernel[Arguments, None]):
         """Name what counts up to `most` and takes so many arguments behind the count."""
         self._name, self._most, self._arguments, self._emit = name, most, arguments, emit
         self._machine_code = None
-        self._options = {}
 
     def _made(self) -> Any:  # Any: numba's intrinsic is no function
         if self._machine_code is None:
@@ -194,8 +194,8 @@ class Registers:
 
         Source: as `host_rows.py:power_of_e`.
         """
-        builder = self._builder
-        bounded = builder.select(builder.fcmp_ordered("<", exponent, self.all_of(-87.0)), self.all_of(-87.0), exponent)
+        builder, least = self._builder, self.all_of(LEAST_EXPONENT)
+        bounded = builder.select(builder.fcmp_ordered("<", exponent, least), least, exponent)
         shifted = self._fused(
             bounded, self.all_of(1.44269504), self.all_of(ROUNDS)
         )  # its last bits are whole doublings

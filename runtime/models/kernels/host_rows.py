@@ -1,7 +1,7 @@
 """What stands around a layer's products, for few rows on a CPU: norms, and attention of new tokens over a cache.
 
-torch does each in ten calls or more, which at few rows take longer than their arithmetic. Numbers come as their bits,
-in two bytes for bfloat16 and in four for float32; all arithmetic is in float32, and results are rounded once.
+torch takes ten calls or more for each. Numbers come as their bits, in two bytes for bfloat16 and in four for float32;
+all arithmetic is in float32, and results are rounded once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from .few_rows import SUMS_MAY_BE_REORDERED, Numbers
 
 Bits = NDArray[Any]  # uint16 of bfloat16, or uint32 of float32
 prange = range  # compiled, it is numba's, which splits a loop among threads
-
 COLUMNS = 4  # of a cache that take part together
 LEAST_EXPONENT = -87.0  # e to less is no normal float32
 
@@ -122,7 +121,7 @@ def turn_and_write(
     for head in range(first_head, last_head):
         for node in range(count):
             token, line = row * count + node, ((head - first_head) * count + node) * groups
-            column = columns[token] % capacity
+            column = columns[token] % capacity  # never outside the cache
             for lane in range(groups):
                 at, asking = (head * groups + lane) * size, query[line + lane]
                 turn(qkv[token, at : at + size], turns[token], asking)
@@ -174,10 +173,7 @@ def mask(scores: Numbers, bias: Bits) -> None:
 
 @compiled(fastmath=SUMS_MAY_BE_REORDERED, error_model="numpy")
 def weigh(scores: Numbers) -> None:
-    """Make weights that sum up to 1 of one line's scores (columns,), in place; all are NaN where a score is.
-
-    They are summed up in float64, so that what nobody sees between others does not change a rounding.
-    """
+    """Make weights that sum up to 1 of one line's scores (columns,), in place; all are NaN where a score is."""
     greatest, total = np.float32(-np.inf), np.float64(0)
     for column in range(len(scores)):
         greatest = max(greatest, scores[column])
@@ -185,7 +181,7 @@ def weigh(scores: Numbers) -> None:
         below = scores[column] - greatest
         scores[column] = np.float32(0) if below == np.float32(-np.inf) else power_of_e(below)
     for column in range(len(scores)):
-        total += np.float64(scores[column])
+        total += np.float64(scores[column])  # so that what nobody sees between others changes next to no rounding
     for column in range(len(scores)):
         scores[column] /= np.float32(total)
 
@@ -227,7 +223,7 @@ def mix_seen(weights: Numbers, values: Numbers, mixed: Numbers, column: int, fir
                     mixed[line, place] += weight * values[number, place]
 
 
-@compiled(fastmath=SUMS_MAY_BE_REORDERED)
+@compiled
 def attend_row(
     qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits,
     first: int, seen: int, heads: int, scale: float, row: int, first_head: int, last_head: int,
@@ -279,9 +275,8 @@ def attend_rows(
         qkv: (batch * n, (heads + 2 * kv_heads) * size), queries, keys, values.
         turns: (batch * n, 2 * size), cosines, then signed sines: x turns to x * cosine + roll(x, size / 2) * sine.
         states: (batch, capacity, 2 * kv_heads * size), keys then values; written.
-        bias: (batch, n * groups, seen - first), added to the scores, a head's lines node by node; without numbers in
-            the last dimension nothing is.
-        columns: (batch * n,), where each token is written: its column, perhaps more by whole capacities.
+        bias: (batch, n * groups, seen - first), added to a head's scores, node by node; perhaps without any numbers.
+        columns: (batch * n,), where each token is written.
         out: (batch * n, heads * size), written.
         first, seen: the columns in sight are those from `first` to `seen`.
         heads: of queries.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+MOST_ALONE = 2**13  # numbers that one thread norms or gates sooner than several are called
 UNSAFE_LAYER = "workqueue"  # of numba's: it ends the process where two threads use it at once
 
 
@@ -19,9 +20,9 @@ def shared_by(threads: int) -> bool:
     return tell is not None
 
 
-def has_safe_threads() -> bool:
-    """Return whether loops can be shared by several threads here at all."""
-    return _teller() is not None
+def can_share(threads: int) -> bool:
+    """Return whether kernels use that many threads where a loop is worth it: it can be shared, or one is all."""
+    return threads == 1 or _teller() is not None
 
 
 @lru_cache

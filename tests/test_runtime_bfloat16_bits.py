@@ -1,0 +1,120 @@
+"""In bfloat16, too, a CPU's kernels give a draft the logits of plain decoding, bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.layout import lay_out
+from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.kernels.bfloat16_dots import has_dots
+from spectune.runtime.models.lean import LeanModel
+
+from .decoded_runs import POLICIES, drafter_for, drafting, random_requests, run
+from .fused_forward import tiny_lean
+
+needs_dots = pytest.mark.skipif(not has_dots(), reason="needs a processor that multiplies bfloat16, and no AMX")
+CPU = torch.device("cpu")
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 64}  # whole panels, so that all weights are ours
+TOKENS, PARENTS = [9, 2, 6, 5, 7, 1], [-1, 0, 0, 2, 1, 3]  # a tree of drafts
+CONTEXTS = (37, 6, 21)  # of the rows of a batch, longer and shorter than a register has lanes
+
+
+@contextmanager
+def threads_of(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def in_tree(model: LeanModel, contexts: Sequence[int], *, slots: int = 8) -> Tensor:
+    """Return logits (rows, nodes, vocabulary) of the tree behind texts of these lengths, all in one forward."""
+    cache, count = model.new_cache(slots, 64), len(TOKENS)
+    depths, sees = [0] * count, np.zeros((len(contexts), count, count), dtype=np.bool_)
+    for node, parent in enumerate(PARENTS):
+        depths[node] = depths[parent] + 1 if parent >= 0 else 0
+        sees[:, node] = sees[:, max(parent, 0)] if parent >= 0 else False
+        sees[:, node, node] = True
+    for row, context in enumerate(contexts):
+        model.forward(chain(model, text_of(context), 0, row), cache)
+    tokens = np.array([TOKENS] * len(contexts))
+    step = lay_out(tokens, np.array(depths), list(contexts), sees, dtype=model.dtype, device=CPU)
+    return model.forward(step, cache)
+
+
+def one_by_one(model: LeanModel, context: int, path: Sequence[int]) -> Tensor:
+    """Return the logits (vocabulary,) behind a path of the tree, each token of which had a forward of its own."""
+    cache = model.new_cache(1, 64)
+    model.forward(chain(model, text_of(context), 0, 0), cache)
+    for place, node in enumerate(path):
+        logits = model.forward(chain(model, [TOKENS[node]], context + place, 0), cache)
+    return logits[0, 0]
+
+
+def text_of(length: int) -> list[int]:
+    return [(7 * place + length) % 64 for place in range(length)]
+
+
+def chain(model: LeanModel, tokens: Sequence[int], context: int, slot: int) -> ForwardInput:
+    """Return a forward of one text behind what is cached."""
+    count = len(tokens)
+    sees = np.tri(count, dtype=np.bool_)[None]
+    return lay_out(
+        np.array([tokens]), np.arange(count), [context], sees, dtype=model.dtype, device=CPU, first_slot=slot
+    )
+
+
+def path_to(node: int) -> list[int]:
+    return [node] if PARENTS[node] < 0 else [*path_to(PARENTS[node]), node]
+
+
+@needs_dots
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("head", [16, 64, 80])
+@pytest.mark.parametrize("family", ["llama", "mistral, windowed", "qwen2", "qwen3", "gemma", "gemma3"])
+def test_a_draft_s_logits_are_those_of_plain_decoding_bit_by_bit(family: str, head: int, count: int) -> None:
+    """Whatever stands beside it in its tree, and whatever other texts in the batch."""
+    model = tiny_lean(family, torch.bfloat16, CPU, **SIZES, head_dim=head)
+    with threads_of(count):
+        together = in_tree(model, CONTEXTS)
+        for row, context in enumerate(CONTEXTS):
+            assert torch.equal(together[row], in_tree(model, [context])[0])
+            for node in range(len(TOKENS)):
+                assert torch.equal(together[row, node], one_by_one(model, context, path_to(node)))
+
+
+@needs_dots
+@pytest.mark.parametrize("head", [16, 64, 80])
+def test_what_nobody_sees_may_be_no_number_in_bfloat16(head: int) -> None:
+    model = tiny_lean("llama", torch.bfloat16, CPU, **SIZES, head_dim=head)
+    expected, before = in_tree(model, CONTEXTS), LeanModel.new_cache
+
+    def spoilt(self: LeanModel, slots: int, capacity: int) -> KeyValueCache:
+        cache = before(self, slots, capacity)
+        cache.states.fill_(torch.nan)
+        return cache
+
+    with mock.patch.object(LeanModel, "new_cache", spoilt):
+        assert torch.equal(in_tree(model, CONTEXTS), expected)
+
+
+@needs_dots
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("kind", POLICIES)
+def test_in_bfloat16_a_plan_s_texts_are_plain_decoding_s(kind: str, temperature: float) -> None:
+    sizes = SIZES | {"num_hidden_layers": 2, "max_position_embeddings": 160}
+    target = tiny_lean("llama", torch.bfloat16, CPU, **sizes, head_dim=64)
+    drafter = tiny_lean("llama", torch.bfloat16, CPU, **sizes | {"num_hidden_layers": 1}, head_dim=16)
+    requests = random_requests(7, tokens=60, temperature=temperature, vocabulary=64)
+    schedule, drafters = drafting(kind, drafter_for(kind, drafter, 3))
+    assert run(target, requests, schedule, drafters).outputs == run(target, requests).outputs
