@@ -5,6 +5,7 @@ Machine code lives as long as the process, and other tests have long loaded most
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -198,3 +199,41 @@ def test_tests_keep_machine_code_where_the_next_run_finds_it(monkeypatch: pytest
     files = [file for floor in ("planner", "runtime") for file in (root / floor).rglob("*.py")]
     folders = {file.parent for file in files if "\n@compiled" in file.read_text()}
     assert len(folders) > 1 and not [folder for folder in folders if str(tmp_path) in str(kernel_cache(folder))]
+
+
+SHARING = """
+import numpy as np
+from spectune.planner.kernels.compiled import compiled
+
+prange = range
+
+
+@compiled(parallel=True)
+def shared(numbers):
+    for place in prange(len(numbers)):
+        numbers[place] += 1
+
+
+@compiled
+def alone(numbers):
+    for place in range(len(numbers)):
+        numbers[place] += 1
+
+
+@compiled
+def either(numbers, is_shared):
+    if is_shared:
+        shared(numbers)
+    else:
+        alone(numbers)
+"""
+
+
+def test_a_kernel_from_the_cache_finds_the_threads_of_those_that_it_calls(tmp_path: Path) -> None:
+    """Whose machine code was read from there, too, when it was compiled itself."""
+    (tmp_path / "sharing.py").write_text(SHARING)
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": paths, "SPECTUNE_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "2"}
+    for call in ("shared(numbers)", "either(numbers, False)", "either(numbers, True)"):
+        code = f"from sharing import *; numbers = np.zeros(9); {call}; assert (numbers == 1).all()"
+        assert subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=300).returncode == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache, update_wrapper
 from pathlib import Path
 from threading import RLock
@@ -15,6 +16,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _COMPILING = RLock()  # kernels compile the kernels they call; numba's settings are the process's
+_SHARING: set[int] = set()  # ids of machine code whose loops may be shared by threads, or that of kernels that it calls
 
 
 class Kernel(Generic[Arguments, Result]):
@@ -44,11 +46,15 @@ class Kernel(Generic[Arguments, Result]):
         settings: Any = config  # has no types
         if self._machine_code is None:
             names = self._function.__globals__
-            for name in self._function.__code__.co_names:
+            called = self._function.__code__.co_names
+            for name in called:
                 if isinstance(names.get(name), Kernel):
                     names[name] = names[name].compiled()  # numba must find its own kind of function there
+            is_sharing = bool(self._options.get("parallel")) or any(id(names.get(name)) in _SHARING for name in called)
             if self._options.get("parallel"):
                 names["prange"] = prange
+            if is_sharing:
+                _prepare_threads()
             folder, others = kernel_cache(Path(self._function.__code__.co_filename).parent), settings.CACHE_DIR
             settings.CACHE_DIR = folder or others
             try:
@@ -56,7 +62,22 @@ class Kernel(Generic[Arguments, Result]):
             finally:
                 settings.CACHE_DIR = others
             self._machine_code = cast(Callable[Arguments, Result], made)
+            _SHARING.update({id(made)} if is_sharing else ())
         return self._machine_code
+
+
+@lru_cache
+def _prepare_threads() -> None:
+    """Let machine code find numba's threads: what is read from the cache may call for them by null pointers else.
+
+    numba remembers that a function needs them, but not always of one that calls it and was compiled when that one had
+    been read from the cache itself.
+    """
+    import numba  # heavy: loads LLVM
+
+    layers: Any = numba  # does not tell all that it exports
+    with suppress(ValueError):  # there is no layer; then nothing is shared
+        layers.get_num_threads()
 
 
 @lru_cache
