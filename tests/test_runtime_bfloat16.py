@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -25,6 +23,7 @@ from spectune.runtime.models.projection import Projection
 
 from .fused_forward import logits_of, step_of, tiny_lean
 from .tiny_models import tiny_model
+from .torch_threads import threads_of
 
 needs_dots = pytest.mark.skipif(not has_dots(), reason="needs a processor that multiplies bfloat16, and no AMX")
 CPU = torch.device("cpu")
@@ -34,16 +33,6 @@ TEXT = torch.tensor([[3, 1, 4, 1, 5, 9]])
 
 def drawn(*size: int, seed: int) -> Tensor:
     return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).bfloat16()
-
-
-@contextmanager
-def threads_of(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def require_close(found: Tensor, exact: Tensor, sums: int) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from unittest import mock
 
 import numpy as np
@@ -19,22 +18,13 @@ from spectune.runtime.models.lean import LeanModel
 
 from .decoded_runs import POLICIES, drafter_for, drafting, random_requests, run
 from .fused_forward import tiny_lean
+from .torch_threads import threads_of
 
 needs_dots = pytest.mark.skipif(not has_dots(), reason="needs a processor that multiplies bfloat16, and no AMX")
 CPU = torch.device("cpu")
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 64}  # whole panels, so that all weights are ours
 TOKENS, PARENTS = [9, 2, 6, 5, 7, 1], [-1, 0, 0, 2, 1, 3]  # a tree of drafts
 CONTEXTS = (37, 6, 21)  # of the rows of a batch, longer and shorter than a register has lanes
-
-
-@contextmanager
-def threads_of(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def in_tree(model: LeanModel, contexts: Sequence[int], *, slots: int = 8) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +23,8 @@ from spectune.runtime.models.kernels.threads import MOST_ALONE
 from spectune.runtime.models.norm import Norm
 from spectune.runtime.models.places import Place, View
 
+from .torch_threads import threads_of
+
 KINDS = [torch.bfloat16, torch.float32]
 ROUNDING = {torch.bfloat16: 2.0**-8, torch.float32: 2.0**-22}
 
@@ -32,16 +33,6 @@ ROUNDING = {torch.bfloat16: 2.0**-8, torch.float32: 2.0**-22}
 def _no_gradients() -> Iterator[None]:
     with torch.inference_mode():
         yield
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @given(some.floats(-87.0, 0.0, width=32))
@@ -123,7 +114,7 @@ def test_large_norms_strided_ones_and_other_kinds_are_torch_s(
 @pytest.mark.parametrize("dtype", KINDS)
 def test_a_norm_by_several_threads_is_that_of_every_row_alone(dtype: torch.dtype) -> None:
     x, own = torch.randn(MOST_ALONE // 64 + 3, 64).to(dtype), Norm(weight=torch.rand(64).to(dtype), eps=1e-6)
-    with threads(2):
+    with threads_of(2):
         assert torch.equal(own(x), torch.cat([own(row) for row in x.split(1)]))
 
 
@@ -216,7 +207,7 @@ CASES = [
 def test_attention_is_torch_s_and_what_nobody_sees_may_be_no_number(case: Case, count: int) -> None:
     expected, cached = by_torch(case)
     anatomy, layer, qkv, states, place, view = case.parts()
-    with threads(count):
+    with threads_of(count):
         found = attend_compiled(anatomy, layer, qkv, states, place, view)
     rounding = 4 * ROUNDING[case.dtype]
     assert found.dtype == case.dtype

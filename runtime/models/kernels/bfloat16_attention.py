@@ -18,7 +18,6 @@ from .few_rows import Numbers
 from .host_rows import Bits, bits_of, number_of, turn_and_write
 
 UNUSED = np.uint32(16)  # bits of a float32 that bfloat16 lacks
-WRITTEN = -1  # stands for a line
 prange = range  # compiled, it is numba's, which splits a loop among threads
 
 
@@ -87,42 +86,31 @@ def attend_lines(
 
 
 @compiled
-def attend_part(
-    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits, query: Numbers,
-    first: int, seen: int, heads: int, scale: float, part: int, line: int,
+def attend_piece(
+    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits, queries: Numbers,
+    first: int, seen: int, heads: int, scale: float, piece: int, pieces: int,
 ) -> None:  # fmt: skip
-    """Write a row's key-value head's keys, values and queries (lines, size), or what some lines from `line` on mix.
+    """Write what one piece of a row's key-value head mixes, of its queries (rows * kv_heads, lines, size).
 
-    `line` is WRITTEN for the first. Where all lines are mixed at once, that is done behind it.
+    Without pieces, write its keys, values and queries; where a head is one piece, what that mixes, too.
     """
-    kv_heads = states.shape[2] // turns.shape[1]
-    row, head = part // kv_heads, part % kv_heads
-    if line == WRITTEN:
+    kv_heads, part = states.shape[2] // turns.shape[1], piece // max(pieces, 1)
+    row, head, query = part // kv_heads, part % kv_heads, queries[part]
+    if pieces == 0:
         turn_and_write(qkv, turns, states, columns, query, heads, scale, row, head, head + 1)
-    if line != WRITTEN or len(query) <= LANES:
-        attend_lines(query, states, bias, out, first, seen - first, row, head, max(line, 0))
-
-
-@compiled
-def attend_parts(
-    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits, query: Numbers,
-    first: int, seen: int, heads: int, scale: float, pieces: int,
-) -> None:  # fmt: skip
-    """Do what `attend_part` does for all rows and heads, whose queries are (parts, lines, size); 0 pieces: WRITTEN."""
-    for piece in range(len(query) * max(pieces, 1)):
-        part, line = piece // max(pieces, 1), piece % pieces * LANES if pieces else WRITTEN
-        attend_part(qkv, turns, states, bias, columns, out, query[part], first, seen, heads, scale, part, line)
+    if pieces > 0 or len(query) <= LANES:
+        line = piece % pieces * LANES if pieces else 0
+        attend_lines(query, states, bias, out, first, seen - first, row, head, line)
 
 
 @compiled(parallel=True)
-def shared_attend_parts(
-    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits, query: Numbers,
+def shared_attend_pieces(
+    qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits, queries: Numbers,
     first: int, seen: int, heads: int, scale: float, pieces: int,
 ) -> None:  # fmt: skip
-    """Do what `attend_parts` does, by several threads."""
-    for piece in prange(len(query) * max(pieces, 1)):
-        part, line = piece // max(pieces, 1), piece % pieces * LANES if pieces else WRITTEN
-        attend_part(qkv, turns, states, bias, columns, out, query[part], first, seen, heads, scale, part, line)
+    """Do what `attend_piece` does for all pieces of all rows and heads, by several threads."""
+    for piece in prange(len(queries) * max(pieces, 1)):
+        attend_piece(qkv, turns, states, bias, columns, out, queries, first, seen, heads, scale, piece, pieces)
 
 
 @compiled
@@ -136,10 +124,11 @@ def attend(
     """
     size, kv_heads, rows = turns.shape[1] // 2, states.shape[2] // turns.shape[1], len(states)
     lines = len(out) // rows * heads // kv_heads
-    query, pieces = np.empty((rows * kv_heads, lines, size), np.float32), (lines + LANES - 1) // LANES
+    queries, pieces = np.empty((rows * kv_heads, lines, size), np.float32), (lines + LANES - 1) // LANES
     for turn in range(1 if pieces == 1 else 2):
         own = pieces if turn else 0
         if is_shared:
-            shared_attend_parts(qkv, turns, states, bias, columns, out, query, first, seen, heads, scale, own)
+            shared_attend_pieces(qkv, turns, states, bias, columns, out, queries, first, seen, heads, scale, own)
         else:
-            attend_parts(qkv, turns, states, bias, columns, out, query, first, seen, heads, scale, own)
+            for piece in range(len(queries) * max(own, 1)):
+                attend_piece(qkv, turns, states, bias, columns, out, queries, first, seen, heads, scale, piece, own)

@@ -84,15 +84,21 @@ def product(x: Halves, weight: Halves, bias: Halves, residual: Halves, out: Halv
 
 
 @compiled
+def norm(x: Halves, scale: Bits, eps: float, out: Halves, is_shared: bool) -> None:
+    """Do what `norm_rows` does, by several threads where that is worth it and wanted."""
+    if is_shared and x.size > MOST_ALONE:
+        shared_norm_rows(x, scale, eps, out)
+    else:
+        norm_rows(x, scale, eps, out)
+
+
+@compiled
 def normed_product(
     x: Halves, scale: Bits, eps: float, weight: Halves, bias: Halves, residual: Halves, out: Halves, is_shared: bool
 ) -> None:
     """Do what `product` does for x / rms(x) * scale; scale is (1, in)."""
     normed = np.empty_like(x)
-    if is_shared and x.size > MOST_ALONE:
-        shared_norm_rows(x, scale, eps, normed)
-    else:
-        norm_rows(x, scale, eps, normed)
+    norm(x, scale, eps, normed, is_shared)
     product(normed, weight, bias, residual, out, is_shared)
 
 
@@ -186,10 +192,8 @@ def whole_layer(
     rows = len(hidden)
     opened = np.empty((rows, len(qkv) * WIDTH), np.uint16)
     normed_product(hidden, input_scale, input_eps, qkv, qkv_bias, opened[:0], opened, is_shared)
-    if len(head_scale) and is_shared and opened.size > MOST_ALONE:
-        shared_norm_rows(opened, head_scale, head_eps, opened)
-    elif len(head_scale):
-        norm_rows(opened, head_scale, head_eps, opened)
+    if len(head_scale):
+        norm(opened, head_scale, head_eps, opened, is_shared)
     mixed = np.empty((rows, heads * (turns.shape[1] // 2)), np.uint16)
     attend(opened, turns, states, mask, columns, mixed, first, seen, heads, attention_scale, is_shared)
     close_layer(mixed, hidden, output, output_bias, scale, eps, gate_up, gate_up_bias, down, down_bias, out, is_shared)
