@@ -28,9 +28,9 @@ def detect(spec: str = "auto") -> Device:
     libraries = library_versions()
     if spec == "auto":
         gpu = find_gpu(0, libraries) if _torch_has_cuda() else None
-        return gpu or read_cpu(libraries)
+        return gpu or _cpu(libraries)
     if spec == "cpu":
-        return read_cpu(libraries)
+        return _cpu(libraries)
     found = re.fullmatch(r"cuda:(\d+)", spec)
     if not found:
         raise DeviceError(f"unknown device {spec!r}; use 'auto', 'cpu' or 'cuda:N', for example 'cuda:0'")
@@ -44,18 +44,23 @@ def detect(spec: str = "auto") -> Device:
 def detect_all() -> tuple[Device, ...]:
     """Return every device of this machine: its GPUs in order, then the CPU."""
     libraries = library_versions()
-    return (*read_gpus(libraries), read_cpu(libraries))
+    return (*read_gpus(libraries), _cpu(libraries))
 
 
 def library_versions() -> tuple[tuple[str, str], ...]:
-    """Return (name, version) of Python, of our own forwards and of every installed library that computes."""
-    versions = [("python", platform.python_version()), ("spectune's forwards", FORWARDS)]
+    """Return (name, version) of Python and of every installed library that computes."""
+    versions = [("python", platform.python_version())]
     for name in LIBRARIES:
         try:
             versions.append((name, version(name)))
         except PackageNotFoundError:  # a GPU can be described without them
             continue
     return tuple(versions)
+
+
+def _cpu(libraries: tuple[tuple[str, str], ...]) -> Device:
+    """Return this machine's CPU; what forwards of ours take there is known by their own version, too."""
+    return read_cpu((*libraries, ("spectune's forwards", FORWARDS)))
 
 
 def _torch_has_cuda() -> bool:
