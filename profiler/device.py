@@ -12,7 +12,7 @@ from .gpu import find_gpu, read_gpus
 from .records.device import Device
 
 LIBRARIES = ("torch", "transformers", "numpy", "numba")  # what computes forwards and rounds
-FORWARDS = "2"  # of our own code on a CPU; raised where it becomes so much faster that older measurements say nothing
+FORWARDS = "3"  # of our own code on a CPU; raised where it becomes so much faster that older measurements say nothing
 
 
 def detect(spec: str = "auto") -> Device:

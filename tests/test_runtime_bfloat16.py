@@ -195,9 +195,9 @@ def test_a_layer_in_one_call_is_what_it_is_in_several(family: str, monkeypatch: 
     """Heads that are normed, and biases, are among the families."""
     model, new = lean_by(OURS, family), torch.tensor([[9, 2, 6]])
     step = step_of(model, new, by_tree=False, context=TEXT.shape[1])
-    calls = counted(monkeypatch, joined_products, "whole_layer")
+    calls = counted(monkeypatch, joined_products, "run_layers")
     at_once = logits_of(model, TEXT, step)
-    assert len(calls) == 2 * len(model.anatomy.layers)  # the text before, and what is behind it
+    assert len(calls) == 2  # the text before, and what is behind it
     for module in (joined_products, lean):  # attention is torch's, and products stand around it
         monkeypatch.setattr(module, "is_compiled_attention", lambda *_: False)
     calls.clear()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -12,7 +14,8 @@ from torch import Tensor
 
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.layout import lay_out
-from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.forward import ForwardInput, LeftStates
+from spectune.runtime.models.kernel_parts import stacked
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 from spectune.runtime.models.lean import LeanModel
 
@@ -66,6 +69,40 @@ def chain(model: LeanModel, tokens: Sequence[int], context: int, slot: int) -> F
 
 def path_to(node: int) -> list[int]:
     return [node] if PARENTS[node] < 0 else [*path_to(PARENTS[node]), node]
+
+
+@needs_dots
+@pytest.mark.parametrize("family", ["llama", "mistral, windowed", "qwen2", "qwen3"])
+def test_all_layers_in_one_call_leave_what_each_leaves_by_itself(family: str) -> None:
+    """From the first layer on or a later one, in a slot that is not the first; caches likewise."""
+    model = tiny_lean(family, torch.bfloat16, CPU, **SIZES, num_hidden_layers=3)
+    step, caches = chain(model, text_of(9), 0, 2), [model.new_cache(4, 64) for _ in range(3)]
+    *_, before, _, last = list(model.stream(step, caches[0]))
+    assert torch.equal(model.through_all(step, caches[1]), last)
+    assert torch.equal(model.forward(step, caches[1]), model.answer(step, last))
+    assert torch.equal(caches[1].states, caches[0].states)
+    caches[2].states[:1] = caches[0].states[:1]
+    left = LeftStates(owner=model, layers=1, states=before.view(1, 9, -1))
+    assert torch.equal(model.resume(step, caches[2], left), model.answer(step, last))
+    assert torch.equal(caches[2].states, caches[0].states)
+
+
+@needs_dots
+def test_layers_that_are_not_alike_are_a_call_each() -> None:
+    model = tiny_lean("llama", torch.bfloat16, CPU, **SIZES, num_hidden_layers=2)
+    first, second = model.anatomy.layers
+    assert stacked((first, second)) is not None
+    assert stacked((first, replace(second, scale=2.0 * second.scale))) is None
+    assert stacked((first, replace(second, sight=1))) is None
+    assert stacked((first, replace(second, is_silu=False))) is None
+    assert stacked((first, replace(second, mlp_norm=replace(second.mlp_norm, eps=0.5)))) is None
+
+
+@needs_dots
+def test_weights_that_are_known_by_their_addresses_are_not_copied() -> None:
+    model = tiny_lean("llama", torch.bfloat16, CPU, **SIZES)
+    with pytest.raises(TypeError, match="cannot be copied"):
+        deepcopy(model)
 
 
 @needs_dots

@@ -20,12 +20,13 @@ from spectune.runtime.draws import best_tokens
 from spectune.runtime.growth import draft as growth_draft
 from spectune.runtime.growth.draft import children_of
 from spectune.runtime.models.bits import bits
-from spectune.runtime.models.kernels.host_scores import BLOCK, best_of
+from spectune.runtime.models.kernels.host_scores import BLOCK, FEW, best_of
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 
 from .decoded_runs import POLICIES, drafter_for, drafting, random_requests, run
 from .tiny_models import perturbed, tiny_llama
+from .torch_threads import threads_of
 
 LLAMA = tiny_llama(layers=2, seed=0)
 KINDS = [torch.bfloat16, torch.float32]
@@ -77,15 +78,19 @@ def exact_children(scores: Tensor, count: int) -> tuple[list[list[int]], Tensor]
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-@pytest.mark.parametrize("vocabulary", [3, BLOCK, 1000])
-@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize("vocabulary", [3, BLOCK, 1000, 3001])
+@pytest.mark.parametrize("count", [1, 2, FEW, FEW + 1, 60])
 def test_children_are_the_likeliest_tokens_and_of_equals_the_first(
     dtype: torch.dtype, vocabulary: int, count: int
 ) -> None:
     torch.manual_seed(0)
     scores = (4.0 * torch.randn(2, 3, vocabulary)).to(dtype)
     scores[0, 0, 1:] = -math.inf
-    found = children_of(scores, count)
+    scores[0, 1] = 0.0
+    scores[0, 2] = -math.inf
+    scores[0, 2, vocabulary - 1] = 0.0
+    with threads_of(2):
+        found = children_of(scores, count)
     tokens, log_probs = exact_children(scores.flatten(0, 1), count)
     assert found.tokens.flatten(0, 1).tolist() == tokens
     assert torch.allclose(found.log_probs.flatten(0, 1).double(), log_probs, rtol=0, atol=2e-6)

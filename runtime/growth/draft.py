@@ -17,6 +17,7 @@ from torch import Tensor
 from ...planner.growth.draft import ROOT_TOKEN, DraftBatch, Ints, Scores
 from ..models.bits import bits, is_kernels
 from ..models.kernels.host_scores import children
+from ..models.kernels.threads import shared_by
 from ..transfer import fetched
 
 
@@ -62,7 +63,8 @@ def children_here(scores: Tensor, count: int) -> tuple[Ints, Scores, bool]:
     """
     shape = *scores.shape[:2], min(count, scores.shape[-1])
     tokens, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
-    are_numbers = children(bits(scores.contiguous()), tokens, log_probs)
+    is_shared = shape[0] * shape[1] > 1 and shared_by(torch.get_num_threads())
+    are_numbers = children(bits(scores.contiguous()), tokens, log_probs, is_shared)
     return tokens, log_probs, are_numbers
 
 

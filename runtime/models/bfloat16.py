@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,15 +16,20 @@ from .kernels.threads import can_share, shared_by
 class BFloat16Product:
     """x -> x W^T + b."""
 
-    __slots__ = ("_weight", "bias", "panels", "shape")
+    __slots__ = ("_weight", "bias", "no_residual", "shape")
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Take a weight (out, in) that `is_for` takes, and an (out,) bias, or none."""
         self.shape = rows, columns = weight.shape
         panels = weight.detach().contiguous().view(rows // WIDTH, WIDTH, columns // 2, 2).transpose(1, 2)
-        self._weight = panels.contiguous()
-        self.panels = bits(self._weight)  # (out / WIDTH, in / 2, WIDTH, 2), as kernels read it
+        self._weight = panels.contiguous()  # (out / WIDTH, in / 2, WIDTH, 2), as kernels read it
+        self.no_residual = np.empty((0, rows), np.uint16)
         self.bias = bits(weight.new_empty(0) if bias is None else bias.detach().contiguous())
+
+    @property
+    def address(self) -> int:
+        """Where the weight's panels lie, as long as this is held."""
+        return self._weight.data_ptr()
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Return (rows, out) for (rows, in), added to the residual (rows, out) if there is one.
@@ -37,8 +43,8 @@ class BFloat16Product:
                 "the model's configuration and its weights do not fit together"
             )
         out = torch.empty((len(x), self.shape[0]), dtype=torch.bfloat16)
-        added, is_shared = out[:0] if residual is None else residual.contiguous(), shared_by(torch.get_num_threads())
-        product(bits(x.contiguous()), self.panels, self.bias, bits(added), bits(out), is_shared)
+        added = self.no_residual if residual is None else bits(residual.contiguous())
+        product(bits(x.contiguous()), self.address, self.bias, added, bits(out), shared_by(torch.get_num_threads()))
         return out
 
 

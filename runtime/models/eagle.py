@@ -126,7 +126,7 @@ class EagleHead:
     def _logits(self, own: Tensor) -> Tensor:
         if self._form == "eagle":
             return self._target.logits(own)
-        logits = self._body.logits(self._body.final_norm(own))
+        logits = self._body.normed_logits(own)
         if self._drafted is None:
             return logits
         whole = logits.new_full((len(logits), self.vocabulary), max(NEVER, torch.finfo(logits.dtype).min))

@@ -94,7 +94,7 @@ class ExitModel(LeanModel):
     def answer(self, step: ForwardInput, hidden: Tensor) -> Tensor:
         """Return the logits of a forward whose last layer left these hidden states, (batch * n, hidden)."""
         left = self.imitated(taken(step, hidden))
-        return self.logits(self.final_norm(left)).view(len(step.tokens), -1, self.vocabulary)
+        return self.normed_logits(left).view(len(step.tokens), -1, self.vocabulary)
 
     def imitated(self, hidden: Tensor) -> Tensor:
         """Return (rows, hidden): what stands for the target's last hidden states, before the final norm."""

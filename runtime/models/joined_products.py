@@ -11,9 +11,10 @@ from torch import Tensor
 from .anatomy import Anatomy, LayerWeights
 from .attention import is_by_dots, is_compiled_attention
 from .bits import bits, is_kernels
-from .kernels.bfloat16_rows import close_layer, normed_product, whole_layer
+from .kernel_parts import KernelParts
+from .kernels.bfloat16_rows import close_layer, normed_product, run_layers
 from .norm import Norm
-from .places import Place, View
+from .places import Place
 from .products import Products
 from .projection import Projection
 
@@ -31,8 +32,8 @@ class JoinedProducts(Products):
         if own is None or scale is None or hidden.shape[1] != projection.shape[1]:
             return super().normed(hidden, norm, projection)
         out = hidden.new_empty(len(hidden), projection.shape[0])
-        no_residual = bits(out[:0])
-        normed_product(bits(hidden), scale, norm.eps, own.panels, own.bias, no_residual, bits(out), self._is_shared)
+        given = bits(hidden), scale, norm.eps, own.address, own.bias, own.no_residual, bits(out), self._is_shared
+        normed_product(*given)
         return out
 
     def left(self, residual: Tensor, mixed: Tensor, layer: LayerWeights) -> Tensor:
@@ -41,32 +42,42 @@ class JoinedProducts(Products):
         if own is None or mixed.shape[1] != layer.output.shape[1]:
             return super().left(residual, mixed, layer)
         out = residual.new_empty(residual.shape)
-        close_layer(bits(mixed.contiguous()), bits(residual.contiguous()), *own.closing, bits(out), self._is_shared)
+        given = bits(mixed.contiguous()), bits(residual.contiguous()), bits(out), self._is_shared
+        close_layer(*given, *own.behind_attention)
         return out
 
 
-def layer_by_kernels(
-    anatomy: Anatomy, layer: LayerWeights, hidden: Tensor, states: Tensor, place: Place, view: View
+def layers_by_kernels(
+    anatomy: Anatomy,
+    parts: KernelParts | None,
+    first: LayerWeights,
+    hidden: Tensor,
+    states: Tensor,
+    place: Place,
+    passed: int = 0,
 ) -> Tensor | None:
-    """Return hidden states (rows, hidden) after one layer by one compiled call; None where that is not for it.
+    """Return hidden states (rows, hidden) after some layers by one compiled call; None where that is not for them.
 
     Args:
         anatomy: of the model.
-        layer: of it.
-        hidden: before the layer.
-        states: the layer's part of a cache, written.
+        parts: of the layers.
+        first: any of them.
+        hidden: before the first that is run.
+        states: the layers' part of a cache, (layers, slots, capacity, width), written.
         place: of the tokens.
-        view: what they see.
+        passed: layers in front that are not run.
     """
-    own = layer.by_kernels
-    if own is None or view.tree is not None or not fits(anatomy, layer) or not is_by_dots(anatomy, hidden):
+    view = place.views[first.sight]
+    if parts is None or view.tree is not None or not fits(anatomy, first) or not is_by_dots(anatomy, hidden):
         return None
+    if len(states) != len(parts.weights) or not states.is_contiguous():
+        return None  # whoever runs layer by layer says what does not fit
     if not is_compiled_attention(anatomy, hidden, place, view):
         return None
     out = hidden.new_empty(hidden.shape)
-    whole_layer(
-        bits(hidden.contiguous()), view.turn_bits, bits(states)[place.slots], view.bias_bits, place.column_numbers,
-        bits(out), view.start, place.seen, anatomy.heads, layer.scale, place.is_shared, *own.opening + own.closing,
+    run_layers(
+        bits(hidden.contiguous()), view.turn_bits, bits(states), view.bias_bits, place.column_numbers, bits(out),
+        place.slots.start, view.start, place.seen, passed, place.is_shared, anatomy.heads, first.scale, *parts.every,
     )  # fmt: skip
     return out
 

@@ -1,12 +1,15 @@
-"""A layer's weights as one compiled call takes them."""
+"""Weights of layers as one compiled call takes them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ...planner.kernels.arrays import Ints
 
 if TYPE_CHECKING:
     from .anatomy import LayerWeights
@@ -17,12 +20,34 @@ if TYPE_CHECKING:
 Bits = NDArray[Any]  # uint16 of bfloat16, or uint32 of a norm's weights in float32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KernelParts:
-    """Arguments of `kernels/bfloat16_rows.py:whole_layer`."""
+    """Layers that are alike but for their weights; what kernels are given of them.
 
-    opening: tuple[Bits, float, Bits, Bits, Bits, float]  # norm, query, key and value, and the norm of heads
-    closing: tuple[Bits, Bits, Bits, float, Bits, Bits, Bits, Bits]  # output, norm and MLP; those of `close_layer`
+    Large weights are told by their addresses, so that a call of many layers costs as little as that of one. Whoever
+    holds the parts holds the layers, too.
+    """
+
+    inner: int  # gates of an MLP
+    weights: Ints  # (layers, 4), addresses: query, key and value; output; gate and up; down
+    opening: tuple[Bits, float, Bits, Bits, float]  # input norm, bias of the first weight, norm of heads
+    closing: tuple[Bits, Bits, float, Bits, Bits]  # output's bias, norm before the MLP, biases of the MLP
+
+    @property
+    def every(self) -> tuple[Any, ...]:
+        """The arguments of `kernels/bfloat16_rows.py:run_layers` from `inner` on."""
+        return self.inner, self.weights, *self.opening, *self.closing
+
+    @property
+    def behind_attention(self) -> tuple[Any, ...]:
+        """The arguments of `close_layer` from `inner` on, of the first layer."""
+        output_bias, scale, eps, gate_up_bias, down_bias = self.closing
+        _, *weights = self.weights[0].tolist()
+        return self.inner, *weights, output_bias[0], scale[0], eps, gate_up_bias[0], down_bias[0]
+
+    def __reduce__(self) -> Never:
+        """Refuse to be copied: the addresses would be those of somebody else's weights."""
+        raise TypeError("a model whose weights our kernels hold cannot be copied; read it again")
 
 
 def kernel_parts(layer: LayerWeights) -> KernelParts | None:
@@ -35,17 +60,46 @@ def kernel_parts(layer: LayerWeights) -> KernelParts | None:
     hidden, inner = down.shape
     if (output.shape[0], gate_up.shape) != (hidden, (2 * inner, hidden)):
         return None  # each product by itself says what does not fit
-    heads = _normed(layer.head_norm) if layer.head_norm is not None else (np.empty((0, 1), np.uint16), 0.0)
+    heads = _normed(layer.head_norm) if layer.head_norm is not None else (np.empty((1, 0, 1), np.uint16), 0.0)
     return KernelParts(
-        opening=(*_normed(layer.input_norm), *_held(qkv), *heads),
-        closing=(*_held(output), *_normed(layer.mlp_norm), *_held(gate_up), *_held(down)),
+        inner=inner,
+        weights=np.array([[each.address for each in (qkv, output, gate_up, down)]]),
+        opening=(*_normed(layer.input_norm), _bias(qkv), *heads),
+        closing=(_bias(output), *_normed(layer.mlp_norm), _bias(gate_up), _bias(down)),
     )
+
+
+def stacked(layers: Sequence[LayerWeights]) -> KernelParts | None:
+    """Return all layers' weights for one call; None where kernels do not take all of them, or they are not alike."""
+    parts = [layer.by_kernels for layer in layers]
+    found = [each for each in parts if each is not None]
+    ways = {(layer.sight, layer.scale, layer.qkv.shape, layer.output.shape) for layer in layers}
+    if len(found) < len(parts) or len(ways) != 1 or len({_likeness(each) for each in found}) != 1:
+        return None
+    return KernelParts(
+        inner=found[0].inner,
+        weights=np.concatenate([each.weights for each in found]),
+        opening=_joined([each.opening for each in found]),
+        closing=_joined([each.closing for each in found]),
+    )
+
+
+def _likeness(parts: KernelParts) -> tuple[object, ...]:
+    """Return what is equal for layers that one call takes."""
+    given = (*parts.opening, *parts.closing)
+    return parts.inner, *((each.shape, each.dtype) if isinstance(each, np.ndarray) else each for each in given)
+
+
+def _joined(parts: Sequence[tuple[Any, ...]]) -> Any:  # Any: of the type of one
+    """Return arrays of all layers behind each other; other values are the same for all."""
+    each_kind = zip(*parts, strict=True)
+    return tuple(np.concatenate(each) if isinstance(each[0], np.ndarray) else each[0] for each in each_kind)
 
 
 def _normed(norm: Norm) -> tuple[Bits, float]:
     assert norm.scale is not None, "a norm's weight lies where the products' do"
-    return norm.scale, norm.eps
+    return norm.scale[None], norm.eps
 
 
-def _held(product: BFloat16Product) -> tuple[Bits, Bits]:
-    return product.panels, product.bias
+def _bias(product: BFloat16Product) -> Bits:
+    return product.bias[None]

@@ -22,10 +22,11 @@ from .anatomy import Anatomy, LayerWeights, anatomy_of
 from .attention import attend, attend_by_tree, attend_compiled, capped, is_compiled_attention, turned
 from .forward import ForwardInput, LeftStates
 from .gallery import Gallery, table_rows
-from .joined_products import ALONE, SHARED, layer_by_kernels
+from .joined_products import ALONE, SHARED, layers_by_kernels
+from .kernel_parts import stacked
 from .kernels.threads import shared_by
 from .places import LayerStates, Place, views_of
-from .products import FusedProducts
+from .products import STEP_BY_STEP, FusedProducts
 from .trial import reads_trees
 
 
@@ -39,6 +40,7 @@ class LeanModel:
         self.anatomy = anatomy = model if isinstance(model, Anatomy) else anatomy_of(model)
         self.dtype, self.device = anatomy.embedding.dtype, anatomy.embedding.device
         self._layers = anatomy.layers
+        self._stacked = stacked(self._layers)
         self._width = 2 * anatomy.kv_heads * anatomy.size
         self.vocabulary, self.longest_context = anatomy.vocabulary, anatomy.longest_context
         self.hidden = anatomy.embedding.shape[1]  # size of a hidden state
@@ -91,15 +93,16 @@ class LeanModel:
 
     def compute(self, step: ForwardInput, cache: LayerStates, left: LeftStates | None = None) -> Tensor:
         """Return what `forward` or `resume` does, without inference mode: torch.compile cannot trace into that."""
-        for latest in self.stream(step, cache, left):
-            hidden = latest  # no other layer's is kept
-        return self.answer(step, hidden)
+        return self.answer(step, self.through_all(step, cache, left))
 
     def answer(self, step: ForwardInput, hidden: Tensor) -> Tensor:
         """Return the logits of a forward whose last layer left these hidden states, (batch * n, hidden)."""
-        batch = len(step.tokens)
-        logits = self.logits(self.final_norm(taken(step, hidden)))
-        return logits.view(batch, -1, self.vocabulary)
+        return self.normed_logits(taken(step, hidden)).view(len(step.tokens), -1, self.vocabulary)
+
+    def normed_logits(self, hidden: Tensor) -> Tensor:
+        """Return logits (rows, vocabulary) of hidden states before the final norm."""
+        products = (SHARED if shared_by(torch.get_num_threads()) else ALONE) if self._is_on_host() else STEP_BY_STEP
+        return self._capped(products.normed(hidden, self.anatomy.final_norm, self.anatomy.head))
 
     def final_norm(self, hidden: Tensor) -> Tensor:
         """Return hidden states (rows, hidden) as the head reads them."""
@@ -107,7 +110,9 @@ class LeanModel:
 
     def logits(self, normed: Tensor) -> Tensor:
         """Return logits (rows, vocabulary) of hidden states that went through the final norm."""
-        logits = self.anatomy.head(normed)
+        return self._capped(self.anatomy.head(normed))
+
+    def _capped(self, logits: Tensor) -> Tensor:
         return logits if self.anatomy.logit_cap is None else capped(logits, self.anatomy.logit_cap)
 
     @torch.inference_mode()
@@ -139,12 +144,26 @@ class LeanModel:
             raise ModelError(f"an exit after {layers} layers asked of a model of {len(self._layers)}; use 1 to that")
         shorter = copy(self)
         shorter._layers = self._layers[:layers]
+        shorter._stacked = stacked(shorter._layers)
         return shorter
 
     def require_layers(self, after: Sequence[int]) -> None:
         """Raise ModelError unless there are hidden states after so many layers each."""
         if not after or not 0 <= min(after) <= max(after) <= len(self._layers):
             raise ModelError(f"hidden states after {tuple(after)} layers asked of a model of {len(self._layers)}")
+
+    def through_all(self, step: ForwardInput, cache: LayerStates, left: LeftStates | None = None) -> Tensor:
+        """Return the hidden states (batch * n, hidden) of the new tokens after the last layer; see `stream`."""
+        if self._stacked is not None and isinstance(cache.states, Tensor):
+            place = self.place(step, cache)
+            passed, hidden = (0, self.embed(step.tokens)) if left is None else (left.layers, left.rows(step))
+            first, states = self._layers[0], cache.states
+            done = layers_by_kernels(self.anatomy, self._stacked, first, hidden, states, place, passed)
+            if done is not None:
+                return done
+        for latest in self.stream(step, cache, left):
+            hidden = latest  # no other layer's is kept
+        return hidden
 
     def stream(self, step: ForwardInput, cache: LayerStates, left: LeftStates | None = None) -> Iterator[Tensor]:
         """Yield the hidden states (batch * n, hidden) of the new tokens: embedded, then after every layer.
@@ -162,8 +181,7 @@ class LeanModel:
 
     def place(self, step: ForwardInput, cache: LayerStates, first: int = 0) -> Place:
         """Return where the new tokens of a forward stand; without a bias they see the cache from column `first` on."""
-        is_on_host = self.device.type == "cpu" and not torch.compiler.is_compiling()
-        is_shared = is_on_host and shared_by(torch.get_num_threads())
+        is_shared = self._is_on_host() and shared_by(torch.get_num_threads())
         by_tree = step.tree is not None and self.reads_trees
         return Place(
             slots=slice(step.first_slot, step.first_slot + len(step.tokens)),
@@ -174,6 +192,10 @@ class LeanModel:
             products=self.products if by_tree else SHARED if is_shared else ALONE,
             is_shared=is_shared,
         )
+
+    def _is_on_host(self) -> bool:
+        """Whether kernels of a CPU may run, and nobody traces what is done."""
+        return self.device.type == "cpu" and not torch.compiler.is_compiling()
 
     def through(
         self, layer: LayerWeights, hidden: Tensor, attending: Tensor | None, states: Tensor, place: Place
@@ -188,9 +210,10 @@ class LeanModel:
             place: of the tokens.
         """
         view, products = place.views[layer.sight], place.products
-        left = layer_by_kernels(self.anatomy, layer, hidden, states, place, view) if attending is None else None
-        if left is not None:
-            return left
+        if attending is None:
+            left = layers_by_kernels(self.anatomy, layer.by_kernels, layer, hidden, states[None], place)
+            if left is not None:
+                return left
         qkv = products.normed(hidden, layer.input_norm, layer.qkv) if attending is None else layer.qkv(attending)
         if view.tree is not None:
             mixed = attend_by_tree(self.anatomy, layer, qkv, states, place, view, view.tree)

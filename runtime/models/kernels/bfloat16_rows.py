@@ -31,11 +31,11 @@ prange = range  # compiled, it is numba's, which splits a loop among threads
 
 
 @compiled
-def panel_product(x: Halves, weight: Halves, bias: Halves, residual: Halves, out: Halves, number: int) -> None:
+def panel_product(x: Halves, weight: int, bias: Halves, residual: Halves, out: Halves, number: int) -> None:
     """Write the columns of out that belong to one panel, all rows: it stays in a near cache while they take turns."""
     rows, length = x.shape
     first = number * WIDTH * HALF_BYTES
-    panel = weight.ctypes.data + number * weight.strides[0]
+    panel = weight + first * length
     own = bias.ctypes.data + first if len(bias) else NOTHING.ctypes.data
     added, added_stride = NOTHING.ctypes.data, 0
     if len(residual):
@@ -52,26 +52,26 @@ def panel_product(x: Halves, weight: Halves, bias: Halves, residual: Halves, out
 
 
 @compiled
-def product_alone(x: Halves, weight: Halves, bias: Halves, residual: Halves, out: Halves) -> None:
+def product_alone(x: Halves, weight: int, bias: Halves, residual: Halves, out: Halves) -> None:
     """Do what `product` does by one thread."""
-    for number in range(len(weight)):
+    for number in range(out.shape[1] // WIDTH):
         panel_product(x, weight, bias, residual, out, number)
 
 
 @compiled(parallel=True)
-def product_shared(x: Halves, weight: Halves, bias: Halves, residual: Halves, out: Halves) -> None:
+def product_shared(x: Halves, weight: int, bias: Halves, residual: Halves, out: Halves) -> None:
     """Do what `product` does by several threads."""
-    for number in prange(len(weight)):
+    for number in prange(out.shape[1] // WIDTH):
         panel_product(x, weight, bias, residual, out, number)
 
 
 @compiled
-def product(x: Halves, weight: Halves, bias: Halves, residual: Halves, out: Halves, is_shared: bool) -> None:
+def product(x: Halves, weight: int, bias: Halves, residual: Halves, out: Halves, is_shared: bool) -> None:
     """Write x W^T + bias + residual.
 
     Args:
         x: (rows, in).
-        weight: (out / WIDTH, in / 2, WIDTH, 2), panels as `write_product` reads them.
+        weight: address of (out / WIDTH, in / 2, WIDTH, 2) numbers, panels as `write_product` reads them.
         bias: (out,), or (0,) for none.
         residual: (rows, out), or (0, out) for none.
         out: (rows, out), written.
@@ -94,7 +94,7 @@ def norm(x: Halves, scale: Bits, eps: float, out: Halves, is_shared: bool) -> No
 
 @compiled
 def normed_product(
-    x: Halves, scale: Bits, eps: float, weight: Halves, bias: Halves, residual: Halves, out: Halves, is_shared: bool
+    x: Halves, scale: Bits, eps: float, weight: int, bias: Halves, residual: Halves, out: Halves, is_shared: bool
 ) -> None:
     """Do what `product` does for x / rms(x) * scale; scale is (1, in)."""
     normed = np.empty_like(x)
@@ -135,7 +135,7 @@ def gate_rows(opened: Halves, out: Halves, is_shared: bool) -> None:
 
 
 @compiled
-def gated_product(opened: Halves, weight: Halves, bias: Halves, residual: Halves, out: Halves, is_shared: bool) -> None:
+def gated_product(opened: Halves, weight: int, bias: Halves, residual: Halves, out: Halves, is_shared: bool) -> None:
     """Do what `product` does for silu(gate) * up of gates, then ups, (rows, 2 * in)."""
     gated = np.empty((len(opened), opened.shape[1] // 2), np.uint16)
     gate_rows(opened, gated, is_shared)
@@ -144,8 +144,9 @@ def gated_product(opened: Halves, weight: Halves, bias: Halves, residual: Halves
 
 @compiled
 def close_layer(
-    mixed: Halves, residual: Halves, output: Halves, output_bias: Halves, scale: Bits, eps: float,
-    gate_up: Halves, gate_up_bias: Halves, down: Halves, down_bias: Halves, out: Halves, is_shared: bool,
+    mixed: Halves, residual: Halves, out: Halves, is_shared: bool, inner: int,
+    output: int, gate_up: int, down: int,
+    output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
 ) -> None:  # fmt: skip
     """Write what a layer of the Llama kind leaves, of what its attention mixed.
 
@@ -154,46 +155,60 @@ def close_layer(
     Args:
         mixed: (rows, in).
         residual: (rows, hidden), what went into the layer.
-        output, gate_up, down: weights, each before its bias, as `product` takes them.
-        scale: (1, hidden), of the norm before the MLP.
-        eps: added to its mean square.
         out: (rows, hidden), written.
         is_shared: whether several threads share the panels.
+        inner: how many gates there are.
+        output, gate_up, down: weights, and each one's bias, as `product` takes them.
+        scale: (1, hidden), of the norm before the MLP.
+        eps: added to its mean square.
     """
-    middle, opened = np.empty_like(residual), np.empty((len(mixed), len(gate_up) * WIDTH), np.uint16)
+    middle, opened = np.empty_like(residual), np.empty((len(mixed), 2 * inner), np.uint16)
     product(mixed, output, output_bias, residual, middle, is_shared)
     normed_product(middle, scale, eps, gate_up, gate_up_bias, middle[:0], opened, is_shared)
     gated_product(opened, down, down_bias, middle, out, is_shared)
 
 
 @compiled
-def whole_layer(
+def run_layers(
     hidden: Halves, turns: Halves, states: Halves, mask: Halves, columns: Ints, out: Halves,
-    first: int, seen: int, heads: int, attention_scale: float, is_shared: bool,
-    input_scale: Bits, input_eps: float, qkv: Halves, qkv_bias: Halves, head_scale: Bits, head_eps: float,
-    output: Halves, output_bias: Halves, scale: Bits, eps: float,
-    gate_up: Halves, gate_up_bias: Halves, down: Halves, down_bias: Halves,
+    slot: int, first: int, seen: int, passed: int, is_shared: bool,
+    heads: int, attention_scale: float, inner: int, weights: Ints,
+    input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
+    output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
 ) -> None:  # fmt: skip
-    """Write what a layer of the Llama kind leaves, of what goes into it; writes the new tokens' keys and values.
+    """Write what layers of the Llama kind leave, of what goes into the first; writes the new tokens' keys and values.
+
+    All layers are alike but for their weights.
 
     Args:
         hidden: (rows, hidden).
-        turns, states, mask, columns, first, seen, heads: as `attend_rows` takes them, `mask` being its bias.
+        turns, mask, columns, first, seen, heads: as `attend` takes them, `mask` being its bias.
+        states: (layers, slots, capacity, width), of which the rows' slots are `slot` and those behind it.
         out: as hidden, written.
-        attention_scale: of scores.
+        passed: layers in front that are not run.
         is_shared: whether several threads share the work.
-        input_scale: (1, hidden), of the norm before attention.
+        attention_scale: of scores.
+        inner: gates of an MLP.
+        weights: (layers, 4): query, key and value; output; gate and up; down; as `product` takes them.
+        input_scale: (layers, 1, hidden), of the norm before attention.
         input_eps: added to its mean square.
-        qkv: weight and bias, as `product` takes them.
-        head_scale: (lines, size), of the norm of queries and keys; (0, any) for none.
+        qkv_bias: (layers, any), like the other biases.
+        head_scale: (layers, lines, size), of the norm of queries and keys; (layers, 0, any) for none.
         head_eps: added to its mean square.
-        output: and what follows, as `close_layer` takes it.
+        output_bias, scale, eps, gate_up_bias, down_bias: as `close_layer` takes them, of every layer.
     """
-    rows = len(hidden)
-    opened = np.empty((rows, len(qkv) * WIDTH), np.uint16)
-    normed_product(hidden, input_scale, input_eps, qkv, qkv_bias, opened[:0], opened, is_shared)
-    if len(head_scale):
-        norm(opened, head_scale, head_eps, opened, is_shared)
-    mixed = np.empty((rows, heads * (turns.shape[1] // 2)), np.uint16)
-    attend(opened, turns, states, mask, columns, mixed, first, seen, heads, attention_scale, is_shared)
-    close_layer(mixed, hidden, output, output_bias, scale, eps, gate_up, gate_up_bias, down, down_bias, out, is_shared)
+    count, batch, current = len(weights), len(mask), hidden
+    opened = np.empty((len(hidden), heads * (turns.shape[1] // 2) + states.shape[3]), np.uint16)
+    mixed = np.empty((len(hidden), heads * (turns.shape[1] // 2)), np.uint16)
+    for layer in range(passed, count):
+        own, left = weights[layer], out if layer == count - 1 else np.empty_like(out)
+        normed_product(current, input_scale[layer], input_eps, own[0], qkv_bias[layer], opened[:0], opened, is_shared)
+        if head_scale.shape[1]:
+            norm(opened, head_scale[layer], head_eps, opened, is_shared)
+        seen_here = states[layer, slot : slot + batch]
+        attend(opened, turns, seen_here, mask, columns, mixed, first, seen, heads, attention_scale, is_shared)
+        close_layer(
+            mixed, current, left, is_shared, inner, own[1], own[2], own[3],
+            output_bias[layer], scale[layer], eps, gate_up_bias[layer], down_bias[layer],
+        )  # fmt: skip
+        current = left

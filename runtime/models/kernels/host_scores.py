@@ -9,16 +9,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....planner.kernels.arrays import Ints
 from ....planner.kernels.compiled import compiled
 from .few_rows import SUMS_MAY_BE_REORDERED, Numbers
 from .host_rows import Bits, number_of, power_of_e, unused_bits
+from .threads import MOST_ALONE
+
+Orders = NDArray[np.int32]
 
 BLOCK = 128  # numbers whose greatest is found together
+FEW, SMALL_BLOCK = 8, 16  # where more are looked for, and by what
 NONE = -1
 SIGN, INFINITY = np.uint32(0x80000000), np.int32(0x7F800000)  # as a float32 holds them
 GREATEST = np.int32(0x7FFFFFFF)
+prange = range  # compiled, it is numba's, which splits a loop among threads
 
 
 @compiled(inline="always")
@@ -90,34 +96,90 @@ def log_of_sum(line: Bits, greatest: np.float32) -> np.float32:
 
 
 @compiled
+def greatest_of_blocks(line: Bits, unused: np.uint32, block: int, found: Orders) -> None:
+    """Write the greatest `order_of` each block of numbers, of the last one's as many as there are."""
+    for number in range(len(found)):
+        part, own = line[number * block : (number + 1) * block], np.int32(-GREATEST)
+        for place in range(len(part)):
+            order = order_of(part[place], unused)
+            own = order if order > own else own
+        found[number] = own
+
+
+@compiled
+def reached_by(orders: Orders, count: int) -> np.int32:
+    """Return the greatest number that at least `count` of the orders reach; the least there is where they are fewer."""
+    low, high = np.int64(-GREATEST), np.int64(GREATEST)
+    while low < high:
+        middle = (low + high + 1) >> 1
+        reach, least = 0, np.int32(middle)
+        for place in range(len(orders)):
+            reach += orders[place] >= least
+        if reach >= count:
+            low = middle
+        else:
+            high = middle - 1
+    return np.int32(low)
+
+
+@compiled
+def insert(line: Bits, first: int, last: int, unused: np.uint32, orders: Orders, tokens: Ints) -> None:
+    """Let numbers from `first` to `last` take their places among the greatest so far, behind equal ones."""
+    count = np.uint64(len(tokens))
+    for token in range(first, last):
+        order, at = order_of(line[np.uint64(token)], unused), count - np.uint64(1)
+        if order <= orders[at]:
+            continue
+        while at > np.uint64(0) and orders[at - np.uint64(1)] < order:
+            orders[at], tokens[at] = orders[at - np.uint64(1)], tokens[at - np.uint64(1)]
+            at -= np.uint64(1)
+        orders[at], tokens[at] = order, token
+
+
+@compiled
 def rank(line: Bits, tokens: Ints) -> None:
     """Write the places of the greatest numbers, the greatest first, of equals the first; see `best_of`.
+
+    As many blocks as there are tokens hold a number that is as great as the greatest of the last of them. So what is
+    less is none of those that are looked for, and where many are, few others are compared with each other.
 
     Args:
         line: at least as many numbers as tokens.
         tokens: (any,), written.
     """
     unused, count = unused_bits(line), len(tokens)
-    orders = np.full(count, -GREATEST)
-    for first in range(0, len(line), BLOCK):
-        block, own = line[first : first + BLOCK], np.int32(-GREATEST)
-        for place in range(len(block)):
-            order = order_of(block[place], unused)
-            own = order if order > own else own
-        if own <= orders[count - 1]:
-            continue
-        for place in range(len(block)):
-            order, at = order_of(block[place], unused), count
-            while at > 0 and orders[at - 1] < order:
-                at -= 1
-            if at < count:
-                for later in range(count - 1, at, -1):
-                    orders[later], tokens[later] = orders[later - 1], tokens[later - 1]
-                orders[at], tokens[at] = order, first + place
+    block = BLOCK if count <= FEW else SMALL_BLOCK
+    greatest = np.empty((len(line) + block - 1) // block, np.int32)
+    greatest_of_blocks(line, unused, block, greatest)
+    least = reached_by(greatest, count) if count > FEW else np.int32(-GREATEST)
+    orders = np.full(count, np.int32(-GREATEST))
+    for number in range(len(greatest)):
+        if greatest[number] >= least and greatest[number] > orders[count - 1]:
+            insert(line, number * block, min((number + 1) * block, len(line)), unused, orders, tokens)
 
 
 @compiled(error_model="numpy")
-def children(scores: Bits, tokens: Ints, log_probs: Numbers) -> bool:
+def children_of_node(line: Bits, tokens: Ints, log_probs: Numbers) -> None:
+    """Write the likeliest tokens (any,) behind one node, of the scores (vocabulary,) behind it."""
+    unused = unused_bits(line)
+    rank(line, tokens)
+    greatest = number_of(line[tokens[0]], unused)
+    log = log_of_sum(line, greatest)
+    for child in range(len(tokens)):
+        log_probs[child] = number_of(line[tokens[child]], unused) - greatest - log
+
+
+@compiled(parallel=True)
+def shared_children(scores: Bits, tokens: Ints, log_probs: Numbers) -> None:
+    """Do what `children_of_node` does for every node, by several threads."""
+    width = tokens.shape[1]
+    for node in prange(tokens.shape[0] * width):
+        row, place = node // width, node % width
+        children_of_node(scores[row, place], tokens[row, place], log_probs[row, place])
+
+
+@compiled
+def children(scores: Bits, tokens: Ints, log_probs: Numbers, is_shared: bool) -> bool:
     """Write the likeliest tokens behind every node, as `growth.draft.children_of` finds them.
 
     Returns whether all scores are numbers.
@@ -125,15 +187,16 @@ def children(scores: Bits, tokens: Ints, log_probs: Numbers) -> bool:
     Args:
         scores: (batch, width, vocabulary).
         tokens, log_probs: (batch, width, any), written; at most the vocabulary.
+        is_shared: whether several threads share the nodes.
     """
-    unused, are_numbers = unused_bits(scores), True
+    nodes, are_numbers = tokens.shape[0] * tokens.shape[1], True
+    if is_shared and nodes * scores.shape[2] > MOST_ALONE:
+        shared_children(scores, tokens, log_probs)
+    else:
+        for row in range(tokens.shape[0]):
+            for node in range(tokens.shape[1]):
+                children_of_node(scores[row, node], tokens[row, node], log_probs[row, node])
     for row in range(tokens.shape[0]):
         for node in range(tokens.shape[1]):
-            line, own = scores[row, node], tokens[row, node]
-            rank(line, own)
-            greatest = number_of(line[own[0]], unused)
-            log = log_of_sum(line, greatest)
-            for child in range(len(own)):
-                log_probs[row, node, child] = number_of(line[own[child]], unused) - greatest - log
-            are_numbers = are_numbers and not np.isnan(log_probs[row, node, 0])
+            are_numbers = are_numbers and not np.isnan(log_probs[row, node, 0])  # of a node's, it comes first
     return are_numbers
