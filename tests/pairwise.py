@@ -50,6 +50,13 @@ def crossed(**factors: Iterable[Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(tuple(given), cases)
 
 
+def some_of(cases: Sequence[Any], every: int) -> list[Any]:
+    """Return all cases as parameters of a test, of which one in so many runs always; all others are slow."""
+    return [
+        pytest.param(case, marks=() if number % every == 0 else pytest.mark.slow) for number, case in enumerate(cases)
+    ]
+
+
 def pairs_of(factors: Mapping[str, Sequence[Any]]) -> list[Pair]:
     """Return every pair of levels of different factors, factors in their order."""
     return [

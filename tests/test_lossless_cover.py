@@ -23,7 +23,7 @@ from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import CAPACITY, PADDED, POLICIES, RecordingDrafter, run
 from .fresh_states import worst_difference
-from .pairwise import covering
+from .pairwise import covering, some_of
 from .tiny_exits import exit_weights, tiny_exit
 from .tiny_models import perturbed, tiny_llama
 
@@ -205,7 +205,7 @@ def test_kept_tokens_and_first_tokens_are_all_tokens_and_the_target_ran_once_a_r
     assert not [fault for one in done.rounds for fault in one.faults]
 
 
-@every_case
+@pytest.mark.parametrize("case", some_of(CASES, 4), ids=told)
 def test_the_same_run_again_is_the_same_in_every_round(case: Case) -> None:
     first, second = played(case), played(case, again=True)
     assert first.outputs == second.outputs and first.drafts == second.drafts

@@ -41,7 +41,7 @@ DRAFTERS: dict[str, CausalModel] = {
 DRAFTER = DRAFTERS["llama"]
 VOCABULARY = 24
 TREES = [kind for kind in POLICIES if kind != "lookup"]
-ALWAYS = ("chain", "static", "cast", "lookup")  # decode 200 prompts in every run; `pytest -m lossless` takes all
+ALWAYS = ("chain", "cast")  # decode 200 prompts in every run; `pytest -m lossless` takes all
 
 
 def generated(model: LlamaForCausalLM | GPTNeoXForCausalLM, prompts: np.ndarray, tokens: int) -> list[tuple[int, ...]]:
@@ -76,7 +76,7 @@ def many_prompts_plainly() -> Run:
 
 
 @lru_cache
-def plain(family: str, temperature: float, count: int = 11, tokens: int = 16) -> list[tuple[int, ...]]:
+def plain(family: str, temperature: float, count: int = 9, tokens: int = 12) -> list[tuple[int, ...]]:
     """Decode one sequence at a time, one token at a time."""
     return run(TARGETS[family], random_requests(count, tokens=tokens, temperature=temperature), slots=1).outputs
 
@@ -104,7 +104,7 @@ def test_a_generic_family_decodes_to_what_transformers_generates(kind: str) -> N
 @pytest.mark.parametrize("family", TARGETS)
 def test_the_drafters_here_are_sometimes_right_and_sometimes_wrong(family: str) -> None:
     schedule, drafters = drafting("chain", drafter_for("chain", DRAFTERS[family], 3))
-    done = run(TARGETS[family], random_requests(11, tokens=16), schedule, drafters)
+    done = run(TARGETS[family], random_requests(9, tokens=12), schedule, drafters)
     assert {kept for one in done.rounds for kept in one.kept} == {1, 2, 3, 4}
 
 
@@ -112,7 +112,7 @@ def test_the_drafters_here_are_sometimes_right_and_sometimes_wrong(family: str) 
 def test_trees_of_one_batch_differ_in_size(kind: str) -> None:
     drafter = RecordingDrafter(drafter_for(kind, DRAFTER, 3))
     schedule, drafters = drafting(kind, drafter)
-    run(TARGETS["llama"], random_requests(11, tokens=16), schedule, drafters)
+    run(TARGETS["llama"], random_requests(9, tokens=12), schedule, drafters)
     assert sum(len({len(paths) for _, _, paths in drafts}) > 1 for drafts in drafter.rounds) > 5
 
 
@@ -123,14 +123,14 @@ def test_random_targets_do_not_repeat_one_token() -> None:
 
 @crossed(kind=POLICIES, slots=(1, 3, 8), temperature=(0.0, 0.8), family=TARGETS)
 def test_output_does_not_depend_on_policy_and_batch(kind: str, slots: int, temperature: float, family: str) -> None:
-    requests = random_requests(11, tokens=16, temperature=temperature)
+    requests = random_requests(9, tokens=12, temperature=temperature)
     schedule, drafters = drafting(kind, drafter_for(kind, DRAFTERS[family], slots))
     assert run(TARGETS[family], requests, schedule, drafters, slots=slots).outputs == plain(family, temperature)
 
 
 @pytest.mark.parametrize("kind", POLICIES)
 def test_padding_the_verify_changes_no_output(kind: str) -> None:
-    requests = random_requests(11, tokens=16, temperature=0.8)
+    requests = random_requests(9, tokens=12, temperature=0.8)
     schedule, drafters = drafting(kind, drafter_for(kind, DRAFTER, 3), run_tokens=PADDED)
     assert run(TARGETS["llama"], requests, schedule, drafters).outputs == plain("llama", 0.8)
 
@@ -145,7 +145,7 @@ def test_greedy_and_sampled_requests_share_a_batch(temperature: float) -> None:
 
 
 def both_temperatures() -> list[list[Request]]:
-    return [random_requests(11, tokens=16, temperature=temperature) for temperature in (0.0, 0.8)]
+    return [random_requests(9, tokens=12, temperature=temperature) for temperature in (0.0, 0.8)]
 
 
 RNG = np.random.default_rng(3)
@@ -185,14 +185,14 @@ def _truth_at(truth: tuple[int, ...], sequence: Sequence, depth: int, rank: int)
 def test_garbage_drafts_change_no_output(kind: str, garbage: str, temperature: float) -> None:
     drafters = {"random": RankedDrafter(at_random), "constant": RankedDrafter(always_the_same)}
     schedule, named = drafting(kind, drafters.get(garbage) or never_right(temperature))
-    done = run(TARGETS["llama"], random_requests(11, tokens=16, temperature=temperature), schedule, named)
+    done = run(TARGETS["llama"], random_requests(9, tokens=12, temperature=temperature), schedule, named)
     assert done.outputs == plain("llama", temperature)
 
 
 @pytest.mark.parametrize("kind", TREES)
 def test_drafts_that_are_never_right_still_yield_one_token_per_forward(kind: str) -> None:
     schedule, drafters = drafting(kind, never_right(0.8))
-    done = run(TARGETS["llama"], random_requests(11, tokens=16, temperature=0.8), schedule, drafters)
+    done = run(TARGETS["llama"], random_requests(9, tokens=12, temperature=0.8), schedule, drafters)
     assert {kept for one in done.rounds for kept in one.kept} == {1}
 
 
@@ -201,7 +201,7 @@ def test_the_same_run_twice_is_the_same_in_every_round(kind: str) -> None:
     def once() -> tuple[list[tuple[int, ...]], list[list[int]], int, int]:
         drafter: Drafter = drafter_for(kind, DRAFTER, 3)
         schedule, drafters = drafting(kind, drafter)
-        done = run(TARGETS["llama"], random_requests(11, tokens=16, temperature=0.8), schedule, drafters)
+        done = run(TARGETS["llama"], random_requests(9, tokens=12, temperature=0.8), schedule, drafters)
         return done.outputs, [one.kept for one in done.rounds], done.target_forwards, drafter.forwards
 
     assert once() == once()

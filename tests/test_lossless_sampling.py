@@ -101,7 +101,7 @@ def generated(penalty: float) -> tuple[list[Request], list[Text]]:
     """Return requests and what transformers' own greedy `generate` continues them with."""
     rng, requests, expected = np.random.default_rng(7), [], []
     for length in range(1, 9):
-        prompts = rng.integers(0, 24, (6, length))
+        prompts = rng.integers(0, 24, (3, length))
         requests += [Request(prompt=tuple(p), max_new_tokens=40, repetition_penalty=penalty) for p in prompts.tolist()]
         ids = torch.from_numpy(prompts)
         generate: Any = LLAMA.generate  # Any: transformers types the self of its mixin as a protocol, in some versions

@@ -125,12 +125,12 @@ def test_rounds_that_copy_wait_for_no_kernel(place: int) -> None:
     assert exit_of(TEXTS.format(place=place, is_loaded=True)) == 0
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_rounds_that_draft_wait_for_no_kernel(dtype: str) -> None:
     assert exit_of(TREES.format(dtype=dtype, is_loaded=True)) == 0
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_rounds_wait_for_no_kernel(dtype: str) -> None:
     assert exit_of(ROUNDS.format(dtype=dtype)) == 0
 

@@ -86,6 +86,9 @@ WAYS: dict[str, TreePolicy] = {
     "exit: resumed": ResumedPolicy(draft=CHAIN),
     "exit: chain": CHAIN,
 }
+RARE = {  # of one head's policies all but one: `pytest -m slow` takes them
+    f"{head}: {name}" for place, head in enumerate(HEADS) for name in ON_HEADS if name != ON_HEADS[place % 3]
+}
 READERS = ("exit", *HEADS)  # of the target's hidden states
 BESIDE = (*READERS, "PAD")  # nobody captures a target whose hidden states are read
 LLAMA = tiny_llama(layers=3, seed=0)
@@ -251,7 +254,9 @@ def waiting(device: torch.device, mode: str) -> None:
         torch.cuda.set_sync_debug_mode(mode)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    "case", [pytest.param(one, marks=pytest.mark.slow if one.way in RARE else ()) for one in CASES], ids=str
+)
 def test_a_gpu_emits_the_same_in_the_same_rounds_and_waits_on_purpose_alone(case: Case) -> None:
     expected = decoded(case, torch.device("cpu"))
     with pretended_gpu():
