@@ -22,6 +22,7 @@ SLOWEST = (  # files in which something takes more than 5 s at once
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test reaches for a network, not even to find a file missing
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # every core has a worker of its own
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # where a test asks for more threads, others need the cores, too
 
 settings.register_profile("spectune", deadline=None, max_examples=25)  # a busy machine is no counterexample
 settings.register_profile("thorough", parent=settings.get_profile("spectune"), max_examples=500)

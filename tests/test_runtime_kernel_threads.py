@@ -55,6 +55,21 @@ def test_without_a_safe_layer_every_kernel_runs_by_itself(settings: dict[str, st
     assert done.stdout.strip() == "False"
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_torch_keeps_the_number_of_threads_that_it_was_given(count: int) -> None:
+    """Behind the launch of numba's, which tells OpenMP how many it has; a process does that once."""
+    code = (
+        f"import torch; torch.set_num_threads({count}); torch.get_num_threads()\n"
+        "from spectune.runtime.models.kernels.threads import can_share, shared_by\n"
+        "can_share(2), shared_by(2)\n"
+        "from spectune.runtime.models.kernels.bfloat16_rows import product_shared\n"
+        "product_shared.compiled(); print(torch.get_num_threads())"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(count)
+
+
 def test_numba_is_told_of_no_more_threads_than_it_has() -> None:
     with mock.patch("numba.set_num_threads") as told, mock.patch("numba.threading_layer", return_value="omp"):
         assert shared_by(10_000)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache, update_wrapper
 from pathlib import Path
 from threading import RLock
@@ -54,7 +54,7 @@ class Kernel(Generic[Arguments, Result]):
             if self._options.get("parallel"):
                 names["prange"] = prange
             if is_sharing:
-                _prepare_threads()
+                launched_threads()
             folder, others = kernel_cache(Path(self._function.__code__.co_filename).parent), settings.CACHE_DIR
             settings.CACHE_DIR = folder or others
             try:
@@ -67,17 +67,27 @@ class Kernel(Generic[Arguments, Result]):
 
 
 @lru_cache
-def _prepare_threads() -> None:
-    """Let machine code find numba's threads: what is read from the cache may call for them by null pointers else.
+def launched_threads() -> int | None:
+    """Let numba launch its threads; return how many it has, None where it has no layer for them.
 
-    numba remembers that a function needs them, but not always of one that calls it and was compiled when that one had
-    been read from the cache itself.
+    Machine code that is read from the cache may call for them by null pointers else: numba remembers that a function
+    needs them, but not always of one that calls it and was compiled when that one had been read from the cache itself.
+
+    Launching tells OpenMP numba's number of threads, and torch is told by OpenMP; so torch's is set back.
     """
     import numba  # heavy: loads LLVM
 
     layers: Any = numba  # does not tell all that it exports
-    with suppress(ValueError):  # there is no layer; then nothing is shared
-        layers.get_num_threads()
+    torch: Any = sys.modules.get("torch")  # where nobody has loaded it, nobody has told it anything
+    before = None if torch is None else torch.get_num_threads()
+    try:
+        most: int = layers.get_num_threads()  # loads the layer that numba's settings and the libraries here leave
+    except ValueError:  # there is none; then nothing is shared
+        return None
+    finally:
+        if before is not None:
+            torch.set_num_threads(before)
+    return most
 
 
 @lru_cache

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from ....planner.kernels.compiled import launched_threads
+
 MOST_ALONE = 2**13  # numbers that one thread norms or gates sooner than several are called
 UNSAFE_LAYER = "workqueue"  # of numba's: it ends the process where two threads use it at once
 
@@ -31,9 +33,8 @@ def _teller() -> Callable[[int], None] | None:
     import numba  # heavy: loads LLVM
 
     layers: Any = numba  # does not tell all that it exports
-    try:
-        most = layers.get_num_threads()  # loads the layer that numba's settings and the libraries here leave
-    except ValueError:  # there is none
+    most = launched_threads()
+    if most is None:
         return None
     is_safe = layers.threading_layer() != UNSAFE_LAYER
     return (lambda threads: layers.set_num_threads(min(threads, most))) if is_safe else None
