@@ -85,8 +85,8 @@ def require_current(connection: Connection, shown_url: str) -> None:
 
 def _is_current(connection: Connection, shown_url: str) -> bool:
     versions = stored_versions(connection)
-    if versions == (HEAD,):
-        return True
+    if versions == (HEAD,) or not versions:  # of a new one no script can be unknown; reading them takes a while
+        return bool(versions)
     scripts = ScriptDirectory.from_config(migration_config(connection))
     known = {script.revision for script in scripts.walk_revisions()}
     if unknown := sorted(set(versions) - known):
