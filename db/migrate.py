@@ -85,7 +85,7 @@ def require_current(connection: Connection, shown_url: str) -> None:
 
 def _is_current(connection: Connection, shown_url: str) -> bool:
     versions = stored_versions(connection)
-    if versions == (HEAD,) or not versions:  # of a new one no script can be unknown; reading them takes a while
+    if not versions or versions == (HEAD,):  # neither can be newer; alembic reads all its scripts to tell
         return bool(versions)
     scripts = ScriptDirectory.from_config(migration_config(connection))
     known = {script.revision for script in scripts.walk_revisions()}

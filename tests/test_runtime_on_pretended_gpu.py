@@ -87,7 +87,10 @@ WAYS: dict[str, TreePolicy] = {
     "exit: chain": CHAIN,
 }
 RARE = {  # of one head's policies all but one: `pytest -m slow` takes them
-    f"{head}: {name}" for place, head in enumerate(HEADS) for name in ON_HEADS if name != ON_HEADS[place % 3]
+    f"{head}: {name}"
+    for place, head in enumerate(HEADS)
+    for name in ON_HEADS
+    if name != ON_HEADS[place % len(ON_HEADS)]
 }
 READERS = ("exit", *HEADS)  # of the target's hidden states
 BESIDE = (*READERS, "PAD")  # nobody captures a target whose hidden states are read

@@ -49,7 +49,7 @@ class JoinedProducts(Products):
 
 def layers_by_kernels(
     anatomy: Anatomy,
-    parts: KernelParts | None,
+    parts: KernelParts,
     first: LayerWeights,
     hidden: Tensor,
     states: Tensor,
@@ -68,9 +68,10 @@ def layers_by_kernels(
         passed: layers in front that are not run.
     """
     view = place.views[first.sight]
-    if parts is None or view.tree is not None or not fits(anatomy, first) or not is_by_dots(anatomy, hidden):
+    if view.tree is not None or not fits(anatomy, first) or not is_by_dots(anatomy, hidden):
         return None
-    if len(states) != len(parts.weights) or not states.is_contiguous():
+    is_whole = hidden.shape[1] == first.output.shape[0] and len(states) == len(parts.weights)
+    if not is_whole or not states.is_contiguous():
         return None  # whoever runs layer by layer says what does not fit
     if not is_compiled_attention(anatomy, hidden, place, view):
         return None

@@ -26,7 +26,7 @@ from .joined_products import ALONE, SHARED, layers_by_kernels
 from .kernel_parts import stacked
 from .kernels.threads import shared_by
 from .places import LayerStates, Place, views_of
-from .products import STEP_BY_STEP, FusedProducts
+from .products import FusedProducts
 from .trial import reads_trees
 
 
@@ -101,7 +101,7 @@ class LeanModel:
 
     def normed_logits(self, hidden: Tensor) -> Tensor:
         """Return logits (rows, vocabulary) of hidden states before the final norm."""
-        products = (SHARED if shared_by(torch.get_num_threads()) else ALONE) if self._is_on_host() else STEP_BY_STEP
+        products = SHARED if self._is_shared() else ALONE
         return self._capped(products.normed(hidden, self.anatomy.final_norm, self.anatomy.head))
 
     def final_norm(self, hidden: Tensor) -> Tensor:
@@ -154,14 +154,13 @@ class LeanModel:
 
     def through_all(self, step: ForwardInput, cache: LayerStates, left: LeftStates | None = None) -> Tensor:
         """Return the hidden states (batch * n, hidden) of the new tokens after the last layer; see `stream`."""
-        if self._stacked is not None and isinstance(cache.states, Tensor):
-            place = self.place(step, cache)
-            passed, hidden = (0, self.embed(step.tokens)) if left is None else (left.layers, left.rows(step))
-            first, states = self._layers[0], cache.states
-            done = layers_by_kernels(self.anatomy, self._stacked, first, hidden, states, place, passed)
+        place, (passed, hidden) = self.place(step, cache), self._begun(step, left)
+        parts, states = self._stacked, cache.states
+        if parts is not None and isinstance(states, Tensor):
+            done = layers_by_kernels(self.anatomy, parts, self._layers[0], hidden, states, place, passed)
             if done is not None:
                 return done
-        for latest in self.stream(step, cache, left):
+        for latest in self._one_by_one(hidden, cache, place, passed):
             hidden = latest  # no other layer's is kept
         return hidden
 
@@ -170,9 +169,16 @@ class LeanModel:
 
         With `left` the layers that these states have passed are not run, and they are what comes first.
         """
-        place = self.place(step, cache)
-        passed, hidden = (0, self.embed(step.tokens)) if left is None else (left.layers, left.rows(step))
+        place, (passed, hidden) = self.place(step, cache), self._begun(step, left)
         yield hidden
+        yield from self._one_by_one(hidden, cache, place, passed)
+
+    def _begun(self, step: ForwardInput, left: LeftStates | None) -> tuple[int, Tensor]:
+        """Return how many layers the new tokens have passed, and the hidden states (batch * n, hidden) behind these."""
+        return (0, self.embed(step.tokens)) if left is None else (left.layers, left.rows(step))
+
+    def _one_by_one(self, hidden: Tensor, cache: LayerStates, place: Place, passed: int) -> Iterator[Tensor]:
+        """Yield the hidden states (batch * n, hidden) after every layer behind those that were passed."""
         for number, (layer, states) in enumerate(zip(self._layers, cache.states, strict=True)):
             if number < passed:
                 continue
@@ -181,7 +187,7 @@ class LeanModel:
 
     def place(self, step: ForwardInput, cache: LayerStates, first: int = 0) -> Place:
         """Return where the new tokens of a forward stand; without a bias they see the cache from column `first` on."""
-        is_shared = self._is_on_host() and shared_by(torch.get_num_threads())
+        is_shared = self._is_shared()
         by_tree = step.tree is not None and self.reads_trees
         return Place(
             slots=slice(step.first_slot, step.first_slot + len(step.tokens)),
@@ -193,9 +199,10 @@ class LeanModel:
             is_shared=is_shared,
         )
 
-    def _is_on_host(self) -> bool:
-        """Whether kernels of a CPU may run, and nobody traces what is done."""
-        return self.device.type == "cpu" and not torch.compiler.is_compiling()
+    def _is_shared(self) -> bool:
+        """Whether several threads share loops of kernels on a CPU; they do not where what is done is traced."""
+        is_on_host = self.device.type == "cpu" and not torch.compiler.is_compiling()
+        return is_on_host and shared_by(torch.get_num_threads())
 
     def through(
         self, layer: LayerWeights, hidden: Tensor, attending: Tensor | None, states: Tensor, place: Place
@@ -210,7 +217,7 @@ class LeanModel:
             place: of the tokens.
         """
         view, products = place.views[layer.sight], place.products
-        if attending is None:
+        if attending is None and layer.by_kernels is not None:
             left = layers_by_kernels(self.anatomy, layer.by_kernels, layer, hidden, states[None], place)
             if left is not None:
                 return left

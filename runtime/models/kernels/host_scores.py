@@ -20,7 +20,8 @@ from .threads import MOST_ALONE
 Orders = NDArray[np.int32]
 
 BLOCK = 128  # numbers whose greatest is found together
-FEW, SMALL_BLOCK = 8, 16  # where more are looked for, and by what
+FEW = 8  # numbers that are looked for by blocks as large
+SMALL_BLOCK = 16  # by which more are
 NONE = -1
 SIGN, INFINITY = np.uint32(0x80000000), np.int32(0x7F800000)  # as a float32 holds them
 GREATEST = np.int32(0x7FFFFFFF)
