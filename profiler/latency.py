@@ -38,8 +38,12 @@ def measure(
     design: Design | None = None,
     progress: Progress | None = None,
     session: Session | None = None,
+    until: float = 1.0,
 ) -> tuple[LatencySurface, ...]:
-    """Return the measured surface of each runner, in their order.
+    """Return the measured surface of each runner, in their order; none where this sitting leaves some of the budget.
+
+    A session of several sittings, between which other work is done, sees more of a device's moods than one of the same
+    length at a stretch: its surfaces are of the typical one, and `LatencySurface.drift` tells more of how they vary.
 
     Rounds visit a few cells each, in random order, between visits of the sentinels that every round shares. Each call
     is in the sink before the next one. Between rounds the design chooses where to look next. A cell that raises becomes
@@ -57,12 +61,15 @@ def measure(
         design: chooses the cells; adaptive where absent.
         progress: told the share of the budget spent after every call.
         session: calls per visit and clock; defaults where absent.
+        until: share of the budget, in (0, 1], at which this sitting ends.
 
     Raises:
         Interrupted: a KeyboardInterrupt came.
-        MeasurementError: runners and domains do not match, no shape of a runner can run, or the first points of all
-            surfaces do not fit into the budget.
+        MeasurementError: runners and domains do not match, no shape of a runner can run, the first points of all
+            surfaces do not fit into the budget, or `until` is no share of it.
     """
+    if not 0.0 < until <= 1.0:
+        raise MeasurementError(f"a sitting ends at a share of the budget in (0, 1], got {until}; give 1 for all of it")
     if len(runners) != len(domains):
         raise MeasurementError(f"{len(runners)} runners but {len(domains)} domains; give one domain per runner")
     chosen = design or AdaptiveDesign(domains, held_out=held_out, value=value)
@@ -80,9 +87,11 @@ def measure(
     )
     keys = _keys(runners, device)
     try:
-        run.whole()
+        run.sit(until)
     except KeyboardInterrupt as interrupt:
         raise Interrupted(run.ordinal) from interrupt
+    if until < 1.0:
+        return ()
     surfaces = tuple(_surface(key, run.tally, number) for number, key in enumerate(keys))
     sink.finish_surfaces(surfaces)
     return surfaces

@@ -1,4 +1,7 @@
-"""One session of timing: rounds over a few cells each, between sentinels, until the budget is spent."""
+"""One session of timing: rounds over a few cells each, between sentinels, until the budget is spent.
+
+It may be held in several sittings: each goes on where the one before left off.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ ROUNDS = 30  # of a whole session; each revisits the sentinels twice
 SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.25, 2.0  # where forwards are not slow
 FEWEST_CELLS = 4  # that a round has room for beside its sentinels, each as dear as the dearest of them
 STABLE = 0.05  # relative change between two medians below which a warm-up is over
-LONGEST_WARM_UP = 0.05  # share of the budget, over all runners
+LONGEST_WARM_UP = 0.05  # share of a sitting, over all runners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,7 @@ class Session:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """A session on its way: `whole` times everything, each call in the sink before the next."""
+    """A session on its way: `sit` times one sitting of it, each call in the sink before the next."""
 
     runners: list[ShapeRunner]
     design: Design
@@ -61,20 +64,22 @@ class Run:
     before_s: float = 0.0  # spent by an earlier, stopped run
     start_s: float = 0.0
 
-    def whole(self) -> None:
-        """Go on from what the sink holds until the budget is spent or nothing is left to learn."""
+    def sit(self, until: float) -> None:
+        """Go on from what the sink holds until that share of the budget is spent or nothing is left to learn."""
         self.start_s = self.clock.now_s()
         self.design.begin(self.tally, random.Random(self.seed))
         self.first = [cell for cell in self.tally.cells if cell.purpose != "held-out"]
         self._resume()
-        self._warm_up()
+        if (left_s := until * self.budget_s - self._spent_s()) > 0.0:
+            self._warm_up(left_s)
         longest_s = 0.0
-        while (left_s := self.budget_s - self._spent_s()) > longest_s / 2:
+        while (left_s := until * self.budget_s - self._spent_s()) > longest_s / 2:
             begun_s, wanted_s = self.clock.now_s(), self._round_s()
             if not self._round(min(wanted_s, left_s)):
                 break
             longest_s = min(max(longest_s, self.clock.now_s() - begun_s), max(wanted_s, LONGEST_ROUND_S))
-        self._require_first_points()
+        if until >= 1.0:
+            self._require_first_points()
 
     def _resume(self) -> None:
         for visit in self.sink.visits():
@@ -84,10 +89,10 @@ class Run:
         self.tally.settle()
         self._require_some_ran()
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, left_s: float) -> None:
         """Call each runner's sentinels untimed until two medians in a row agree."""
         sentinels = self._sentinels()
-        share_s = LONGEST_WARM_UP * self.budget_s / max(len(sentinels), 1)
+        share_s = LONGEST_WARM_UP * left_s / max(len(sentinels), 1)
         for cell in sentinels:
             try:
                 self._warm_until_stable(cell, share_s)

@@ -36,19 +36,24 @@ def profile(
     seed: int = 0,
     held_out: int = 6,
     progress: Progress | None = None,
+    sittings: tuple[float, ...] = (1.0,),
 ) -> LatencySurface:
-    (surface,) = measure(
-        [runner],
-        [domain],
-        device=DEVICE,
-        budget_s=budget_s,
-        sink=MemoryJournal() if sink is None else sink,
-        seed=seed,
-        held_out=held_out,
-        progress=progress,
-        session=Session(clock=runner.machine),
-    )
-    return surface
+    kept = MemoryJournal() if sink is None else sink
+    for until in sittings:
+        surfaces = measure(
+            [runner],
+            [domain],
+            device=DEVICE,
+            budget_s=budget_s,
+            sink=kept,
+            seed=seed,
+            held_out=held_out,
+            progress=progress,
+            session=Session(clock=runner.machine),
+            until=until,
+        )
+        assert len(surfaces) == (until == 1.0)
+    return surfaces[0]
 
 
 def test_every_cell_is_timed_exactly_on_a_quiet_machine() -> None:
@@ -200,6 +205,24 @@ def test_a_machine_that_slows_down_for_a_while_is_seen_through() -> None:
     surface = profile(FakeRunner(machine), budget_s=60.0)
     found = [surface.latency(*shape).ms for shape in DOMAIN.coarse()]
     assert found == pytest.approx([smooth_ms(shape) for shape in DOMAIN.coarse()], rel=0.01)
+
+
+@pytest.mark.parametrize("slow", range(4))
+def test_a_mood_that_one_of_several_sittings_met_is_seen_through(slow: int) -> None:
+    own, starts_s = wobble(7), slow * 15.0
+    machine = FakeMachine(
+        disturbance=lambda call: own(call) * (1.3 if starts_s <= machine.now_s() < starts_s + 15.0 else 1.0)
+    )
+    surface = profile(FakeRunner(machine), budget_s=60.0, sittings=(0.25, 0.5, 0.75, 1.0))
+    found = [surface.latency(*shape).ms for shape in DOMAIN.coarse()]
+    assert found == pytest.approx([smooth_ms(shape) for shape in DOMAIN.coarse()], rel=0.03)
+    assert machine.now_s() == pytest.approx(60.0, rel=0.1)
+
+
+def test_a_sitting_that_ends_at_no_share_of_the_budget_is_refused() -> None:
+    for until in (0.0, 1.5):
+        with pytest.raises(MeasurementError, match=f"share of the budget in .0, 1., got {until}; give 1 for all of it"):
+            profile(FakeRunner(FakeMachine()), sittings=(until,))
 
 
 def test_raw_repeats_are_stored_beside_their_drift_and_marked_where_disturbed() -> None:

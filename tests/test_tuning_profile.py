@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,8 +18,10 @@ from spectune.errors import NoRoomError, RequestError
 from spectune.planner.growth.draft import DraftBatch
 from spectune.profiler.device import detect
 from spectune.profiler.latency import Interrupted
+from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.tuning.family import identify_all
+from spectune.tuning.measuring.timing import time_surfaces
 from spectune.tuning.profile import Profile, profile, request_key
 from spectune.tuning.recording.recipe import recipe_of
 from spectune.tuning.request import ProfileRequest
@@ -72,8 +75,8 @@ def test_a_profile_stopped_after_recording_does_not_record_again(request_: Profi
     with pytest.raises(KeyboardInterrupt):
         run(request_, tmp_path, stop_at("comparing the models"))
     parts = rows(tmp_path, "SELECT name, document FROM spectune_part ORDER BY name")
-    with pytest.raises(Interrupted):
-        run(request_, tmp_path, stop_at("timing forwards"))
+    with pytest.raises(KeyboardInterrupt):
+        run(request_, tmp_path, stop_at("timing whole rounds"))
     assert set(parts) < set(rows(tmp_path, "SELECT name, document FROM spectune_part"))
 
 
@@ -86,13 +89,31 @@ def test_a_stopped_and_a_whole_profile_record_the_same(request_: ProfileRequest,
     assert stopped.pairwise == whole.pairwise
 
 
-def test_a_profile_stopped_while_timing_rounds_keeps_its_surfaces(request_: ProfileRequest, tmp_path: Path) -> None:
+def test_a_profile_stopped_while_timing_rounds_keeps_every_call(request_: ProfileRequest, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(request_, tmp_path, stop_at("timing whole rounds"))
-    with open_store(str(tmp_path / "store.db")) as store:
-        kept = {surface.role: surface for surface in store.surfaces()}
+    before = {ms for (ms,) in rows(tmp_path, "SELECT ms FROM spectune_visit")}
     done = run(request_, tmp_path)
-    assert (done.verify, done.drafts["small"]) == (kept["verify"], kept["draft"])
+    assert before and before <= {ms for s in done.surfaces for cell in s.measurements for ms in cell.repeats_ms}
+
+
+def test_forwards_are_timed_before_recording_behind_it_and_between_and_after_whole_rounds(
+    request_: ProfileRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+
+    def noted(*args: Any, until: float, traces: Sequence[AcceptanceTrace], **kwargs: Any) -> object:
+        told.append((until, len(traces)))
+        return time_surfaces(*args, until=until, traces=traces, **kwargs)
+
+    monkeypatch.setattr("spectune.tuning.measuring.sittings.time_surfaces", noted)
+    run(replace(request_, batches=(1, 2)), tmp_path, lambda what, _: told.append(what))
+    steps = [what for what, _ in groupby(what for what in told if what not in ("timing forwards", "recording small"))]
+    rounds = "timing whole rounds"
+    assert steps == [
+        (0.25, 0), "decoding the target's own text", "comparing the models", "reading prompts",
+        (0.5, 1), rounds, (0.75, 1), rounds, (1.0, 1),
+    ]  # fmt: skip
 
 
 def test_another_request_does_not_go_on_with_a_stopped_one(request_: ProfileRequest, tmp_path: Path) -> None:

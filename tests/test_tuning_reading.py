@@ -152,13 +152,13 @@ def test_a_stopped_profile_does_not_read_again_and_keeps_nothing_of_the_lengths_
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    def while_timing(what: str, _: float) -> None:
-        if what == "timing forwards":
+    def behind_it(what: str, _: float) -> None:
+        if what == "timing whole rounds":
             raise KeyboardInterrupt
 
     with open_store(str(tmp_path / "store.db")) as store:
-        with pytest.raises(Interrupted):
-            profile(asked, store, lock_wait_s=60.0, progress=while_timing)
+        with pytest.raises(KeyboardInterrupt):
+            profile(asked, store, lock_wait_s=60.0, progress=behind_it)
         key = SurfaceKey(
             device=detect("cpu").fingerprint, model=identify(asked.models.target).key, role=READ, regime="eager",
             dtype="float32", attention="sdpa",

@@ -30,8 +30,9 @@ from .measuring.decoding import Family
 from .measuring.holding import held
 from .measuring.host_times import host_times
 from .measuring.reading import measure_reading
-from .measuring.timing import by_name, domains_of, resumes_by_name, time_surfaces
-from .parts import FinishedWith, finished_surfaces, kept_or_made
+from .measuring.sittings import FIRST, SECOND, Sittings
+from .measuring.timing import by_name, domains_of, resumes_by_name
+from .parts import kept_or_made
 from .prompts import require_contexts, require_room, shown_to
 from .recording.recipe import Recipe, recipe_of
 from .recording.traces import Workload, record_workloads, workloads_of
@@ -39,7 +40,7 @@ from .request import Identities, ProfileRequest
 from .steps import Progress
 
 READING_SHARE = 0.05  # of the budget for forwards, which the reading of prompts may take besides
-STEPS = "with readings"  # what a profile does; one that was stopped before it did so is not gone on with
+STEPS = "in sittings"  # what a profile does; one that was stopped before it did so is not gone on with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,24 +106,23 @@ def profile(
         seen = [replace(each, requests=tuple(shown_to(family.target, each.requests))) for each in workloads]
         require_room(family.target, [asked for each in seen for asked in each.requests])
         require_contexts(request.contexts, family.target.longest_context)
+        sittings = Sittings(request, identities, domains, device=device, journal=journal, progress=progress)
+        sittings.sit(family, FIRST)
         recorded = record_workloads(seen, identities, family, kept, journal, progress)
         family = family_in(family, regime)
-        surfaces = finished_surfaces(journal)
-        if surfaces is None:
-            readings = _readings(request, family, identities, domains[0].contexts, device, journal, progress)
-            own = time_surfaces(
-                request,
-                family,
-                identities,
-                domains,
-                device=device,
-                sink=FinishedWith(journal, readings),
-                traces=recorded.traces[: max(len(family.drafters), 1)],  # of the first workload
-                progress=progress,
-            )
-            surfaces = (*own, *readings)
+        traces = recorded.traces[: max(len(family.drafters), 1)]  # of the first workload
+        readings = _readings(request, family, identities, domains[0].contexts, device, journal, progress)
+        sittings.sit(family, SECOND, traces)
         asked = [shown_to(family.target, each.requests) for each in workloads]
-        timed = host_times(request, family, asked, journal, progress)
+        timed = host_times(
+            request,
+            family,
+            asked,
+            journal,
+            progress,
+            between=lambda share: sittings.sit(family, SECOND + (1.0 - SECOND) * share, traces),
+        )
+        surfaces = sittings.finish(family, traces, readings)
         overhead = RoundOverhead(
             device=device.fingerprint,
             target=identities.target.key,

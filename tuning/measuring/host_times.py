@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,12 +30,25 @@ class HostTimes:
 
 
 def host_times(
-    request: ProfileRequest, family: Family, asked: Sequence[Sequence[Request]], journal: Parts, progress: Progress
+    request: ProfileRequest,
+    family: Family,
+    asked: Sequence[Sequence[Request]],
+    journal: Parts,
+    progress: Progress,
+    between: Callable[[float], None] = lambda share: None,
 ) -> HostTimes:
     """Return the host times of greedy rounds and of sampled ones, as far as any of the workloads has such.
 
     Where rounds with a drafter cannot be timed, those without are. Only whole batches are kept in the journal: what is
     left out of one may have room when the same profile goes on.
+
+    Args:
+        request: what is profiled.
+        family: the models, in its regime.
+        asked: what each workload decodes.
+        journal: receives what is finished, and gives back what a stopped run finished.
+        progress: told each step.
+        between: told the share that is done, before every batch size but the first.
 
     Raises:
         NoRoomError: memory has no room for rounds of any batch.
@@ -50,6 +63,8 @@ def host_times(
     found: list[HostTimes] = []
     rounds = [(way, requests, batch) for way, requests in ways for batch in request.batches]
     for done, (way, requests, batch) in enumerate(rounds):
+        if done:
+            between(done / len(rounds))
         progress("timing whole rounds", done / len(rounds))
         name = f"{way} {batch}"
         document = journal.part(name)

@@ -79,10 +79,12 @@ def time_surfaces(
     sink: MeasurementSink,
     traces: Sequence[AcceptanceTrace] = (),
     progress: Progress,
+    until: float = 1.0,
 ) -> tuple[LatencySurface, ...]:
     """Return the surface of the target, then of each drafter, then of verifying from exits, in the family's order.
 
-    Where there are traces, shapes that the best policies use are measured best.
+    Where there are traces, shapes that the best policies use are measured best. A sitting that ends before all of the
+    budget is spent returns none.
 
     Raises:
         Interrupted: Ctrl-C; what was timed is in the sink.
@@ -105,6 +107,7 @@ def time_surfaces(
         held_out=request.held_out,
         value=_worth(domains[0], traces, names, _blocks(family), exits),
         progress=lambda share: progress("timing forwards", share),
+        until=until,
     )
 
 

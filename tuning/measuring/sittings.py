@@ -1,0 +1,100 @@
+"""When the forwards of a profile are timed: in sittings between its other steps, so that they meet more than one mood.
+
+The pace of a shared or warm machine wanders, within minutes by a tenth and at times by a third. Forwards timed at a
+stretch tell that of some seconds, and a plan made of them promises speeds at it. In two records of such a machine
+(`benchmarks/pace.py`), the later pace was off by 8 and 11 % (root mean square) from that of one window of seconds, and
+by 5 and 8 % from the median of four windows fifteen seconds apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...profiler.domain import Domain
+from ...profiler.protocols import Journal
+from ...profiler.records.acceptance import AcceptanceTrace
+from ...profiler.records.device import Device
+from ...profiler.records.role import EAGER
+from ...profiler.records.surface import LatencySurface
+from ..parts import FinishedWith, finished_surfaces
+from ..request import Identities, ProfileRequest
+from ..steps import Progress
+from .decoding import Family
+from .timing import time_surfaces
+
+FIRST, SECOND = 0.25, 0.5  # share of the budget spent before anything is recorded, and when all is
+
+
+class Sittings:
+    """The timing of a profile's forwards: each sitting goes on where the one before left off, the last finishes it.
+
+    Other regimes than eager are timed at a stretch, at the end: a shape is compiled or captured anew in every sitting.
+
+    Attributes:
+        surfaces: of the target, of each drafter, of verifications from exits and of reading prompts; None before the
+            last sitting.
+    """
+
+    def __init__(
+        self,
+        request: ProfileRequest,
+        identities: Identities,
+        domains: Sequence[Domain],
+        *,
+        device: Device,
+        journal: Journal,
+        progress: Progress,
+    ) -> None:
+        """Take what is to be timed, and where it goes; what an earlier run has finished stays as it is."""
+        self.surfaces = finished_surfaces(journal)
+        self._request, self._identities, self._domains = request, identities, domains
+        self._device, self._journal, self._progress = device, journal, progress
+
+    def sit(self, family: Family, until: float, traces: Sequence[AcceptanceTrace] = ()) -> None:
+        """Time forwards until a share below 1 of the budget is spent.
+
+        Args:
+            family: the models, in the regime that is timed.
+            until: the share.
+            traces: of the drafters along one workload, where they are recorded; see `time_surfaces`.
+
+        Raises:
+            Interrupted, MeasurementError: see `time_surfaces`.
+        """
+        if self._request.regime == EAGER:
+            self._timed(family, until, traces, ())
+
+    def finish(
+        self, family: Family, traces: Sequence[AcceptanceTrace], readings: Sequence[LatencySurface]
+    ) -> tuple[LatencySurface, ...]:
+        """Spend the rest of the budget and return all surfaces, which are kept with those of reading prompts.
+
+        Raises:
+            Interrupted, MeasurementError: see `time_surfaces`.
+        """
+        self._timed(family, 1.0, traces, readings)
+        assert self.surfaces is not None, "the last sitting finishes them"
+        return self.surfaces
+
+    def _timed(
+        self,
+        family: Family,
+        until: float,
+        traces: Sequence[AcceptanceTrace],
+        readings: Sequence[LatencySurface],
+    ) -> None:
+        if self.surfaces is not None:
+            return
+        own = time_surfaces(
+            self._request,
+            family,
+            self._identities,
+            self._domains,
+            device=self._device,
+            sink=FinishedWith(self._journal, readings),
+            traces=traces,
+            progress=self._progress,
+            until=until,
+        )
+        if until >= 1.0:
+            self.surfaces = (*own, *readings)
