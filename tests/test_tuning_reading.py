@@ -13,7 +13,6 @@ from spectune.db import open_store
 from spectune.errors import RequestError
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
-from spectune.profiler.latency import Interrupted
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.model import ModelIdentity

@@ -150,7 +150,8 @@ def test_a_plan_from_files_knows_it_where_its_surface_is_given(tmp_path: Path) -
         read(tmp_path, ("verify", "self", "resume", "more"))
 
 
-def test_the_gauge_of_such_a_cell_times_a_plain_round_and_knows_what_it_took() -> None:
+def test_the_gauge_of_such_a_cell_times_a_plain_round_and_knows_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spectune.tuning.measuring.gauge.TURN_MS", 0.0)
     (cell,) = solved(CHEAP_MS).cells
     nodes = cell.policy.max_verify_tokens
     gauge = Gauge(cell, LEAN, nodes, clock=ScriptedClock(2.0, 3.0, 50.0, 4.0))

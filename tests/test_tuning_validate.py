@@ -282,7 +282,10 @@ def profiled(bench: Bench, ms: float) -> PlanCell:
         (1.0, 3.5),  # all one visit, whose median a surface keeps
     ],
 )
-def test_a_gauge_sets_its_mean_visit_against_the_profiled_one(bench: Bench, profiled_ms: float, mean_ms: float) -> None:
+def test_a_gauge_sets_its_mean_visit_against_the_profiled_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, profiled_ms: float, mean_ms: float
+) -> None:
+    monkeypatch.setattr("spectune.tuning.measuring.gauge.TURN_MS", 0.0)
     family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
     gauge = Gauge(profiled(bench, profiled_ms), family.target, 1, clock=ScriptedClock(2.0, 3.0, 50.0, 4.0))
     gauge.advance(1.0)
@@ -296,13 +299,23 @@ def test_a_gauge_visits_as_the_profiler_does(
     family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
     gauge, calls = Gauge(profiled(bench, profiled_ms), family.target, 1), [0]
     monkeypatch.setattr(gauge, "_call", lambda: calls.append(calls.pop() + 1))
+    monkeypatch.setattr("spectune.tuning.measuring.gauge.TURN_MS", 0.0)
     gauge.advance(1.0)
     assert calls == [1 + visits * untimed + CALLS]
 
 
-def test_a_cell_of_an_older_plan_is_gauged_by_its_plain_rounds(bench: Bench) -> None:
+def test_a_gauge_visits_for_about_as_long_as_others_decode(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
+    gauge, calls = Gauge(profiled(bench, 1.0), family.target, 1), [0]
+    monkeypatch.setattr(gauge, "_call", lambda: calls.append(calls.pop() + 1))
+    gauge.advance(1.0)
+    assert calls == [1 + 6 * (6 + 4)]  # six visits of ten calls of a millisecond
+
+
+def test_a_cell_of_an_older_plan_is_gauged_by_its_plain_rounds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = replace(bench.plan.cell(1, 10), run_ms=())
     family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
+    monkeypatch.setattr("spectune.tuning.measuring.gauge.TURN_MS", 0.0)
     gauge = Gauge(cell, family.target, 3, clock=ScriptedClock(1.0, 1.0, 1.0, 1.0))
     gauge.advance(1.0)
     assert gauge.speed == pytest.approx(cell.plain.verify_ms / 1.0)

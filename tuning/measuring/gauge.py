@@ -2,8 +2,8 @@
 
 A plan promises speeds at the pace at which its surfaces were timed. A shared or warm machine has another pace a minute
 later, and not the same for all forwards: who takes a core's arithmetic away slows large forwards more than small ones.
-A gauge therefore times one forward that matters, in its turns of the race, in visits as the profiler does. Their mean
-counts, as in the plan: what stalls the machine slows decoding, too.
+A gauge therefore times one forward that matters, in its turns of the race, in visits as the profiler does, for about as
+long as others decode in theirs. Their mean counts, as in the plan: what stalls the machine slows decoding, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from ...profiler.repeats import SETTLED
 from ...runtime.models.forward import CausalModel
 from ...runtime.shapes import ForwardShapes
 
-CALLS = 4  # timed in a turn, as one visit or as several
+TURN_MS = 60.0  # of visits in a turn: one of 10 ms would meet another mood than the turns beside it
+CALLS = 4  # timed in a turn at least, as one visit or as several
 
 
 class Gauge:
@@ -55,7 +56,8 @@ class Gauge:
         """Visit the forward a few times, behind one untimed call: right behind another's turn it is slower."""
         self._call()
         self._wait()
-        visits = max(CALLS // SETTLED.timed(self._profiled_ms), 1)
+        fewest = max(CALLS // SETTLED.timed(self._profiled_ms), 1)
+        visits = max(round(TURN_MS / SETTLED.visit_ms(self._profiled_ms)), fewest)
         self._ms += [SETTLED.time_ms(self._call, self._clock, self._profiled_ms) for _ in range(visits)]
 
     @property
