@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..planner.growth.room import masked_tokens
 from ..profiler.records.role import CAPTURED
 from .kernels.trees import place_layer, show, uncover, whole
 from .models.arena import Arena
@@ -25,9 +26,9 @@ GRAPH_STEP = 128  # cache positions in sight of captured forwards that take a ma
 class Masks:
     """The mask of a forward, in memory that is allocated once and written anew for every forward.
 
-    A forward of n tokens finds room for n tokens of every slot that see the whole cache, so the memory does not grow
-    with the text. On a CPU it is written where it is read. On a GPU the host's part is pinned by torch, so that copying
-    it waits for nothing.
+    A forward of n tokens finds room for n tokens of every slot, or a few more, that see the whole cache, so the memory
+    does not grow with the text. On a CPU it is written where it is read. On a GPU the host's part is pinned by torch,
+    so that copying it waits for nothing.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device, *, slots: int = 1, capacity: int = 0) -> None:
@@ -78,7 +79,7 @@ class Masks:
         rows, count, seen = shape
         for arena in (self._host,) if self._device is None else (self._host, self._device):
             most = 1 if rows == 1 else self._slots  # a prompt is read alone, in longer pieces
-            arena.reserve(most * count * self._capacity)
+            arena.reserve(most * masked_tokens(count) * self._capacity)
             arena.fit(rows * count * seen)
         return self._host.numbers(self._written)
 

@@ -110,6 +110,14 @@ def test_masks_of_as_many_tokens_lie_in_one_place_however_long_the_text_grows() 
     assert len(places) == 1
 
 
+def test_masks_of_a_token_more_lie_where_those_before_did() -> None:
+    masks = Masks(torch.float32, torch.device("cpu"), slots=4, capacity=100)
+    places = {
+        masks.mask([5] * 4, np.tri(count, dtype=np.bool_)[None], 100).data_ptr() for count in range(33, 49)
+    }  # what a drafter reads together, and a few tokens more by chance
+    assert len(places) == 1
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_a_mask_of_any_format_opens_each_rows_context_and_what_its_nodes_see(dtype: torch.dtype) -> None:
     sight = np.stack([np.tri(3, dtype=np.bool_), np.eye(3, dtype=np.bool_)])

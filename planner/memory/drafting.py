@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..growth.room import masked_tokens
 from .beside import Beside, LookedUp, Said
 from .footprint import MOST_ROWS, Footprint
 from .load import Load
@@ -77,7 +78,8 @@ def fed_pairs(model: Footprint, load: Load) -> int:
     piece = min(PIECE, load.prompt_tokens) if beside.has_own_text else 0
     is_fed = beside.said is None and beside.looked_up is None
     layer = load.layer_tokens if is_fed else 0
-    return max(piece, load.slots * max(layer, unread_tokens(model, load))) * load.capacity
+    together = max(layer, unread_tokens(model, load))
+    return max(masked_tokens(piece), load.slots * masked_tokens(together)) * load.capacity
 
 
 def unread_tokens(model: Footprint, load: Load) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..growth.room import masked_tokens
 from ..policies import StackPolicy, TreePolicy, drafting
 from ..policies.stack import LOOKUP
 from ..pricing.cells import Cell
@@ -122,7 +123,7 @@ def peak_bytes(
     held += sum(_held(model, device_kind) + load.slots * _cached(model, load.capacity) for model in (target, *drafters))
     held += load.slots * load.capacity * sum(one.tapped_bytes for one in tapped)
     held += load.slots * load.resumed_tokens * sum(one.state_bytes for one in tapped)
-    held += rows * load.capacity * target.number_bytes
+    held += load.slots * masked_tokens(load.verify_tokens) * load.capacity * target.number_bytes
     held += sum(fed_pairs(drafter, load) * drafter.number_bytes for drafter in drafters)
     prompt_mask = piece * load.prompt_tokens * target.number_bytes  # its own, while it is read
     forwards = [
