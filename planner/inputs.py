@@ -96,7 +96,7 @@ class PlanInputs:
         readings: what reading prompts takes, by ModelIdentity.key; none of a model of which that was not timed.
         host_times: the records that `overhead` was joined from, which a plan names as its sources; empty where that is
             one of them itself.
-        paces: of the device in earlier validations over its pace when it was profiled.
+        paces: of the device in earlier validations and decoding, over its pace when it was profiled.
         notes: what a reader of the plan must know of where these came from.
         lossy: runs of lossy ways; read only where a search allows them.
     """

@@ -1,7 +1,8 @@
 """How far a device's pace strays between a profile and the use of its plan.
 
-A profile lasts a minute and sees that minute's pace. How fast the device is later, only later tells: every validation
-gauges it. Until there are some, what devices of its kind did stands for a few of them:
+A profile sees the pace of its own minutes. How fast the device is later, only later tells: every validation gauges it,
+and so does every hour in which decoders timed plain rounds. Until there are some, what devices of its kind did stands
+for a few of them:
 
     variance = (PRIOR_PACES * prior^2 + sum of log(pace)^2) / (PRIOR_PACES + paces)
 
@@ -15,7 +16,7 @@ import math
 from collections.abc import Sequence
 
 PRIOR = {"cpu": 0.10, "cuda": 0.02}  # by Device.kind; of CPUs as benchmarks/pace.py and decode.py found them
-PRIOR_PACES = 4  # validations that it stands for
+PRIOR_PACES = 4  # validations or hours that it stands for
 APART = 0.6  # of it: how far two forwards of different sizes stray from each other; benchmarks/pace.py: 0.46, 0.68
 
 
@@ -24,7 +25,7 @@ def pace_error(kind: str, paces: Sequence[float]) -> float:
 
     Args:
         kind: Device.kind.
-        paces: of the device in earlier validations over its pace when it was profiled; see `ValidationRow`.
+        paces: of the device in validations and hours of decoding, over its pace when it was profiled.
     """
     strayed = math.fsum(math.log(pace) ** 2 for pace in paces)
     return math.sqrt((PRIOR_PACES * PRIOR[kind] ** 2 + strayed) / (PRIOR_PACES + len(paces)))
