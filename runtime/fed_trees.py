@@ -13,7 +13,6 @@ from ..planner.growth.draft import ROOT_TOKEN, DraftBatch
 from .committed import accepted_by
 from .faults import require_sound
 from .kernels.rows import move_rows
-from .kernels.trees import place, whole
 from .layout import Bools, Ints, Masks, ancestors, lay_out, widened
 from .models.bits import BITS
 from .models.forward import ForwardInput
@@ -105,15 +104,16 @@ class FedTrees:
             )
         ends = np.array([self._roots, self.contexts], dtype=np.int64)
         seen = max(self.contexts) + self._fed
+        batch, draft = len(self.contexts), self._draft
+        here = None if masks.places is None else masks.places.of(batch, self._fed)
+        placed = np.empty((3, batch, self._fed), dtype=np.int64) if here is None else here[0]
         if self._fed == 1:
-            tokens, columns = sent(ends[:, :, None], masks.device).unbind()
+            placed[0, :, 0], placed[1, :, 0], placed[2, :, 0] = ends[0], ends[1], ends[1]
             is_open = min(self.contexts) == max(self.contexts)
             bias = None if is_open else masks.mask(self.contexts, ALONE, seen)
-            return ForwardInput(tokens=tokens, positions=columns, columns=columns, bias=bias, seen=seen)
-        placed, draft = np.empty((3, len(self.contexts), self._fed), dtype=np.int64), self._draft
-        place(whole(draft.tokens), whole(draft.depths), self._nodes, ends, placed)
-        tokens, positions, columns = sent(placed, masks.device).unbind()
-        bias = masks.of_trees(ends, whole(draft.parents), self._nodes, self._fed, seen)
+        else:
+            bias = masks.of_trees((draft.tokens, draft.parents, draft.depths), self._nodes, ends, placed, seen)
+        tokens, positions, columns = sent(placed, masks.device).unbind() if here is None else here[1]
         return ForwardInput(tokens=tokens, positions=positions, columns=columns, bias=bias, seen=seen)
 
     @property

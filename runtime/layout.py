@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..planner.growth.room import masked_tokens
 from ..profiler.records.role import CAPTURED
-from .kernels.trees import place_layer, show, uncover, whole
+from .kernels.trees import place_and_show, place_layer, uncover, whole
 from .models.arena import Arena
 from .models.forward import TREE_ATTENTION, WORD, CausalModel, ForwardInput, packed_input
 from .transfer import sent
@@ -20,7 +20,38 @@ from .transfer import sent
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 PREFILL_TOKENS = 512  # longest piece of a text read at once
+Placed = tuple[Ints, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+MOST_SHAPES = 64  # of trees whose places are kept ready
 GRAPH_STEP = 128  # cache positions in sight of captured forwards that take a mask are a multiple of this
+
+
+class Places:
+    """Tokens, positions and columns of a round's trees on the host, in memory that every round writes anew.
+
+    What torch makes of it is kept: behind a forward each call of torch costs by the caches that it finds cold.
+    """
+
+    def __init__(self, slots: int) -> None:
+        """Hold nothing yet, for so many trees at most."""
+        self._slots = slots
+        self._memory = torch.empty(0, dtype=torch.int64)
+        self._kept: dict[tuple[int, int], Placed] = {}
+
+    def of(self, batch: int, fed: int) -> Placed:
+        """Return the memory of a batch of trees, (3, batch, fed), and its three parts; valid until the next."""
+        found = self._kept.get((batch, fed))
+        return self._made(batch, fed) if found is None else found
+
+    def _made(self, batch: int, fed: int) -> Placed:
+        size = 3 * batch * fed
+        if size > len(self._memory) or len(self._kept) == MOST_SHAPES:
+            self._kept.clear()
+        if size > len(self._memory):
+            self._memory = torch.empty(3 * max(batch, self._slots) * masked_tokens(fed), dtype=torch.int64)
+        memory = self._memory[:size].view(3, batch, fed)
+        tokens, positions, columns = memory.unbind()
+        found = self._kept[batch, fed] = memory.numpy(), (tokens, positions, columns)
+        return found
 
 
 class Masks:
@@ -42,6 +73,7 @@ class Masks:
         """
         self.dtype, self.device = dtype, device
         self._slots, self._capacity = slots, capacity
+        self.places = Places(slots) if device.type == "cpu" else None
         kind = dtype if device.type == "cpu" else torch.float32
         self._host = Arena(kind, torch.device("cpu"))
         self._device = None if device.type == "cpu" else Arena(dtype, device)
@@ -60,30 +92,33 @@ class Masks:
         uncover(np.ascontiguousarray(visible), ends, self._open, self._shut, self._written_to(shape), seen)
         return self._read_from(shape)
 
-    def of_trees(self, ends: Ints, parents: Ints, nodes: int, fed: int, seen: int) -> torch.Tensor:
+    def of_trees(self, trees: tuple[Ints, Ints, Ints], nodes: int, ends: Ints, placed: Ints, seen: int) -> torch.Tensor:
         """Return `mask`, (batch, fed, seen), of trees: a node sees its ancestors and itself, padding hangs on the root.
 
         Args:
+            trees: tokens, parents and depths, each (batch, any), parents before children.
+            nodes: columns of them that are fed.
             ends: (2, batch), the token of each root, and committed tokens in the cache.
-            parents: (batch, any), parents before children.
-            nodes: columns of it that are fed.
-            fed: tokens of each row, padding included.
+            placed: (3, batch, fed), padding included; tokens, positions and columns of all that is fed, written.
             seen: cache positions in sight.
         """
-        shape = ends.shape[1], fed, seen
-        show(parents, nodes, ends, self._open, self._shut, self._written_to(shape), fed, seen)
+        tokens, parents, depths = (whole(part) for part in trees)
+        shape = *placed.shape[1:], seen
+        written = self._written_to(shape)
+        place_and_show(tokens, depths, parents, nodes, ends, placed, self._open, self._shut, written, seen)
         return self._read_from(shape)
 
-    def _written_to(self, shape: tuple[int, int, int]) -> NDArray[Any]:
+    def _written_to(self, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return the memory (any,) that the host writes a mask of (rows, count, seen) to."""
         rows, count, seen = shape
-        for arena in (self._host,) if self._device is None else (self._host, self._device):
-            most = 1 if rows == 1 else self._slots  # a prompt is read alone, in longer pieces
-            arena.reserve(most * masked_tokens(count) * self._capacity)
-            arena.fit(rows * count * seen)
+        most = 1 if rows == 1 else self._slots  # a prompt is read alone, in longer pieces
+        size = max(most * masked_tokens(count) * self._capacity, rows * count * seen)
+        self._host.reserve(size)
+        if self._device is not None:
+            self._device.reserve(size)
         return self._host.numbers(self._written)
 
-    def _read_from(self, shape: tuple[int, int, int]) -> torch.Tensor:
+    def _read_from(self, shape: tuple[int, ...]) -> torch.Tensor:
         """Return a written mask where the model reads it."""
         written = self._host.view(shape)
         if self._device is None:

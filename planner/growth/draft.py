@@ -59,12 +59,14 @@ class LayerScorer(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class DraftBatch:
     """One drafted tree per sequence.
 
     Invariant: node 0 is the root, parents stand before their children. Rows are padded to the
     largest tree; padding has token -1, parent 0 and depth 1.
+
+    Nobody writes to it; it is not frozen, since that takes the host of every round longer to set its fields.
 
     Attributes:
         tokens: (batch, nodes), drafted token of each node; -1 for the root.

@@ -25,7 +25,8 @@ class SuffixText:
     def __init__(self) -> None:
         """Start with no token."""
         self._memory, self._room = memory_of(FIRST_ROOM), FIRST_ROOM
-        self._numbers: dict[SuffixPolicy, Ints] = {}  # of policies, as the kernel takes them
+        self._asked: SuffixPolicy | None = None  # last; policies seldom change, and take long to be looked up
+        self._numbers: Ints = np.empty(0, dtype=np.int64)  # of that one, as the kernel takes them
         self._rooms: dict[int, tuple[Floats, Ints]] = {}  # to work in, by most nodes
         self.length = 0  # tokens read
 
@@ -50,13 +51,12 @@ class SuffixText:
         return fresh
 
     def _chain(self, policy: SuffixPolicy, placed: Ints) -> TextTree:
-        numbers = self._numbers.get(policy)
-        if numbers is None:
+        if policy is not self._asked:
             occurrence = FIRST if policy.occurrence == "first" else NEWEST
             told = policy.length, policy.factor, policy.offset, policy.min_match, occurrence
-            numbers = self._numbers[policy] = np.array(told, dtype=np.int64)
+            self._asked, self._numbers = policy, np.array(told, dtype=np.int64)
         chain = np.empty((3, policy.length + 1), dtype=np.int64)
-        return chain[:, : read_and_copy(self._memory, placed, numbers, chain)]
+        return chain[:, : read_and_copy(self._memory, placed, self._numbers, chain)]
 
     def _tree(self, policy: SuffixTreePolicy, placed: Ints) -> TextTree:
         most = policy.nodes - 1

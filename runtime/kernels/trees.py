@@ -118,6 +118,24 @@ def show(
 
 
 @compiled
+def place_and_show(
+    tokens: Ints,
+    depths: Ints,
+    parents: Ints,
+    nodes: int,
+    ends: Ints,
+    placed: Ints,
+    opened: Any,
+    shut: Any,
+    flat: NDArray[Any],
+    seen: int,
+) -> None:
+    """Write what `place` and `show` do of the same trees."""
+    place(tokens, depths, nodes, ends, placed)
+    show(parents, nodes, ends, opened, shut, flat, placed.shape[2], seen)
+
+
+@compiled
 def uncover(visible: Bools, contexts: Ints, opened: Any, shut: Any, flat: NDArray[Any], seen: int) -> None:
     """Write what new nodes see: their row's context, and those nodes behind it that are visible to them.
 

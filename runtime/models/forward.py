@@ -40,7 +40,7 @@ class TreeMask:
         return torch.zeros(is_open.shape, dtype=dtype, device=is_open.device).masked_fill_(~is_open, -torch.inf)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ForwardInput:
     """New tokens for `batch` neighbouring slots, starting at slot `first_slot`.
 
@@ -50,6 +50,8 @@ class ForwardInput:
     Invariant: what a token sees is its own text, one cached token for every place in it up to its own; further right
     in the cache is further on in the text. So a token that sees everything is the only new one of its row. Padding,
     whose output nobody reads, may see anything but nothing at all.
+
+    Nobody writes to it; it is not frozen, since that takes the host of every round longer to set its fields.
     """
 
     tokens: Tensor  # (batch, n) int64
