@@ -8,8 +8,8 @@ from uuid import uuid4
 from .remote_client import RemoteClient
 from .remote_http import BRISK, AwayError, RefusedError
 from .remote_queue import OF_THE_DOCUMENT, Waiting
-from .remote_service import INVALID
-from .wire import Document
+from .remote_service import INVALID, Params
+from .wire import MOST_ITEMS, Document, Page
 
 TOKENS_OF_A_ROUND = ("predicted_tokens_per_round", "tokens_per_round")  # older services refuse rows that have them
 
@@ -47,7 +47,15 @@ class RemoteOutcomes(RemoteClient):
         return self._documents("observations", plan_id)
 
     def newest_observations(self, plan_id: int, limit: int) -> list[str]:
-        """Return the newest observations of a plan, at most so many, oldest first."""
+        """Return the newest observations of a plan, at most so many, oldest first.
+
+        An older service takes no notice of what is asked and answers with the first page; then all are read.
+        """
+        if limit <= MOST_ITEMS:
+            asked: Params = {"newest": True, "limit": limit}
+            page = self._service.get(Page[Document], f"/v1/plans/{plan_id:d}/observations", asked)
+            if page.next is None:
+                return [each.document for each in page.items]
         return self.observations(plan_id)[-limit:]
 
     def add_validation(self, plan_id: int, document: str) -> None:

@@ -61,7 +61,7 @@ def measure(
         design: chooses the cells; adaptive where absent.
         progress: told the share of the budget spent after every call.
         session: calls per visit and clock; defaults where absent.
-        until: share of the budget, in (0, 1], at which this sitting ends.
+        until: share of the budget, in (0, 1], at which this sitting ends; not before the first points are timed.
 
     Raises:
         Interrupted: a KeyboardInterrupt came.

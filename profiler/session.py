@@ -65,21 +65,23 @@ class Run:
     start_s: float = 0.0
 
     def sit(self, until: float) -> None:
-        """Go on from what the sink holds until that share of the budget is spent or nothing is left to learn."""
+        """Go on from what the sink holds until that share of the budget is spent or nothing is left to learn.
+
+        The first points are timed whatever the share, so that a budget too small for them is told in the first sitting.
+        """
         self.start_s = self.clock.now_s()
         self.design.begin(self.tally, random.Random(self.seed))
         self.first = [cell for cell in self.tally.cells if cell.purpose != "held-out"]
         self._resume()
-        if (left_s := until * self.budget_s - self._spent_s()) > 0.0:
+        if (left_s := self._left_s(until)) > 0.0:
             self._warm_up(left_s)
         longest_s = 0.0
-        while (left_s := until * self.budget_s - self._spent_s()) > longest_s / 2:
+        while (left_s := self._left_s(until)) > longest_s / 2:
             begun_s, wanted_s = self.clock.now_s(), self._round_s()
             if not self._round(min(wanted_s, left_s)):
                 break
             longest_s = min(max(longest_s, self.clock.now_s() - begun_s), max(wanted_s, LONGEST_ROUND_S))
-        if until >= 1.0:
-            self._require_first_points()
+        self._require_first_points()
 
     def _resume(self) -> None:
         for visit in self.sink.visits():
@@ -202,6 +204,10 @@ class Run:
     def _sentinels_ms(self) -> list[float]:
         return [self._visit_ms(cell.surface, cell.ms) for cell in self._sentinels() if cell.visits]
 
+    def _left_s(self, until: float) -> float:
+        """Return the seconds to a share of the budget; to its end where first points are missing."""
+        return (until if self._has_first_points() else 1.0) * self.budget_s - self._spent_s()
+
     def _spent_s(self) -> float:
         return self.before_s + self.clock.now_s() - self.start_s
 
@@ -218,10 +224,13 @@ class Run:
                     "same with --fresh"
                 )
 
+    def _has_first_points(self) -> bool:
+        return all(cell.visits or cell.failure for cell in self.first)
+
     def _require_first_points(self) -> None:
         """Refuse a surface that could not be looked up everywhere it is asked for."""
-        done = [cell for cell in self.first if cell.visits or cell.failure]
-        if len(done) < len(self.first):
+        if not self._has_first_points():
+            done = [cell for cell in self.first if cell.visits or cell.failure]
             needed = 2.0 * self.budget_s * len(self.first) / max(len(done), 1)
             raise ShortBudgetError(
                 f"{self.budget_s:g} s were enough for {len(done)} of the first {len(self.first)} cells; they are kept: "

@@ -34,7 +34,7 @@ class Places:
     def __init__(self, slots: int) -> None:
         """Hold nothing yet, for so many trees at most."""
         self._slots = slots
-        self._memory = torch.empty(0, dtype=torch.int64)
+        self._memory = Arena(torch.int64, torch.device("cpu"))
         self._kept: dict[tuple[int, int], Placed] = {}
 
     def of(self, batch: int, fed: int) -> Placed:
@@ -43,12 +43,10 @@ class Places:
         return self._made(batch, fed) if found is None else found
 
     def _made(self, batch: int, fed: int) -> Placed:
-        size = 3 * batch * fed
-        if size > len(self._memory) or len(self._kept) == MOST_SHAPES:
+        if len(self._kept) == MOST_SHAPES:
             self._kept.clear()
-        if size > len(self._memory):
-            self._memory = torch.empty(3 * max(batch, self._slots) * masked_tokens(fed), dtype=torch.int64)
-        memory = self._memory[:size].view(3, batch, fed)
+        self._memory.reserve(3 * max(batch, self._slots) * masked_tokens(fed))
+        memory = self._memory.view((3, batch, fed))
         tokens, positions, columns = memory.unbind()
         found = self._kept[batch, fed] = memory.numpy(), (tokens, positions, columns)
         return found
@@ -112,10 +110,9 @@ class Masks:
         """Return the memory (any,) that the host writes a mask of (rows, count, seen) to."""
         rows, count, seen = shape
         most = 1 if rows == 1 else self._slots  # a prompt is read alone, in longer pieces
-        size = max(most * masked_tokens(count) * self._capacity, rows * count * seen)
-        self._host.reserve(size)
-        if self._device is not None:
-            self._device.reserve(size)
+        for arena in (self._host,) if self._device is None else (self._host, self._device):
+            arena.reserve(most * masked_tokens(count) * self._capacity)
+            arena.fit(rows * count * seen)
         return self._host.numbers(self._written)
 
     def _read_from(self, shape: tuple[int, ...]) -> torch.Tensor:

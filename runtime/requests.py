@@ -164,15 +164,12 @@ class Sequence:
             drawn: tokens.
             lossy: places among them that are not the target's own.
         """
-        request, stop = self.request, self.request.stop
-        first = len(self.tokens) - len(request.prompt)
-        is_stopped = first > 0 and self.tokens[-1] in stop
-        kept = 0 if is_stopped else max(min(len(drawn), request.max_new_tokens - first), 0)
+        stop, left = self.request.stop, self.left
+        first, kept = self.request.max_new_tokens - left, 0 if self.is_stopped else max(min(len(drawn), left), 0)
         if not stop.isdisjoint(drawn):
             kept = next((place + 1 for place in range(kept) if drawn[place] in stop), kept)
         self.tokens += drawn[:kept]
-        if lossy:
-            self.lossy += [first + place for place in lossy if place < kept]
+        self.lossy += [first + place for place in lossy if place < kept]
         return kept
 
     def distinct(self) -> Collection[int]:

@@ -19,7 +19,7 @@ from . import examples
 from .body import record_of
 from .documents import gives, keeps
 from .drift import CellDrift, DriftReport, drift_of
-from .paging import USUAL_LIMIT, After, Limit, page_by_id
+from .paging import USUAL_LIMIT, After, Limit, Newest, page_by_id, whole
 from .parameters import Number, Once
 from .problem import invalid, required
 from .state import Service, service_of
@@ -64,10 +64,12 @@ async def post_observation(request: Request, plan_id: Number, once: Once = None)
 
 @router.get("/observations", responses=gives(Page[Document], Page(items=(examples.OBSERVED,))))
 async def get_observations(
-    request: Request, plan_id: Number, limit: Limit = USUAL_LIMIT, after: After = None
+    request: Request, plan_id: Number, limit: Limit = USUAL_LIMIT, after: After = None, newest: Newest = False
 ) -> Response:
     """List observations of a plan, oldest first."""
     service = service_of(request)
+    if newest:
+        return answer_of(await service.read(_newest_observations, service, plan_id, limit))
     return answer_of(
         await service.read(_documents, service, service.store.observation_rows, plan_id, limit, after or 0)
     )
@@ -136,6 +138,12 @@ def _checked(kind: type[Observation] | type[Validation], plan_id: int, body: byt
     if record.plan_id != plan_id:
         raise invalid(f"the document is about plan {record.plan_id}, the path says {plan_id}; correct one of them")
     return text
+
+
+def _newest_observations(service: Service, plan_id: int, limit: int) -> Receipt:
+    required(service.store.plan_row, plan_id)
+    newest = service.store.newest_observations(plan_id, limit)
+    return receipt_of(whole([Document(document=document) for document in newest]), kind=Page[Document])
 
 
 def _documents(service: Service, rows_of: RowsOf, plan_id: int, limit: int, after: int) -> Receipt:

@@ -15,6 +15,7 @@ Item = TypeVar("Item")
 
 Limit = Annotated[int, Query(ge=1, le=MOST_ITEMS, description="Most items of the page.")]
 After = Annotated[int | None, Query(ge=0, le=MOST_ID, description="`next` of the page before; none begins anew.")]
+Newest = Annotated[bool, Query(description="Whether the page is of the newest items, and the only one.")]
 USUAL_LIMIT = 100
 
 

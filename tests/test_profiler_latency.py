@@ -219,6 +219,19 @@ def test_a_mood_that_one_of_several_sittings_met_is_seen_through(slow: int) -> N
     assert machine.now_s() == pytest.approx(60.0, rel=0.1)
 
 
+def test_the_first_sitting_times_the_first_points_or_says_that_the_budget_is_too_small() -> None:
+    sink = KeptVisits()
+    with pytest.raises(ShortBudgetError, match="run the same with a budget of"):
+        profile(FakeRunner(FakeMachine()), budget_s=0.5, sink=sink, sittings=(0.25, 1.0))
+    assert sink.visits() == sink.kept and sink.kept
+    short = FakeMachine(disturbance=wobble(1))
+    measure(
+        [FakeRunner(short)], [DOMAIN], device=DEVICE, budget_s=10.0, sink=sink, session=Session(clock=short), until=0.01
+    )
+    timed = {(visit.batch, visit.context_tokens, visit.tokens) for visit in sink.kept}
+    assert set(DOMAIN.coarse()) <= timed and short.now_s() < 9.0
+
+
 def test_a_sitting_that_ends_at_no_share_of_the_budget_is_refused() -> None:
     for until in (0.0, 1.5):
         with pytest.raises(MeasurementError, match=f"share of the budget in .0, 1., got {until}; give 1 for all of it"):

@@ -24,11 +24,12 @@ from spectune.db.imports import CellRuns, RecordPlaces, Records
 from spectune.db.jobs import Jobs
 from spectune.db.remote import RemoteStore
 from spectune.db.remote_http import RefusedError
+from spectune.db.remote_service import Params
 from spectune.db.remote_url import service_url
 from spectune.db.service_tables import UploadTable
 from spectune.db.sql_store import SqlStore
 from spectune.db.wire import Resolving
-from spectune.errors import PlanError
+from spectune.errors import PlanError, StoreError
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.measurement import Measurement
@@ -115,6 +116,32 @@ def test_what_became_of_a_plan_comes_in_pages_of_its_own(served: ServedStore, mo
             assert store.observations(plan_id) == [f"{plan_id} saw {number}" for number in range(5)]
             assert store.validations(plan_id) == [f"{plan_id} gave {number}" for number in range(5)]
     assert served.behind.newest_observations(plans[0], 2) == ["1 saw 3", "1 saw 4"]
+
+
+def test_the_newest_observations_are_one_question_and_an_older_service_is_asked_for_all(
+    served: ServedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_id, expected = add_plan(served.behind, PLAN), ["saw 3", "saw 4"]
+    for number in range(5):
+        served.behind.add_observation(plan_id, f"saw {number}")
+    monkeypatch.setattr("spectune.db.remote_service.MOST_ITEMS", 2)
+    with RemoteStore(service_url(served.url)) as store:
+        asked, get = list[Params](), store._service.get
+
+        def noted(kind: type[Any], path: str, params: Params) -> Any:
+            asked.append(params)
+            return get(kind, path, params)
+
+        def older(kind: type[Any], path: str, params: Params) -> Any:
+            return noted(kind, path, {name: value for name, value in params.items() if name != "newest"})
+
+        monkeypatch.setattr(store._service, "get", noted)
+        assert store.newest_observations(plan_id, 2) == expected and len(asked) == 1
+        assert store.newest_observations(plan_id, 9) == [f"saw {number}" for number in range(5)]
+        monkeypatch.setattr(store._service, "get", older)
+        assert store.newest_observations(plan_id, 2) == expected and len(asked) > 3
+        with pytest.raises(StoreError, match="no plan 99"):
+            store.newest_observations(99, 2)
 
 
 def test_the_newest_jobs_come_newest_first(store: SqlStore) -> None:

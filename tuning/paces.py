@@ -17,6 +17,7 @@ from ..errors import SpectuneError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.observation import CellObservation, Observation, moment_of
 from ..planner.plans.plan import Plan
+from ..planner.plans.promised import own_observations
 from ..planner.plans.validation import Validation
 from ..planner.policies import PlainPolicy
 from ..profiler.records.wire import readable
@@ -40,7 +41,7 @@ def paces_of(store: Store, device: str, target: str) -> tuple[float, ...]:
         was timed in it; each newest first.
     """
     rows = store.plans(device=device, target=target)[::-1]
-    return (*_gauged(store, rows[:PLANS]), *_decoded(store, rows[:OBSERVED_PLANS], device))
+    return (*_gauged(store, rows[:PLANS]), *_decoded(store, rows[:OBSERVED_PLANS]))
 
 
 def _gauged(store: Store, rows: Iterable[PlanRow]) -> list[float]:
@@ -52,13 +53,12 @@ def _gauged(store: Store, rows: Iterable[PlanRow]) -> list[float]:
     return found[:NEWEST]
 
 
-def _decoded(store: Store, rows: Iterable[PlanRow], device: str) -> list[float]:
+def _decoded(store: Store, rows: Iterable[PlanRow]) -> list[float]:
     found: list[float] = []
     for row in rows:
         if len(found) < NEWEST:
             seen = readable(Observation, store.newest_observations(row.id, NEWEST_OBSERVATIONS))
-            own = [one for one in seen if one.device == device]  # others may follow a plan of a device like theirs
-            found += _of_hours(own, store.plan(row.id)) if own else []
+            found += _of_hours(seen, store.plan(row.id)) if seen else []
     return found[:NEWEST]
 
 
@@ -75,9 +75,8 @@ def _of_hours(seen: Iterable[Observation], document: str) -> list[float]:
     except SpectuneError:  # of another version, or damaged: nothing says what was promised
         return []
     hours: defaultdict[str, list[float]] = defaultdict(list)
-    for one in seen:
-        if one.dtype == plan.dtype:
-            hours[moment_of(one.ended).strftime("%Y-%m-%d %H")] += _plain_paces(one.cells, plan)
+    for one in own_observations(plan, seen):
+        hours[moment_of(one.ended).strftime("%Y-%m-%d %H")] += _plain_paces(one.cells, plan)
     return [statistics.median(hours[hour]) for hour in sorted(hours, reverse=True) if hours[hour]]
 
 

@@ -38,9 +38,8 @@ class Arena:
         for place in range(len(shape) - 1, -1, -1):
             steps[place] = size
             size *= shape[place]
-        if size > self._size:
-            self.fit(size)
-        return self._flat.as_strided(shape, steps)  # one call; most views are made behind a forward
+        self.fit(size)
+        return self._flat.as_strided(tuple(shape), steps)  # one call; most views are made behind a forward
 
     def numbers(self, kind: torch.dtype) -> NDArray[Any]:
         """Return all of it, (any,), read as another type of the same size; on the host, and valid until it grows."""

@@ -29,10 +29,6 @@ class Sittings:
     """The timing of a profile's forwards: each sitting goes on where the one before left off, the last finishes it.
 
     Other regimes than eager are timed at a stretch, at the end: a shape is compiled or captured anew in every sitting.
-
-    Attributes:
-        surfaces: of the target, of each drafter, of verifications from exits and of reading prompts; None before the
-            last sitting.
     """
 
     def __init__(
@@ -46,7 +42,7 @@ class Sittings:
         progress: Progress,
     ) -> None:
         """Take what is to be timed, and where it goes; what an earlier run has finished stays as it is."""
-        self.surfaces = finished_surfaces(journal)
+        self._surfaces = finished_surfaces(journal)  # None before the last sitting
         self._request, self._identities, self._domains = request, identities, domains
         self._device, self._journal, self._progress = device, journal, progress
 
@@ -73,8 +69,8 @@ class Sittings:
             Interrupted, MeasurementError: see `time_surfaces`.
         """
         self._timed(family, 1.0, traces, readings)
-        assert self.surfaces is not None, "the last sitting finishes them"
-        return self.surfaces
+        assert self._surfaces is not None, "the last sitting finishes them"
+        return self._surfaces
 
     def _timed(
         self,
@@ -83,7 +79,7 @@ class Sittings:
         traces: Sequence[AcceptanceTrace],
         readings: Sequence[LatencySurface],
     ) -> None:
-        if self.surfaces is not None:
+        if self._surfaces is not None:
             return
         own = time_surfaces(
             self._request,
@@ -97,4 +93,4 @@ class Sittings:
             until=until,
         )
         if until >= 1.0:
-            self.surfaces = (*own, *readings)
+            self._surfaces = (*own, *readings)
