@@ -91,7 +91,7 @@ BATCHES, CONTEXT, ROUNDS, WARM_UP, ALONE = (1, 8), 512, 100, 10, 20
 PROFILE_PROMPTS, PROFILE_TOKENS, NEW_TOKENS, TURNS, RACES = 24, 64, 64, 8, 2
 PROMPTS = {1: 12, 8: 24}  # of a race, by batch
 KERNEL_SHAPES = ((1, 512, 1), (1, 512, 16), (1, 512, 64), (8, 512, 8), (1, 4096, 1), (1, 4096, 32))
-PRODUCT_ROWS = (1, 4, 16)
+PRODUCT_ROWS = (1, 2, 4)
 GROWN_DRAFTERS = {"medium": "0.3b-even"}  # the others stay as small as they are
 LEAST_OF_LIMIT, MOST_BEYOND, MOST_ERROR, BEST = 0.70, 0.03, 0.05, 0.98
 BUSH = TokenTree(parents=(-1, 0, 0, 0, 1, 1, 2, 4, 7), ranks=(0, 0, 1, 2, 0, 1, 0, 0, 0))
@@ -176,12 +176,12 @@ def raced_products(model: LeanModel, rows: int, bytes_per_s: float) -> Iterator[
     def drawn(width: int) -> torch.Tensor:
         return torch.randn(rows, width, dtype=model.dtype, device=model.device)
 
-    hidden, heads = drawn(model.hidden), drawn(layer.output.shape[1])
+    hidden, heads, opened = drawn(model.hidden), drawn(layer.output.shape[1]), drawn(layer.down.shape[1])
     calls: dict[str, tuple[Projection, Callable[[], object]]] = {
         "norm, qkv": (layer.qkv, lambda: products.normed(hidden, layer.input_norm, layer.qkv)),
         "output, add": (layer.output, lambda: products.added(hidden, heads, layer.output, None)),
-        "norm, gate and up": (layer.gate_up, lambda: products.normed(hidden, layer.mlp_norm, layer.gate_up)),
-        "gate, down, add": (layer.down, lambda: products.closed(hidden, drawn(layer.gate_up.shape[0]), layer)),
+        "norm, up, gate": (layer.gate_up, lambda: products.opened(hidden, layer.mlp_norm, layer.gate_up)),
+        "down, add": (layer.down, lambda: products.added(hidden, opened, layer.down, None)),
     }
     nothing: tuple[float, ...] = ()  # where no other way runs here nothing is timed
     for name, (projection, call) in calls.items():
@@ -416,6 +416,7 @@ def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request]) -> list
     speeds: dict[str, list[float]] = {name: [] for name in setups}
     times: dict[str, list[float]] = {name: [] for name in setups}
     beyond: dict[str, float] = {}
+    shares: dict[str, Json] = {}
     for seed in range(RACES):
         field = [entrant(name, setup, family, asked, cell.batch) for name, setup in setups.items()]
         race(field, turns=TURNS, seed=seed)
@@ -423,6 +424,9 @@ def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request]) -> list
             speeds[one.name].append(one.tokens_per_s)
             steady = [r for r in one.run.rounds if len(r.round.kept) == cell.batch]
             times[one.name].append(statistics.fmean(undisturbed_ms(steady)))
+            shares[one.name] = {
+                part: statistics.median(getattr(r.round, part) for r in steady) for part in ("draft_ms", "verify_ms")
+            }
             if one.name not in beyond:
                 beyond[one.name] = beyond_forwards(
                     setups[one.name], [r.round for r in steady], times[one.name][0], family
@@ -439,12 +443,13 @@ def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request]) -> list
             "tokens_per_s": statistics.median(speeds[name]),
             "round_ms": statistics.median(times[name]),
             "host_overhead": beyond[name],
+            **shares[name],
             "predicted_tokens_per_s": None if prediction is None else prediction.tokens_per_s,
             "predicted_round_ms": None if prediction is None else prediction.round_ms,
             "predicted": None if prediction is None else asdict(prediction),
         }
         print(f"batch {cell.batch}  {row['policy']:40} {row['tokens_per_s']:8.0f} tokens/s", end="")
-        print(f"  {row['round_ms']:.3f} ms a round, {beyond[name]:.1%} beyond its forwards", end="")
+        print(f"  {row['round_ms']:.3f} ms a round, {beyond[name]:.1%} beyond its forwards, {shares[name]}", end="")
         print("" if prediction is None else f", predicted {prediction.round_ms:.3f}", flush=True)
         rows.append(row)
     return rows

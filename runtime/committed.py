@@ -9,8 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from ..planner.growth.draft import DraftBatch
+from ..planner.kernels.arrays import Ints
 from .cache import Kept
-from .kernels.trees import whole
+from .kernels.trees import walk, whole
 from .lossy import Gates
 from .lossy_round import LossyRound
 from .models.bits import bits
@@ -82,6 +83,19 @@ def accepted_by(scores: Tensor, draft: DraftBatch) -> Accepted:
     batch, nodes = draft.tokens.shape
     paths = np.empty((batch, 2, nodes + 1), dtype=np.int64)
     follow(bits(scores.contiguous()), whole(draft.tokens), whole(draft.parents), whole(draft.sizes), paths)
+    return _accepted_along(paths)
+
+
+def accepted_of(draws: Ints, draft: DraftBatch) -> Accepted:
+    """Return what `accepted` does of draws (batch, at least nodes) by a compiled call."""
+    batch, nodes = draft.tokens.shape
+    paths = np.empty((batch, 2, nodes + 1), dtype=np.int64)
+    walk(np.ascontiguousarray(draws), whole(draft.tokens), whole(draft.parents), whole(draft.sizes), paths)
+    return _accepted_along(paths)
+
+
+def _accepted_along(paths: Ints) -> Accepted:
+    """Return what kernels wrote, (batch, 2, nodes + 1): how long each path is and its nodes; what was drawn on it."""
     found = [Acceptance(nodes=path[1 : path[0] + 1], drawn=drawn[: path[0]]) for path, drawn in paths.tolist()]
     return Accepted(paths=found, gates=[])
 

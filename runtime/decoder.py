@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import RequestError
 from ..planner.growth.draft import DraftBatch
 from .ahead.rounds import RoundsAhead
-from .committed import Committed, accepted, commit
+from .committed import Committed, accepted_of, commit
 from .drafters.protocol import Drafter, DraftsAhead, Forgets, ReadsTarget
 from .drafting import Drafting
 from .draws import draw
@@ -298,7 +298,7 @@ class Decoder:
             fresh = max(map(len, drafter.unread(batch)))
             drafter.note_drafted(batch, len(draft.widths))
             fresh, draft = self._drafting.sound(batch, setup, fresh, draft)
-        done = commit(batch, draft, accepted(batch, draft, told.best), len(told.best[0]))
+        done = commit(batch, draft, accepted_of(told.best, draft), told.best.shape[1])
         done.fresh, done.draft_ms, done.verify_ms = fresh, told.draft_ms, told.verify_ms
         return done
 

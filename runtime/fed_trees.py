@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from ..planner.growth.draft import ROOT_TOKEN, DraftBatch
-from .committed import accepted_by
+from .committed import accepted_by, accepted_of
 from .faults import require_sound
 from .kernels.rows import move_rows
-from .layout import Bools, Ints, Masks, ancestors, lay_out, widened
+from .layout import Bools, Ints, Masks, ancestors, widened
 from .models.bits import BITS
 from .models.forward import ForwardInput
 from .requests import Request, Sequence
@@ -36,7 +36,10 @@ def prepare(dtype: torch.dtype, device: torch.device) -> None:
     require_sound(draft, 1, vocabulary=1, most=2)
     masks = Masks(dtype, device)
     masks.prepare()
-    FedTrees([Sequence(Request(prompt=(0,), max_new_tokens=1), 0)], draft, 2).laid_out(masks)
+    trees = FedTrees([Sequence(Request(prompt=(0,), max_new_tokens=1), 0)], draft, 2)
+    trees.laid_out(masks)
+    trees.laid_out(masks, seen_in=lambda positions: positions)
+    accepted_of(np.zeros((1, 2), dtype=np.int64), draft)
     if device.type == "cpu":
         move_rows(np.zeros((1, 1, 1), dtype=np.uint8), np.zeros((2, 1), dtype=np.int64))
         if dtype in BITS:
@@ -92,19 +95,12 @@ class FedTrees:
             masks: memory for its mask.
             seen_in: as `layout.lay_out` takes it.
         """
-        if seen_in is not None:
-            return lay_out(
-                np.maximum(self.tokens, 0),
-                self.depths,
-                self.contexts,
-                self.sees,
-                dtype=masks.dtype,
-                device=masks.device,
-                seen_in=seen_in,
-            )
         ends = np.array([self._roots, self.contexts], dtype=np.int64)
         seen = max(self.contexts) + self._fed
         batch, draft = len(self.contexts), self._draft
+        if seen_in is not None:
+            trees = draft.tokens, draft.parents, draft.depths
+            return masks.packed.of(trees, self._nodes, ends, self._fed, seen_in(seen))
         here = None if masks.places is None else masks.places.of(batch, self._fed)
         placed = np.empty((3, batch, self._fed), dtype=np.int64) if here is None else here[0]
         if self._fed == 1:

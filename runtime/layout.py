@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from ..planner.growth.room import masked_tokens
 from ..profiler.records.role import CAPTURED
-from .kernels.trees import place_and_show, place_layer, uncover, whole
+from .kernels.trees import pack, place_and_show, place_layer, uncover, whole
 from .models.arena import Arena
-from .models.forward import TREE_ATTENTION, WORD, CausalModel, ForwardInput, packed_input
+from .models.forward import TREE_ATTENTION, WORD, CausalModel, ForwardInput, packed_input, packed_size
 from .transfer import sent
 
 Ints = NDArray[np.int64]
@@ -52,6 +52,39 @@ class Places:
         return found
 
 
+class PackedTrees:
+    """Inputs of captured forwards, on the host, in memory that every round writes anew: few shapes of trees recur."""
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self._kept: dict[tuple[int, int, int], tuple[Ints, ForwardInput]] = {}
+
+    def of(self, trees: tuple[Ints, Ints, Ints], nodes: int, ends: Ints, fed: int, seen: int) -> ForwardInput:
+        """Return the input that tells by a tree what its tokens see; valid until the next.
+
+        Args:
+            trees: tokens, parents and depths, each (batch, any), parents before children.
+            nodes: columns of them that are fed.
+            ends: (2, batch), the token of each root, and committed tokens in the cache.
+            fed: tokens of each row; padding hangs on the root.
+            seen: cache positions in sight.
+        """
+        key = ends.shape[1], fed, seen
+        packed, step = self._kept[key] if key in self._kept else self._made(*key)
+        tokens, parents, depths = (whole(part) for part in trees)
+        pack(tokens, depths, parents, nodes, ends, fed, packed)
+        return step
+
+    def _made(self, batch: int, fed: int, seen: int) -> tuple[Ints, ForwardInput]:
+        if len(self._kept) == MOST_SHAPES:
+            self._kept.clear()
+        words = -(-fed // WORD)
+        packed = torch.empty(packed_size(batch, fed, words, takes=False), dtype=torch.int64)
+        step = packed_input(packed, batch, fed, words, seen=seen, first_slot=0, takes=False)
+        found = self._kept[batch, fed, seen] = packed.numpy(), step
+        return found
+
+
 class Masks:
     """The mask of a forward, in memory that is allocated once and written anew for every forward.
 
@@ -72,6 +105,7 @@ class Masks:
         self.dtype, self.device = dtype, device
         self._slots, self._capacity = slots, capacity
         self.places = Places(slots) if device.type == "cpu" else None
+        self.packed = PackedTrees()  # of captured forwards, which have no masks
         kind = dtype if device.type == "cpu" else torch.float32
         self._host = Arena(kind, torch.device("cpu"))
         self._device = None if device.type == "cpu" else Arena(dtype, device)

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Many
 from ..planner.growth.draft import DraftBatch
 from ..planner.policies import LossyPolicy, ResumedPolicy
 from .cache import KeyValueCache
-from .committed import Accepted, Committed, accepted, accepted_by, commit
+from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit
 from .drafters.lookup import roots_of
 from .drafters.protocol import Drafter
 from .draws import best_tokens, drawn_from, scored
@@ -110,9 +110,9 @@ class Verifying:
         self.forwards += 1
         left, is_greedy = self._left(batch, draft, fed, setup), shared_temperature(batch) == 0.0
         if lossy is None and isinstance(self._target, GraphedModel) and is_greedy:
-            draws = self._target.best(step, self._cache)
+            found = self._target.best(step, self._cache)
             self._watch.mark(VERIFIED)
-            return self._kept(batch, draft, accepted(batch, draft, draws), fed)
+            return self._kept(batch, draft, accepted_of(found, draft), fed)
         logits = logits_of(self._target, step, self._cache, left)
         if self._is_here:
             self._watch.mark(VERIFIED)
@@ -124,8 +124,8 @@ class Verifying:
             self._watch.mark(VERIFIED)
         loosely = None
         if lossy is not None:
-            found = {"logits": logits, "scores": scores}
-            loosely = LossyRound(lossy, self._judges, **found, cache=self._cache, contexts=trees.contexts)
+            both = {"logits": logits, "scores": scores}
+            loosely = LossyRound(lossy, self._judges, **both, cache=self._cache, contexts=trees.contexts)
         return self._kept(batch, draft, accepted(batch, draft, draws, loosely), fed)
 
     def _kept(self, batch: Many[Sequence], draft: DraftBatch, stands: Accepted, fed: int) -> Committed:

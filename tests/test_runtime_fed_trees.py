@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from spectune.planner.growth.draft import DraftBatch
+from spectune.runtime.committed import accepted, accepted_of
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.fed_trees import FedTrees
 from spectune.runtime.layout import Ints, Masks, ancestors, lay_out, widened
@@ -72,6 +73,54 @@ def test_what_one_call_lays_out_is_what_many_do(
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
     assert found.bias is not None and expected.bias is not None and found.bias.dtype == dtype
     assert torch.equal(found.bias, expected.bias)
+
+
+@pytest.mark.parametrize("chains", [False, True])
+@pytest.mark.parametrize(
+    ("contexts", "sizes", "columns", "fed"),
+    [
+        ([5], [1], 1, 1),
+        ([5], [7], 9, 8),
+        ([9, 2, 30], [1, 6, 3], 8, 8),
+        ([4, 0], [64, 2], 64, 64),
+        ([4, 0], [70, 66], 70, 72),  # two words of bits, of which one has its sign set
+    ],
+)
+def test_what_a_captured_forward_reads_is_packed_by_one_call_as_it_is_by_many(
+    contexts: list[int], sizes: list[int], columns: int, fed: int, chains: bool
+) -> None:
+    draft, batch = grown(sizes, columns, np.random.default_rng(4), chains=chains), running(contexts)
+    masks = Masks(torch.bfloat16, CPU)
+    other = grown([fed] * len(sizes), fed, np.random.default_rng(5))
+    FedTrees(running([60] * len(sizes)), other, fed).laid_out(masks, lambda positions: CAPACITY)  # must not show
+    found = FedTrees(batch, draft, fed).laid_out(masks, lambda positions: CAPACITY)
+    nodes = max(sizes)
+    tokens, parents, depths = (widened(part, nodes, fed) for part in (draft.tokens, draft.parents, draft.depths))
+    tokens[:, 0], parents[:, 0] = contexts, -1
+    expected = lay_out(
+        np.maximum(tokens, 0),
+        depths,
+        contexts,
+        ancestors(parents),
+        dtype=torch.bfloat16,
+        device=CPU,
+        seen_in=lambda positions: CAPACITY,
+    )
+    assert found.packed is not None and expected.packed is not None
+    assert found.signature == expected.signature and torch.equal(found.packed, expected.packed)
+
+
+def test_one_call_walks_down_all_trees_as_the_walk_does() -> None:
+    longest = 0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        draft = grown([int(size) for size in random.integers(1, 12, 4)], 12, random)
+        np.copyto(draft.tokens, random.integers(0, 3, draft.tokens.shape), where=draft.tokens >= 0)
+        draws = random.integers(0, 3, (4, 14))
+        found = accepted_of(draws, draft).paths
+        assert found == accepted(running([3] * 4), draft, draws.tolist()).paths
+        longest = max(longest, *(len(path.nodes) for path in found))
+    assert longest > 3
 
 
 @pytest.mark.parametrize(("contexts", "is_masked"), [([6], False), ([6, 6], False), ([6, 4], True)])

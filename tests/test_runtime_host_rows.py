@@ -16,6 +16,7 @@ from hypothesis import strategies as some
 from torch import Tensor
 
 from spectune.runtime.models import attention, norm
+from spectune.runtime.models.anatomy import Sight
 from spectune.runtime.models.attention import attend, attend_compiled, is_compiled_attention, turned
 from spectune.runtime.models.bits import bits, is_kernels
 from spectune.runtime.models.kernels.host_rows import bits_of, number_of, power_of_e
@@ -164,7 +165,10 @@ class Case:
         angles = torch.rand(self.batch, self.count, 1, self.size // 2, generator=random)
         cosine, sine = angles.cos(), angles.sin()
         turns = torch.cat([cosine, cosine, -sine, sine], dim=-1).to(self.dtype)
-        view = View(start=self.start, bias=bias if self.has_bias else None, tree=None, turns=turns)
+        numbers = torch.arange(places.numel()).view(places.shape)  # every token's line of the table
+        sight = Sight(window=None, turns=turns.reshape(places.numel(), -1))
+        mask = bias if self.has_bias else None
+        view = View(start=self.start, bias=mask, tree=None, positions=numbers, sight=sight)
         place = Place(slots=own, columns=places, capacity=capacity, seen=seen, views=[view])
         anatomy = SimpleNamespace(heads=heads, kv_heads=self.kv_heads, size=self.size, attention_cap=None)
         layer = SimpleNamespace(scale=self.size**-0.5, head_norm=None)
@@ -178,7 +182,8 @@ def by_torch(case: Case) -> tuple[Tensor, Tensor]:
         start=view.start,
         bias=None if view.bias is None else view.bias.double(),
         tree=None,
-        turns=view.turns.double(),
+        positions=view.positions,
+        sight=Sight(window=None, turns=view.table.double()),
     )
     query, pair = turned(anatomy, layer, qkv.double(), wide)
     states = states.double().nan_to_num(0.0)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from spectune.runtime.models.kernels.fused_rows import gated, normed, turn_and_store
+from spectune.runtime.models.kernels.fused_rows import gated, normed
 from spectune.runtime.models.kernels.jitted import has_triton
 
 from .interpreted import HAS_GPU, launch
@@ -24,37 +24,6 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Ten
 def assert_close(out: Tensor | None, expected: Tensor, dtype: torch.dtype, tolerance: float) -> None:
     assert out is not None and out.dtype == dtype and out.shape == expected.shape
     torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=1e-6)
-
-
-@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(6, 2, 64), (32, 8, 16), (4, 4, 80), (8, 1, 128)])
-@pytest.mark.parametrize(("dtype", "tolerance"), KINDS)
-@pytest.mark.parametrize("is_normed", [False, True])
-def test_queries_and_keys_are_normed_and_turned_and_keys_and_values_are_stored(
-    heads: int, kv_heads: int, size: int, dtype: torch.dtype, tolerance: float, is_normed: bool
-) -> None:
-    batch, count, capacity, width = 2, 3, 7, 2 * kv_heads * size
-    qkv = drawn(batch * count, (heads + 2 * kv_heads) * size, dtype=dtype)
-    turns = drawn(batch, count, 1, 2 * size, dtype=dtype, seed=1)
-    cosine, sine = turns.chunk(2, dim=-1)
-    states, rows = drawn(batch, capacity, width, dtype=dtype, seed=2), torch.tensor([3, 4, 2, 7, 13, 9])
-    expected = qkv.double().view(batch, count, -1, size)
-    turned = expected[:, :, : heads + kv_heads]
-    weight = 1 + drawn(heads + kv_heads, size, seed=3) if is_normed else None  # in a wider format, as Gemma's
-    if weight is not None:
-        turned.copy_(F.rms_norm(turned, (size,), None, 1e-3) * weight.double())
-    turned.copy_(turned * cosine.double() + turned.roll(size // 2, dims=-1) * sine.double())
-    expected = expected.view(batch * count, -1)
-    stored = states.double().view(-1, width).index_copy(0, rows, expected[:, heads * size :])
-    result, latest, _, _, after, *_ = launch(
-        turn_and_store, qkv, cosine, sine, states, rows, weight, heads=heads, kv_heads=kv_heads, eps=1e-3
-    )
-    assert result is None
-    assert_close(latest, expected, dtype, 4 * tolerance)  # of two products, which may cancel
-    assert_close(after, stored.view_as(states), dtype, 4 * tolerance)
-    assert latest is not None and after is not None
-    assert torch.equal(after.view(-1, width)[rows], latest[:, heads * size :])
-    others = [row for row in range(batch * capacity) if row not in rows]
-    assert torch.equal(after.view(-1, width)[others], states.view(-1, width)[others])
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 8), (3, 1000), (2, 512)])

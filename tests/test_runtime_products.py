@@ -9,7 +9,7 @@ from torch import Tensor
 from spectune.runtime.models.choices import Choices
 from spectune.runtime.models.graphed import GraphedModel
 from spectune.runtime.models.kernels.jitted import has_triton
-from spectune.runtime.models.kernels.row_products import ONE_ROW, SEVERAL_ROWS
+from spectune.runtime.models.kernels.row_products import LINES, TILES
 from spectune.runtime.models.products import FusedProducts
 
 from .fused_forward import forward_by_kernels, logits_of, step_of, tiny_lean
@@ -20,11 +20,11 @@ needs_gpu = pytest.mark.skipif(not (has_triton() and HAS_GPU), reason="needs tri
 TEXT = torch.tensor([[3, 1, 4, 1, 5]])
 NONE = -1
 KINDS = {  # products of one row that differ: with a bias, a norm's wide weight, an activation, or norms behind them
-    "llama": 4,
-    "qwen2": 4,
-    "qwen3": 4,
-    "gemma": 4,  # its activation is torch's; the product behind it is of a kind of its own
-    "gemma3": 2,  # norms stand behind the two others
+    "llama": 5,
+    "qwen2": 5,
+    "qwen3": 5,
+    "gemma": 5,  # its activation is torch's; the product behind it is of a kind of its own
+    "gemma3": 3,  # norms stand behind the two others
 }
 LIKE_QWEN2 = ("llama", "qwen3")  # in products of several rows, but for its bias
 
@@ -48,7 +48,7 @@ def step_by_step(tokens: Tensor, family: str) -> Tensor:
 def test_a_token_by_fused_products_is_what_it_is_step_by_step(family: str) -> None:
     token = torch.tensor([[9]])
     logits, ways = by_kernels(token, family=family, dtype=torch.float32, last=True)
-    assert ways == [len(ONE_ROW)] * KINDS[family]
+    assert ways == [len(TILES)] * KINDS[family]
     torch.testing.assert_close(logits.double(), step_by_step(token, family), rtol=1e-4, atol=1e-4)
 
 
@@ -59,7 +59,7 @@ def test_a_token_by_fused_products_is_what_it_is_step_by_step(family: str) -> No
 def test_several_tokens_by_fused_products_are_what_they_are_step_by_step(family: str) -> None:
     tokens = torch.tensor([[9, 2, 6]])
     logits, ways = by_kernels(tokens, family=family, dtype=torch.float16, last=True)
-    assert ways == [len(SEVERAL_ROWS)] * (KINDS[family] - 2)  # float16 is not normed before the division
+    assert ways == [len(TILES)] * KINDS[family]
     expected = step_by_step(tokens, family)
     torch.testing.assert_close(logits.double(), expected, rtol=0, atol=0.02 * float(expected.abs().max()))
 
@@ -115,5 +115,5 @@ def test_a_captured_forward_measures_its_products_and_computes_what_the_eager_on
     eager = logits_of(model, TEXT, step_of(model, tokens, by_tree=False)).clone()
     graphed = GraphedModel(model)
     captured = logits_of(graphed, TEXT, step_of(model, tokens, by_tree=True))
-    assert len(choices.kept) == (0 if dtype == torch.float32 and count > 1 else 4)
+    assert len(choices.kept) == (0 if count > LINES else 5)
     torch.testing.assert_close(captured, eager, rtol=0, atol=(0.05 if dtype == torch.bfloat16 else 1e-3))

@@ -171,7 +171,7 @@ def test_where_a_kernel_does_not_run_for_a_model_s_shapes_torch_s_are_taken(
         raise error
 
     monkeypatch.setattr(trial, "is_supported", lambda *_: True)
-    monkeypatch.setattr(trial, "turn_and_store", refuse)
+    monkeypatch.setattr(trial, "attend_tree", refuse)
     trial._run.cache_clear()
     model = tiny_llama(layers=1, seed=3)
     with nullcontext() if torch.cuda.is_available() else mock.patch.object(torch.cuda, "device"):
@@ -187,13 +187,12 @@ def test_where_a_kernel_does_not_run_for_a_model_s_shapes_torch_s_are_taken(
 
 
 def test_a_kernel_that_runs_for_a_token_alone_is_not_taken_for_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    def attend_few(query: Tensor, *_: object, **__: object) -> None:
-        if query.shape[1] > 16:
+    def attend_few(qkv: Tensor, *_: object, **__: object) -> None:
+        if len(qkv) > 16:
             raise RuntimeError("out of resource: shared memory, Required: 131072, Hardware limit: 101376")
 
     for name, stand_in in {
         "is_supported": lambda *_: True,
-        "turn_and_store": mock.Mock(),
         "attend_tree": attend_few,
     }.items():
         monkeypatch.setattr(trial, name, stand_in)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...planner.growth.draft import ROOT_TOKEN, DraftBatch
 from ...planner.growth.room import deepest
+from ...planner.kernels.arrays import Ints
 from ...planner.policies import ChainPolicy, PlainPolicy, StaticPolicy
 from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth, RecordedDraft
@@ -20,6 +21,7 @@ from ..growth.grow import roots_on_device
 from ..growth.layout import tree_bits
 from ..models.forward import ForwardInput, TreeMask
 from ..models.graphed import GraphedModel, Replayed
+from ..models.kernels.best_tokens import best_of, is_supported
 from ..setup import RoundSetup
 from ..stopwatch import Moment
 from ..transfer import Landing, host_memory
@@ -36,7 +38,7 @@ class Told:
     """What the host reads of a round."""
 
     draft: DraftBatch
-    best: list[list[int]]  # (batch, n), the target's token behind each node and behind padding
+    best: Ints  # (batch, n), the target's token behind each node and behind padding
     ends: list[int]  # (batch,), tokens that were in the target's cache behind it
     draft_ms: float  # on the device
     verify_ms: float
@@ -61,7 +63,7 @@ class _Verification:
     """A recorded verification behind any draft of the setup."""
 
     graph: Replayed
-    record: Tensor  # written by every replay: the draft's numbers, what is best behind each node, where rows end
+    record: Tensor  # on the host, written by every replay: draft, what is best behind each node, where rows end
 
 
 class CapturedRounds:
@@ -69,7 +71,8 @@ class CapturedRounds:
 
     A round is two pieces of captured work, one by each model, or the target's alone. What they say is copied to one of
     two places on the host, in turn, so that one round is read while the next one runs. There is one recording for each
-    number of cache positions in sight.
+    number of cache positions in sight, and of verifications one for each of these places: what lies between two rounds
+    on the device is none of their work.
     """
 
     def __init__(
@@ -102,13 +105,13 @@ class CapturedRounds:
         self._numbers = roots_on_device(batch, target.device).numbers()  # of the draft; where nobody drafts, always
         self._widths: tuple[int, ...] = ()
         self._drafts: dict[int, RecordedDraft] = {}  # by positions in sight
-        self._verifications: dict[int, _Verification] = {}
+        self._verifications: dict[int, list[_Verification]] = {}  # by positions in sight, one for each turn
         self._sight: tuple[Tensor, Tensor] | None = None  # what nodes of a rigid tree see
         self._ones = torch.ones(batch, dtype=torch.int64, device=target.device)
         self._places: dict[int, Tensor] = {}  # 0, 1, ... by how many: not made anew by every replay
         text = torch.ones(batch, self.most_read, self.most_read, dtype=torch.bool, device=target.device)
         self._text_bits = tree_bits(text.tril())  # what tokens of a text see of each other
-        self._hosts: list[Tensor] = []
+        self._plain_record = F.pad(self._numbers, (0, 2))  # of a round in which nobody drafts
         self._moments = [[Moment(target.device) for _ in range(DONE + 1)] for _ in range(IN_FLIGHT)]
         self._launches = 0
 
@@ -131,30 +134,28 @@ class CapturedRounds:
             context: at least the tokens that any row then has in the target's cache; there is room.
         """
         draft = None if self._growth is None else self._draft(self._growth, context)
-        verification = self._verification(self._seen_in(context + self._most_fed))
         turn = self._launches % IN_FLIGHT
-        if not self._hosts:
-            self._hosts = [host_memory(verification.record) for _ in range(IN_FLIGHT)]
+        verification = self._verifications_in(self._seen_in(context + self._most_fed))[turn]
         moments = self._moments[turn]
         moments[LAUNCHED].mark()
         if draft is not None:
             draft.graph.replay()
-        moments[DRAFTED].mark()
+            moments[DRAFTED].mark()
         verification.graph.replay()
-        record = self._hosts[turn].copy_(verification.record, non_blocking=True)
         moments[DONE].mark()
         self._launches += 1
-        return Launched(rounds=self, record=record, moments=moments)
+        return Launched(rounds=self, record=verification.record, moments=moments)
 
     def told(self, record: Tensor, moments: Many[Moment]) -> Told:
         """Return what a round said that is over."""
         numbers, drafted = record.numpy(), self._numbers.shape[1]
+        drafting = LAUNCHED if self._growth is None else DRAFTED  # the moment at which it is over
         return Told(
             draft=batch_of(numbers[:, :drafted], self._widths),
-            best=numbers[:, drafted:-1].tolist(),
+            best=numbers[:, drafted:-1],
             ends=numbers[:, -1].tolist(),
-            draft_ms=moments[LAUNCHED].ms_until(moments[DRAFTED]),
-            verify_ms=moments[DRAFTED].ms_until(moments[DONE]),
+            draft_ms=0.0 if drafting == LAUNCHED else moments[LAUNCHED].ms_until(moments[DRAFTED]),
+            verify_ms=moments[drafting].ms_until(moments[DONE]),
         )
 
     def _sight_of(self, growth: CapturedGrowth, context: int) -> int | None:
@@ -195,15 +196,22 @@ class CapturedRounds:
             tree=TreeMask(starts=cached, bits=self._text_bits),
         )
 
-    def _verification(self, seen: int) -> _Verification:
+    def _verifications_in(self, seen: int) -> list[_Verification]:
+        """Return the verification of each turn."""
         if seen not in self._verifications:
             with self.state.at_rest():
-                graph, record = self._target.record(lambda: self._verified(seen))
-            self._verifications[seen] = _Verification(graph=graph, record=record)
+                self._verifications[seen] = [self._recorded(seen) for _ in range(IN_FLIGHT)]
         return self._verifications[seen]
+
+    def _recorded(self, seen: int) -> _Verification:
+        landing = Landing(host_memory)
+        graph, record = self._target.record(lambda: landing(self._verified(seen)))
+        return _Verification(graph=graph, record=record)
 
     def _verified(self, seen: int) -> Tensor:
         """Verify a draft, move what is accepted together and go on behind it; return the round's record."""
+        if self._growth is None and self._most_fed == 1:
+            return self._plainly_verified(seen)
         starts = self.state.starts
         tokens, parents, depths = self._widened()
         sees, bits = self._ancestors(parents)
@@ -217,7 +225,7 @@ class CapturedRounds:
             seen=seen,
             tree=TreeMask(starts=starts, bits=bits),
         )
-        best = self._target.model.forward(step, self._cache).argmax(-1)
+        best = best_of(self._target.model.forward(step, self._cache))
         if self._growth is None:
             counts, drawn = self._ones, best[:, :1]
         else:
@@ -228,6 +236,26 @@ class CapturedRounds:
                 self._cache.keep_paths(starts, nodes)
         record = torch.cat((self._numbers, best, (starts + counts).unsqueeze(1)), dim=1)
         self.state.advance(counts, drawn)
+        return record
+
+    def _plainly_verified(self, seen: int) -> Tensor:
+        """Do what `_verified` does where nothing is drafted and nothing padded, in as few launches as there may be."""
+        state, places = self.state, self.state.starts.unsqueeze(1)
+        step = ForwardInput(
+            tokens=state.fresh,
+            positions=places,
+            columns=places,
+            bias=None,
+            seen=seen,
+            tree=TreeMask(starts=state.starts, bits=self._text_bits),
+        )
+        logits = self._target.model.forward(step, self._cache)[:, 0]
+        if is_supported(logits):
+            state.go_on_behind(logits, self._plain_record)
+            return self._plain_record
+        best = logits.argmax(-1, keepdim=True)
+        record = torch.cat((self._numbers, best, places + 1), dim=1)
+        state.advance(self._ones, best)
         return record
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..models.kernels.best_tokens import go_on_behind
 from ..transfer import sent
 
 
@@ -52,6 +53,15 @@ class BatchState:
         """
         after = torch.cat((self.starts + counts, counts, drawn.flatten()))
         torch.where(self._is_live, after, self._numbers, out=self._numbers)
+
+    def go_on_behind(self, logits: Tensor, record: Tensor) -> None:
+        """Emit what is best behind one token of each row, and go on; part of the captured work of a plain round.
+
+        Args:
+            logits: (batch, vocabulary).
+            record: (batch, any), of which the last two columns are written; see the kernel.
+        """
+        go_on_behind(logits, self._numbers, self._is_live, record)
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:

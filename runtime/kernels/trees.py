@@ -136,6 +136,59 @@ def place_and_show(
 
 
 @compiled
+def pack(tokens: Ints, depths: Ints, parents: Ints, nodes: int, ends: Ints, fed: int, packed: Ints) -> None:
+    """Write a captured forward's input (see `packed_input`): tokens, positions, columns, starts, and what nodes see.
+
+    Args:
+        tokens, depths, parents, nodes, ends: as `place` and `show` take them.
+        fed: tokens of each row; padding hangs on the root.
+        packed: (any,), written.
+    """
+    batch = ends.shape[1]
+    cells = batch * fed
+    first = 3 * cells + batch
+    words = (len(packed) - first) // cells
+    for row in range(batch):
+        context = ends[1, row]
+        packed[3 * cells + row] = context
+        for node in range(fed):
+            at, parent = row * fed + node, -1 if node == 0 else 0
+            packed[at], packed[cells + at], packed[2 * cells + at] = 0, context, context + node
+            if node == 0:
+                packed[at] = ends[0, row]
+            elif node < nodes:
+                parent = parents[row, node]
+                packed[at], packed[cells + at] = max(tokens[row, node], 0), context + depths[row, node]
+            line, above = first + at * words, first + (row * fed + parent) * words
+            for word in range(words):
+                packed[line + word] = packed[above + word] if parent >= 0 else 0
+            packed[line + node // 64] |= np.int64(1) << np.int64(node % 64)
+
+
+@compiled
+def walk(draws: Ints, tokens: Ints, parents: Ints, sizes: Ints, paths: Ints) -> None:
+    """Do what `accept` does in every row's tree.
+
+    Args:
+        draws: (batch, at least nodes), the target's draw behind each node.
+        tokens, parents: (batch, nodes), the root's column included, parents before children.
+        sizes: (batch,), nodes of each row that are no padding.
+        paths: (batch, 2, nodes + 1), written: how many nodes the path has and these; the token behind each.
+    """
+    for row in range(len(sizes)):
+        node = length = 0
+        while node >= 0:
+            paths[row, 0, length + 1], paths[row, 1, length] = node, draws[row, node]
+            length += 1
+            child = -1
+            for other in range(node + 1, sizes[row]):
+                if parents[row, other] == node and tokens[row, other] == draws[row, node]:
+                    child = other
+            node = child
+        paths[row, 0, 0] = length
+
+
+@compiled
 def uncover(visible: Bools, contexts: Ints, opened: Any, shut: Any, flat: NDArray[Any], seen: int) -> None:
     """Write what new nodes see: their row's context, and those nodes behind it that are visible to them.
 

@@ -12,7 +12,6 @@ from .forward import TreeMask
 from .kernels.bfloat16_attention import attend as attend_halves
 from .kernels.bfloat16_dots import has_dots
 from .kernels.emitted import LANES
-from .kernels.fused_rows import turn_and_store
 from .kernels.host_rows import attend_rows, shared_attend_rows
 from .kernels.tree_attention import attend_tree
 from .places import Place, View
@@ -43,12 +42,12 @@ def attend_by_tree(
     anatomy: Anatomy, layer: LayerWeights, qkv: Tensor, states: Tensor, place: Place, view: View, tree: TreeMask
 ) -> Tensor:
     """Do what `turned`, a write and `attend` do, by kernels that read the tree: few launches, and no mask."""
-    heads, kv_heads, size = anatomy.heads, anatomy.kv_heads, anatomy.size
-    lanes, norm = qkv.view(*view.turns.shape[:2], -1, size), layer.head_norm
+    norm = layer.head_norm
     weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
-    turn_and_store(qkv, view.cosine, view.sine, states, place.rows, weight, heads=heads, kv_heads=kv_heads, eps=eps)
-    query, own = lanes[:, :, :heads], states[place.slots]
-    return attend_tree(query, own, tree.starts, tree.bits, scale=layer.scale, kv_heads=kv_heads, window=view.window)
+    return attend_tree(
+        qkv, states[place.slots], tree.starts, tree.bits, place.columns, view.positions, view.table, weight,
+        heads=anatomy.heads, kv_heads=anatomy.kv_heads, scale=layer.scale, eps=eps, window=view.window,
+    )  # fmt: skip
 
 
 def is_compiled_attention(anatomy: Anatomy, x: Tensor, place: Place, view: View) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...errors import DeviceError
+from ...planner.kernels.arrays import Ints
 from ...profiler.records.role import CAPTURED
 from ..cache import KeyValueCache
 from ..faults import MOST_FAULTS, is_out_of_memory
@@ -20,6 +21,7 @@ from ..transfer import Landing, host_memory, wait_for
 from .arena import Arena
 from .capturing import capturing
 from .forward import TREE_ATTENTION, CausalModel, ForwardInput
+from .kernels.best_tokens import best_of
 from .kernels.jitted import launch_errors
 from .static_input import StaticInput
 
@@ -116,8 +118,10 @@ class GraphedModel:
         return self._replayed(LOGITS, step, cache)
 
     @torch.inference_mode()
-    def best(self, step: ForwardInput, cache: KeyValueCache) -> list[list[int]]:
+    def best(self, step: ForwardInput, cache: KeyValueCache) -> Ints:
         """Return the best token behind every node, (batch, n), on the host: one launch and one wait; writes the cache.
+
+        They are valid until the next such forward.
 
         Args:
             step: one whose input tells by a tree what its tokens see.
@@ -125,7 +129,7 @@ class GraphedModel:
         """
         found = self._replayed(BEST, step, cache)
         wait_for(self.device)
-        best: list[list[int]] = found.tolist()
+        best: Ints = found.numpy()
         return best
 
     def _replayed(self, wanted: int, step: ForwardInput, cache: KeyValueCache) -> Tensor:
@@ -185,7 +189,7 @@ class GraphedModel:
 def _best_on_host() -> Callable[[Tensor], Tensor]:
     """Return what brings the best token of every node to the host, always to the same place."""
     landing = Landing(host_memory)
-    return lambda logits: landing(logits.argmax(-1))
+    return lambda logits: landing(best_of(logits))
 
 
 class CudaRecorder:

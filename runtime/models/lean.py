@@ -26,7 +26,7 @@ from .joined_products import ALONE, SHARED, layers_by_kernels
 from .kernel_parts import stacked
 from .kernels.threads import shared_by
 from .places import LayerStates, Place, views_of
-from .products import FusedProducts
+from .products import FusedProducts, Products
 from .trial import reads_trees
 
 
@@ -97,11 +97,12 @@ class LeanModel:
 
     def answer(self, step: ForwardInput, hidden: Tensor) -> Tensor:
         """Return the logits of a forward whose last layer left these hidden states, (batch * n, hidden)."""
-        return self.normed_logits(taken(step, hidden)).view(len(step.tokens), -1, self.vocabulary)
+        logits = self.normed_logits(taken(step, hidden), self._products_of(step))
+        return logits.view(len(step.tokens), -1, self.vocabulary)
 
-    def normed_logits(self, hidden: Tensor) -> Tensor:
-        """Return logits (rows, vocabulary) of hidden states before the final norm."""
-        products = SHARED if self._is_shared() else ALONE
+    def normed_logits(self, hidden: Tensor, products: Products | None = None) -> Tensor:
+        """Return logits (rows, vocabulary) of hidden states before the final norm, by the usual products where None."""
+        products = products or self._usual_products()
         return self._capped(products.normed(hidden, self.anatomy.final_norm, self.anatomy.head))
 
     def final_norm(self, hidden: Tensor) -> Tensor:
@@ -187,17 +188,22 @@ class LeanModel:
 
     def place(self, step: ForwardInput, cache: LayerStates, first: int = 0) -> Place:
         """Return where the new tokens of a forward stand; without a bias they see the cache from column `first` on."""
-        is_shared = self._is_shared()
-        by_tree = step.tree is not None and self.reads_trees
         return Place(
             slots=slice(step.first_slot, step.first_slot + len(step.tokens)),
             columns=step.columns,
             capacity=cache.capacity,
             seen=step.seen,
             views=views_of(step, self.anatomy, first, reads_trees=self.reads_trees),
-            products=self.products if by_tree else SHARED if is_shared else ALONE,
-            is_shared=is_shared,
+            products=self._products_of(step),
+            is_shared=self._is_shared(),
         )
+
+    def _products_of(self, step: ForwardInput) -> Products:
+        """Return how a forward multiplies."""
+        return self.products if step.tree is not None and self.reads_trees else self._usual_products()
+
+    def _usual_products(self) -> Products:
+        return SHARED if self._is_shared() else ALONE
 
     def _is_shared(self) -> bool:
         """Whether several threads share loops of kernels on a CPU; they do not where what is done is traced."""

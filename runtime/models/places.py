@@ -43,7 +43,18 @@ class View:
     bias: Tensor | None  # (batch, 1, n * groups, seen - start)
     tree: TreeMask | None  # what tells it instead, and to a kernel that reads it
     window: int | None = None  # of what the tree tells, the last tokens that are seen; None: all
-    turns: Tensor  # (batch, n, 1, 2 * size): cosines, then signed sines
+    positions: Tensor  # (batch, n), of the new tokens in the text
+    sight: Sight
+
+    @property
+    def table(self) -> Tensor:
+        """(places, 2 * size): cosines, then signed sines, of every place in a text."""
+        return self.sight.turns
+
+    @cached_property
+    def turns(self) -> Tensor:
+        """The new tokens' lines of the table, (batch, n, 1, 2 * size); all have one."""
+        return _turns_at(self.positions, self.sight).unsqueeze(2)
 
     @property
     def cosine(self) -> Tensor:
@@ -137,14 +148,14 @@ def _tree_of(sight: Sight, step: ForwardInput) -> TreeMask | None:
 def _view(
     sight: Sight, step: ForwardInput, tree: TreeMask | None, masks: Mapping[int | None, Tensor], first: int
 ) -> View:
-    turns = _turns_at(_within(step, len(sight.turns)), sight).unsqueeze(2)
     window = _window_of(sight, step)
-    if tree is not None:
-        return View(start=0, bias=None, tree=tree, window=window, turns=turns)
+    if tree is not None:  # its kernel looks no further than the table goes
+        return View(start=0, bias=None, tree=tree, window=window, positions=step.positions, sight=sight)
+    positions = _within(step, len(sight.turns))
     if not masks:
         start = first if window is None else max(first, step.seen - window)
-        return View(start=start, bias=None, tree=None, turns=turns)
-    return View(start=0, bias=masks[window], tree=None, turns=turns)
+        return View(start=start, bias=None, tree=None, positions=positions, sight=sight)
+    return View(start=0, bias=masks[window], tree=None, positions=positions, sight=sight)
 
 
 def rows_of(step: ForwardInput, cache: LayerStates) -> Tensor:

@@ -81,13 +81,16 @@ class FusedProducts(Products):
             return super().added(residual, x, projection, norm)
         return self._done(_Product(projection=projection, x=x, residual=residual))
 
-    def closed(self, residual: Tensor, opened: Tensor, layer: LayerWeights) -> Tensor:
-        """Return residual + down(activation(gate) * up), normed where the layer has a norm there."""
+    def left(self, residual: Tensor, mixed: Tensor, layer: LayerWeights) -> Tensor:
+        """Return what a layer leaves, (rows, hidden)."""
         if not layer.is_silu:
-            return super().closed(residual, opened, layer)
-        if layer.down_norm is not None:
-            return self.added(residual, gated(opened), layer.down, layer.down_norm)
-        return self._done(_Product(projection=layer.down, x=opened, residual=residual, is_gated=True))
+            return super().left(residual, mixed, layer)
+        hidden = self.added(residual, mixed, layer.output, layer.output_norm)
+        return self.added(hidden, self.opened(hidden, layer.mlp_norm, layer.gate_up), layer.down, layer.down_norm)
+
+    def opened(self, hidden: Tensor, norm: Norm, projection: Projection) -> Tensor:
+        """Return silu(gate) * up, (rows, out), of projection(norm(hidden)), (rows, 2 * out)."""
+        return self._done(_Product(projection=projection, x=hidden, norm=norm, is_gated=True))
 
     def _done(self, product: _Product) -> Tensor:
         """Return a product, computed in the way that is the fastest for its like."""
@@ -110,7 +113,7 @@ class FusedProducts(Products):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Product:
-    """W p(x) + bias + residual, p being a norm, a gate of silu, or nothing."""
+    """g(W p(x) + bias) + residual, p being a norm or nothing, g a gate of silu or nothing."""
 
     projection: Projection
     x: Tensor
@@ -130,7 +133,7 @@ class _Product:
         weight = self.projection.weight
         if weight is None or not weight.is_contiguous() or not self.x.is_contiguous() or weight.dtype != self.x.dtype:
             return ()
-        return tiles_for(len(self.x), self.x.dtype, is_normed=self.norm is not None)
+        return tiles_for(len(self.x), self.x.dtype)
 
     def run(self, tile: Tile | None) -> Tensor:
         """Return the product, written over the residual where there is one, in one launch or step by step."""
@@ -141,8 +144,8 @@ class _Product:
             )
         if self.norm is not None:
             x = normed(x, self.norm.weight, self.norm.eps)
-        elif self.is_gated:
-            x = gated(x)
+        if self.is_gated:
+            return gated(self.projection(x))
         return self.projection(x) if self.residual is None else self.projection.add_into(self.residual, x)
 
 

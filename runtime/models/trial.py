@@ -10,7 +10,7 @@ import torch
 
 from ..faults import is_out_of_memory
 from .anatomy import Anatomy
-from .kernels.fused_rows import gated, normed, turn_and_store
+from .kernels.fused_rows import gated, normed
 from .kernels.jitted import launch_errors
 from .kernels.tree_attention import MOST_LINES, WORD, attend_tree, is_supported
 
@@ -70,16 +70,19 @@ def _try(device: torch.device, dtype: torch.dtype, kernels: _Kernels) -> None:
         return torch.zeros(shape, dtype=dtype, device=device)
 
     heads, kv_heads, size = kernels.heads, kernels.kv_heads, kernels.size
-    qkv, states = zeros(ROWS, (heads + 2 * kv_heads) * size), zeros(1, CAPACITY, 2 * kv_heads * size)
-    places = torch.arange(ROWS, device=device)
     weight = zeros(heads + kv_heads, size) if kernels.is_normed else None
-    turns = zeros(ROWS, size)
-    turn_and_store(qkv, turns, turns, states, places, weight, heads=heads, kv_heads=kv_heads, eps=1.0)
-    query = qkv.view(1, ROWS, heads + 2 * kv_heads, size)[:, :, :heads]
-    starts, bits = places[1:].clone(), torch.ones((1, ROWS, 1), dtype=torch.int64, device=device)
-    wide, wide_bits = zeros(1, MOST_LINES, heads, size), bits[:, :1].expand(1, MOST_LINES, 1).contiguous()
+
+    def attend(rows: int, window: int | None, splits: int) -> None:
+        places = torch.arange(rows, device=device).view(1, rows)
+        bits = torch.ones((1, rows, 1), dtype=torch.int64, device=device)
+        attend_tree(
+            zeros(rows, (heads + 2 * kv_heads) * size), zeros(1, CAPACITY, 2 * kv_heads * size), places[0, :1].clone(),
+            bits, places, places, zeros(rows, 2 * size), weight,
+            heads=heads, kv_heads=kv_heads, scale=1.0, eps=1.0, window=window, splits=splits,
+        )  # fmt: skip
+
     for window in kernels.windows:
         for splits in (1, 2):  # alone, and put together
-            attend_tree(query, states, starts, bits, scale=1.0, kv_heads=kv_heads, window=window, splits=splits)
-        attend_tree(wide, states, starts, wide_bits, scale=1.0, kv_heads=kv_heads, window=window, splits=2)
+            attend(ROWS, window, splits)
+        attend(MOST_LINES, window, 2)
     normed(gated(zeros(ROWS, 2 * size)), zeros(size), 1.0)

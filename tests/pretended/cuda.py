@@ -120,6 +120,8 @@ def pretended_gpu(processors: int = 132, *, has_kernels: bool = False) -> Iterat
     """
     streams = Streams()
     traits = SimpleNamespace(
+        major=8,  # whose kernels do not begin early: no interpreter knows how
+        minor=0,
         multi_processor_count=processors,
         shared_memory_per_multiprocessor=228 << 10,
         L2_cache_size=50 << 20,

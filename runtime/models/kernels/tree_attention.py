@@ -5,6 +5,10 @@ shared among several programs, whose parts of the softmax a second launch puts t
 alone; each program finds on the device which keys are its own. So a launch may sit in a CUDA graph and costs what the
 text at hand is long, not what the cache could hold.
 
+Queries and keys are turned, and normed where a family does that, by whoever reads them, and the program that reads the
+new nodes' keys stores them. What is in the cache already waits for nobody: each program's first keys and values are on
+their way before the projection in front of it is done (see chain.py).
+
 Source: Dao et al. 2022, arXiv:2205.14135, Sec. 3.1: a softmax in parts.
 """
 
@@ -16,7 +20,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .jitted import on_device, power_of_two, processors_of, runs_triton, shared_kib_of
+from .chain import chained, let_next_begin, take_turn
+from .jitted import on_device, power_of_two, processors_of, runs_triton
 
 if TYPE_CHECKING:
     import triton.language as tl  # from the first launch on it is there
@@ -29,7 +34,9 @@ LEAST_COLUMNS, MOST_COLUMNS = 16, 64  # of keys that a program takes at once
 MOST_NUMBERS, MOST_WIDE_NUMBERS = 8192, 1024  # in those keys; wide ones are multiplied in registers, which are few
 LEAST_LINES, MOST_LINES = 16, 64  # of queries in a program; the matrix unit takes no fewer
 MOST_MIXED = 8192  # numbers in a program's sums, which are registers, too
-WARPS = 4
+FEW_NODES = 16  # new keys that are read at once where there are no more
+WARPS, WIDE_WARPS = 4, 8  # of a program, and of one with so many numbers that a processor holds it alone
+LOST_TILES = 2
 
 
 def is_supported(device: torch.device, dtype: torch.dtype, size: int) -> bool:
@@ -38,64 +45,86 @@ def is_supported(device: torch.device, dtype: torch.dtype, size: int) -> bool:
 
 
 def attend_tree(
-    query: Tensor,
+    qkv: Tensor,
     states: Tensor,
     starts: Tensor,
     bits: Tensor,
+    columns: Tensor,
+    positions: Tensor,
+    turns: Tensor,
+    weight: Tensor | None = None,
     *,
-    scale: float,
+    heads: int,
     kv_heads: int,
+    scale: float,
+    eps: float = 0.0,
     window: int | None = None,
     splits: int | None = None,
 ) -> Tensor:
-    """Mix values for the nodes of one tree per row; never reads the device on the host.
+    """Store the nodes' keys and values and mix values for them; never reads the device on the host.
 
     Node j of row b sees the columns below starts[b], and starts[b] + c where bit c of bits[b, j] is set. A node must
-    see something. With a window it sees the last of these alone.
+    see something. With a window it sees the last of these alone. What is cached lies left of all that is new in a row.
+    Queries and keys are x * cosine + roll(x, size / 2) * sine, and before that x / rms(x) * weight where there is a
+    weight, in float32 and rounded once.
 
     Args:
-        query: (batch, n, heads, size) of bfloat16, float16 or float32; the last dimension contiguous.
-        states: (batch, capacity, 2 * kv_heads * size) of the same kind, keys then values, its last dimension likewise.
+        qkv: (batch * n, (heads + 2 * kv_heads) * size) of bfloat16, float16 or float32, contiguous: queries, keys,
+            values.
+        states: (batch, capacity, 2 * kv_heads * size) of the same kind, keys then values; rows that lie together.
         starts: (batch,) int64, committed tokens.
         bits: (batch, n, words) int64, contiguous: bit c % 64 of word c // 64, the sign being bit 63.
+        columns: (batch, n) int64, contiguous, where the nodes are stored; those that nobody sees may share one.
+        positions: (batch, n) int64; beyond the table of turns they are its last.
+        turns: (places, 2 * size), contiguous: cosines, then sines with the signs that the roll wants.
+        weight: (heads + kv_heads, size) of any float format, contiguous: a norm's, head by head.
+        heads: of queries.
+        kv_heads: of keys, and of values; query head h reads head h // (heads // kv_heads).
         scale: what scores are multiplied by.
-        kv_heads: query head h reads head h // (heads // kv_heads).
+        eps: added to the mean square of what is normed.
         window: columns that a node sees at most, all bits of a node or more; None: all.
         splits: programs that share the keys of a head; None takes as many as fill the device.
 
     Returns:
         (batch * n, heads * size), contiguous, of the same kind; sums are float32.
+
+    Source: Su et al. 2021, arXiv:2104.09864, Eq. 34 (the turns); Zhang, Sennrich 2019, arXiv:1910.07467, Eq. 4.
     """
-    batch, count, heads, size = query.shape
-    capacity, words, groups, wide = states.shape[1], bits.shape[-1], heads // kv_heads, window or 0
-    assert query.dtype == states.dtype, "one kind of numbers"
-    assert query.stride(-1) == states.stride(-1) == 1, "rows that lie together"
+    (batch, count, words), capacity, groups, wide = bits.shape, states.shape[1], heads // kv_heads, window or 0
+    lanes = heads + 2 * kv_heads
+    size = qkv.shape[1] // lanes
+    assert qkv.dtype == states.dtype and qkv.is_contiguous() and len(qkv) == batch * count, "one kind, a row per node"
     assert states.shape == (batch, capacity, 2 * kv_heads * size) and heads == groups * kv_heads, "one shape of heads"
-    assert bits.is_contiguous() and bits.shape[:2] == (batch, count) and starts.shape == (batch,), "a line per node"
+    assert states.stride(-1) == 1 and size % 2 == 0, "rows that lie together, of two halves"
+    assert bits.is_contiguous() and starts.shape == (batch,), "a line per node"
+    assert columns.shape == positions.shape == (batch, count), "a place per node"
+    assert columns.is_contiguous() and turns.is_contiguous(), "that lie together"
+    assert turns.shape[1] == 2 * size and (weight is None or weight.is_contiguous()), "turns of the heads' size"
     assert window is None or window >= WORD * words, "a window that no tree outgrows"
     padded = power_of_two(size)
-    columns, lines = columns_of(padded, query.dtype), lines_of(count * groups, padded, query.dtype)
-    tiles = -(-count * groups // lines)
+    most_columns, lines = columns_of(padded, qkv.dtype), lines_of(count * groups, padded, qkv.dtype)
+    tiles, nodes = -(-count * groups // lines), FEW_NODES if count <= FEW_NODES else most_columns
+    warps = warps_of(lines, padded, nodes)
     if splits is None:
-        most = capacity if window is None else min(capacity, window + WORD * words + columns)
-        splits = splits_of(batch * kv_heads * tiles, -(-most // columns), processors_of(query.device))
+        most = capacity if window is None else min(capacity, window + WORD * words + most_columns)
+        processors = processors_of(qkv.device) * (WIDE_WARPS // warps)
+        splits = splits_of(batch * kv_heads * tiles, -(-most // most_columns), processors)
     alone = splits == 1
-    out = query.new_empty((batch * count, heads * size))
-    parts = out if alone else query.new_empty((batch * count * heads, splits, size), dtype=torch.float32)
-    weights = starts if alone else query.new_empty((batch * count * heads, splits, 2), dtype=torch.float32)
+    out = qkv.new_empty((batch * count, heads * size))
+    parts = out if alone else qkv.new_empty((batch * count * heads, splits, size), dtype=torch.float32)
+    weights = starts if alone else qkv.new_empty((batch * count * heads, splits, 2), dtype=torch.float32)
     _attend[kv_heads * tiles, splits, batch](
-        query, states, starts, bits, parts, weights,
-        query.stride(0), query.stride(1), query.stride(2), states.stride(0), states.stride(1),
-        count, words, capacity, wide, splits, scale * math.log2(math.e),
-        groups=groups, kv_heads=kv_heads, size=size, padded=padded, lines=lines, columns=columns, alone=alone,
-        is_windowed=wide > 0, num_warps=WARPS,
-        num_stages=stages_of(lines, query.dtype, shared_kib_of(query.device)),
+        qkv, states, starts, bits, columns, positions, turns, qkv if weight is None else weight, parts, weights,
+        eps, scale * math.log2(math.e), states.stride(0), states.stride(1), positions.stride(0), positions.stride(1),
+        count, words, capacity, wide, splits, len(turns),
+        heads=heads, kv_heads=kv_heads, size=size, padded=padded, lines=lines, columns=most_columns,
+        nodes=nodes, alone=alone, is_windowed=wide > 0, is_normed=weight is not None,
+        num_warps=warps, num_stages=1, **chained(qkv.device),
     )  # fmt: skip
     if not alone:
         _combine[batch * count * heads,](
-            parts, weights, starts, out, count * heads, words, capacity, wide, splits,
-            size=size, padded=padded, parts_padded=power_of_two(splits), columns=columns, is_windowed=wide > 0,
-            num_warps=WARPS,
+            parts, weights, out, splits,
+            size=size, padded=padded, parts_padded=power_of_two(splits), num_warps=WARPS, **chained(qkv.device),
         )  # fmt: skip
     return out
 
@@ -112,91 +141,86 @@ def lines_of(rows: int, padded: int, dtype: torch.dtype) -> int:
     return min(most, max(LEAST_LINES, power_of_two(rows)))
 
 
-def stages_of(lines: int, dtype: torch.dtype, shared_kib: int) -> int:
-    """Return how many tiles of keys are on their way at once: what a multiprocessor can hold, of two where it is large.
-
-    Three tiles beside more lines than the fewest take 108 KiB; consumer GPUs have 99 for a program.
-    """
-    is_wide = lines == MOST_LINES or (lines > LEAST_LINES and shared_kib < 128)
-    return 2 if dtype == torch.float32 or is_wide else 3
+def warps_of(lines: int, padded: int, nodes: int) -> int:
+    """Return how many warps have a program's numbers in their registers: sums, and two tiles of keys and values."""
+    is_wide = lines == MOST_LINES or padded == MOST_SIZE or (padded > MOST_SIZE // 4 and nodes > FEW_NODES)
+    return WIDE_WARPS if is_wide else WARPS
 
 
 def splits_of(programs: int, tiles: int, processors: int) -> int:
-    """Return how many programs share the keys of a head.
+    """Return how many programs share the keys of a head: so many that the last of all is done first.
 
     Args:
         programs: without sharing.
         tiles: of keys that the cache can hold.
-        processors: of the device.
+        processors: programs that run at once.
     """
-    return min(-(-processors // programs), tiles, MOST_SPLITS)
+
+    def cost(splits: int) -> int:  # in tiles, of which each program loses some before the first and behind the last
+        return -(-programs * splits // processors) * (-(-tiles // splits) + LOST_TILES)
+
+    return min(range(1, min(tiles, MOST_SPLITS) + 1), key=cost)
 
 
 @on_device()
-def _reach(
-    start: tl.tensor, words: tl.tensor, capacity: tl.tensor, window: tl.tensor, splits: tl.tensor,
-    columns: tl.constexpr, is_windowed: tl.constexpr,
-) -> tuple[tl.tensor, ...]:  # fmt: skip
-    """Return from where to where a row's nodes look, and how many of these columns one split takes: whole tiles."""
-    reach = tl.minimum(start + 64 * words, capacity).to(tl.int32)
-    begin = reach * 0
-    if is_windowed:
-        begin = tl.maximum(start + 1 - window, 0).to(tl.int32) // columns * columns
-    return begin, reach, tl.cdiv(tl.cdiv(reach - begin, columns), splits) * columns
+def _turned(
+    at: tl.tensor, partner_at: tl.tensor, weight_at: tl.tensor, partner_weight_at: tl.tensor, is_there: tl.tensor,
+    cosine: tl.tensor, sine: tl.tensor, eps: tl.tensor,
+    size: tl.constexpr, axis: tl.constexpr, is_normed: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Return heads, normed where they are and turned, in the format that they are read in.
+
+    Args:
+        at: addresses of their numbers; a head lies along `axis`.
+        partner_at: of those half a head away.
+        weight_at: of a norm's weights.
+        partner_weight_at: likewise.
+        is_there: false for padding.
+        cosine: that belong to them.
+        sine: likewise, signed.
+        eps: of the norm.
+        size: of a head.
+        axis: 0 or 1.
+        is_normed: whether they are.
+    """
+    given, partner = tl.load(at, mask=is_there, other=0.0), tl.load(partner_at, mask=is_there, other=0.0)
+    x, y = given.to(tl.float32), partner.to(tl.float32)
+    if is_normed:
+        share = tl.expand_dims(tl.rsqrt(tl.sum(x * x, axis) / size + eps), axis)
+        x *= share * tl.load(weight_at, mask=is_there, other=0.0).to(tl.float32)
+        y *= share * tl.load(partner_weight_at, mask=is_there, other=0.0).to(tl.float32)
+    return (x * cosine + y * sine).to(given.dtype)
+
+
+@on_device()
+def _seen(
+    bits: tl.tensor, node: tl.tensor, is_line: tl.tensor, is_node: tl.tensor,
+) -> tl.tensor:  # fmt: skip
+    """Return (lines, any): whether each line's bits have each node's.
+
+    Args:
+        bits: addresses (lines,) of each line's words.
+        node: (any,) int32.
+        is_line: (lines,), false for padding.
+        is_node: (any,), false where there is no bit.
+    """
+    word = tl.load(bits[:, None] + (node >> 6)[None, :], mask=is_line[:, None] & is_node[None, :], other=0)
+    return ((word >> (node & 63)[None, :].to(tl.int64)) & 1) != 0
 
 
 @on_device()
 def _taken_in(
-    best: tl.tensor, total: tl.tensor, mixed: tl.tensor, asked: tl.tensor, keys: tl.tensor, values: tl.tensor,
-    first: tl.tensor, stride: tl.tensor, factor: tl.tensor, start: tl.tensor, reach: tl.tensor, lowest: tl.tensor,
-    bits: tl.tensor, is_line: tl.tensor, words: tl.tensor,
-    size: tl.constexpr, padded: tl.constexpr, columns: tl.constexpr, masked: tl.constexpr, is_windowed: tl.constexpr,
+    best: tl.tensor, total: tl.tensor, mixed: tl.tensor, scores: tl.tensor, value: tl.tensor,
 ) -> tuple[tl.tensor, ...]:  # fmt: skip
-    """Return the greatest score, the weights' sum and the weighted values of the lines, one tile of columns later.
+    """Return the greatest score, the weights' sum and the weighted values of the lines, some keys later.
 
     Args:
         best: (lines,), of scores in powers of two.
         total: (lines,).
         mixed: (lines, padded).
-        asked: (lines, padded), the queries.
-        keys: address of the head's first.
-        values: likewise.
-        first: column of the tile.
-        stride: between columns.
-        factor: of scores.
-        start: the columns below are text, which is in everyone's sight.
-        reach: the columns from here on are in no one's.
-        lowest: (lines,), of the columns in each line's sight, where that is windowed.
-        bits: addresses (lines,) of each line's words.
-        is_line: (lines,), false for padding.
-        words: per line.
-        size: of a head.
-        padded: a power of two.
-        columns: of the tile.
-        masked: whether the tile has columns from `start` on.
-        is_windowed: whether there is a lowest one.
+        scores: (lines, keys); -inf of what a line does not see.
+        value: (keys, padded).
     """
-    place, part = tl.arange(0, columns), tl.arange(0, padded)
-    base = first * stride.to(tl.int64)
-    key_at = keys + base + place[None, :] * stride + part[:, None]
-    value_at = values + base + place[:, None] * stride + part[None, :]
-    if masked:
-        key = tl.load(key_at, mask=(first + place < reach)[None, :] & (part < size)[:, None], other=0.0)
-        value = tl.load(value_at, mask=(first + place < reach)[:, None] & (part < size)[None, :], other=0.0)
-    elif size < padded:
-        key = tl.load(key_at, mask=(part < size)[:, None], other=0.0)
-        value = tl.load(value_at, mask=(part < size)[None, :], other=0.0)
-    else:
-        key, value = tl.load(key_at), tl.load(value_at)
-    scores = tl.dot(asked, key, input_precision="ieee") * factor
-    if masked:
-        node = first + place - start.to(tl.int32)
-        is_node = (node >= 0) & (first + place < reach)
-        word = tl.load(bits[:, None] + (node >> 6)[None, :], mask=is_line[:, None] & is_node[None, :], other=0)
-        is_seen = (node < 0)[None, :] | (((word >> (node & 63)[None, :].to(tl.int64)) & 1) != 0)
-        scores = tl.where(is_seen, scores, float("-inf"))
-    if is_windowed:
-        scores = tl.where((first + place)[None, :] >= lowest[:, None], scores, float("-inf"))
     latest = tl.maximum(best, tl.max(scores, 1))
     level = tl.where(latest == float("-inf"), 0.0, latest)  # of a line that has seen nothing yet
     weight, faded = tl.exp2(scores - level[:, None]), tl.exp2(best - level)
@@ -205,100 +229,154 @@ def _taken_in(
     return latest, total, mixed
 
 
-@on_device("count", "words", "capacity", "window", "splits", unaligned=("starts", "bits"))  # neighbours in an input
+@on_device(
+    "count", "words", "capacity", "window", "splits", "places",
+    unaligned=("starts", "bits", "columns_at", "positions"),  # neighbours in an input
+)  # fmt: skip
 def _attend(
-    query: tl.tensor, states: tl.tensor, starts: tl.tensor, bits: tl.tensor, parts: tl.tensor, weights: tl.tensor,
-    query_batch: tl.tensor, query_node: tl.tensor, query_head: tl.tensor, states_batch: tl.tensor, stride: tl.tensor,
-    count: tl.tensor, words: tl.tensor, capacity: tl.tensor, window: tl.tensor, splits: tl.tensor, factor: tl.tensor,
-    groups: tl.constexpr, kv_heads: tl.constexpr, size: tl.constexpr, padded: tl.constexpr, lines: tl.constexpr,
-    columns: tl.constexpr, alone: tl.constexpr, is_windowed: tl.constexpr,
+    qkv: tl.tensor, states: tl.tensor, starts: tl.tensor, bits: tl.tensor, columns_at: tl.tensor, positions: tl.tensor,
+    turns: tl.tensor, norm: tl.tensor, parts: tl.tensor, weights: tl.tensor, eps: tl.tensor, factor: tl.tensor,
+    states_batch: tl.tensor, stride: tl.tensor, positions_batch: tl.tensor, positions_node: tl.tensor,
+    count: tl.tensor, words: tl.tensor, capacity: tl.tensor, window: tl.tensor, splits: tl.tensor, places: tl.tensor,
+    heads: tl.constexpr, kv_heads: tl.constexpr, size: tl.constexpr, padded: tl.constexpr, lines: tl.constexpr,
+    columns: tl.constexpr, nodes: tl.constexpr, alone: tl.constexpr, is_windowed: tl.constexpr,
+    is_normed: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write one split's part of the mix of some lines; a line is a node and one of the `groups` heads it has here.
+    """Write one split's part of the mix of some lines; a line is a node and one of the query heads it has here.
 
     Alone, the split writes the mix itself, (batch, count, heads, size). Else it writes (batch, count, heads, splits,
-    size) of weighted values, and the greatest score and the weights' sum beside each; nothing where it has no columns.
+    size) of weighted values, and the greatest score and the weights' sum beside each, which are -inf and 0 where it has
+    seen nothing. The last split reads the new nodes, and stores them for all.
     """
+    let_next_begin(is_chained)
+    groups: tl.constexpr = heads // kv_heads
+    lane: tl.constexpr = (heads + 2 * kv_heads) * size
+    half: tl.constexpr = size // 2
     tiles = tl.cdiv(count * groups, lines)
     head, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     split, row = tl.program_id(1), tl.program_id(2).to(tl.int64)
     start = tl.load(starts + row)
-    begin, reach, share = _reach(start, words, capacity, window, splits, columns, is_windowed)
+    place, part, near = tl.arange(0, columns), tl.arange(0, padded), tl.arange(0, nodes)
+    newest = start * 0 + capacity  # the first column that this launch writes
+    for node in range(0, count, nodes):
+        taken = tl.load(columns_at + row * count + node + near, mask=node + near < count, other=capacity)
+        newest = tl.minimum(newest, tl.min(taken, 0))
+    cached, begin = newest.to(tl.int32), split * 0
+    if is_windowed:
+        begin = tl.maximum(start + 1 - window, 0).to(tl.int32) // columns * columns
+    share = tl.cdiv(tl.cdiv(tl.maximum(cached - begin, 0), columns), splits) * columns
     first = begin + split * share
-    if first < reach:
-        last = tl.minimum(first + share, reach)
-        line, part = tile * lines + tl.arange(0, lines), tl.arange(0, padded)
-        is_line, node, asker = line < count * groups, line // groups, head * groups + line % groups
-        is_asked = is_line[:, None] & (part < size)[None, :]
-        asked_at = query + row * query_batch + (node * query_node + asker * query_head)[:, None] + part[None, :]
-        asked = tl.load(asked_at, mask=is_asked, other=0.0)
-        keys = states + row * states_batch + head * size
-        values = keys + kv_heads * size
-        words_at = bits + (row * count + node) * words
-        best = tl.full((lines,), float("-inf"), tl.float32)
-        total = tl.zeros((lines,), tl.float32)
-        mixed = tl.zeros((lines, padded), tl.float32)
-        lowest = line
-        if is_windowed:  # a node's place in the text is what the text is long, and how many nodes its path has
-            path = tl.zeros((lines,), tl.int64)
-            for word in range(0, words):
-                bit = tl.load(words_at + word, mask=is_line, other=0)[:, None] >> tl.arange(0, 64)[None, :].to(tl.int64)
-                path += tl.sum(bit & 1, 1)
-            lowest = (start + path - window).to(tl.int32)
-        tree = tl.minimum(last, tl.maximum(first, start.to(tl.int32) // columns * columns))
-        for column in range(first, tree, columns):
-            best, total, mixed = _taken_in(
-                best, total, mixed, asked, keys, values, column, stride, factor, start, reach, lowest,
-                words_at, is_line, words, size, padded, columns, False, is_windowed,
-            )  # fmt: skip
-        for column in range(tree, last, columns):
-            best, total, mixed = _taken_in(
-                best, total, mixed, asked, keys, values, column, stride, factor, start, reach, lowest,
-                words_at, is_line, words, size, padded, columns, True, is_windowed,
-            )  # fmt: skip
-        place = (row * count + node) * (groups * kv_heads) + asker
-        if alone:
-            mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
-            tl.store(parts + place[:, None] * size + part[None, :], mixed.to(parts.dtype.element_ty), mask=is_asked)
-        else:
-            place = place * splits + split
-            tl.store(parts + place[:, None] * size + part[None, :], mixed, mask=is_asked)
-            tl.store(weights + place * 2, best, mask=is_line)
-            tl.store(weights + place * 2 + 1, total, mask=is_line)
+    last = tl.minimum(first + share, cached)
+    keys = states + row * states_batch + head * size
+    values = keys + kv_heads * size
+    is_part = part < size
+    key_at = keys + first * stride.to(tl.int64) + place[None, :] * stride + part[:, None]
+    value_at = values + first * stride.to(tl.int64) + place[:, None] * stride + part[None, :]
+    key_ahead = tl.load(key_at, mask=(first + place < last)[None, :] & is_part[:, None], other=0.0)
+    value_ahead = tl.load(value_at, mask=(first + place < last)[:, None] & is_part[None, :], other=0.0)
+    line = tile * lines + tl.arange(0, lines)
+    is_line, node, asker = line < count * groups, line // groups, head * groups + line % groups
+    is_asked = is_line[:, None] & is_part[None, :]
+    partner = tl.where(part < half, part + half, part - half)
+    positions += row * positions_batch
+    where = tl.minimum(tl.load(positions + node * positions_node, mask=is_line, other=0), places - 1) * (2 * size)
+    cosine = tl.load(turns + where[:, None] + part[None, :], mask=is_asked, other=0.0).to(tl.float32)
+    sine = tl.load(turns + where[:, None] + size + part[None, :], mask=is_asked, other=0.0).to(tl.float32)
+    words_at = bits + (row * count + node) * words
+    lowest = line
+    if is_windowed:  # a node's place in the text is what the text is long, and how many nodes its path has
+        path = tl.zeros((lines,), tl.int64)
+        for word in range(0, words):
+            bit = tl.load(words_at + word, mask=is_line, other=0)[:, None] >> tl.arange(0, 64)[None, :].to(tl.int64)
+            path += tl.sum(bit & 1, 1)
+        lowest = (start + path - window).to(tl.int32)
+    take_turn(is_chained)
+    best = tl.full((lines,), float("-inf"), tl.float32)
+    total = tl.zeros((lines,), tl.float32)
+    mixed = tl.zeros((lines, padded), tl.float32)
+    if (first < last) | (split == splits - 1):
+        asked_at = qkv + (row * count + node).to(tl.int64)[:, None] * lane + (asker * size)[:, None]
+        norm_at = norm + (asker * size)[:, None]
+        asked = _turned(
+            asked_at + part[None, :], asked_at + partner[None, :], norm_at + part[None, :], norm_at + partner[None, :],
+            is_asked, cosine, sine, eps, size, 1, is_normed,
+        )  # fmt: skip
+        for column in range(first, last, columns):
+            key, value = key_ahead, value_ahead
+            key_at += columns * stride.to(tl.int64)
+            value_at += columns * stride.to(tl.int64)
+            is_next = column + columns + place < last
+            key_ahead = tl.load(key_at, mask=is_next[None, :] & is_part[:, None], other=0.0)
+            value_ahead = tl.load(value_at, mask=is_next[:, None] & is_part[None, :], other=0.0)
+            scores = tl.dot(asked, key, input_precision="ieee") * factor
+            if column + columns > tl.minimum(start, last):  # there are nodes among these, or nothing any more
+                node_here, is_here = (column + place - start).to(tl.int32), column + place < last
+                is_node = is_here & (node_here >= 0) & (node_here < 64 * words)
+                is_seen = _seen(words_at, node_here, is_line, is_node) | (node_here < 0)[None, :]
+                scores = tl.where(is_seen & is_here[None, :], scores, float("-inf"))
+            if is_windowed:
+                scores = tl.where((column + place)[None, :] >= lowest[:, None], scores, float("-inf"))
+            best, total, mixed = _taken_in(best, total, mixed, scores, value)
+        if split == splits - 1:
+            for behind in range(0, count, nodes):
+                is_new = behind + near < count
+                own = (row * count + behind + near).to(tl.int64)
+                stored = tl.load(columns_at + own, mask=is_new, other=0)
+                new_position = tl.load(positions + (behind + near) * positions_node, mask=is_new, other=0)
+                new_where = tl.minimum(new_position, places - 1) * (2 * size)
+                is_key, is_value = is_part[:, None] & is_new[None, :], is_new[:, None] & is_part[None, :]
+                turn_at = turns + new_where[None, :] + part[:, None]
+                new_at, new_norm = qkv + own[None, :] * lane + (heads + head) * size, norm + (heads + head) * size
+                key = _turned(
+                    new_at + part[:, None], new_at + partner[:, None], new_norm + part[:, None] + near[None, :] * 0,
+                    new_norm + partner[:, None] + near[None, :] * 0, is_key,
+                    tl.load(turn_at, mask=is_key, other=0.0).to(tl.float32),
+                    tl.load(turn_at + size, mask=is_key, other=0.0).to(tl.float32), eps, size, 0, is_normed,
+                )  # fmt: skip
+                value_from = qkv + own[:, None] * lane + (heads + kv_heads + head) * size + part[None, :]
+                value = tl.load(value_from, mask=is_value, other=0.0)
+                if tile == 0:
+                    tl.store(keys + stored[None, :] * stride + part[:, None], key, mask=is_key)
+                    tl.store(values + stored[:, None] * stride + part[None, :], value, mask=is_value)
+                scores = tl.dot(asked, key, input_precision="ieee") * factor
+                node_here = (stored - start).to(tl.int32)
+                is_seen = _seen(words_at, node_here, is_line, is_new & (node_here < 64 * words))
+                best, total, mixed = _taken_in(best, total, mixed, tl.where(is_seen, scores, float("-inf")), value)
+    out_place = (row * count + node) * heads + asker
+    if alone:
+        mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
+        tl.store(parts + out_place[:, None] * size + part[None, :], mixed.to(parts.dtype.element_ty), mask=is_asked)
+    else:
+        out_place = out_place * splits + split
+        tl.store(parts + out_place[:, None] * size + part[None, :], mixed, mask=is_asked & (total > 0)[:, None])
+        tl.store(weights + out_place * 2, best, mask=is_line)
+        tl.store(weights + out_place * 2 + 1, total, mask=is_line)
 
 
-@on_device("lines", "words", "capacity", "window", "splits", unaligned=("starts",))
+@on_device("splits")
 def _combine(
-    parts: tl.tensor, weights: tl.tensor, starts: tl.tensor, out: tl.tensor, lines: tl.tensor, words: tl.tensor,
-    capacity: tl.tensor, window: tl.tensor, splits: tl.tensor,
-    size: tl.constexpr, padded: tl.constexpr, parts_padded: tl.constexpr, columns: tl.constexpr,
-    is_windowed: tl.constexpr,
+    parts: tl.tensor, weights: tl.tensor, out: tl.tensor, splits: tl.tensor,
+    size: tl.constexpr, padded: tl.constexpr, parts_padded: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write (size,) of one head of one node: its splits' parts put together.
 
     Args:
-        parts: (batch * lines, splits, size), weighted values.
-        weights: (batch * lines, splits, 2), greatest scores and sums.
-        starts: (batch,).
-        out: (batch * lines, size).
-        lines: of one row of the batch: nodes times heads.
-        words: of a node's bits.
-        capacity: of the cache.
-        window: columns in sight of a node.
+        parts: (lines, splits, size), weighted values; anything where the sum of weights is 0.
+        weights: (lines, splits, 2), greatest scores and sums of weights.
+        out: (lines, size).
         splits: of the keys.
         size: of a head.
         padded: a power of two.
         parts_padded: likewise, of `splits`.
-        columns: of a tile.
-        is_windowed: whether there is a window.
+        is_chained: whether it takes its turn.
     """
+    let_next_begin(is_chained)
+    take_turn(is_chained)
     line = tl.program_id(0).to(tl.int64)
-    start = tl.load(starts + line // lines)
-    begin, reach, share = _reach(start, words, capacity, window, splits, columns, is_windowed)
     split, part = tl.arange(0, parts_padded), tl.arange(0, padded)
-    is_live = begin + split * share < reach  # others wrote nothing
-    best = tl.load(weights + (line * splits + split) * 2, mask=is_live, other=float("-inf"))
-    total = tl.load(weights + (line * splits + split) * 2 + 1, mask=is_live, other=0.0)
-    is_mixed = is_live[:, None] & (part < size)[None, :]
+    best = tl.load(weights + (line * splits + split) * 2, mask=split < splits, other=float("-inf"))
+    total = tl.load(weights + (line * splits + split) * 2 + 1, mask=split < splits, other=0.0)
+    is_mixed = (total > 0)[:, None] & (part < size)[None, :]
     mixed = tl.load(parts + (line * splits + split)[:, None] * size + part[None, :], mask=is_mixed, other=0.0)
     top = tl.max(best, 0)
     weight = tl.exp2(best - tl.where(top == float("-inf"), 0.0, top))

@@ -1,0 +1,130 @@
+"""The best token of every row of logits, in two launches: torch reads one row of a large vocabulary in few programs.
+
+What a plain greedy round does behind its forward is the second of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .chain import chained, let_next_begin, take_turn
+from .jitted import on_device, power_of_two, runs_triton
+
+if TYPE_CHECKING:
+    import triton.language as tl  # from the first launch on it is there
+
+KINDS = (torch.bfloat16, torch.float16, torch.float32)
+CHUNK, WARPS = 2048, 4  # numbers that a program reads
+
+
+def is_supported(logits: Tensor) -> bool:
+    """Return whether the kernels read such logits."""
+    return logits.dtype in KINDS and runs_triton(logits.device)
+
+
+def best_of(logits: Tensor) -> Tensor:
+    """Return argmax over the last dimension, int64: the first where several are equal, a NaN where there is one."""
+    if not is_supported(logits):
+        return logits.argmax(-1)
+    greatest, places = _bests_of_chunks(logits.flatten(0, -2))
+    best = torch.empty(logits.shape[:-1], dtype=torch.int64, device=logits.device)
+    chunks = greatest.shape[1]
+    _best_of_all[best.numel(),](
+        greatest, places, best, chunks, padded=power_of_two(chunks), num_warps=1, **chained(logits.device)
+    )  # fmt: skip
+    return best
+
+
+def go_on_behind(logits: Tensor, state: Tensor, is_live: Tensor, record: Tensor) -> None:
+    """End a plain greedy round on the device: write what it emitted, and where the next one begins.
+
+    Args:
+        logits: (batch, vocabulary), of a kind that is supported.
+        state: (3 * batch,) int64, one behind the other: tokens in each row's cache, how many are new, the newest.
+        is_live: () bool; where it is false the state stays as it is.
+        record: (batch, any) int64; its last two columns are written: the best token, and tokens in the cache then.
+    """
+    greatest, places = _bests_of_chunks(logits)
+    batch, chunks = greatest.shape
+    assert state.shape == (3 * batch,) and len(record) == batch and record.is_contiguous(), "a line per row"
+    _go_on[batch,](
+        greatest, places, state, is_live, record, chunks, batch, record.shape[1],
+        padded=power_of_two(chunks), num_warps=1, **chained(logits.device),
+    )  # fmt: skip
+
+
+def _bests_of_chunks(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (rows, chunks) greatest numbers in float32, and where they stand, of (rows, vocabulary)."""
+    assert logits.stride(1) == 1, "rows that lie together"
+    (rows, width), chunks = logits.shape, -(-logits.shape[1] // CHUNK)
+    greatest = logits.new_empty((rows, chunks), dtype=torch.float32)
+    places = logits.new_empty((rows, chunks), dtype=torch.int64)
+    _best_of_chunk[chunks, rows](
+        logits, greatest, places, width, logits.stride(0), chunks,
+        chunk=CHUNK, num_warps=WARPS, **chained(logits.device),
+    )  # fmt: skip
+    return greatest, places
+
+
+@on_device("chunks")
+def _best_of_chunk(
+    logits: tl.tensor, greatest: tl.tensor, places: tl.tensor, width: tl.tensor, stride: tl.tensor, chunks: tl.tensor,
+    chunk: tl.constexpr, is_chained: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write the greatest number of a part of one row, and where it stands; a NaN is greater than any."""
+    let_next_begin(is_chained)
+    take_turn(is_chained)
+    row, first = tl.program_id(1).to(tl.int64), tl.program_id(0) * chunk
+    column = first + tl.arange(0, chunk)
+    numbers = tl.load(logits + row * stride + column, mask=column < width, other=float("-inf")).to(tl.float32)
+    numbers = tl.where(numbers == numbers, numbers, float("inf"))
+    top, place = tl.max(numbers, 0, return_indices=True)
+    at = row * chunks + tl.program_id(0)
+    tl.store(greatest + at, top)
+    tl.store(places + at, (first + place).to(tl.int64))
+
+
+@on_device()
+def _first_best(
+    greatest: tl.tensor, places: tl.tensor, row: tl.tensor, chunks: tl.tensor,
+    padded: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Return the place of a row's greatest number, told those of its parts."""
+    part = tl.arange(0, padded)
+    tops = tl.load(greatest + row * chunks + part, mask=part < chunks, other=float("-inf"))
+    _, best = tl.max(tops, 0, return_indices=True)
+    return tl.load(places + row * chunks + best)
+
+
+@on_device("chunks")
+def _best_of_all(
+    greatest: tl.tensor, places: tl.tensor, out: tl.tensor, chunks: tl.tensor,
+    padded: tl.constexpr, is_chained: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write the place of one row's greatest number."""
+    let_next_begin(is_chained)
+    take_turn(is_chained)
+    row = tl.program_id(0).to(tl.int64)
+    tl.store(out + row, _first_best(greatest, places, row, chunks, padded))
+
+
+@on_device("chunks", "batch", "columns")
+def _go_on(
+    greatest: tl.tensor, places: tl.tensor, state: tl.tensor, is_live: tl.tensor, record: tl.tensor, chunks: tl.tensor,
+    batch: tl.tensor, columns: tl.tensor,
+    padded: tl.constexpr, is_chained: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write what one row emitted, and where it goes on."""
+    let_next_begin(is_chained)
+    take_turn(is_chained)
+    row = tl.program_id(0).to(tl.int64)
+    best, end = _first_best(greatest, places, row, chunks, padded), tl.load(state + row) + 1
+    tl.store(record + row * columns + columns - 2, best)
+    tl.store(record + row * columns + columns - 1, end)
+    if tl.load(is_live):
+        tl.store(state + row, end)
+        tl.store(state + batch + row, end * 0 + 1)
+        tl.store(state + 2 * batch + row, best)
