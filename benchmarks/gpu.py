@@ -1,6 +1,7 @@
 """Decoding on a GPU: how near plain decoding comes to the memory's limit, and does a plan hold what it promises?
 
     python benchmarks/gpu.py [--device cuda:0] [--budget 40] [--large 8b-even] [--parts plain,planned,kernels]
+                             [--results FILE]
 
     plain    Llama shapes of 1 B and 8 B with random weights, batch 1 and 8: tokens/s against what the memory's
              bandwidth, measured in the same run, allows; and what a round takes beyond the target's forward, which is
@@ -16,7 +17,8 @@
 No round may wait for the device but where it reads a result: rounds run while torch refuses every other wait. `holds`
 is true where plain decoding reaches 70 % of the limit at batch 1, a round takes at most 3 % beyond its forwards, a
 planned round is within 5 % of its prediction, and the plan is at least 0.98 as fast as the fastest of all. The
-last line is one JSON object.
+last line is one JSON object; with --results it is written to a file after every part, so that a run which is cut short
+has what it measured until then.
 """
 
 from __future__ import annotations
@@ -105,28 +107,39 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=40.0, help="seconds for latency cells")
     parser.add_argument("--large", default="8b-even", help="the shape the target is grown into")
     parser.add_argument("--parts", default="plain,planned")
+    parser.add_argument("--results", type=Path, help="where to write the JSON object after every part")
     asked = parser.parse_args()
-    here, parts, started = detect(asked.device), asked.parts.split(","), time.monotonic()
+    here, started = detect(asked.device), time.monotonic()
     limit = memory_bandwidth(here)
-    result: Json = {"bench": "gpu", "device": here.label, "torch": torch.__version__}
-    result["memory_gb_per_s"] = limit.bytes_per_s / 1e9
+    told: Json = {"bench": "gpu", "device": here.label, "torch": torch.__version__}
+    told["memory_gb_per_s"] = limit.bytes_per_s / 1e9
     rows: list[Json] = []
-    if "plain" in parts:
-        rows += [row for name in SHAPES for row in plain_rows(name, asked.device, limit.bytes_per_s)]
-    if "planned" in parts:
-        told, planned = planned_rows(here, asked.device, asked.budget, asked.large)
-        result |= told
-        rows += planned
-    if "kernels" in parts:
-        rows += kernel_rows(asked.device)
-        rows += [row for name in SHAPES for row in product_rows(name, asked.device, limit.bytes_per_s)]
-    checks = verdicts(rows)
-    for name, holds in checks.items():
+    done: list[str] = []
+
+    def result() -> Json:
+        checks = verdicts(rows)
+        missing = [part for part in ("plain", "planned") if part not in done]
+        told["seconds"] = time.monotonic() - started
+        holds = all(checks.values()) and not missing
+        return {**told, "rows": rows, "checks": checks, "not_run": missing, "holds": holds}
+
+    for part in asked.parts.split(","):
+        if part == "plain":
+            rows += [row for name in SHAPES for row in plain_rows(name, asked.device, limit.bytes_per_s)]
+        elif part == "planned":
+            of_profile, planned = planned_rows(here, asked.device, asked.budget, asked.large)
+            told |= of_profile
+            rows += planned
+        elif part == "kernels":
+            rows += kernel_rows(asked.device)
+            rows += [row for name in SHAPES for row in product_rows(name, asked.device, limit.bytes_per_s)]
+        done.append(part)
+        if asked.results is not None:
+            asked.results.write_text(json.dumps(result()))
+    for name, holds in result()["checks"].items():
         print(f"{'ok  ' if holds else 'MISS'} {name}")
-    missing = [part for part in ("plain", "planned") if part not in parts]
-    result |= {"seconds": time.monotonic() - started, "rows": rows, "checks": checks, "not_run": missing}
-    print(json.dumps({**result, "holds": all(checks.values()) and not missing}))
-    return 0 if all(checks.values()) else 1
+    print(json.dumps(result()))
+    return 0 if all(result()["checks"].values()) else 1
 
 
 def random_model(name: str, device: str) -> tuple[CausalModel, Architecture]:
@@ -298,6 +311,7 @@ def planned_rows(here: Device, device: str, budget_s: float, large: str) -> tupl
         budget_s=budget_s,
     )
     family = grown_family(device, large)
+    print("the family is there", flush=True)
     started = time.monotonic()
     inputs = profiled(request, family, here, device)
     profiled_s, started = time.monotonic() - started, time.monotonic()
@@ -350,11 +364,13 @@ def profiled(request: ProfileRequest, family: Family, here: Device, device: str)
     asked = workloads[0].requests
     domains = domains_of(request, here, asked)
     exact = load_family(request.models, dtype=EXACT_DTYPE, device=device)
-    recorded = record_workloads(workloads, identities, exact, recipe_of(request.record), journal, quiet)
+    steps = Steps()
+    recorded = record_workloads(workloads, identities, exact, recipe_of(request.record), journal, steps)
     del exact
     surfaces = time_surfaces(
-        request, family, identities, domains, device=here, sink=journal, traces=recorded.traces, progress=quiet
+        request, family, identities, domains, device=here, sink=journal, traces=recorded.traces, progress=steps
     )
+    steps("what a round takes besides", 0.0)
     samples = [
         sample
         for batch in request.batches
@@ -498,8 +514,18 @@ def verdicts(rows: Sequence[Json]) -> dict[str, bool]:
     return checks
 
 
-def quiet(step: str, share: float) -> None:
-    """Tell nobody."""
+class Steps:
+    """Says when a step of a profile begins."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self._started, self._latest = time.monotonic(), ""
+
+    def __call__(self, step: str, share: float) -> None:
+        """Tell a step that is new."""
+        if step != self._latest:
+            print(f"{time.monotonic() - self._started:6.1f} s: {step}", flush=True)
+            self._latest = step
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 from spectune.runtime.layout import lay_out
 from spectune.runtime.models.choices import Choices, Work
 from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.models.kernels import row_products
+from spectune.runtime.models.kernels.row_products import Tile
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.products import FusedProducts
 
@@ -19,6 +22,7 @@ from .tiny_models import tiny_model
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "max_position_embeddings": 128}
 ROOM = 19  # behind a text
+WIDE_TILES = (Tile(columns=32, warps=1), Tile(columns=64, warps=1))  # few programs: an interpreter is slow at each
 
 
 class Favouring:
@@ -82,7 +86,8 @@ def forward_by_kernels(
     """Return logits of the fused path; `ways` (any,) is filled with the ways its kinds of products were done in."""
     model, choices = tiny_lean(family, dtype, text.device, **sizes), Choices(Favouring(last=last))
     model.reads_trees, model.products = True, FusedProducts(model.anatomy, choices)
-    logits = logits_of(model, text, step_of(model, tokens, by_tree=True, context=text.shape[1]))
+    with mock.patch.object(row_products, "TILES", WIDE_TILES):
+        logits = logits_of(model, text, step_of(model, tokens, by_tree=True, context=text.shape[1]))
     kept = list(choices.kept.values())
     ways[: len(kept)] = torch.tensor(kept, dtype=ways.dtype)
     return logits

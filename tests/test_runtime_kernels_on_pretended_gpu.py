@@ -20,12 +20,14 @@ from spectune.runtime.models import choices
 from spectune.runtime.models.blind import BlindModel
 from spectune.runtime.models.fitted import FittedModel
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
+from spectune.runtime.models.kernels import row_products
 from spectune.runtime.models.kernels.jitted import has_triton
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 
+from .fused_forward import WIDE_TILES
 from .interpreted import HAS_GPU, launch
 from .pretended.cuda import pretended_gpu
 from .pretended.device import PLACE
@@ -115,6 +117,7 @@ def kernels() -> Iterator[None]:
     with (
         pretended_gpu(processors=2, has_kernels=True),
         mock.patch.object(choices, "REPEATS", 1),
+        mock.patch.object(row_products, "TILES", WIDE_TILES),
         mock.patch.object(choices.GraphTimer, "times_ms", last_first),
     ):
         yield

@@ -9,10 +9,10 @@ from torch import Tensor
 from spectune.runtime.models.choices import Choices
 from spectune.runtime.models.graphed import GraphedModel
 from spectune.runtime.models.kernels.jitted import has_triton
-from spectune.runtime.models.kernels.row_products import LINES, TILES
+from spectune.runtime.models.kernels.row_products import LINES
 from spectune.runtime.models.products import FusedProducts
 
-from .fused_forward import forward_by_kernels, logits_of, step_of, tiny_lean
+from .fused_forward import WIDE_TILES, forward_by_kernels, logits_of, step_of, tiny_lean
 from .interpreted import HAS_GPU, launch
 
 needs_triton = pytest.mark.skipif(not has_triton(), reason="needs triton")
@@ -48,7 +48,7 @@ def step_by_step(tokens: Tensor, family: str) -> Tensor:
 def test_a_token_by_fused_products_is_what_it_is_step_by_step(family: str) -> None:
     token = torch.tensor([[9]])
     logits, ways = by_kernels(token, family=family, dtype=torch.float32, last=True)
-    assert ways == [len(TILES)] * KINDS[family]
+    assert ways == [len(WIDE_TILES)] * KINDS[family]
     torch.testing.assert_close(logits.double(), step_by_step(token, family), rtol=1e-4, atol=1e-4)
 
 
@@ -59,7 +59,7 @@ def test_a_token_by_fused_products_is_what_it_is_step_by_step(family: str) -> No
 def test_several_tokens_by_fused_products_are_what_they_are_step_by_step(family: str) -> None:
     tokens = torch.tensor([[9, 2, 6]])
     logits, ways = by_kernels(tokens, family=family, dtype=torch.float16, last=True)
-    assert ways == [len(TILES)] * KINDS[family]
+    assert ways == [len(WIDE_TILES)] * KINDS[family]
     expected = step_by_step(tokens, family)
     torch.testing.assert_close(logits.double(), expected, rtol=0, atol=0.02 * float(expected.abs().max()))
 
