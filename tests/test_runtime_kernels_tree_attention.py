@@ -16,15 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spectune.runtime.models.kernels.jitted import has_triton, power_of_two
-from spectune.runtime.models.kernels.tree_attention import (
+from spectune.runtime.models.kernels.tree_attention import WORD, _attend, attend_tree, is_supported
+from spectune.runtime.models.kernels.tree_cuts import (
     LEAST_LINES,
     MOST_LINES,
     MOST_SPLITS,
-    WORD,
-    _attend,
-    attend_tree,
     columns_of,
-    is_supported,
     lines_of,
     splits_of,
     warps_of,

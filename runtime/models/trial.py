@@ -12,7 +12,8 @@ from ..faults import is_out_of_memory
 from .anatomy import Anatomy
 from .kernels.fused_rows import gated, normed
 from .kernels.jitted import launch_errors
-from .kernels.tree_attention import MOST_LINES, WORD, attend_tree, is_supported
+from .kernels.tree_attention import WORD, attend_tree, is_supported
+from .kernels.tree_cuts import MOST_LINES
 
 ROWS, CAPACITY = 2, 64
 REFUSED = "kernels for this model's shapes do not run on this GPU, so torch's are taken, which are slower"

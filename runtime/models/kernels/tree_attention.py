@@ -22,21 +22,13 @@ from torch import Tensor
 
 from .chain import chained, let_next_begin, take_turn
 from .jitted import on_device, power_of_two, processors_of, runs_triton
+from .tree_cuts import MOST_SIZE, WARPS, cut_of
 
 if TYPE_CHECKING:
     import triton.language as tl  # from the first launch on it is there
 
 WORD = 64  # nodes per word of `bits`
 KINDS = (torch.bfloat16, torch.float16, torch.float32)
-MOST_SIZE = 256  # of a head
-MOST_SPLITS = 64
-LEAST_COLUMNS, MOST_COLUMNS = 16, 64  # of keys that a program takes at once
-MOST_NUMBERS, MOST_WIDE_NUMBERS = 8192, 1024  # in those keys; wide ones are multiplied in registers, which are few
-LEAST_LINES, MOST_LINES = 16, 64  # of queries in a program; the matrix unit takes no fewer
-MOST_MIXED = 8192  # numbers in a program's sums, which are registers, too
-FEW_NODES = 16  # new keys that are read at once where there are no more
-WARPS, WIDE_WARPS = 4, 8  # of a program, and of one with so many numbers that a processor holds it alone
-LOST_TILES = 2
 
 
 def is_supported(device: torch.device, dtype: torch.dtype, size: int) -> bool:
@@ -102,24 +94,21 @@ def attend_tree(
     assert turns.shape[1] == 2 * size and (weight is None or weight.is_contiguous()), "turns of the heads' size"
     assert window is None or window >= WORD * words, "a window that no tree outgrows"
     padded = power_of_two(size)
-    most_columns, lines = columns_of(padded, qkv.dtype), lines_of(count * groups, padded, qkv.dtype)
-    tiles, nodes = -(-count * groups // lines), FEW_NODES if count <= FEW_NODES else most_columns
-    warps = warps_of(lines, padded, nodes)
-    if splits is None:
-        most = capacity if window is None else min(capacity, window + WORD * words + most_columns)
-        processors = processors_of(qkv.device) * (WIDE_WARPS // warps)
-        splits = splits_of(batch * kv_heads * tiles, -(-most // most_columns), processors)
-    alone = splits == 1
+    cut = cut_of(
+        count=count, groups=groups, heads=batch * kv_heads, padded=padded, dtype=qkv.dtype, capacity=capacity,
+        seen=None if window is None else window + WORD * words, processors=processors_of(qkv.device), splits=splits,
+    )  # fmt: skip
+    splits, alone = cut.splits, cut.splits == 1
     out = qkv.new_empty((batch * count, heads * size))
     parts = out if alone else qkv.new_empty((batch * count * heads, splits, size), dtype=torch.float32)
     weights = starts if alone else qkv.new_empty((batch * count * heads, splits, 2), dtype=torch.float32)
-    _attend[kv_heads * tiles, splits, batch](
+    _attend[kv_heads * cut.tiles, splits, batch](
         qkv, states, starts, bits, columns, positions, turns, qkv if weight is None else weight, parts, weights,
         eps, scale * math.log2(math.e), states.stride(0), states.stride(1), positions.stride(0), positions.stride(1),
         count, words, capacity, wide, splits, len(turns),
-        heads=heads, kv_heads=kv_heads, size=size, padded=padded, lines=lines, columns=most_columns,
-        nodes=nodes, alone=alone, is_windowed=wide > 0, is_normed=weight is not None,
-        num_warps=warps, num_stages=1, **chained(qkv.device),
+        heads=heads, kv_heads=kv_heads, size=size, padded=padded, lines=cut.lines, columns=cut.columns,
+        nodes=cut.nodes, alone=alone, is_windowed=wide > 0, is_normed=weight is not None,
+        num_warps=cut.warps, num_stages=1, **chained(qkv.device),
     )  # fmt: skip
     if not alone:
         _combine[batch * count * heads,](
@@ -127,39 +116,6 @@ def attend_tree(
             size=size, padded=padded, parts_padded=power_of_two(splits), num_warps=WARPS, **chained(qkv.device),
         )  # fmt: skip
     return out
-
-
-def columns_of(padded: int, dtype: torch.dtype) -> int:
-    """Return how many keys a program takes at once, the size of a head being padded to a power of two."""
-    most = MOST_WIDE_NUMBERS if dtype == torch.float32 else MOST_NUMBERS
-    return min(MOST_COLUMNS, max(LEAST_COLUMNS, most // padded))
-
-
-def lines_of(rows: int, padded: int, dtype: torch.dtype) -> int:
-    """Return how many queries of one key-value head a program takes; float32 has no matrix unit to fill."""
-    most = LEAST_LINES if dtype == torch.float32 else min(MOST_LINES, MOST_MIXED // padded)
-    return min(most, max(LEAST_LINES, power_of_two(rows)))
-
-
-def warps_of(lines: int, padded: int, nodes: int) -> int:
-    """Return how many warps have a program's numbers in their registers: sums, and two tiles of keys and values."""
-    is_wide = lines == MOST_LINES or padded == MOST_SIZE or (padded > MOST_SIZE // 4 and nodes > FEW_NODES)
-    return WIDE_WARPS if is_wide else WARPS
-
-
-def splits_of(programs: int, tiles: int, processors: int) -> int:
-    """Return how many programs share the keys of a head: so many that the last of all is done first.
-
-    Args:
-        programs: without sharing.
-        tiles: of keys that the cache can hold.
-        processors: programs that run at once.
-    """
-
-    def cost(splits: int) -> int:  # in tiles, of which each program loses some before the first and behind the last
-        return -(-programs * splits // processors) * (-(-tiles // splits) + LOST_TILES)
-
-    return min(range(1, min(tiles, MOST_SPLITS) + 1), key=cost)
 
 
 @on_device()
