@@ -38,8 +38,9 @@ def prepare(dtype: torch.dtype, device: torch.device) -> None:
     masks.prepare()
     trees = FedTrees([Sequence(Request(prompt=(0,), max_new_tokens=1), 0)], draft, 2)
     trees.laid_out(masks)
-    trees.laid_out(masks, seen_in=lambda positions: positions)
-    accepted_of(np.zeros((1, 2), dtype=np.int64), draft)
+    if device.type != "cpu":
+        trees.laid_out(masks, seen_in=lambda positions: positions)
+        accepted_of(np.zeros((1, 2), dtype=np.int64), draft)
     if device.type == "cpu":
         move_rows(np.zeros((1, 1, 1), dtype=np.uint8), np.zeros((2, 1), dtype=np.int64))
         if dtype in BITS:

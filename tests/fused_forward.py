@@ -17,6 +17,7 @@ from spectune.runtime.models.kernels import row_products
 from spectune.runtime.models.kernels.row_products import Tile
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.products import FusedProducts
+from spectune.runtime.models.static_input import StaticInput
 
 from .tiny_models import tiny_model
 
@@ -87,7 +88,8 @@ def forward_by_kernels(
     model, choices = tiny_lean(family, dtype, text.device, **sizes), Choices(Favouring(last=last))
     model.reads_trees, model.products = True, FusedProducts(model.anatomy, choices)
     with mock.patch.object(row_products, "TILES", WIDE_TILES):
-        logits = logits_of(model, text, step_of(model, tokens, by_tree=True, context=text.shape[1]))
+        step = step_of(model, tokens, by_tree=True, context=text.shape[1])
+        logits = logits_of(model, text, StaticInput(step, model.device).step)  # which lies where the model does
     kept = list(choices.kept.values())
     ways[: len(kept)] = torch.tensor(kept, dtype=ways.dtype)
     return logits

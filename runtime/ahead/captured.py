@@ -210,7 +210,7 @@ class CapturedRounds:
 
     def _verified(self, seen: int) -> Tensor:
         """Verify a draft, move what is accepted together and go on behind it; return the round's record."""
-        if self._growth is None and self._most_fed == 1:
+        if self._growth is None and self._most_fed == 1 and is_supported(self._target.device, self._target.dtype):
             return self._plainly_verified(seen)
         starts = self.state.starts
         tokens, parents, depths = self._widened()
@@ -249,14 +249,8 @@ class CapturedRounds:
             seen=seen,
             tree=TreeMask(starts=state.starts, bits=self._text_bits),
         )
-        logits = self._target.model.forward(step, self._cache)[:, 0]
-        if is_supported(logits):
-            state.go_on_behind(logits, self._plain_record)
-            return self._plain_record
-        best = logits.argmax(-1, keepdim=True)
-        record = torch.cat((self._numbers, best, places + 1), dim=1)
-        state.advance(self._ones, best)
-        return record
+        state.go_on_behind(self._target.model.forward(step, self._cache)[:, 0], self._plain_record)
+        return self._plain_record
 
     @property
     def _nodes(self) -> int:

@@ -123,7 +123,6 @@ def pretended_gpu(processors: int = 132, *, has_kernels: bool = False) -> Iterat
         major=8,  # whose kernels do not begin early: no interpreter knows how
         minor=0,
         multi_processor_count=processors,
-        shared_memory_per_multiprocessor=228 << 10,
         L2_cache_size=50 << 20,
         total_memory=80 << 30,
     )

@@ -20,14 +20,14 @@ KINDS = (torch.bfloat16, torch.float16, torch.float32)
 CHUNK, WARPS = 2048, 4  # numbers that a program reads
 
 
-def is_supported(logits: Tensor) -> bool:
-    """Return whether the kernels read such logits."""
-    return logits.dtype in KINDS and runs_triton(logits.device)
+def is_supported(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether the kernels run on a device, for logits of that kind."""
+    return dtype in KINDS and runs_triton(device)
 
 
 def best_of(logits: Tensor) -> Tensor:
     """Return argmax over the last dimension, int64: the first where several are equal, a NaN where there is one."""
-    if not is_supported(logits):
+    if not is_supported(logits.device, logits.dtype):
         return logits.argmax(-1)
     greatest, places = _bests_of_chunks(logits.flatten(0, -2))
     best = torch.empty(logits.shape[:-1], dtype=torch.int64, device=logits.device)

@@ -21,7 +21,7 @@ from ...faults import is_out_of_memory
 if TYPE_CHECKING:
     import triton.language as tl  # from the first launch on it is there
 
-PROCESSORS, SHARED_KIB = 132, 228  # of a device that is no GPU, where Triton's interpreter runs
+PROCESSORS = 132  # of a device that is no GPU, where Triton's interpreter runs
 NO_COMPILER = "Triton cannot compile here, so slower kernels run; it needs a C compiler and Python's headers"
 
 
@@ -117,14 +117,6 @@ def processors_of(device: torch.device) -> int:
     if device.type != "cuda":
         return PROCESSORS
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
-@lru_cache
-def shared_kib_of(device: torch.device) -> int:
-    """Return the shared memory of a GPU's multiprocessor, which bounds that of a program."""
-    if device.type != "cuda":
-        return SHARED_KIB
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor) // 2**10
 
 
 def power_of_two(number: int) -> int:
