@@ -76,6 +76,7 @@ from spectune.tuning.request import PlanRequest, ProfileRequest
 from spectune.tuning.validate import entrant
 
 DTYPE, REGIME = "bfloat16", "cuda-graph"
+PARTS = ("plain", "planned", "kernels")
 SHAPES = {  # Llama 3.2 1B, Llama 3.1 8B
     "1B": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "head_dim": 64},
     "8B": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "head_dim": 128},
@@ -109,6 +110,8 @@ def main() -> int:
     parser.add_argument("--parts", default="plain,planned")
     parser.add_argument("--results", type=Path, help="where to write the JSON object after every part")
     asked = parser.parse_args()
+    if unknown := set(asked.parts.split(",")) - set(PARTS):
+        parser.error(f"--parts: there is no {', '.join(sorted(unknown))}; choose of {', '.join(PARTS)}")
     here, started = detect(asked.device), time.monotonic()
     limit = memory_bandwidth(here)
     told: Json = {"bench": "gpu", "device": here.label, "torch": torch.__version__}
