@@ -337,6 +337,12 @@ def planned_rows(here: Device, device: str, budget_s: float, large: str) -> tupl
     told["verify_ms"] = [
         [cell.batch, cell.context_tokens, cell.tokens, cell.median_ms] for cell in inputs.verify.measurements
     ]
+    told["draft_ms"] = {
+        drafter.name: [
+            [cell.batch, cell.context_tokens, cell.tokens, cell.median_ms] for cell in drafter.surface.measurements
+        ]
+        for drafter in inputs.drafters
+    }
     told["beyond_ms"] = [asdict(sample) for sample in inputs.overhead.samples]
     return told, rows
 
@@ -436,6 +442,7 @@ def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request]) -> list
     times: dict[str, list[float]] = {name: [] for name in setups}
     beyond: dict[str, float] = {}
     shares: dict[str, Json] = {}
+    kinds: dict[str, list[tuple[Round, float]]] = {name: [] for name in promised}
     for seed in range(RACES):
         field = [entrant(name, setup, family, asked, cell.batch) for name, setup in setups.items()]
         race(field, turns=TURNS, seed=seed)
@@ -446,6 +453,8 @@ def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request]) -> list
             shares[one.name] = {
                 part: statistics.median(getattr(r.round, part) for r in steady) for part in ("draft_ms", "verify_ms")
             }
+            if one.name in promised:
+                kinds[one.name] += [(r.round, ms) for r, ms in zip(steady, undisturbed_ms(steady), strict=True)]
             if one.name not in beyond:
                 beyond[one.name] = beyond_forwards(
                     setups[one.name], [r.round for r in steady], times[one.name][0], family
@@ -466,12 +475,33 @@ def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request]) -> list
             "predicted_tokens_per_s": None if prediction is None else prediction.tokens_per_s,
             "predicted_round_ms": None if prediction is None else prediction.round_ms,
             "predicted": None if prediction is None else asdict(prediction),
+            "kinds": by_kind(kinds.get(name, ())),
         }
         print(f"batch {cell.batch}  {row['policy']:40} {row['tokens_per_s']:8.0f} tokens/s", end="")
         print(f"  {row['round_ms']:.3f} ms a round, {beyond[name]:.1%} beyond its forwards, {shares[name]}", end="")
         print("" if prediction is None else f", predicted {prediction.round_ms:.3f}", flush=True)
         rows.append(row)
     return rows
+
+
+def by_kind(rounds: Sequence[tuple[Round, float]]) -> list[Json]:
+    """Return what rounds took by the sizes of their forwards: where a prediction is off, which of them it is."""
+    kinds: dict[tuple[int, int, tuple[int, ...]], list[tuple[Round, float]]] = {}
+    for done, ms in rounds:
+        kinds.setdefault((done.verify_tokens, done.fresh, done.widths), []).append((done, ms))
+    return [
+        {
+            "verify_tokens": tokens,
+            "fresh": fresh,
+            "widths": widths,
+            "rounds": len(of_kind),
+            "mean_ms": statistics.fmean(ms for _, ms in of_kind),
+            "median_ms": statistics.median(ms for _, ms in of_kind),
+            "draft_ms": statistics.median(done.draft_ms for done, _ in of_kind),
+            "verify_ms": statistics.median(done.verify_ms for done, _ in of_kind),
+        }
+        for (tokens, fresh, widths), of_kind in sorted(kinds.items())
+    ]
 
 
 def beyond_forwards(setup: RoundSetup, rounds: Sequence[Round], round_ms: float, family: Family) -> float:
