@@ -69,12 +69,12 @@ class KeyValueCache:
         batch, count = nodes.shape
         firsts = torch.arange(batch, device=nodes.device) * self.capacity + starts
         places = torch.arange(count, device=nodes.device)
-        self._gather((firsts.unsqueeze(1) + nodes).flatten(), (firsts.unsqueeze(1) + places).flatten())
+        self.copy_rows((firsts.unsqueeze(1) + nodes).flatten(), (firsts.unsqueeze(1) + places).flatten())
 
     def _move(self, moves: Ints) -> None:
         """Copy rows (2, any) of all slots' positions: the first over the second, of which none is read later."""
         if self.states.device.type != "cpu":
-            self._gather(*sent(moves, self.states.device))
+            self.copy_rows(*sent(moves, self.states.device))
             return
         for rows in self._moving:
             move_rows(rows.view(torch.uint8).numpy(), moves)
@@ -98,7 +98,7 @@ class KeyValueCache:
         """Copy everything from a cache with as many slots and less capacity."""
         self.states[:, :, : smaller.capacity] = smaller.states
 
-    def _gather(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy rows (any,) of all slots' positions to as many others."""
+    def copy_rows(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy rows (any,) of all slots' positions to as many others; the host reads nothing."""
         for rows in self._moving:
             rows.index_copy_(1, target, rows.index_select(1, source))

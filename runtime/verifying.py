@@ -6,18 +6,19 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 
 from ..planner.growth.draft import DraftBatch
-from ..planner.policies import LossyPolicy, ResumedPolicy
+from ..planner.policies import HybridPolicy, LossyPolicy, ResumedPolicy
+from .ahead.behind import DraftsBehind
 from .cache import KeyValueCache
 from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit
 from .drafters.lookup import roots_of
-from .drafters.protocol import Drafter
+from .drafters.protocol import BeginsBehind, Drafter
 from .draws import best_tokens, drawn_from, scored
 from .faults import Fault, is_out_of_memory, reason_of
 from .fed_trees import FedTrees
 from .layout import Masks
 from .lossy_round import LossyRound, refusal
 from .models.bits import is_kernels
-from .models.forward import CausalModel, LeftStates
+from .models.forward import CausalModel, ForwardInput, LeftStates
 from .models.graphed import GraphedModel
 from .pad import PivotJudge
 from .requests import Sequence, shared_temperature
@@ -60,6 +61,9 @@ class Verifying:
         self._is_here = target.device.type == "cpu"  # so that a forward has ended when its call comes back
         self._drafters, self._judges, self._allow_lossy = drafters, judges, allow_lossy
         self._faults, self._watch = faults, watch
+        self._behind: DraftsBehind | None = None
+        if isinstance(target, GraphedModel) and seen_in is not None:
+            self._behind = DraftsBehind(target, cache, faults=faults)
 
     def verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> Committed:
         """Return what was emitted; where a tree does not fit, its root alone is verified."""
@@ -110,9 +114,7 @@ class Verifying:
         self.forwards += 1
         left, is_greedy = self._left(batch, draft, fed, setup), shared_temperature(batch) == 0.0
         if lossy is None and isinstance(self._target, GraphedModel) and is_greedy:
-            found = self._target.best(step, self._cache)
-            self._watch.mark(VERIFIED)
-            return self._kept(batch, draft, accepted_of(found, draft), fed)
+            return self._verify_captured(self._target, batch, draft, step, setup)
         logits = logits_of(self._target, step, self._cache, left)
         if self._is_here:
             self._watch.mark(VERIFIED)
@@ -127,6 +129,23 @@ class Verifying:
             both = {"logits": logits, "scores": scores}
             loosely = LossyRound(lossy, self._judges, **both, cache=self._cache, contexts=trees.contexts)
         return self._kept(batch, draft, accepted(batch, draft, draws, loosely), fed)
+
+    def _verify_captured(
+        self, target: GraphedModel, batch: Many[Sequence], draft: DraftBatch, step: ForwardInput, setup: RoundSetup
+    ) -> Committed:
+        """Verify greedy trees by a captured forward; the model of a hybrid may draft on behind it meanwhile."""
+        fed, policy, drafter = step.tokens.shape[1], setup.policy, self._drafters.get(setup.drafter or "")
+        if self._behind is not None and isinstance(policy, HybridPolicy) and isinstance(drafter, BeginsBehind):
+            found = self._behind.best(batch, draft, step, policy, drafter)
+            if found is not None:
+                self._watch.mark(VERIFIED)
+                best, begun = found
+                done = commit(batch, draft, accepted_of(best, draft), fed)
+                drafter.take(batch, policy, begun)
+                return done
+        best = target.best(step, self._cache)
+        self._watch.mark(VERIFIED)
+        return self._kept(batch, draft, accepted_of(best, draft), fed)
 
     def _kept(self, batch: Many[Sequence], draft: DraftBatch, stands: Accepted, fed: int) -> Committed:
         """Move the keys of what is accepted together, then commit it: where memory fails, nothing is committed yet."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spectune.planner.growth.room import deepest, most_drafted
 from spectune.planner.policies import ChainPolicy, HybridPolicy, SuffixPolicy
-from spectune.runtime.ahead import captured as captured_module
+from spectune.runtime.ahead import acceptance as acceptance_module
 from spectune.runtime.ahead import rounds as rounds_module
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.hybrid import HybridDrafter
@@ -256,7 +256,7 @@ def test_another_acceptance_on_the_device_would_be_noticed(monkeypatch: pytest.M
     requests, schedule = random_requests(5, tokens=24), always(setup_of("static"))
     expected = eagerly(requests, schedule)
     assert max(lengths_of(expected.rounds)) > 2
-    monkeypatch.setattr(captured_module, "accepted_nodes", nothing_accepted)
+    monkeypatch.setattr(acceptance_module, "accepted_nodes", nothing_accepted)
     captured = Captured()
     found = captured.run(requests, schedule)
     assert found.outputs != expected.outputs  # keys of accepted nodes lie where they were

@@ -108,7 +108,7 @@ def test_a_state_goes_on_behind_what_was_emitted_and_stays_where_it_is_at_rest()
     assert state.newest.tolist() == [[11], [13]]
     counts, drawn = torch.tensor([3, 1]), torch.tensor([[1, 2, 3], [4, 0, 0]])
     with state.at_rest():
-        state.advance(counts, drawn)
+        state.advance(state.starts, counts, drawn)
     assert state.starts.tolist() == [7, 4] and state.newest.tolist() == [[11], [13]]
-    state.advance(counts, drawn)
+    state.advance(state.starts, counts, drawn)
     assert state.starts.tolist() == [10, 5] and state.counts.tolist() == [3, 1] and state.newest.tolist() == [[3], [4]]

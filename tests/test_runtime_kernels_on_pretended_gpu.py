@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, TreePolicy
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, HybridPolicy, PlainPolicy, SuffixPolicy, TreePolicy
 from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.feed import Feed
 from spectune.runtime.models import choices
@@ -41,6 +42,9 @@ WAYS: dict[str, TreePolicy] = {
     "plain": PlainPolicy(),
     "chain": ChainPolicy(length=3),
     "eagle2": Eagle2Policy(verify_tokens=5, depth=2, top_k=2),
+    "hybrid": HybridPolicy(
+        text=SuffixPolicy(length=3, min_match=4), model=Eagle2Policy(verify_tokens=5, depth=2, top_k=2)
+    ),
 }
 FEW_ROWS = ("chain", 0.0)  # rounds are captured whole, and their forwards have few rows: these products are measured
 TOKENS = 4
@@ -56,7 +60,7 @@ def texts(device: torch.device, way: str, temperature: float, made_to_fit: str =
     target, drafter = (in_regime(model, regime) for model in models)
     assert regime == "eager" or target.attention == drafter.attention == TREE_ATTENTION
     setup = RoundSetup(policy=WAYS[way], drafter=None if way == "plain" else "it")
-    drafters = {"it": ModelDrafter(drafter, slots=2, capacity=32)}
+    drafters = {"it": HybridDrafter(ModelDrafter(drafter, slots=2, capacity=32))}
     decoder = Decoder(target, drafters, always(setup), slots=2, capacity=32)
     prompts = [(1, 2, 3), (4, 5, 6, 7, 8), (9,)]
     feed = Feed(
@@ -123,7 +127,7 @@ def kernels() -> Iterator[None]:
         yield
 
 
-REST = (("plain", 0.0), ("plain", 0.8), ("chain", 0.8), ("eagle2", 0.0))
+REST = (("plain", 0.0), ("plain", 0.8), ("chain", 0.8), ("eagle2", 0.0), ("hybrid", 0.0))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,59 @@ none. The host walks the same tree again once it has read it; both find the same
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from ..cache import KeyValueCache
+from ..models.kernels.accepted import follow, is_supported
+from .state import BatchState
+
+Trees = tuple[Tensor, Tensor, Tensor]  # tokens, parents and depths, each (batch, n)
+
+
+def end_round(
+    trees: Trees,
+    best: Tensor,
+    starts: Tensor,
+    *,
+    state: BatchState,
+    cache: KeyValueCache,
+    reach: int,
+    sees: Tensor | None = None,
+    may_branch: bool = True,
+) -> Tensor:
+    """Keep the keys of what is accepted, and let the state go on behind it; part of the captured work.
+
+    Args:
+        trees: see `accepted_nodes`.
+        best: (batch, n), the target's token behind each node.
+        starts: (batch,), tokens in the target's cache before the round.
+        state: has room for `reach` + 1 tokens of each row at least.
+        cache: the target's.
+        reach: at least the depth of any node; below n.
+        sees: see `ancestors_of`; None: not known yet.
+        may_branch: whether accepted nodes may lie apart; those of a chain lie where they belong.
+
+    Returns:
+        (batch,), tokens in the target's cache behind the round.
+    """
+    tokens, parents, depths = trees
+    if is_supported(best.device):
+        ends, moves = follow(
+            (tokens, parents), best, starts,
+            state=state.numbers, is_live=state.is_live, reach=reach, rows=cache.capacity,
+        )  # fmt: skip
+        if may_branch:
+            cache.copy_rows(*moves)
+        return ends
+    is_accepted = accepted_nodes(tokens, parents, ancestors_of(parents, max(reach, 1)) if sees is None else sees, best)
+    nodes = path_of(is_accepted, depths, reach)
+    counts, drawn = is_accepted.sum(dim=1), best.gather(1, nodes)
+    if may_branch:
+        cache.keep_paths(starts, nodes)
+    ends = starts + counts
+    state.advance(starts, counts, F.pad(drawn, (0, state.fresh.shape[1] - drawn.shape[1])))
+    return ends
 
 
 def ancestors_of(parents: Tensor, deepest: int) -> Tensor:

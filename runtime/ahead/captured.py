@@ -25,7 +25,7 @@ from ..models.kernels.best_tokens import best_of, is_supported
 from ..setup import RoundSetup
 from ..stopwatch import Moment
 from ..transfer import Landing, host_memory
-from .acceptance import accepted_nodes, ancestors_of, path_of
+from .acceptance import ancestors_of, end_round
 from .state import BatchState
 
 RIGID = (PlainPolicy, ChainPolicy, StaticPolicy)  # whose nodes' parents hang on no score
@@ -107,10 +107,7 @@ class CapturedRounds:
         self._drafts: dict[int, RecordedDraft] = {}  # by positions in sight
         self._verifications: dict[int, list[_Verification]] = {}  # by positions in sight, one for each turn
         self._sight: tuple[Tensor, Tensor] | None = None  # what nodes of a rigid tree see
-        self._ones = torch.ones(batch, dtype=torch.int64, device=target.device)
         self._places: dict[int, Tensor] = {}  # 0, 1, ... by how many: not made anew by every replay
-        text = torch.ones(batch, self.most_read, self.most_read, dtype=torch.bool, device=target.device)
-        self._text_bits = tree_bits(text.tril())  # what tokens of a text see of each other
         self._plain_record = F.pad(self._numbers, (0, 2))  # of a round in which nobody drafts
         self._moments = [[Moment(target.device) for _ in range(DONE + 1)] for _ in range(IN_FLIGHT)]
         self._launches = 0
@@ -167,7 +164,7 @@ class CapturedRounds:
         assert seen is not None, "has_room was asked"
         if seen not in self._drafts:
             self._drafts[seen] = growth.record(
-                lambda: self._reading(growth.vocabulary, seen),
+                lambda: self.state.reading(growth.vocabulary, seen),
                 self._land,
                 longest=context + 1,
                 policy=self.setup.policy,
@@ -179,22 +176,6 @@ class CapturedRounds:
     def _land(self, numbers: Tensor) -> Tensor:
         self._numbers = self._drafted(numbers)
         return self._numbers
-
-    def _reading(self, vocabulary: int, seen: int) -> ForwardInput:
-        """Return the drafter's forward that reads what was emitted since it last drafted."""
-        state = self.state
-        places = self._places_of(self.most_read)
-        cached = state.starts + 1 - state.counts  # the newest token of the text is in neither cache
-        columns = cached.unsqueeze(1) + places
-        return ForwardInput(
-            tokens=state.fresh.clamp(max=vocabulary - 1),
-            positions=columns,
-            columns=columns,
-            bias=None,
-            seen=seen,
-            take=state.counts - 1,
-            tree=TreeMask(starts=cached, bits=self._text_bits),
-        )
 
     def _verifications_in(self, seen: int) -> list[_Verification]:
         """Return the verification of each turn."""
@@ -226,17 +207,11 @@ class CapturedRounds:
             tree=TreeMask(starts=starts, bits=bits),
         )
         best = best_of(self._target.model.forward(step, self._cache))
-        if self._growth is None:
-            counts, drawn = self._ones, best[:, :1]
-        else:
-            is_accepted = accepted_nodes(tokens, parents, sees, best)
-            nodes = path_of(is_accepted, depths, self.deepest)
-            counts, drawn = is_accepted.sum(dim=1), best.gather(1, nodes)
-            if self._may_branch:
-                self._cache.keep_paths(starts, nodes)
-        record = torch.cat((self._numbers, best, (starts + counts).unsqueeze(1)), dim=1)
-        self.state.advance(counts, drawn)
-        return record
+        ends = end_round(
+            (tokens, parents, depths), best, starts,
+            state=self.state, cache=self._cache, reach=self.deepest, sees=sees, may_branch=self._may_branch,
+        )  # fmt: skip
+        return torch.cat((self._numbers, best, ends.unsqueeze(1)), dim=1)
 
     def _plainly_verified(self, seen: int) -> Tensor:
         """Do what `_verified` does where nothing is drafted and nothing padded, in as few launches as there may be."""
@@ -247,7 +222,7 @@ class CapturedRounds:
             columns=places,
             bias=None,
             seen=seen,
-            tree=TreeMask(starts=state.starts, bits=self._text_bits),
+            tree=TreeMask(starts=state.starts, bits=state.text_bits),
         )
         state.go_on_behind(self._target.model.forward(step, self._cache)[:, 0], self._plain_record)
         return self._plain_record
@@ -260,7 +235,7 @@ class CapturedRounds:
     @property
     def _may_branch(self) -> bool:
         """Whether accepted nodes may lie apart; those of a chain lie where they belong."""
-        return not isinstance(self.setup.policy, ChainPolicy)
+        return not isinstance(self.setup.policy, PlainPolicy | ChainPolicy)
 
     def _widened(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return tokens, parents and depths, each (batch, tokens fed); padding hangs below the root, with no token."""
@@ -272,7 +247,7 @@ class CapturedRounds:
 
     def _places_of(self, count: int) -> Tensor:
         if count not in self._places:
-            self._places[count] = torch.arange(count, device=self._ones.device)
+            self._places[count] = torch.arange(count, device=self._target.device)
         return self._places[count]
 
     def _ancestors(self, parents: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..growth.layout import tree_bits
+from ..models.forward import ForwardInput, TreeMask
 from ..models.kernels.best_tokens import go_on_behind
 from ..transfer import sent
 
@@ -18,17 +20,22 @@ class BatchState:
     """What a round begins with: written by the host when a run of rounds begins, then by each round for the next.
 
     Attributes:
+        numbers: (batch * (2 + room),) int64, the next three behind each other.
+        is_live: () bool; where it is false no round goes on.
         starts: (batch,) int64, tokens in the target's cache.
         counts: (batch,) int64, newest tokens of each text that the drafter has not read; at least 1.
         fresh: (batch, room) int64, these tokens, then any of the vocabulary.
+        text_bits: (batch, room, words), what tokens of a text see of each other, as a `TreeMask` has it.
     """
 
     def __init__(self, batch: int, room: int, device: torch.device) -> None:
         """Have room for that many unread tokens of each sequence; hold nothing yet."""
-        self._numbers = torch.zeros(batch * (2 + room), dtype=torch.int64, device=device)
-        self.starts, self.counts = self._numbers[:batch], self._numbers[batch : 2 * batch]
-        self.fresh = self._numbers[2 * batch :].view(batch, room)
-        self._is_live = torch.ones((), dtype=torch.bool, device=device)
+        self.numbers = torch.zeros(batch * (2 + room), dtype=torch.int64, device=device)
+        self.starts, self.counts = self.numbers[:batch], self.numbers[batch : 2 * batch]
+        self.fresh = self.numbers[2 * batch :].view(batch, room)
+        self.is_live = torch.ones((), dtype=torch.bool, device=device)
+        self._places = torch.arange(room, device=device)
+        self.text_bits = tree_bits((self._places.unsqueeze(1) >= self._places).expand(batch, room, room))
 
     @property
     def newest(self) -> Tensor:
@@ -42,17 +49,37 @@ class BatchState:
         for row, unread in enumerate(fresh):
             tokens[row, : len(unread)] = unread
         counts = [len(unread) for unread in fresh]
-        self._numbers.copy_(sent(np.concatenate((starts, counts, tokens.ravel())), self._numbers.device))
+        self.numbers.copy_(sent(np.concatenate((starts, counts, tokens.ravel())), self.numbers.device))
 
-    def advance(self, counts: Tensor, drawn: Tensor) -> None:
+    def advance(self, starts: Tensor, counts: Tensor, drawn: Tensor) -> None:
         """Go on behind what a round emitted; part of the captured work.
 
         Args:
+            starts: (batch,), tokens that were in the target's cache when it began.
             counts: (batch,), tokens emitted, at least 1.
             drawn: (batch, room), these tokens, then any of the vocabulary.
         """
-        after = torch.cat((self.starts + counts, counts, drawn.flatten()))
-        torch.where(self._is_live, after, self._numbers, out=self._numbers)
+        after = torch.cat((starts + counts, counts, drawn.flatten()))
+        torch.where(self.is_live, after, self.numbers, out=self.numbers)
+
+    def reading(self, vocabulary: int, seen: int) -> ForwardInput:
+        """Return the forward by which a drafter reads what it has not; part of the captured work.
+
+        Args:
+            vocabulary: the drafter's; what is beyond it is read as its last token.
+            seen: cache positions in sight.
+        """
+        cached = self.starts + 1 - self.counts  # the newest token of the text is in neither cache
+        columns = cached.unsqueeze(1) + self._places
+        return ForwardInput(
+            tokens=self.fresh.clamp(max=vocabulary - 1),
+            positions=columns,
+            columns=columns,
+            bias=None,
+            seen=seen,
+            take=self.counts - 1,
+            tree=TreeMask(starts=cached, bits=self.text_bits),
+        )
 
     def go_on_behind(self, logits: Tensor, record: Tensor) -> None:
         """Emit what is best behind one token of each row, and go on; part of the captured work of a plain round.
@@ -61,13 +88,13 @@ class BatchState:
             logits: (batch, vocabulary).
             record: (batch, any), of which the last two columns are written; see the kernel.
         """
-        go_on_behind(logits, self._numbers, self._is_live, record)
+        go_on_behind(logits, self.numbers, self.is_live, record)
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
         """Let work that is recorded, and run for that a few times, leave everything as it is."""
-        self._is_live.fill_(False)
+        self.is_live.fill_(False)
         try:
             yield
         finally:
-            self._is_live.fill_(True)
+            self.is_live.fill_(True)

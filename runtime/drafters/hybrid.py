@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,25 @@ from ..growth.captured import CapturedGrowth
 from ..models.forward import LeftStates
 from ..requests import Sequence
 from .model import ModelDrafter
-from .protocol import LeavesStates, ReadsTarget, asked_of
+from .protocol import Begun, LeavesStates, ReadsTarget, asked_of
+
+LATELY, LIKELY = 2, 0.4  # rounds of which the share is told that asked the model; from which share on it drafts unasked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A draft of the model under way, and behind which texts: each with its length."""
+
+    begun: Begun
+    policy: HybridPolicy
+    texts: list[tuple[Sequence, int]]
+    fresh: int  # most tokens that the model has to read before it
+
+    def rows(self, sequences: Many[Sequence], policy: HybridPolicy, wanted: Many[int]) -> list[int] | None:
+        """Return where in the draft some of the sequences' trees are; None where it has not all of them."""
+        places = {id(text): row for row, (text, length) in enumerate(self.texts) if length == len(text.tokens)}
+        found = [places.get(id(sequences[slot]), -1) for slot in wanted]
+        return None if policy != self.policy or min(found) < 0 else found
 
 
 class HybridDrafter:
@@ -33,6 +51,8 @@ class HybridDrafter:
         self.forwards = model.forwards  # of the model so far
         self._model = model
         self._texts: dict[int, TextState] = {}  # by slot
+        self._held: _Held | None = None
+        self._asked = 0.0  # share of the last rounds that asked the model
 
     def attach(self, cache: KeyValueCache) -> None:
         """Hand the target's cache on to a model that reads it."""
@@ -51,7 +71,8 @@ class HybridDrafter:
         self.forwards = self._model.forwards
 
     def rewind(self, lengths: Many[int]) -> None:
-        """Let the model hold only the first lengths[i] tokens of slot i."""
+        """Let the model hold only the first lengths[i] tokens of slot i, and forget what it has drafted."""
+        self._held = None
         self._model.rewind(lengths)
 
     def move(self, source: int, target: int) -> None:
@@ -60,24 +81,42 @@ class HybridDrafter:
         self._model.move(source, target)
 
     def fresh(self, sequences: Many[Sequence]) -> int:
-        """Return the most tokens of any sequence that the model has to read when it next drafts."""
-        return self._model.fresh(sequences)
+        """Return the most tokens of any sequence that the model has to read when it next drafts, or had to before."""
+        return max(self._model.fresh(sequences), 0 if self._held is None else self._held.fresh)
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return one tree per sequence: the text's chain where there is one, else the model's."""
+        held, self._held = self._held, None
         if not isinstance(policy, HybridPolicy):
             return self._drafted(sequences, policy)
         trees = [self._texts[slot].draft(s.tokens, policy.text) for slot, s in enumerate(sequences)]
         lacking = [slot for slot, tree in enumerate(trees) if tree.shape[1] == 1]
+        self._asked += (bool(lacking) - self._asked) / LATELY
         if not lacking:
             return batch_of(trees)
-        drafted = self._drafted(sequences, policy.model)
-        if len(lacking) == len(trees):
+        rows = None if held is None else held.rows(sequences, policy, lacking)
+        if held is None or rows is None:
+            drafted, rows = self._drafted(sequences, policy.model), lacking
+        else:
+            drafted = held.begun.read()
+        if rows == list(range(len(drafted.sizes))):
             return drafted
-        for slot in lacking:
-            own = slice(int(drafted.sizes[slot]))
-            trees[slot] = np.stack([part[slot, own] for part in (drafted.tokens, drafted.parents, drafted.depths)])
+        for slot, row in zip(lacking, rows, strict=True):
+            own = slice(int(drafted.sizes[row]))
+            trees[slot] = np.stack([part[row, own] for part in (drafted.tokens, drafted.parents, drafted.depths)])
         return replace(batch_of(trees), widths=drafted.widths)
+
+    def growth_behind(self, sequences: Many[Sequence], policy: HybridPolicy) -> CapturedGrowth | None:
+        """Return what captures the model's drafts where these may begin before they are asked for; None else."""
+        is_likely = self._asked >= LIKELY and self._model.has_read(sequences)
+        return self._model.growth_for(sequences, policy.model) if is_likely else None
+
+    def take(self, sequences: Many[Sequence], policy: HybridPolicy, begun: Begun) -> None:
+        """Take what was begun behind sequences of which the model had read all but what they emitted last."""
+        fresh = self._model.fresh(sequences)
+        self.note_drafted(sequences, len(begun.widths))
+        texts = [(sequence, len(sequence.tokens)) for sequence in sequences]
+        self._held = _Held(begun=begun, policy=policy, texts=texts, fresh=fresh)
 
     def growth_for(self, sequences: Many[Sequence], policy: TreePolicy) -> CapturedGrowth | None:
         """Return what captures the model's drafts of a policy; None for one with a text part."""

@@ -1,0 +1,231 @@
+"""A hybrid's model drafts behind verifications that the host has not read: the same texts, trees and rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from spectune.planner.growth.room import most_drafted
+from spectune.planner.policies import HybridPolicy, SuffixPolicy
+from spectune.planner.policies.hybrid import ElsePolicy
+from spectune.runtime import requests as text_module
+from spectune.runtime.ahead import acceptance as acceptance_module
+from spectune.runtime.ahead.behind import _Behind
+from spectune.runtime.decoder import Decoder, Round
+from spectune.runtime.drafters.hybrid import HybridDrafter
+from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.drafters.protocol import Begun
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import RoundSetup, always
+
+from .ahead_runs import LEAN_TREES, LLAMA, SKETCH, TARGET, Captured, plainly
+from .decoded_runs import CAPACITY, PADDED, POLICIES, Run, random_requests, run
+from .fresh_states import worst_difference
+from .host_reads import NoHostReads
+
+pytestmark = pytest.mark.lossless
+
+KINDS = ("chain", "static", "eagle2", *LEAN_TREES)
+COPIED = SuffixPolicy(length=3, min_match=2, occurrence="last")
+SELDOM = replace(COPIED, min_match=12)  # so that the model drafts nearly always
+PROMPT = (7, 3, 9, 1, 22)
+
+
+def setup_of(kind: str, text: SuffixPolicy = COPIED, **more: tuple[int, ...]) -> RoundSetup:
+    """Return how rounds of a hybrid run."""
+    model = (LEAN_TREES | POLICIES)[kind]
+    assert isinstance(model, ElsePolicy)
+    return RoundSetup(policy=HybridPolicy(text=text, model=model), drafter="it", **more)
+
+
+class Noting(HybridDrafter):
+    """A hybrid's drafter that counts what was begun before it was asked."""
+
+    begun = 0
+
+    def take(self, sequences: Sequence[text_module.Sequence], policy: HybridPolicy, begun: Begun) -> None:
+        self.begun += 1
+        super().take(sequences, policy, begun)
+
+
+class Hybrids:
+    """A captured target with a hybrid's drafter."""
+
+    def __init__(self, slots: int = 3, capacity: int = CAPACITY) -> None:
+        self.captured = Captured(slots=slots, capacity=capacity)
+        self.drafter = Noting(self.captured.drafter)
+
+    @property
+    def begun(self) -> int:
+        """How often the model began before it was asked."""
+        return self.drafter.begun
+
+    def decoder(self, setup: RoundSetup) -> Decoder:
+        return self.captured.decoder(always(setup), {"it": self.drafter})
+
+    def run(
+        self,
+        requests: Sequence[Request],
+        setup: RoundSetup,
+        *,
+        watch: Callable[[Decoder], None] = lambda decoder: None,
+        may_fail: bool = False,
+    ) -> Run:
+        return self.captured.run(requests, always(setup), {"it": self.drafter}, watch=watch, may_fail=may_fail)
+
+
+def eagerly(requests: Sequence[Request], setup: RoundSetup, *, slots: int = 3, capacity: int = CAPACITY) -> Run:
+    """Return what a hybrid does whose forwards run as they come."""
+    model = ModelDrafter(Captured().drafter_model, slots=slots, capacity=capacity, on_device=True)
+    drafters = {"it": HybridDrafter(model)}
+    return run(TARGET, requests, always(setup), drafters, slots=slots, capacity=capacity)
+
+
+def told(rounds: Sequence[Round]) -> list[tuple[object, ...]]:
+    """Return what rounds did; what a model reads first hangs on when it drafted last."""
+    return [(one.sequences, one.kept, one.verify_tokens, one.widths, one.context) for one in rounds]
+
+
+def assert_same(found: Run, expected: Run, requests: Sequence[Request]) -> None:
+    assert found.outputs == expected.outputs == plainly(requests)
+    assert told(found.rounds) == told(expected.rounds)
+
+
+@pytest.mark.parametrize("ends", ["by their limits", "by stop tokens"])
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_text_and_the_rounds_are_those_of_eager_forwards(kind: str, slots: int, ends: str) -> None:
+    requests = random_requests(7, tokens=24)
+    if ends == "by stop tokens":
+        texts = plainly(requests)
+        requests = [replace(one, stop=frozenset(text[6:7])) for one, text in zip(requests, texts, strict=True)]
+    for text in (COPIED, SELDOM):
+        setup, hybrids = setup_of(kind, text, run_tokens=PADDED), Hybrids(slots)
+        assert_same(hybrids.run(requests, setup), eagerly(requests, setup, slots=slots), requests)
+        assert hybrids.begun > 3 or text is COPIED
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_every_round_the_caches_are_fresh_prefills(kind: str) -> None:
+    hybrids = Hybrids()
+    verified: list[tuple[int, Tensor]] = []
+    drafted: list[tuple[int, Tensor]] = []
+
+    def watch(decoder: Decoder) -> None:
+        model = hybrids.captured.drafter
+        for slot, one in enumerate(decoder.running):
+            verified.append((one.index, decoder._cache.states[:, slot, : one.context].clone()))
+            drafted.append((one.index, model._cache.states[:, slot, : model._cached[slot]].clone()))
+
+    requests = random_requests(7, tokens=16)
+    done = hybrids.run(requests, setup_of(kind, SELDOM), watch=watch)
+    texts = [(*request.prompt, *output) for request, output in zip(requests, done.outputs, strict=True)]
+    assert hybrids.begun > 5 and len(verified) > 20
+    assert worst_difference(LLAMA, texts, verified) < 1e-9
+    assert worst_difference(SKETCH, texts, drafted) < 1e-9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_model_drafts_before_the_host_has_read_the_round_before(kind: str) -> None:
+    hybrids, known = Hybrids(slots=1), list[int]()
+    decoder = hybrids.decoder(setup_of(kind, SELDOM))
+    sequence = decoder.admit(Request(prompt=PROMPT, max_new_tokens=40))
+    hybrids.captured.drafts.note = lambda: known.append(len(sequence.tokens))
+    lengths = []
+    while decoder.running:
+        lengths.append(len(sequence.tokens))
+        decoder.step()
+    assert len(lengths) > 8 and known == [lengths[0], *lengths]  # the first draft is asked for
+
+
+def test_a_model_that_nobody_asks_does_not_draft() -> None:
+    hybrids = Hybrids(slots=1)
+    decoder = hybrids.decoder(setup_of("chain", replace(COPIED, min_match=1)))
+    decoder.admit(Request(prompt=(4, 4, 4, 4), max_new_tokens=40))
+    rounds = []
+    while decoder.running:
+        rounds.append(decoder.step())
+    copied = sum(not one.widths for one in rounds)
+    asked = len(rounds) - copied
+    assert copied > 4 and hybrids.captured.drafts.replays <= 2 * asked + 1
+
+
+def test_a_draft_under_way_follows_its_text_to_another_slot_and_none_is_taken_for_a_newcomer() -> None:
+    hybrids, requests = Hybrids(), random_requests(5, tokens=30)
+    decoder = hybrids.decoder(setup_of("eagle2", SELDOM))
+    sequences = [decoder.admit(request, index) for index, request in enumerate(requests[:3])]
+    for _ in range(3):
+        decoder.step()
+    before = hybrids.captured.drafts.replays
+    decoder.cancel(sequences[0])  # the last one moves to its slot
+    assert decoder.step().widths and hybrids.captured.drafts.replays <= before + 1
+    for index in (3, 4):
+        sequences.append(decoder.admit(requests[index], index))
+        decoder.step()
+        decoder.step()
+        if index == 3:
+            decoder.cancel(sequences[1])
+    while decoder.running:
+        assert not decoder.step().faults
+    texts = plainly(requests)
+    for place, one in enumerate(sequences):
+        assert tuple(one.emitted) == texts[place][: len(one.emitted)]
+        assert len(one.emitted) == len(texts[place]) or place in (0, 1)
+
+
+@pytest.mark.parametrize("tokens", [18, 19, 20, 21])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_begun_behind_the_end_of_a_cache(kind: str, tokens: int) -> None:
+    setup, request = setup_of(kind, SELDOM), Request(prompt=(1, 2, 3), max_new_tokens=tokens)
+    needed = max(setup.policy.max_verify_tokens, most_drafted(setup.policy) + 1, 2)
+    hybrids = Hybrids(slots=1, capacity=len(request.prompt) + tokens - 2 + needed)
+    assert hybrids.run([request], setup).outputs == plainly([request]) and hybrids.begun
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recorded_work_reads_nothing_on_the_host(kind: str) -> None:
+    hybrids = Hybrids()
+    hybrids.run(random_requests(3, tokens=12), setup_of(kind, SELDOM))
+    works = [*hybrids.captured.targets.recorded, *hybrids.captured.drafts.recorded]
+    assert hybrids.begun and works
+    with NoHostReads(), torch.inference_mode():
+        for work in works:
+            work.run()
+
+
+@pytest.mark.parametrize("who", ["target", "drafter"])
+def test_what_cannot_be_recorded_is_told_once_and_rounds_go_on_as_they_were(
+    who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests, setup, hybrids = random_requests(5, tokens=20), setup_of("eagle2", SELDOM), Hybrids(slots=1)
+    work = "_recorded" if who == "target" else "_recorded_draft"
+    refused: list[str] = []
+
+    def failing(*told: object) -> None:
+        refused.append(who)
+        raise MemoryError("no room for another recording")
+
+    monkeypatch.setattr(_Behind, work, failing)
+    found, expected = hybrids.run(requests, setup, may_fail=True), eagerly(requests, setup, slots=1)
+    assert_same(found, expected, requests)
+    (fault,) = (fault for one in found.rounds for fault in one.faults)
+    assert "wait for the host from now on: MemoryError: no room for another recording" in fault.reason
+    assert fault.is_memory and refused == [who] and not hybrids.begun
+
+
+def nothing_accepted(tokens: Tensor, parents: Tensor, sees: Tensor, best: Tensor) -> Tensor:
+    return parents < 0
+
+
+def test_another_acceptance_on_the_device_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests, setup = random_requests(5, tokens=24), setup_of("static", SELDOM)
+    expected = eagerly(requests, setup)
+    assert max(kept for one in expected.rounds for kept in one.kept) > 2
+    monkeypatch.setattr(acceptance_module, "accepted_nodes", nothing_accepted)
+    hybrids = Hybrids()
+    assert hybrids.run(requests, setup).outputs != expected.outputs  # keys of accepted nodes lie where they were
+    assert hybrids.begun
