@@ -1,7 +1,7 @@
 """Decoding on a GPU: how near plain decoding comes to the memory's limit, and does a plan hold what it promises?
 
     python benchmarks/gpu.py [--device cuda:0] [--budget 40] [--large 8b-even] [--parts plain,planned,kernels]
-                             [--results FILE]
+                             [--races 2] [--results FILE]
 
     plain    Llama shapes of 1 B and 8 B with random weights, batch 1 and 8: tokens/s against what the memory's
              bandwidth, measured in the same run, allows; and what a round takes beyond the target's forward, which is
@@ -91,7 +91,7 @@ COMMON = {
     "hidden_act": "silu",
 }
 BATCHES, CONTEXT, ROUNDS, WARM_UP, ALONE = (1, 8), 512, 100, 10, 20
-PROFILE_PROMPTS, PROFILE_TOKENS, NEW_TOKENS, TURNS, RACES = 24, 64, 64, 8, 2
+PROFILE_PROMPTS, PROFILE_TOKENS, NEW_TOKENS, TURNS = 24, 64, 64, 8
 PROMPTS = {1: 12, 8: 24}  # of a race, by batch
 KERNEL_SHAPES = ((1, 512, 1), (1, 512, 16), (1, 512, 64), (8, 512, 8), (1, 4096, 1), (1, 4096, 32))
 PRODUCT_ROWS = (1, 2, 4)
@@ -108,10 +108,13 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=40.0, help="seconds for latency cells")
     parser.add_argument("--large", default="8b-even", help="the shape the target is grown into")
     parser.add_argument("--parts", default="plain,planned")
+    parser.add_argument("--races", type=int, default=2, help="of a plan, at each batch")
     parser.add_argument("--results", type=Path, help="where to write the JSON object after every part")
     asked = parser.parse_args()
     if unknown := set(asked.parts.split(",")) - set(PARTS):
         parser.error(f"--parts: there is no {', '.join(sorted(unknown))}; choose of {', '.join(PARTS)}")
+    if asked.races < 1:
+        parser.error(f"--races: at least 1, got {asked.races}")
     here, started = detect(asked.device), time.monotonic()
     limit = memory_bandwidth(here)
     told: Json = {"bench": "gpu", "device": here.label, "torch": torch.__version__}
@@ -130,7 +133,7 @@ def main() -> int:
         if part == "plain":
             rows += [row for name in SHAPES for row in plain_rows(name, asked.device, limit.bytes_per_s)]
         elif part == "planned":
-            of_profile, planned = planned_rows(here, asked.device, asked.budget, asked.large)
+            of_profile, planned = planned_rows(here, asked)
             told |= of_profile
             rows += planned
         elif part == "kernels":
@@ -299,8 +302,9 @@ def queued_ms(call: Callable[[], None]) -> float:
     return statistics.median(found)
 
 
-def planned_rows(here: Device, device: str, budget_s: float, large: str) -> tuple[Json, list[Json]]:
+def planned_rows(here: Device, asked: argparse.Namespace) -> tuple[Json, list[Json]]:
     """Profile, plan and race the grown family; return what it took, and a row per decoder and batch."""
+    device: str = asked.device
     models = family_models(family_folder())
     request = ProfileRequest(
         models=models,
@@ -311,9 +315,9 @@ def planned_rows(here: Device, device: str, budget_s: float, large: str) -> tupl
         regime=REGIME,
         batches=BATCHES,
         max_new_tokens=PROFILE_TOKENS,
-        budget_s=budget_s,
+        budget_s=asked.budget,
     )
-    family = grown_family(device, large)
+    family = grown_family(device, asked.large)
     print("the family is there", flush=True)
     started = time.monotonic()
     inputs = profiled(request, family, here, device)
@@ -332,8 +336,8 @@ def planned_rows(here: Device, device: str, budget_s: float, large: str) -> tupl
     planned_s = time.monotonic() - started
     print(f"profiled in {profiled_s:.1f} s, planned in {planned_s:.1f} s", flush=True)
     fresh = evaluation(models.target)
-    rows = [row for cell in plan.cells for row in raced_rows(cell, family, fresh[: PROMPTS[cell.batch]])]
-    told: Json = {"large": large, "profile_s": profiled_s, "plan_s": planned_s}
+    rows = [row for cell in plan.cells for row in raced_rows(cell, family, fresh[: PROMPTS[cell.batch]], asked.races)]
+    told: Json = {"large": asked.large, "profile_s": profiled_s, "plan_s": planned_s}
     told["verify_ms"] = [
         [cell.batch, cell.context_tokens, cell.tokens, cell.median_ms] for cell in inputs.verify.measurements
     ]
@@ -434,7 +438,7 @@ def by_hand(small: str, grown_one: str) -> dict[str, RoundSetup]:
     }
 
 
-def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request]) -> list[Json]:
+def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request], races: int) -> list[Json]:
     """Race a cell's plan, plain decoding and settings by hand."""
     setups = {"plain": plain_setup(cell), "plan": setup_of(cell), **by_hand(*family.drafters)}
     promised = {"plain": cell.plain, "plan": cell.prediction}
@@ -443,7 +447,7 @@ def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request]) -> list
     beyond: dict[str, float] = {}
     shares: dict[str, Json] = {}
     kinds: dict[str, list[tuple[Round, float]]] = {name: [] for name in promised}
-    for seed in range(RACES):
+    for seed in range(races):
         field = [entrant(name, setup, family, asked, cell.batch) for name, setup in setups.items()]
         race(field, turns=TURNS, seed=seed)
         for one in field:

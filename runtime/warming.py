@@ -92,14 +92,19 @@ class WarmUp:
             fresh *= 2
 
     def _verify_sizes(self, setup: RoundSetup, batch: int) -> None:
-        """Verify chains of every size that trees of a setup may be run with."""
-        most = setup.policy.max_verify_tokens
+        """Verify chains of every size that trees of a setup may be run with.
+
+        A hybrid's are verified in two ways: its model, which has just been asked, drafts behind them, or it does not.
+        """
+        asked, most = drafting(setup.policy), setup.policy.max_verify_tokens
         sizes = (most,) if isinstance(setup.policy, (*FIXED, PlainPolicy)) else range(1, most + 1)
-        for tokens in {setup.padded(tokens): tokens for tokens in sizes}.values():
-            self._fill(batch)
-            self._decoder.verify(chains([[0] * (tokens - 1)] * batch), setup)
-            self._note(())
-            self.rounds += 1
+        ways = (setup, replace(setup, policy=asked.text)) if isinstance(asked, HybridPolicy) else (setup,)
+        for way in ways:
+            for tokens in {setup.padded(tokens): tokens for tokens in sizes}.values():
+                self._fill(batch)
+                self._decoder.verify(chains([[0] * (tokens - 1)] * batch), way)
+                self._note(())
+                self.rounds += 1
 
     def _fill(self, batch: int) -> None:
         """Let texts join that take the places of those that have ended."""

@@ -88,10 +88,11 @@ class HybridDrafter:
         """Return one tree per sequence: the text's chain where there is one, else the model's."""
         held, self._held = self._held, None
         if not isinstance(policy, HybridPolicy):
+            self._note_asked(True)
             return self._drafted(sequences, policy)
         trees = [self._texts[slot].draft(s.tokens, policy.text) for slot, s in enumerate(sequences)]
         lacking = [slot for slot, tree in enumerate(trees) if tree.shape[1] == 1]
-        self._asked += (bool(lacking) - self._asked) / LATELY
+        self._note_asked(bool(lacking))
         if not lacking:
             return batch_of(trees)
         rows = None if held is None else held.rows(sequences, policy, lacking)
@@ -134,6 +135,9 @@ class HybridDrafter:
     def left(self, sequences: Many[Sequence], draft: DraftBatch, fed: int) -> LeftStates | None:
         """Return the states of a draft's nodes where the model is an exit, None else."""
         return self._model.left(sequences, draft, fed) if isinstance(self._model, LeavesStates) else None
+
+    def _note_asked(self, is_asked: bool) -> None:
+        self._asked += (is_asked - self._asked) / LATELY
 
     def _drafted(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         draft = self._model.draft(sequences, asked_of(self._model, policy))
