@@ -24,6 +24,7 @@ from ..models.static_input import StaticInput
 from ..requests import Request, are_greedy
 from ..transfer import Landing, host_memory, wait_for
 from .draft import batch_of
+from .eagle2_kernels import grow_eagle2_by_kernels, is_supported
 from .grow import grow_on_device
 from .layout import LayerLayout
 from .scorer import DevicePass
@@ -126,15 +127,21 @@ class CapturedGrowth:
             seen: cache positions in sight.
         """
         model = self._model.model
-        widths: list[tuple[int, ...]] = []
+        widths: list[int] = []
         known: dict[int, tuple[Tensor, Tensor]] | None = {} if isinstance(policy, RIGID) else None
+
+        def feed(layer: ForwardInput) -> Tensor:
+            return model.forward(layer, self._cache)
 
         def run() -> Tensor:
             step = read()
-            logits = model.forward(step, self._cache)
+            logits = feed(step)
+            if isinstance(policy, Eagle2Policy) and is_supported(policy, logits.device, logits.dtype):
+                numbers, widths[:] = grow_eagle2_by_kernels(policy, step, logits, feed, seen)
+                return land(numbers)
             scorer = DevicePass(
                 catch_up=lambda: logits,
-                feed=lambda layer: model.forward(layer, self._cache),
+                feed=feed,
                 scores=lambda found, _: found,
                 layout=self._layout(step, longest, seen, known),
                 device=model.device,
@@ -142,12 +149,12 @@ class CapturedGrowth:
                 asks_rates=not isinstance(policy, ChainPolicy),
             )
             draft = grow_on_device(policy, scorer, len(step.tokens))
-            widths[:] = [draft.widths]
+            widths[:] = draft.widths
             return land(draft.numbers())
 
         graph, numbers = self._model.record(run)
         shape = device_shape(policy.tree, model.device) if isinstance(policy, StaticPolicy) else None
-        return RecordedDraft(graph=graph, numbers=numbers, widths=widths[0], held=(known, shape))
+        return RecordedDraft(graph=graph, numbers=numbers, widths=tuple(widths), held=(known, shape))
 
     def _capture(self, step: ForwardInput, longest: int, policy: TreePolicy, seen: int) -> _Captured:
         placed = StaticInput(step, self._model.device)

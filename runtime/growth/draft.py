@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...planner.growth.draft import ROOT_TOKEN, DraftBatch, Ints, Scores
 from ..models.bits import bits, is_kernels
+from ..models.kernels.children import best_children
 from ..models.kernels.host_scores import children
 from ..models.kernels.threads import shared_by
 from ..transfer import fetched
@@ -66,6 +67,13 @@ def children_here(scores: Tensor, count: int) -> tuple[Ints, Scores, bool]:
     is_shared = shape[0] * shape[1] > 1 and shared_by(torch.get_num_threads())
     are_numbers = children(bits(scores.contiguous()), tokens, log_probs, is_shared)
     return tokens, log_probs, are_numbers
+
+
+def children_by_kernels(scores: Tensor, count: int) -> DeviceChildren:
+    """Return what `children_of` does, by kernels of a GPU that are supported; equal ones in the vocabulary's order."""
+    tokens, log_probs = best_children(scores.flatten(0, 1), count)
+    shape = *scores.shape[:2], -1
+    return DeviceChildren(tokens=tokens.view(shape), log_probs=log_probs.view(shape))
 
 
 def only_children_of(scores: Tensor) -> DeviceChildren:
@@ -132,8 +140,9 @@ class DeviceDraft:
 
 def batch_of(numbers: Ints, widths: tuple[int, ...]) -> DraftBatch:
     """Return the draft that `DeviceDraft.numbers` tells, cut to its largest tree."""
-    sizes = numbers[:, -1].copy()
-    tokens, parents, depths = (part[:, : int(sizes.max())].copy() for part in np.split(numbers[:, :-1], 3, axis=1))
+    sizes, room = numbers[:, -1].copy(), numbers.shape[1] // 3
+    most = max(sizes.tolist())
+    tokens, parents, depths = (numbers[:, first : first + most].copy() for first in (0, room, 2 * room))
     return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=widths)
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ...planner.growth.draft import ROOT_TOKEN
 from ..models.forward import ForwardInput
-from .draft import DeviceChildren, children_of, only_children_of
+from ..models.kernels.children import is_supported
+from .draft import DeviceChildren, children_by_kernels, children_of, only_children_of
 from .layout import LayerLayout
 from .news import News
 
@@ -68,8 +69,12 @@ class DevicePass:
         return self._news is not None and self._news.none_open(is_open)
 
     def _answer(self, logits: Tensor, count: int) -> DeviceChildren:
-        scores = self._scores(logits, self._paths)
-        answer = children_of(scores, count) if self._asks_rates or count > 1 else only_children_of(scores)
+        answer = self._children(self._scores(logits, self._paths), count)
         self._tokens = answer.tokens
         no_numbers = answer.log_probs.isnan()  # the host finds out with the tree: no token has this id
         return replace(answer, tokens=answer.tokens.masked_fill(no_numbers, ROOT_TOKEN))
+
+    def _children(self, scores: Tensor, count: int) -> DeviceChildren:
+        if self._news is None and is_supported(scores.device, scores.dtype, count):  # captures: launches cost a host
+            return children_by_kernels(scores, count)
+        return children_of(scores, count) if self._asks_rates or count > 1 else only_children_of(scores)

@@ -1,0 +1,267 @@
+"""What lies between the forwards of a tree that grows by its candidates' scores, one launch per layer and one behind.
+
+A program grows one row's tree: candidates are recorded, the best ones laid out for the next forward, and the best of
+all made a tree. It is `growth.candidates` and `growth.layout` for trees whose shapes hang on no score.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .chain import chained, let_next_begin, take_turn
+from .jitted import on_device, power_of_two
+from .order import best_first, number_of, order_of, reached_by
+
+if TYPE_CHECKING:
+    import triton.language as tl  # from the first launch on it is there
+
+WORD = 64  # nodes per word of `bits`
+MOST_CANDIDATES = 4096  # of a tree, that one program looks at
+CANDIDATES_PER_WARP = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """Room for all candidates of all layers, in recorded order.
+
+    Attributes:
+        told: (batch, 3, candidates) int64: tokens, or -1 where the log-probability is no number; parents among all
+            candidates, -1 for the root; depths.
+        scores: (batch, candidates) float32 path log-probabilities.
+    """
+
+    told: Tensor
+    scores: Tensor
+
+    @classmethod
+    def room(cls, batch: int, candidates: int, device: torch.device) -> Recorded:
+        """Return room for so many."""
+        told = torch.empty((batch, 3, candidates), dtype=torch.int64, device=device)
+        return cls(told=told, scores=torch.empty((batch, candidates), dtype=torch.float32, device=device))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """The candidates of one layer that are expanded, best first, laid out for a forward behind the committed text.
+
+    Attributes:
+        tokens: (batch, width) int64.
+        positions: (batch, width) int64, in the text.
+        columns: (batch, width) int64, in the cache.
+        starts: (batch,) int64, tokens of each row's text.
+        bits: (batch, width, words) int64, see `TreeMask`.
+        candidates: (batch, width) int64, among all candidates.
+        scores: (batch, width) float32 path log-probabilities.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    columns: Tensor
+    starts: Tensor
+    bits: Tensor
+    candidates: Tensor
+    scores: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """All children of a frontier.
+
+    Attributes:
+        tokens: (batch, candidates) int64, contiguous; candidate = slot * children + rank.
+        log_probs: (batch, candidates) float32, contiguous, conditional on the slot's node.
+        children: of every node.
+        above: the frontier; None is the root alone.
+        start: index of the first among all candidates of all layers.
+        depth: 1 for the root's children.
+    """
+
+    tokens: Tensor
+    log_probs: Tensor
+    children: int
+    above: Frontier | None
+    start: int
+    depth: int
+
+    @property
+    def end(self) -> int:
+        """Index behind the last among all candidates of all layers."""
+        return self.start + self.tokens.shape[1]
+
+
+def extend(
+    layer: Layer, recorded: Recorded, starts: Tensor, take: Tensor, *, width: int, written: int
+) -> Frontier:  # fmt: skip
+    """Record a layer and return its best candidates, of equal ones the first recorded, as the next forward's nodes.
+
+    Args:
+        layer: at least `width` candidates.
+        recorded: written.
+        starts: (batch,) int64, contiguous, tokens in the cache before the forward that read what was committed.
+        take: (batch,) int64, contiguous, the last of the tokens that it read.
+        width: candidates that are expanded.
+        written: drafted nodes of every row in the cache.
+    """
+    batch, words, above = len(layer.tokens), -(-(written + width) // WORD), layer.above
+    assert layer.tokens.is_contiguous() and layer.log_probs.is_contiguous(), "rows that lie together"
+    assert starts.is_contiguous() and take.is_contiguous(), "numbers that lie together"
+    tokens, positions, columns, candidates = layer.tokens.new_empty((4, batch, width))
+    frontier = Frontier(
+        tokens=tokens,
+        positions=positions,
+        columns=columns,
+        starts=torch.empty_like(starts),
+        bits=layer.tokens.new_empty((batch, width, words)),
+        candidates=candidates,
+        scores=layer.log_probs.new_empty((batch, width)),
+    )
+    _extend[batch,](
+        *_read_of(layer), recorded.told, recorded.scores, starts if above is None else above.bits, starts, take,
+        tokens, positions, columns, frontier.starts, frontier.bits, candidates, frontier.scores,
+        layer.start, recorded.scores.shape[1], layer.depth, written,
+        1 if above is None else above.bits.shape[2], words,
+        width=width, width_padded=power_of_two(width), **_shape_of(layer), num_warps=1, **chained(tokens.device),
+    )  # fmt: skip
+    return frontier
+
+
+def finish(layer: Layer, recorded: Recorded, drafts: int) -> Tensor:
+    """Record the last layer and return the trees of the best candidates of all, as `DeviceDraft.numbers` has them.
+
+    Args:
+        layer: behind which none is recorded.
+        recorded: written.
+        drafts: nodes of each tree besides the root; there are as many candidates.
+
+    Returns:
+        (batch, 3 * (drafts + 1) + 1) int64: tokens, parents, depths, in recorded order behind the root, and the size.
+    """
+    batch, total = recorded.scores.shape
+    assert layer.end == total >= drafts and total <= MOST_CANDIDATES, "all candidates, and not too many"
+    numbers = layer.tokens.new_empty((batch, 3 * drafts + 4))
+    padded = power_of_two(total)
+    _finish[batch,](
+        *_read_of(layer), recorded.told, recorded.scores, torch.empty_like(recorded.scores, dtype=torch.int32),
+        numbers, layer.start, total, layer.depth, drafts,
+        total_padded=padded, **_shape_of(layer), num_warps=max(1, padded // CANDIDATES_PER_WARP),
+        **chained(numbers.device),
+    )  # fmt: skip
+    return numbers
+
+
+def _read_of(layer: Layer) -> tuple[Tensor, ...]:
+    """Return a layer's tensors, and what its candidates and scores hang on."""
+    if layer.above is None:
+        return layer.tokens, layer.log_probs, layer.tokens, layer.log_probs
+    return layer.tokens, layer.log_probs, layer.above.candidates, layer.above.scores
+
+
+def _shape_of(layer: Layer) -> dict[str, int | bool]:
+    """Return what code is compiled for."""
+    count = layer.tokens.shape[1]
+    return {
+        "children": layer.children,
+        "slots": count // layer.children,
+        "padded": power_of_two(count),
+        "is_first": layer.above is None,
+    }
+
+
+@on_device()
+def _recorded(
+    tokens: tl.tensor, log_probs: tl.tensor, parents: tl.tensor, above: tl.tensor, told: tl.tensor, scores: tl.tensor,
+    row: tl.tensor, start: tl.tensor, total: tl.tensor, depth: tl.tensor,
+    children: tl.constexpr, slots: tl.constexpr, padded: tl.constexpr, is_first: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Write one row's candidates of a layer and return the orders (padded,) of their scores."""
+    place = tl.arange(0, padded)
+    is_there, at = place < slots * children, row * (slots * children) + place
+    log_prob = tl.load(log_probs + at, mask=is_there, other=0.0)
+    token, parent, score = tl.load(tokens + at, mask=is_there, other=0), place.to(tl.int64) * 0 - 1, log_prob
+    if not is_first:
+        slot = row * slots + place // children
+        parent = tl.load(parents + slot, mask=is_there, other=0)
+        score += tl.load(above + slot, mask=is_there, other=0.0)
+    out = told + row * 3 * total + start + place
+    tl.store(out, tl.where(log_prob == log_prob, token, -1), mask=is_there)
+    tl.store(out + total, parent, mask=is_there)
+    tl.store(out + 2 * total, place.to(tl.int64) * 0 + depth, mask=is_there)
+    tl.store(scores + row * total + start + place, score, mask=is_there)
+    return order_of(score, is_there)
+
+
+@on_device(
+    "start", "total", "depth", "written", "words_above", "words",
+    unaligned=("parents", "starts", "take", "fed", "positions", "columns", "candidates"),  # neighbours in memory
+)  # fmt: skip
+def _extend(
+    tokens: tl.tensor, log_probs: tl.tensor, parents: tl.tensor, above: tl.tensor, told: tl.tensor, scores: tl.tensor,
+    bits_above: tl.tensor, starts: tl.tensor, take: tl.tensor, fed: tl.tensor, positions: tl.tensor,
+    columns: tl.tensor, contexts: tl.tensor, bits: tl.tensor, candidates: tl.tensor, kept: tl.tensor,
+    start: tl.tensor, total: tl.tensor, depth: tl.tensor, written: tl.tensor, words_above: tl.tensor, words: tl.tensor,
+    width: tl.constexpr, width_padded: tl.constexpr, children: tl.constexpr, slots: tl.constexpr,
+    padded: tl.constexpr, is_first: tl.constexpr, is_chained: tl.constexpr,
+) -> None:  # fmt: skip
+    """Record one row's candidates and lay the best out."""
+    let_next_begin(is_chained)
+    take_turn(is_chained)
+    row, node = tl.program_id(0).to(tl.int64), tl.arange(0, width_padded)
+    context = tl.load(starts + row) + tl.load(take + row) + 1
+    orders = _recorded(
+        tokens, log_probs, parents, above, told, scores, row, start, total, depth, children, slots, padded, is_first
+    )
+    order, chosen = best_first(orders, tl.arange(0, padded), width, width_padded)
+    is_node, at, own = node < width, row * width + node, (written + node).to(tl.int64)
+    tl.store(fed + at, tl.load(tokens + row * (slots * children) + chosen, mask=is_node, other=0), mask=is_node)
+    tl.store(positions + at, context + depth - 1 + node * 0, mask=is_node)
+    tl.store(columns + at, context + own, mask=is_node)
+    tl.store(contexts + row, context)
+    tl.store(candidates + at, (start + chosen).to(tl.int64), mask=is_node)
+    tl.store(kept + at, number_of(order), mask=is_node)
+    for word in range(0, words):
+        seen = tl.where((own >> 6) == word, (own * 0 + 1) << (own & 63), 0)
+        if not is_first:
+            sight = bits_above + (row * slots + chosen // children) * words_above + word
+            seen |= tl.load(sight, mask=is_node & (node * 0 + word < words_above), other=0)
+        tl.store(bits + at * words + word, seen, mask=is_node)
+
+
+@on_device("start", "total", "depth", "drafts", unaligned=("parents",))
+def _finish(
+    tokens: tl.tensor, log_probs: tl.tensor, parents: tl.tensor, above: tl.tensor, told: tl.tensor, scores: tl.tensor,
+    nodes: tl.tensor, numbers: tl.tensor, start: tl.tensor, total: tl.tensor, depth: tl.tensor, drafts: tl.tensor,
+    total_padded: tl.constexpr, children: tl.constexpr, slots: tl.constexpr, padded: tl.constexpr,
+    is_first: tl.constexpr, is_chained: tl.constexpr,
+) -> None:  # fmt: skip
+    """Record one row's last candidates and write the tree of the best; `nodes` is room for where each stands in it."""
+    let_next_begin(is_chained)
+    take_turn(is_chained)
+    row, place = tl.program_id(0).to(tl.int64), tl.arange(0, total_padded)
+    _recorded(
+        tokens, log_probs, parents, above, told, scores, row, start, total, depth, children, slots, padded, is_first
+    )
+    tl.debug_barrier()  # what other threads of this program have recorded is read
+    is_there, given = place < total, told + row * 3 * total + place
+    order = order_of(tl.load(scores + row * total + place, mask=is_there, other=0.0), is_there)
+    token = tl.load(given, mask=is_there, other=0)
+    parent, level = tl.load(given + total, mask=is_there, other=-1), tl.load(given + 2 * total, mask=is_there, other=0)
+    least = reached_by(order, drafts)
+    is_better, is_last = order > least, order == least
+    room = drafts - tl.sum(is_better.to(tl.int32), 0)
+    is_chosen = is_better | (is_last & (tl.cumsum(is_last.to(tl.int32), 0) <= room))
+    node = tl.cumsum(is_chosen.to(tl.int32), 0)
+    tl.store(nodes + row * total + place, node, mask=is_there)
+    tl.debug_barrier()  # likewise
+    above_node = tl.load(nodes + row * total + parent, mask=parent >= 0, other=0)
+    out, line = numbers + row * (3 * drafts + 4), drafts + 1
+    tl.store(out + node, token, mask=is_chosen)
+    tl.store(out + line + node, above_node.to(tl.int64), mask=is_chosen)
+    tl.store(out + 2 * line + node, level, mask=is_chosen)
+    tl.store(out, row * 0 - 1)
+    tl.store(out + line, row * 0 - 1)
+    tl.store(out + 2 * line, row * 0)
+    tl.store(out + 3 * line, row * 0 + drafts + 1)
