@@ -19,6 +19,7 @@ from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Begun
+from spectune.runtime.models.regime import in_regime
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 
@@ -26,6 +27,7 @@ from .ahead_runs import LEAN_TREES, LLAMA, SKETCH, TARGET, Captured, plainly
 from .decoded_runs import CAPACITY, PADDED, POLICIES, Run, random_requests, run
 from .fresh_states import worst_difference
 from .host_reads import NoHostReads
+from .test_runtime_ahead import on_gpu
 
 pytestmark = pytest.mark.lossless
 
@@ -229,3 +231,23 @@ def test_another_acceptance_on_the_device_would_be_noticed(monkeypatch: pytest.M
     hybrids = Hybrids()
     assert hybrids.run(requests, setup).outputs != expected.outputs  # keys of accepted nodes lie where they were
     assert hybrids.begun
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_gpu_the_model_drafts_behind_and_nobody_waits_for_more_than_a_result(kind: str, slots: int) -> None:
+    target, model = (in_regime(on_gpu(scale), "cuda-graph") for scale in (0.0, 0.06))
+    drafter = Noting(ModelDrafter(model, slots=slots, capacity=CAPACITY))
+    setup = setup_of(kind, SELDOM)
+    decoder = Decoder(target, {"it": drafter}, always(setup), slots=slots, capacity=CAPACITY)
+    requests = [replace(one, max_new_tokens=60) for one in random_requests(slots, tokens=1)]
+    sequences = [decoder.admit(request, index) for index, request in enumerate(requests)]
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        while decoder.running:
+            assert not decoder.step().faults
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert [tuple(one.emitted) for one in sequences] == run(on_gpu(0.0), requests).outputs
+    assert drafter.begun > 5
