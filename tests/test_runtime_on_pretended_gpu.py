@@ -82,6 +82,7 @@ WAYS: dict[str, TreePolicy] = {
     **LOSSY,
     **{f"{head}: {name}": POLICIES[name] for head in HEADS for name in ON_HEADS},
     "text, else a chain": HybridPolicy(text=COPIED, model=CHAIN),
+    "seldom text, else a tree": HybridPolicy(text=replace(COPIED, min_match=9), model=LEAN_TREES["eagle2 of 5"]),
     "eagle3: text, else a chain": HybridPolicy(text=COPIED, model=CHAIN),
     "exit: resumed": ResumedPolicy(draft=CHAIN),
     "exit: chain": CHAIN,
@@ -128,7 +129,7 @@ COVERED = (
 )
 AHEAD = (  # of the host, where it need not know the tokens of a round to launch the next
     Case(way=way, slots=slots, sampling="greedy", regime="cuda-graph", is_padded=False)
-    for way in RUN_AHEAD
+    for way in (*RUN_AHEAD, "seldom text, else a tree")
     for slots in (1, 3)
 )
 CASES = [case for case in dict.fromkeys((*COVERED, *AHEAD)) if case.regime == "eager" or case.head not in BESIDE]

@@ -95,7 +95,7 @@ class _Behind:
     def _recorded(self, step: ForwardInput) -> _Verification:
         placed, landing = StaticInput(step, self._target.device), Landing(host_memory)
         trees = torch.full((2, *step.tokens.shape), ROOT_TOKEN, dtype=torch.int64, device=self._target.device)
-        sent = host_memory(trees).copy_(trees)
+        sent = host_memory(trees).fill_(ROOT_TOKEN)
 
         def run() -> Tensor:
             placed.arrive()
