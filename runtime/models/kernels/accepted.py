@@ -13,6 +13,8 @@ from .jitted import on_device, power_of_two, runs_triton
 if TYPE_CHECKING:
     import triton.language as tl  # from the first launch on it is there
 
+FEW_NODES = 16  # of a tree: no code is made for fewer
+
 
 def is_supported(device: torch.device) -> bool:
     """Return whether the kernel runs on a device."""
@@ -50,7 +52,7 @@ def follow(
     _follow[batch,](
         tokens, parents, tokens.stride(0), parents.stride(0), best, starts, state, is_live, ends, moves,
         nodes, batch, room, reach, rows,
-        padded=power_of_two(nodes), num_warps=1, **chained(tokens.device),
+        padded=max(power_of_two(nodes), FEW_NODES), num_warps=1, **chained(tokens.device),
     )  # fmt: skip
     return ends, moves
 

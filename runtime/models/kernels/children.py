@@ -24,6 +24,7 @@ PART, WARPS = 1024, 2  # numbers that a program reads
 GROUP = 32
 GROUPS = PART // GROUP  # of a part
 MOST_CHILDREN = 16  # that are found one behind the other
+FEW = 8  # children: code is compiled for one, for so many and for the most, not for every number
 
 
 def is_supported(device: torch.device, dtype: torch.dtype, count: int) -> bool:
@@ -57,13 +58,13 @@ def best_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     log_probs = logits.new_empty((rows, count), dtype=torch.float32)
     _choose[rows,](
         logits, tops, sums, groups, tokens, log_probs, width, logits.stride(0), parts,
-        count=count, padded=power_of_two(count), parts_padded=power_of_two(parts), groups_each=GROUPS, group=GROUP,
-        num_warps=1, **chained(logits.device),
+        count, padded=1 if count == 1 else max(power_of_two(count), FEW), parts_padded=power_of_two(parts),
+        groups_each=GROUPS, group=GROUP, num_warps=1, **chained(logits.device),
     )  # fmt: skip
     return tokens, log_probs
 
 
-@on_device("parts", unaligned=("sums",))
+@on_device("parts", "count", unaligned=("sums",))
 def _read_part(
     logits: tl.tensor, tops: tl.tensor, sums: tl.tensor, groups: tl.tensor, width: tl.tensor, stride: tl.tensor,
     parts: tl.tensor,
@@ -107,11 +108,11 @@ def _narrowed(
     return order, place
 
 
-@on_device("parts", unaligned=("sums",))
+@on_device("parts", "count", unaligned=("sums",))
 def _choose(
     logits: tl.tensor, tops: tl.tensor, sums: tl.tensor, groups: tl.tensor, tokens: tl.tensor, log_probs: tl.tensor,
-    width: tl.tensor, stride: tl.tensor, parts: tl.tensor,
-    count: tl.constexpr, padded: tl.constexpr, parts_padded: tl.constexpr, groups_each: tl.constexpr,
+    width: tl.tensor, stride: tl.tensor, parts: tl.tensor, count: tl.tensor,
+    padded: tl.constexpr, parts_padded: tl.constexpr, groups_each: tl.constexpr,
     group: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write one row's children."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 WORD = 64  # nodes per word of `bits`
 MOST_CANDIDATES = 4096  # of a tree, that one program looks at
 CANDIDATES_PER_WARP = 512
+FEW_NODES, FEW_CHILDREN, FEW_CANDIDATES = 8, 64, 256  # of a layer fed and recorded, of all: no code is made for fewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,11 @@ class Layer:
     depth: int
 
     @property
+    def slots(self) -> int:
+        """Nodes of the frontier."""
+        return self.tokens.shape[1] // self.children
+
+    @property
     def end(self) -> int:
         """Index behind the last among all candidates of all layers."""
         return self.start + self.tokens.shape[1]
@@ -123,8 +129,8 @@ def extend(
         *_read_of(layer), recorded.told, recorded.scores, starts if above is None else above.bits, starts, take,
         tokens, positions, columns, frontier.starts, frontier.bits, candidates, frontier.scores,
         layer.start, recorded.scores.shape[1], layer.depth, written,
-        1 if above is None else above.bits.shape[2], words,
-        width=width, width_padded=power_of_two(width), **_shape_of(layer), num_warps=1, **chained(tokens.device),
+        1 if above is None else above.bits.shape[2], words, width, layer.children, layer.slots,
+        width_padded=max(power_of_two(width), FEW_NODES), **_shape_of(layer), num_warps=1, **chained(tokens.device),
     )  # fmt: skip
     return frontier
 
@@ -143,10 +149,10 @@ def finish(layer: Layer, recorded: Recorded, drafts: int) -> Tensor:
     batch, total = recorded.scores.shape
     assert layer.end == total >= drafts and total <= MOST_CANDIDATES, "all candidates, and not too many"
     numbers = layer.tokens.new_empty((batch, 3 * drafts + 4))
-    padded = power_of_two(total)
+    padded = max(power_of_two(total), FEW_CANDIDATES)
     _finish[batch,](
         *_read_of(layer), recorded.told, recorded.scores, torch.empty_like(recorded.scores, dtype=torch.int32),
-        numbers, layer.start, total, layer.depth, drafts,
+        numbers, layer.start, total, layer.depth, drafts, layer.children, layer.slots,
         total_padded=padded, **_shape_of(layer), num_warps=max(1, padded // CANDIDATES_PER_WARP),
         **chained(numbers.device),
     )  # fmt: skip
@@ -162,20 +168,14 @@ def _read_of(layer: Layer) -> tuple[Tensor, ...]:
 
 def _shape_of(layer: Layer) -> dict[str, int | bool]:
     """Return what code is compiled for."""
-    count = layer.tokens.shape[1]
-    return {
-        "children": layer.children,
-        "slots": count // layer.children,
-        "padded": power_of_two(count),
-        "is_first": layer.above is None,
-    }
+    return {"padded": max(power_of_two(layer.tokens.shape[1]), FEW_CHILDREN), "is_first": layer.above is None}
 
 
 @on_device()
 def _recorded(
     tokens: tl.tensor, log_probs: tl.tensor, parents: tl.tensor, above: tl.tensor, told: tl.tensor, scores: tl.tensor,
-    row: tl.tensor, start: tl.tensor, total: tl.tensor, depth: tl.tensor,
-    children: tl.constexpr, slots: tl.constexpr, padded: tl.constexpr, is_first: tl.constexpr,
+    row: tl.tensor, start: tl.tensor, total: tl.tensor, depth: tl.tensor, children: tl.tensor, slots: tl.tensor,
+    padded: tl.constexpr, is_first: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Write one row's candidates of a layer and return the orders (padded,) of their scores."""
     place = tl.arange(0, padded)
@@ -195,7 +195,7 @@ def _recorded(
 
 
 @on_device(
-    "start", "total", "depth", "written", "words_above", "words",
+    "start", "total", "depth", "written", "words_above", "words", "width", "children", "slots",
     unaligned=("parents", "starts", "take", "fed", "positions", "columns", "candidates"),  # neighbours in memory
 )  # fmt: skip
 def _extend(
@@ -203,8 +203,8 @@ def _extend(
     bits_above: tl.tensor, starts: tl.tensor, take: tl.tensor, fed: tl.tensor, positions: tl.tensor,
     columns: tl.tensor, contexts: tl.tensor, bits: tl.tensor, candidates: tl.tensor, kept: tl.tensor,
     start: tl.tensor, total: tl.tensor, depth: tl.tensor, written: tl.tensor, words_above: tl.tensor, words: tl.tensor,
-    width: tl.constexpr, width_padded: tl.constexpr, children: tl.constexpr, slots: tl.constexpr,
-    padded: tl.constexpr, is_first: tl.constexpr, is_chained: tl.constexpr,
+    width: tl.tensor, children: tl.tensor, slots: tl.tensor,
+    width_padded: tl.constexpr, padded: tl.constexpr, is_first: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
     """Record one row's candidates and lay the best out."""
     let_next_begin(is_chained)
@@ -230,12 +230,12 @@ def _extend(
         tl.store(bits + at * words + word, seen, mask=is_node)
 
 
-@on_device("start", "total", "depth", "drafts", unaligned=("parents",))
+@on_device("start", "total", "depth", "drafts", "children", "slots", unaligned=("parents",))
 def _finish(
     tokens: tl.tensor, log_probs: tl.tensor, parents: tl.tensor, above: tl.tensor, told: tl.tensor, scores: tl.tensor,
     nodes: tl.tensor, numbers: tl.tensor, start: tl.tensor, total: tl.tensor, depth: tl.tensor, drafts: tl.tensor,
-    total_padded: tl.constexpr, children: tl.constexpr, slots: tl.constexpr, padded: tl.constexpr,
-    is_first: tl.constexpr, is_chained: tl.constexpr,
+    children: tl.tensor, slots: tl.tensor,
+    total_padded: tl.constexpr, padded: tl.constexpr, is_first: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
     """Record one row's last candidates and write the tree of the best; `nodes` is room for where each stands in it."""
     let_next_begin(is_chained)
