@@ -452,7 +452,7 @@ def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request], races: 
         race(field, turns=TURNS, seed=seed)
         for one in field:
             speeds[one.name].append(one.tokens_per_s)
-            steady = [r for r in one.run.rounds if len(r.round.kept) == cell.batch]
+            steady = [r for r in one.settled if len(r.round.kept) == cell.batch]
             times[one.name].append(statistics.fmean(undisturbed_ms(steady)))
             shares[one.name] = {
                 part: statistics.median(getattr(r.round, part) for r in steady) for part in ("draft_ms", "verify_ms")

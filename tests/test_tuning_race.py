@@ -121,6 +121,15 @@ def test_a_race_of_sequences_that_all_end_at_their_first_token_comes_to_its_end(
         one.tokens_per_s  # noqa: B018
 
 
+def test_settled_rounds_are_all_but_the_first_of_every_turn() -> None:
+    one = entered(PLAIN, random_requests(4, tokens=9), 2)
+    for share in (0.5, 1.0):
+        one.advance(share)
+    rounds = one.run.rounds
+    (second,) = (place for place, done in enumerate(rounds) if place and all(done is not kept for kept in one.settled))
+    assert one.settled == [*rounds[1:second], *rounds[second + 1 :]] and 1 < second < len(rounds) - 1
+
+
 def test_speed_is_that_of_the_run_where_nothing_disturbed_it() -> None:
     one = entered(PLAIN, random_requests(4, tokens=9), 2)
     one.advance(1.0)

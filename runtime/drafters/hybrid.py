@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...planner.growth.draft import DraftBatch
 from ...planner.policies import HybridPolicy, TreePolicy
 from ...planner.text.state import TextState
-from ...planner.text.tree import batch_of
+from ...planner.text.tree import PADDING, TextTree, batch_of
 from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth
 from ..models.forward import LeftStates
@@ -35,6 +36,23 @@ class _Held:
         places = {id(text): row for row, (text, length) in enumerate(self.texts) if length == len(text.tokens)}
         found = [places.get(id(sequences[slot]), -1) for slot in wanted]
         return None if policy != self.policy or min(found) < 0 else found
+
+
+def _merged(trees: Many[TextTree], drafted: DraftBatch, rows: Mapping[int, int]) -> DraftBatch:
+    """Return trees of the text as one batch, and in place of some, by slot, those of a draft, told by row."""
+    sizes = np.array([tree.shape[1] for tree in trees], dtype=np.int64)
+    sizes[list(rows)] = drafted.sizes[list(rows.values())]
+    padded = np.empty((3, len(trees), max(sizes.tolist())), dtype=np.int64)
+    padded[:] = PADDING
+    for slot, tree in enumerate(trees):
+        if slot not in rows:
+            padded[:, slot, : tree.shape[1]] = tree
+            continue
+        row, nodes = rows[slot], sizes[slot]
+        for part, own in zip(padded, (drafted.tokens, drafted.parents, drafted.depths), strict=True):
+            part[slot, :nodes] = own[row, :nodes]
+    tokens, parents, depths = padded
+    return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=drafted.widths)
 
 
 class HybridDrafter:
@@ -102,10 +120,7 @@ class HybridDrafter:
             drafted = held.begun.read()
         if rows == list(range(len(drafted.sizes))):
             return drafted
-        for slot, row in zip(lacking, rows, strict=True):
-            own = slice(int(drafted.sizes[row]))
-            trees[slot] = np.stack([part[row, own] for part in (drafted.tokens, drafted.parents, drafted.depths)])
-        return replace(batch_of(trees), widths=drafted.widths)
+        return _merged(trees, drafted, dict(zip(lacking, rows, strict=True)))
 
     def growth_behind(self, sequences: Many[Sequence], policy: HybridPolicy) -> CapturedGrowth | None:
         """Return what captures the model's drafts where these may begin before they are asked for; None else."""

@@ -85,6 +85,11 @@ class DecoderEntrant:
         return Run(batch=self._batch, rounds=tuple(self._rounds), texts=texts)
 
     @property
+    def settled(self) -> list[TimedRound]:
+        """The rounds but for the first of every turn: what a device began before it ran while others took theirs."""
+        return [done for place, done in enumerate(self._rounds) if place not in self._cold]
+
+    @property
     def tokens_per_s(self) -> float:
         """Steady-state throughput, stalls of the machine cut.
 
