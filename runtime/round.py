@@ -27,15 +27,16 @@ class Round:
     kept: list[int]  # tokens emitted per sequence
     verify_tokens: int  # tokens per sequence fed to the target, padding included
     widths: tuple[int, ...]  # draft nodes per sequence of each drafter forward, the root's own first
-    fresh: int  # tokens per sequence really fed to the first of them: what was committed since the last draft
+    fresh: int  # most tokens of any sequence committed since the last draft, which the first of them reads
     finished: list[Sequence]
     left: int = 0  # sequences that have left the batch since the round before, finished or not
     temperature: float | None = 0.0  # of all sequences; None where they differ, or other settings matter too
     levels: tuple[int, ...] = ()  # of a stack, which of its models ran each forward, 0 being next to the target
+    unused: tuple[int, ...] = ()  # widths of a draft begun behind the round before that nobody took; its time is here
     faults: tuple[Fault, ...] = ()  # what went wrong; the output is right all the same
     lossy: tuple[int, ...] = ()  # of a lossy round, tokens per sequence among the kept that are not the target's own
     gates: tuple[Gates, ...] = ()  # of a lossy round, what its rule met along each sequence's chain
     is_behind: bool = False  # whether its time may hold the reading of a prompt, by a device before it or its drafter
-    draft_ms: float = 0.0  # drafting, the growing of trees included
+    draft_ms: float = 0.0  # drafting, the growing of trees included; what is left of it where it began a round before
     verify_ms: float = 0.0  # the target's forward, on a GPU with the drawing behind it
     round_ms: float = 0.0  # everything, by the host's clock: from the beginning of the step to its end

@@ -136,7 +136,7 @@ class Verifying:
         """Verify greedy trees by a captured forward; the model of a hybrid may draft on behind it meanwhile."""
         fed, policy, drafter = step.tokens.shape[1], setup.policy, self._drafters.get(setup.drafter or "")
         if self._behind is not None and isinstance(policy, HybridPolicy) and isinstance(drafter, BeginsBehind):
-            found = self._behind.best(batch, draft, step, policy, drafter)
+            found = self._behind.verified(batch, draft, step, setup, drafter)
             if found is not None:
                 self._watch.mark(VERIFIED)
                 best, begun = found

@@ -94,17 +94,23 @@ class WarmUp:
     def _verify_sizes(self, setup: RoundSetup, batch: int) -> None:
         """Verify chains of every size that trees of a setup may be run with.
 
-        A hybrid's are verified in two ways: its model, which has just been asked, drafts behind them, or it does not.
+        A hybrid's are verified in two ways: its model, which is asked before, drafts behind them, or it does not.
         """
         asked, most = drafting(setup.policy), setup.policy.max_verify_tokens
         sizes = (most,) if isinstance(setup.policy, (*FIXED, PlainPolicy)) else range(1, most + 1)
-        ways = (setup, replace(setup, policy=asked.text)) if isinstance(asked, HybridPolicy) else (setup,)
-        for way in ways:
-            for tokens in {setup.padded(tokens): tokens for tokens in sizes}.values():
+        for tokens in {setup.padded(tokens): tokens for tokens in sizes}.values():
+            self._fill(batch)
+            if isinstance(asked, HybridPolicy):
+                self._verify(tokens, batch, replace(setup, policy=asked.text))
                 self._fill(batch)
-                self._decoder.verify(chains([[0] * (tokens - 1)] * batch), way)
-                self._note(())
-                self.rounds += 1
+                self._decoder.draft(replace(setup, policy=asked.model), 1)
+            self._verify(tokens, batch, setup)
+
+    def _verify(self, tokens: int, batch: int, setup: RoundSetup) -> None:
+        """Verify chains of so many tokens."""
+        self._decoder.verify(chains([[0] * (tokens - 1)] * batch), setup)
+        self._note(())
+        self.rounds += 1
 
     def _fill(self, batch: int) -> None:
         """Let texts join that take the places of those that have ended."""

@@ -78,6 +78,7 @@ class DraftBatch:
             of which cost no forward.
         levels: of a stack, which of its models ran each of these forwards, 0 being the one next to the target; else
             empty.
+        unused: nodes per sequence of every forward of a draft that was begun before it was asked for, and was not.
     """
 
     tokens: Ints
@@ -86,6 +87,7 @@ class DraftBatch:
     sizes: Ints
     widths: tuple[int, ...]
     levels: tuple[int, ...] = ()
+    unused: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         shape = self.tokens.shape

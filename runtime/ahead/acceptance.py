@@ -14,11 +14,9 @@ from ..cache import KeyValueCache
 from ..models.kernels.accepted import follow, is_supported
 from .state import BatchState
 
-Trees = tuple[Tensor, Tensor, Tensor]  # tokens, parents and depths, each (batch, n)
-
 
 def end_round(
-    trees: Trees,
+    trees: tuple[Tensor, Tensor],
     best: Tensor,
     starts: Tensor,
     *,
@@ -31,7 +29,7 @@ def end_round(
     """Keep the keys of what is accepted, and let the state go on behind it; part of the captured work.
 
     Args:
-        trees: see `accepted_nodes`.
+        trees: tokens and parents, see `accepted_nodes`.
         best: (batch, n), the target's token behind each node.
         starts: (batch,), tokens in the target's cache before the round.
         state: has room for `reach` + 1 tokens of each row at least.
@@ -43,17 +41,18 @@ def end_round(
     Returns:
         (batch,), tokens in the target's cache behind the round.
     """
-    tokens, parents, depths = trees
+    tokens, parents = trees
     if is_supported(best.device):
         ends, moves = follow(
-            (tokens, parents), best, starts,
+            trees, best, starts,
             state=state.numbers, is_live=state.is_live, reach=reach, rows=cache.capacity,
         )  # fmt: skip
         if may_branch:
             cache.copy_rows(*moves)
         return ends
-    is_accepted = accepted_nodes(tokens, parents, ancestors_of(parents, max(reach, 1)) if sees is None else sees, best)
-    nodes = path_of(is_accepted, depths, reach)
+    sees = ancestors_of(parents, max(reach, 1)) if sees is None else sees
+    is_accepted = accepted_nodes(tokens, parents, sees, best)
+    nodes = path_of(is_accepted, sees.sum(dim=2) - 1, reach)  # as deep as there are nodes above
     counts, drawn = is_accepted.sum(dim=1), best.gather(1, nodes)
     if may_branch:
         cache.keep_paths(starts, nodes)

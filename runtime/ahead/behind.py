@@ -27,6 +27,7 @@ from ..models.graphed import GraphedModel, Replayed
 from ..models.kernels.best_tokens import best_of
 from ..models.static_input import StaticInput
 from ..requests import Sequence
+from ..setup import RoundSetup
 from ..stopwatch import Moment
 from ..transfer import Landing, host_memory
 from .acceptance import end_round
@@ -39,6 +40,7 @@ class _Verification:
 
     input: StaticInput
     trees: Ints  # on the host, (2, batch, fed), tokens and parents, that every replay reads
+    placed: Tensor  # the same on the device, which the graph uses and nobody else may
     graph: Replayed
     best: Ints  # on the host, (batch, fed), written by every replay
 
@@ -60,10 +62,10 @@ class _Behind:
         """Return the model's cache positions in sight; None where there are too few."""
         return self._growth.seen_behind(context + 1, self.deepest + 1, self._policy.model)
 
-    def best(
+    def verified(
         self, batch: Many[Sequence], draft: DraftBatch, step: ForwardInput, context: int, seen: int
     ) -> tuple[Ints, Begun]:
-        """Verify trees and let the model draft behind them; wait for what the target says."""
+        """Verify trees and let the model draft behind them; wait for what the target says alone."""
         verification = self._verification(step)
         if seen not in self._drafts:
             self._state.put([s.context for s in batch], [s.tokens[-1:] for s in batch])  # what recording may read
@@ -104,13 +106,13 @@ class _Behind:
             starts = placed.step.tree.starts
             best = best_of(self._target.model.forward(placed.step, self._cache))
             end_round(
-                (trees[0], trees[1], placed.step.positions - starts.unsqueeze(1)), best, starts,
+                (trees[0], trees[1]), best, starts,
                 state=self._state, cache=self._cache, reach=min(self.deepest, trees.shape[2] - 1),
             )  # fmt: skip
             return landing(best)
 
         graph, best = self._target.record(run)
-        return _Verification(input=placed, trees=sent.numpy(), graph=graph, best=best.numpy())
+        return _Verification(input=placed, trees=sent.numpy(), placed=trees, graph=graph, best=best.numpy())
 
     def _recorded_draft(self, context: int, seen: int) -> RecordedDraft:
         return self._growth.record(
@@ -134,12 +136,12 @@ class DraftsBehind:
             faults: where what goes wrong is told.
         """
         self._target, self._cache, self._faults = target, cache, faults
-        self._works: dict[tuple[HybridPolicy, int], _Behind] = {}
-        self._refused: set[tuple[HybridPolicy, int]] = set()  # that failed once, over so many sequences
+        self._works: dict[tuple[RoundSetup, int], _Behind] = {}
+        self._refused: list[tuple[RoundSetup, int]] = []  # that failed once, over so many sequences
 
     @torch.inference_mode()
-    def best(
-        self, batch: Many[Sequence], draft: DraftBatch, step: ForwardInput, policy: HybridPolicy, drafter: BeginsBehind
+    def verified(
+        self, batch: Many[Sequence], draft: DraftBatch, step: ForwardInput, setup: RoundSetup, drafter: BeginsBehind
     ) -> tuple[Ints, Begun] | None:
         """Return the target's token behind each node, (batch, fed), and the model's next draft, which is under way.
 
@@ -149,11 +151,14 @@ class DraftsBehind:
             batch: greedy sequences in their slots.
             draft: their trees.
             step: the forward that reads these.
-            policy: of the round.
+            setup: of the round, a hybrid's.
             drafter: who drafts by it.
         """
-        key = policy, len(batch)
-        growth = None if key in self._refused else drafter.growth_behind(batch, policy)
+        policy, key = setup.policy, (setup, len(batch))
+        assert isinstance(policy, HybridPolicy), "others' rounds run ahead as a whole, or have no model"
+        if key in self._refused or all(s.left == 1 for s in batch):
+            return None
+        growth = drafter.growth_behind(batch, policy)
         if growth is None:
             return None
         try:
@@ -162,10 +167,10 @@ class DraftsBehind:
                 work = self._works[key] = _Behind(policy, len(batch), self._target, self._cache, growth)
             context = max(s.context for s in batch) + work.deepest + 1  # where all that is drafted is accepted
             seen = work.seen_by_model(context)
-            return None if seen is None else work.best(batch, draft, step, context, seen)
+            return None if seen is None else work.verified(batch, draft, step, context, seen)
         except Exception as error:  # whatever is wrong with it, nothing is committed: the round is verified as any
             self._works.pop(key, None)
-            self._refused.add(key)
+            self._refused.append(key)
             what = f"drafts of {policy.label} behind {len(batch)} sequences"
             reason = f"{what} wait for the host from now on: {reason_of(error)}"
             self._faults.append(Fault(drafter=None, reason=reason, is_memory=is_out_of_memory(error)))

@@ -208,7 +208,7 @@ class CapturedRounds:
         )
         best = best_of(self._target.model.forward(step, self._cache))
         ends = end_round(
-            (tokens, parents, depths), best, starts,
+            (tokens, parents), best, starts,
             state=self.state, cache=self._cache, reach=self.deepest, sees=sees, may_branch=self._may_branch,
         )  # fmt: skip
         return torch.cat((self._numbers, best, ends.unsqueeze(1)), dim=1)

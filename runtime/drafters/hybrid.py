@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from ..requests import Sequence
 from .model import ModelDrafter
 from .protocol import Begun, LeavesStates, ReadsTarget, asked_of
 
-LATELY, LIKELY = 2, 0.4  # rounds of which the share is told that asked the model; from which share on it drafts unasked
+LATELY = 4  # rounds, about, of which it is told how many asked the model
+LIKELY = 0.6  # share of them from which on it drafts unasked: what nobody takes holds the next verification up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class HybridDrafter:
         self._model = model
         self._texts: dict[int, TextState] = {}  # by slot
         self._held: _Held | None = None
-        self._asked = 0.0  # share of the last rounds that asked the model
+        self._asked = 0.5  # share of the last rounds that asked the model; nobody knows before the first
 
     def attach(self, cache: KeyValueCache) -> None:
         """Hand the target's cache on to a model that reads it."""
@@ -112,13 +113,13 @@ class HybridDrafter:
         lacking = [slot for slot, tree in enumerate(trees) if tree.shape[1] == 1]
         self._note_asked(bool(lacking))
         if not lacking:
-            return batch_of(trees)
+            return replace(batch_of(trees), unused=() if held is None else held.begun.widths)
         rows = None if held is None else held.rows(sequences, policy, lacking)
         if held is None or rows is None:
             drafted, rows = self._drafted(sequences, policy.model), lacking
         else:
             drafted = held.begun.read()
-        if rows == list(range(len(drafted.sizes))):
+        if len(lacking) == len(trees) and rows == list(range(len(drafted.sizes))):
             return drafted
         return _merged(trees, drafted, dict(zip(lacking, rows, strict=True)))
 

@@ -98,9 +98,9 @@ class BeginsBehind(Protocol):
     """A drafter of hybrids whose model may draft behind a text that the host does not know yet."""
 
     def growth_behind(self, sequences: Many[Sequence], policy: HybridPolicy) -> CapturedGrowth | None:
-        """Return what captures the model's drafts; None where they cannot be, or are not likely to be asked for.
+        """Return what captures the model's drafts.
 
-        The model has read all of the texts.
+        None where they cannot be, are not likely to be asked for, or the model has not read all of the texts.
         """
 
     def take(self, sequences: Many[Sequence], policy: HybridPolicy, begun: Begun) -> None:
