@@ -4,8 +4,8 @@ Times one forward of the demo's target after 100 tokens, for 1 to 512 new tokens
 a library's products and by ours (`runtime/models/few_rows.py`, `runtime/models/bfloat16.py`). All take turns call by
 call, and medians count. `holds` is true where, up to the rows they are meant for, our kernels are never slower by
 more than 5 % and pay somewhere, and where over these numbers of tokens the native format takes the least time, by
-geometric mean. Where the processor has no bfloat16 instruction, or a unit for matrices, the library's products are
-ours in that format, and nothing is claimed of it. Last comes one JSON object.
+geometric mean. Where the processor has no bfloat16 instruction, the library's products are ours in that format, and
+nothing is claimed of it. Last comes one JSON object.
 
     python benchmarks/few_rows.py [--repeats 40]
 """

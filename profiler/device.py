@@ -7,12 +7,13 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 
 from ..errors import DeviceError
-from .cpu import read_cpu
+from .cpu import processor_here, read_cpu
 from .gpu import find_gpu, read_gpus
 from .records.device import Device
 
 LIBRARIES = ("torch", "transformers", "numpy", "numba")  # what computes forwards and rounds
 FORWARDS = "3"  # of our own code on a CPU; raised where it becomes so much faster that older measurements say nothing
+BY_TILES = "4"  # the same on processors with a unit for matrices
 
 
 def detect(spec: str = "auto") -> Device:
@@ -60,7 +61,8 @@ def library_versions() -> tuple[tuple[str, str], ...]:
 
 def _cpu(libraries: tuple[tuple[str, str], ...]) -> Device:
     """Return this machine's CPU; what forwards of ours take there is known by their own version, too."""
-    return read_cpu((*libraries, ("spectune's forwards", FORWARDS)))
+    forwards = BY_TILES if "amx_bf16" in processor_here().isa else FORWARDS
+    return read_cpu((*libraries, ("spectune's forwards", forwards)))
 
 
 def _torch_has_cuda() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 from unittest import mock
 
@@ -13,7 +14,7 @@ from spectune.errors import ModelError
 from spectune.runtime.models import bfloat16, joined_products, lean
 from spectune.runtime.models.bfloat16 import BFloat16Product, is_for
 from spectune.runtime.models.bits import bits
-from spectune.runtime.models.kernels import threads
+from spectune.runtime.models.kernels import bfloat16_dots, bfloat16_tiles, threads
 from spectune.runtime.models.kernels.bfloat16_dots import MOST_ROWS, WIDTH, has_dots
 from spectune.runtime.models.kernels.bfloat16_rows import gate_rows
 from spectune.runtime.models.kernels.threads import MOST_ALONE
@@ -25,7 +26,7 @@ from .fused_forward import logits_of, step_of, tiny_lean
 from .tiny_models import tiny_model
 from .torch_threads import threads_of
 
-needs_dots = pytest.mark.skipif(not has_dots(), reason="needs a processor that multiplies bfloat16, and no AMX")
+needs_dots = pytest.mark.skipif(not has_dots(), reason="needs a processor that multiplies bfloat16")
 CPU = torch.device("cpu")
 ROUNDING = 2.0**-8  # of bfloat16, relative
 TEXT = torch.tensor([[3, 1, 4, 1, 5, 9]])
@@ -44,8 +45,8 @@ def require_close(found: Tensor, exact: Tensor, sums: int) -> None:
 
 @needs_dots
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("rows", [*range(1, MOST_ROWS + 2), 2 * MOST_ROWS + 3, 70])
-@pytest.mark.parametrize(("outs", "length"), [(WIDTH, 4), (3 * WIDTH, 36)])
+@pytest.mark.parametrize("rows", [*range(1, MOST_ROWS + 2), *(16, 17, 2 * MOST_ROWS + 3, 31, 32, 33), 70])
+@pytest.mark.parametrize(("outs", "length"), [(WIDTH, 4), (3 * WIDTH, 36), (2 * WIDTH, 32), (WIDTH, 160)])
 def test_it_is_the_product_rounded_once(rows: int, outs: int, length: int, count: int) -> None:
     x, weight, bias, residual = (drawn(*size, seed=seed) for seed, size in enumerate(sizes(rows, outs, length)))
     exact = x.double() @ weight.double().T
@@ -103,15 +104,25 @@ def test_it_takes_bfloat16_weights_of_whole_panels_and_steps() -> None:
         assert not is_for(other)
 
 
-def test_without_the_instruction_or_with_a_matrix_unit_a_library_multiplies() -> None:
+@pytest.mark.parametrize("may_use", [False, True])
+def test_without_the_instruction_or_where_a_matrix_unit_is_not_to_be_used_a_library_multiplies(may_use: bool) -> None:
     def features(told: str) -> mock.Mock:
         return mock.Mock(**{"target_context.codegen.return_value.magic_tuple.return_value": ("", "", told)})
 
-    for told, expected in (("+avx512bf16,-amx-bf16", True), ("-avx512bf16", False), ("+avx512bf16,+amx-bf16", False)):
-        with mock.patch("numba.core.registry.cpu_target", features(told)):
-            assert has_dots.__wrapped__() is expected
+    cases = (("+avx512bf16,-amx-bf16", True), ("-avx512bf16", False), ("+avx512bf16,+amx-bf16", may_use))
+    for told, expected in cases:
+        has_unit = "+amx-bf16" in told
+        with (
+            mock.patch("numba.core.registry.cpu_target", features(told)),
+            mock.patch.object(bfloat16_dots, "may_use_tiles", return_value=may_use),
+        ):
+            with mock.patch.object(bfloat16_dots, "HAS_TILES", has_unit):
+                assert has_dots.__wrapped__() is expected
+            with mock.patch.object(bfloat16_dots, "HAS_TILES", not has_unit):  # numba is told to pass over it
+                assert not has_dots.__wrapped__()
     with (
         mock.patch("numba.core.registry.cpu_target", features("+avx512bf16")),
+        mock.patch.object(bfloat16_dots, "HAS_TILES", False),
         mock.patch("llvmlite.binding.llvm_version_info", (15, 0, 7)),
     ):
         assert not has_dots.__wrapped__()
@@ -240,3 +251,35 @@ def test_of_many_rows_several_threads_norm_and_gate_as_one_does() -> None:
 @pytest.mark.parametrize("family", ["gemma", "gemma2"])
 def test_a_layer_with_another_activation_or_norms_behind_its_products_is_several_calls(family: str) -> None:
     assert all(layer.by_kernels is None for layer in lean_by(OURS, family).anatomy.layers)
+
+
+@needs_dots
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(("outs", "length"), [(2 * WIDTH, 64), (WIDTH, 36)])
+def test_a_row_s_product_is_the_same_bits_whatever_rows_are_beside_it(outs: int, length: int, count: int) -> None:
+    x, weight, bias, residual = (drawn(*size, seed=seed) for seed, size in enumerate(sizes(70, outs, length)))
+    product = BFloat16Product(weight, bias)
+    with threads_of(count):
+        alone = torch.cat([product(x[row : row + 1], residual[row : row + 1]) for row in range(70)])
+        for rows in (2, 16, 17, 32, 33, 70):
+            assert torch.equal(product(x[:rows], residual[:rows]), alone[:rows])
+
+
+@needs_dots
+def test_numbers_that_are_none_or_beyond_all_stay_in_their_row() -> None:
+    x, weight = drawn(20, 64, seed=0), drawn(WIDTH, 64, seed=1)
+    expected = BFloat16Product(weight)(x)
+    x[3, 5], x[17, 0] = torch.nan, torch.inf
+    found = BFloat16Product(weight)(x)
+    assert found[3].isnan().all() and not found[17].isfinite().any()
+    others = [row for row in range(20) if row not in (3, 17)]
+    assert torch.equal(found[others], expected[others])
+
+
+def test_another_system_than_linux_lets_nobody_use_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", mock.Mock(side_effect=OSError("no such library")))
+    assert not bfloat16_tiles.may_use_tiles.__wrapped__()
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: mock.Mock(**{"syscall.return_value": -1}))
+    assert not bfloat16_tiles.may_use_tiles.__wrapped__()
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: mock.Mock(**{"syscall.return_value": 0}))
+    assert bfloat16_tiles.may_use_tiles.__wrapped__()

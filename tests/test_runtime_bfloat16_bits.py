@@ -23,7 +23,7 @@ from .decoded_runs import POLICIES, drafter_for, drafting, random_requests, run
 from .fused_forward import tiny_lean
 from .torch_threads import threads_of
 
-needs_dots = pytest.mark.skipif(not has_dots(), reason="needs a processor that multiplies bfloat16, and no AMX")
+needs_dots = pytest.mark.skipif(not has_dots(), reason="needs a processor that multiplies bfloat16")
 CPU = torch.device("cpu")
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 64}  # whole panels, so that all weights are ours
 TOKENS, PARENTS = [9, 2, 6, 5, 7, 1], [-1, 0, 0, 2, 1, 3]  # a tree of drafts

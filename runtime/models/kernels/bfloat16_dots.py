@@ -17,6 +17,7 @@ from functools import lru_cache
 from itertools import product as every
 from typing import Any
 
+from .bfloat16_tiles import HAS_TILES, may_use_tiles
 from .emitted import (
     HALF_BYTES,
     HALF_REGISTER_BYTES,
@@ -42,13 +43,15 @@ INSTRUCTION, MATRIX_UNIT = "+avx512bf16", "+amx-bf16"
 
 @lru_cache
 def has_dots() -> bool:
-    """Return whether numba may use the instruction here, and no unit for whole matrices multiplies faster."""
+    """Return whether numba may use the instruction here, and the unit for whole matrices where there is one."""
     from llvmlite.binding import llvm_version_info  # heavy: loads LLVM
     from numba.core.registry import cpu_target
 
     target: Any = cpu_target  # has no types
     features = target.target_context.codegen().magic_tuple()[2].split(",")
-    return llvm_version_info[0] >= LEAST_LLVM and INSTRUCTION in features and MATRIX_UNIT not in features
+    is_known = llvm_version_info[0] >= LEAST_LLVM and INSTRUCTION in features
+    has_unit = MATRIX_UNIT in features
+    return is_known and has_unit == HAS_TILES and (not has_unit or may_use_tiles())
 
 
 def _sums(

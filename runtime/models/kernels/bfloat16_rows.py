@@ -13,6 +13,7 @@ from ....planner.kernels.arrays import Ints
 from ....planner.kernels.compiled import compiled
 from .bfloat16_attention import UNUSED, attend
 from .bfloat16_dots import MOST_ROWS, WIDTH, write_product
+from .bfloat16_tiles import HAS_TILES, MOST_TILES, TILE_ROWS, TILE_STEP, write_tiled_product
 from .emitted import HALF_BYTES
 from .few_rows import SUMS_MAY_BE_REORDERED, Halves
 from .host_rows import (
@@ -41,6 +42,15 @@ def panel_product(x: Halves, weight: int, bias: Halves, residual: Halves, out: H
     if len(residual):
         added, added_stride = residual.ctypes.data + first, residual.strides[0]
     x_stride, stride = x.strides[0], out.strides[0]
+    if HAS_TILES and length % TILE_STEP == 0:
+        for row in range(0, rows, MOST_TILES * TILE_ROWS):
+            count = min(rows - row, MOST_TILES * TILE_ROWS)
+            write_tiled_product(
+                (count + TILE_ROWS - 1) // TILE_ROWS, count,
+                x.ctypes.data + row * x_stride, x_stride, panel, length, own,
+                added + row * added_stride, added_stride, out.ctypes.data + first + row * stride, stride,
+            )  # fmt: skip
+        return
     groups, row = (rows + MOST_ROWS - 1) // MOST_ROWS, 0
     for group in range(groups):
         count = rows * (group + 1) // groups - row  # about equal ones
