@@ -17,7 +17,9 @@ import pytest
 import torch
 
 from spectune.errors import DeviceError
+from spectune.profiler import device as device_module
 from spectune.profiler.clock import CudaClock, HostClock, clock_in, clock_of
+from spectune.profiler.cpu import processor_here
 from spectune.profiler.device import detect, detect_all
 from spectune.profiler.lock import device_lock
 from spectune.profiler.records.device import Device
@@ -63,6 +65,17 @@ def test_this_cpu_is_described_by_what_the_process_may_use() -> None:
     assert device.threads == torch.get_num_threads()
     assert dict(device.libraries)["python"] == sys.version.split()[0]
     assert {"numba", "spectune's forwards"} < set(dict(device.libraries))  # they compute forwards, too
+
+
+def test_what_other_forwards_of_ours_took_is_found_under_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those by a unit for matrices have become faster on their own."""
+    found: dict[bool, str] = {}
+    for has_unit in (False, True):
+        isa = ("avx512_bf16", "amx_bf16") if has_unit else ("avx512_bf16",)
+        told = replace(processor_here(), isa=isa)
+        monkeypatch.setattr(device_module, "processor_here", lambda told=told: told)
+        found[has_unit] = dict(detect("cpu").libraries)["spectune's forwards"]
+    assert found[False] != found[True]
 
 
 def test_every_machine_has_a_cpu_and_lists_it_last() -> None:
