@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from ....profiler.cpu import processor_here
-from .emitted import HALF_BYTES, HALF_REGISTER_BYTES, REGISTER_BYTES, Emitted, Registers, Value
+from .emitted import HALF_BYTES, HALF_REGISTER_BYTES, REGISTER_BYTES, Emitted, Value
+from .tiles import TileRegisters
 
 TILE_ROWS = 16  # of a tile
 TILE_STEP = 32  # numbers of a row that one instruction takes; a row's length is a multiple
@@ -34,7 +35,7 @@ def may_use_tiles() -> bool:
         return False
 
 
-def _product(write: Registers, tiles: int, given: Sequence[Value]) -> None:
+def _product(write: TileRegisters, tiles: int, given: Sequence[Value]) -> None:
     """Emit what writes x W^T + bias + residual, rounded once, for one panel of a weight.
 
     Args:
@@ -85,5 +86,5 @@ def _product(write: Registers, tiles: int, given: Sequence[Value]) -> None:
 
 
 write_tiled_product: Emitted[int, int, int, int, int, int, int, int, int, int, int] = Emitted(
-    "write_tiled_product", MOST_TILES, 10, _product
+    "write_tiled_product", MOST_TILES, 10, _product, TileRegisters
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 LANES = 16  # numbers in float32 that a register holds, or pairs of numbers in bfloat16
 REGISTER_BYTES, HALF_REGISTER_BYTES, NUMBER_BYTES, PAIR_BYTES, HALF_BYTES, HALF_BITS = 64, 32, 4, 4, 2, 16
-TILE_SHAPES, TILE_COLUMNS, TILE_LINES = 64, 16, 48  # bytes of what shapes tiles, and where it tells their sizes
 MANTISSA_BITS = 23
 ROUNDS = 1.5 * 2**MANTISSA_BITS  # added to a number, it leaves no room behind the point
 
 Value = Any  # of LLVM's code; llvmlite has no types
-Emit = Callable[["Registers", int, Sequence[Value]], None]
+Emit = Callable[[Any, int, Sequence[Value]], None]  # Any: the kind of `Registers` that is named beside it
 
 
 class Emitted(Kernel[Arguments, None]):
@@ -34,9 +33,10 @@ class Emitted(Kernel[Arguments, None]):
     A loop is emitted for each count from 1 on, so that a loop knows how many registers it has.
     """
 
-    def __init__(self, name: str, most: int, arguments: int, emit: Emit) -> None:
-        """Name what counts up to `most` and takes so many arguments behind the count."""
+    def __init__(self, name: str, most: int, arguments: int, emit: Emit, writer: type[Registers] | None = None) -> None:
+        """Name what counts up to `most` and takes so many arguments behind the count; `writer` is what it emits by."""
         self._name, self._most, self._arguments, self._emit = name, most, arguments, emit
+        self._writer = writer or Registers
         self._machine_code = None
 
     def _made(self) -> Any:  # Any: numba's intrinsic is no function
@@ -60,7 +60,7 @@ class Emitted(Kernel[Arguments, None]):
         return intrinsic(typed)
 
     def _generate(self, context: Any, builder: Any, _: Any, values: Sequence[Value]) -> Value:
-        registers = Registers(builder)
+        registers = self._writer(builder)
         leave = builder.append_basic_block(f"{self._name}.leave")
         chosen = builder.switch(values[0], leave)
         for count in range(1, self._most + 1):
@@ -249,54 +249,6 @@ class Registers:
     def less_whole(self, number: Value, other: int) -> Value:
         """Return the difference of whole numbers."""
         return self._builder.sub(number, self.whole(other))
-
-    def room(self, count: int) -> Value:
-        """Return the address of so many bytes that are this function's alone."""
-        from numba.core import cgutils  # heavy: loads LLVM
-
-        tools: Any = cgutils  # have no types
-        place = tools.alloca_once(self._builder, self._ir.ArrayType(self._ir.IntType(8), count))
-        place.align = REGISTER_BYTES
-        return self._builder.ptrtoint(place, self._place)
-
-    def shape_tiles(self, rows: Mapping[int, Value]) -> None:
-        """Let tiles have so many rows, by place, of 64 bytes each; what they hold is lost."""
-        builder, byte = self._builder, self._ir.IntType(8)
-        shapes = self.room(TILE_SHAPES)
-        for place in range(0, TILE_SHAPES, REGISTER_BYTES):
-            self.store(self.all_of(0.0), self.behind(shapes, 1, place))
-        builder.store(byte(1), self._pointer(shapes, byte))
-        for place, count in rows.items():
-            wide = self._pointer(self.behind(shapes, 1, TILE_COLUMNS + 2 * place), self._half)
-            builder.store(self._half(REGISTER_BYTES), wide, align=2)
-            builder.store(builder.trunc(count, byte), self._pointer(self.behind(shapes, 1, TILE_LINES + place), byte))
-        self._tiled("ldtilecfg", [self._pointer(shapes, byte)])
-
-    def clear_tile(self, place: int) -> None:
-        """Let a tile hold zeros."""
-        self._tiled("tilezero", [self._ir.IntType(8)(place)])
-
-    def load_tile(self, place: int, address: Value, stride: Value) -> None:
-        """Let a tile hold lines of 64 bytes that lie a stride apart."""
-        byte = self._ir.IntType(8)
-        self._tiled("tileloadd64", [byte(place), self._pointer(address, byte), stride])
-
-    def store_tile(self, place: int, address: Value, stride: Value) -> None:
-        """Write a tile's lines of 64 bytes a stride apart."""
-        byte = self._ir.IntType(8)
-        self._tiled("tilestored64", [byte(place), self._pointer(address, byte), stride])
-
-    def multiply_tiles(self, sums: int, left: int, right: int) -> None:
-        """Add to a tile of float32 numbers the product of two of pairs of bfloat16 numbers."""
-        self._tiled("tdpbf16ps", [self._ir.IntType(8)(place) for place in (sums, left, right)])
-
-    def release_tiles(self) -> None:
-        """Let the system save no tiles any more."""
-        self._tiled("tilerelease", [])
-
-    def _tiled(self, name: str, given: list[Value]) -> None:
-        kind = self._ir.FunctionType(self._ir.VoidType(), [one.type for one in given])
-        self._builder.call(self._function(kind, f"llvm.x86.{name}"), given)
 
     def _fused(self, one: Value, other: Value, added: Value) -> Value:
         """Return one * other + added, rounded once."""
