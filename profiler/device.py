@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import platform
 import re
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
 from ..errors import DeviceError
-from .cpu import processor_here, read_cpu
+from .cpu import read_cpu
 from .gpu import find_gpu, read_gpus
 from .records.device import Device
 
@@ -61,8 +62,9 @@ def library_versions() -> tuple[tuple[str, str], ...]:
 
 def _cpu(libraries: tuple[tuple[str, str], ...]) -> Device:
     """Return this machine's CPU; what forwards of ours take there is known by their own version, too."""
-    forwards = BY_TILES if "amx_bf16" in processor_here().isa else FORWARDS
-    return read_cpu((*libraries, ("spectune's forwards", forwards)))
+    device = read_cpu(libraries)
+    forwards = BY_TILES if "amx_bf16" in device.isa else FORWARDS
+    return replace(device, libraries=(*libraries, ("spectune's forwards", forwards)))
 
 
 def _torch_has_cuda() -> bool:

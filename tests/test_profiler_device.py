@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from spectune.errors import DeviceError
-from spectune.profiler import device as device_module
+from spectune.profiler import cpu as cpu_module
 from spectune.profiler.clock import CudaClock, HostClock, clock_in, clock_of
 from spectune.profiler.cpu import processor_here
 from spectune.profiler.device import detect, detect_all
@@ -73,7 +73,7 @@ def test_what_other_forwards_of_ours_took_is_found_under_another_key(monkeypatch
     for has_unit in (False, True):
         isa = ("avx512_bf16", "amx_bf16") if has_unit else ("avx512_bf16",)
         told = replace(processor_here(), isa=isa)
-        monkeypatch.setattr(device_module, "processor_here", lambda told=told: told)
+        monkeypatch.setattr(cpu_module, "processor_here", lambda told=told: told)
         found[has_unit] = dict(detect("cpu").libraries)["spectune's forwards"]
     assert found[False] != found[True]
 

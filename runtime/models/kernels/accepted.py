@@ -1,4 +1,4 @@
-"""Which drafted nodes stay, and where the next round begins: all of it in one launch, where torch takes thirty."""
+"""Which drafted nodes stay, and where the next round begins: all of it in one launch, where torch takes some fifty."""
 
 from __future__ import annotations
 

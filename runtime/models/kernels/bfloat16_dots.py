@@ -90,11 +90,7 @@ def _product(write: Registers, rows: int, given: Sequence[Value]) -> None:
     """
     x, x_stride, panel, length, bias, residual, residual_stride, out, stride = given
     for row, sums in enumerate(_sums(write, rows, REGISTERS, x, x_stride, panel, length)):
-        added, target = write.behind(residual, residual_stride, row), write.behind(out, stride, row)
-        for number, value in enumerate(sums):
-            for source in (bias, added):
-                value = write.added(value, write.widened(write.behind(source, HALF_REGISTER_BYTES, number)))
-            write.store_rounded(value, write.behind(target, HALF_REGISTER_BYTES, number))
+        write.store_added(sums, (bias, write.behind(residual, residual_stride, row)), write.behind(out, stride, row))
 
 
 def _scores(write: Registers, rows: int, given: Sequence[Value]) -> None:

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from ....profiler.cpu import processor_here
-from .emitted import HALF_BYTES, HALF_REGISTER_BYTES, REGISTER_BYTES, Emitted, Value
+from .emitted import HALF_BYTES, REGISTER_BYTES, Emitted, Value
 from .tiles import TileRegisters
 
 TILE_ROWS = 16  # of a tile
 TILE_STEP = 32  # numbers of a row that one instruction takes; a row's length is a multiple
 REGISTERS = 2  # tiles of sums side by side: a panel's lanes
 MOST_TILES = 2  # of rows, below each other: with their sums and a panel's they are all eight
+PLACES = MOST_TILES * REGISTERS + MOST_TILES + REGISTERS
 PANEL_BYTES = REGISTERS * REGISTER_BYTES  # of a panel's pairs that stand at one place in their rows
 HAS_TILES = "amx_bf16" in processor_here().isa  # a constant of the code
 ASK_SYSTEM, ASK_FOR, TILES = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -50,7 +51,7 @@ def _product(write: TileRegisters, tiles: int, given: Sequence[Value]) -> None:
     right = [MOST_TILES * (REGISTERS + 1) + number for number in range(REGISTERS)]
     last = write.less_whole(rows, (tiles - 1) * TILE_ROWS)
     counts = dict.fromkeys((*sums[-1], left[-1]), last)
-    write.shape_tiles({place: counts.get(place, write.whole(TILE_ROWS)) for place in range(8)})
+    write.shape_tiles({place: counts.get(place, write.whole(TILE_ROWS)) for place in range(PLACES)})
     for place in (place for line in sums for place in line):
         write.clear_tile(place)
 
@@ -74,13 +75,9 @@ def _product(write: TileRegisters, tiles: int, given: Sequence[Value]) -> None:
     write.release_tiles()
 
     def rounded(row: Value) -> None:
-        own, added = write.behind(found, PANEL_BYTES, row), write.behind(residual, residual_stride, row)
-        target = write.behind(out, stride, row)
-        for register in range(REGISTERS):
-            value = write.numbers_at(write.behind(own, REGISTER_BYTES, register))
-            for source in (bias, added):
-                value = write.added(value, write.widened(write.behind(source, HALF_REGISTER_BYTES, register)))
-            write.store_rounded(value, write.behind(target, HALF_REGISTER_BYTES, register))
+        own = write.behind(found, PANEL_BYTES, row)
+        numbers = [write.numbers_at(write.behind(own, REGISTER_BYTES, register)) for register in range(REGISTERS)]
+        write.store_added(numbers, (bias, write.behind(residual, residual_stride, row)), write.behind(out, stride, row))
 
     write.repeat(write.whole(0), rows, 1, rounded)
 

@@ -246,9 +246,18 @@ class Registers:
         rounded = self._builder.call(self._function(kind, "llvm.x86.avx512bf16.cvtneps2bf16.512"), [numbers])
         self._builder.store(rounded, self._pointer(address, self._rounded), align=2)
 
-    def less_whole(self, number: Value, other: int) -> Value:
-        """Return the difference of whole numbers."""
-        return self._builder.sub(number, self.whole(other))
+    def store_added(self, sums: Sequence[Value], added: Sequence[Value], address: Value) -> None:
+        """Write registers of sums side by side in bfloat16, rounded once, with numbers in bfloat16 added.
+
+        Args:
+            sums: in float32.
+            added: addresses of as many numbers.
+            address: where to.
+        """
+        for place, value in enumerate(sums):
+            for source in added:
+                value = self.added(value, self.widened(self.behind(source, HALF_REGISTER_BYTES, place)))
+            self.store_rounded(value, self.behind(address, HALF_REGISTER_BYTES, place))
 
     def _fused(self, one: Value, other: Value, added: Value) -> Value:
         """Return one * other + added, rounded once."""

@@ -22,6 +22,10 @@ class TileRegisters(Registers):
         place.align = REGISTER_BYTES
         return self._builder.ptrtoint(place, self._place)
 
+    def less_whole(self, number: Value, other: int) -> Value:
+        """Return the difference of whole numbers."""
+        return self._builder.sub(number, self.whole(other))
+
     def shape_tiles(self, rows: Mapping[int, Value]) -> None:
         """Let tiles have so many rows, by place, of 64 bytes each; what they hold is lost."""
         builder, byte = self._builder, self._ir.IntType(8)
