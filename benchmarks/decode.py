@@ -2,10 +2,10 @@
 
 Profiles the demo family at batch 1, 4 and 8, plans, and at once races plain and planned decoding on the trace's own
 prompts, where the prediction is to be met, and on as many that nobody has seen, where its interval is to cover what is
-measured: it is one for as many texts as were recorded. Two gauges race with them: they time the largest forward of
-either's rounds as the profiler does, and so tell how fast the machine is now against when it was profiled. In half
-precision some texts of the trace become others when they are decoded: the profile reads enough for that to even out,
-and `tokens_per_round` tells what it did. The prediction is judged at the machine's pace of the race; its error as
+measured: it is one for as many texts as were recorded. Two gauges race with them: each times a forward as
+long as one of them has on average, as the profiler does, and so tells how fast the machine is now against when it was
+profiled. In half precision some texts of the trace become others when they are decoded: the profile reads enough for
+that to even out, and `tokens_per_round` tells what it did. The prediction is judged at the machine's pace of the race; its error as
 promised is told beside it. The interval has to cover what is measured as it was promised: it includes the machine's
 drift. All of that is done `--repeats` times, a new profile each time, and medians count: a shared machine has another
 pace every minute. Then plain decoding and the last plan race `transformers.generate` and, at batch 1, its assisted
@@ -46,7 +46,7 @@ from spectune.runtime.setup import RoundSetup, always, plain_setup, setup_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.baseline import GenerateEntrant
 from spectune.tuning.measuring.decoding import Family, room_for
-from spectune.tuning.measuring.gauge import Gauge
+from spectune.tuning.measuring.gauge import Gauge, typical_nodes
 from spectune.tuning.measuring.race import Entrant, race
 from spectune.tuning.validate import entrant
 
@@ -258,7 +258,8 @@ def _gauged(
     cell: PlanCell, setups: dict[str, RoundSetup], family: Family, asked: list[Request], seed: int
 ) -> tuple[dict[str, float], dict[str, float], float]:
     """Return everybody's tokens/s in one race, the machine's pace in it over the profile's, and what the plan kept."""
-    gauges = {name: Gauge(cell, family.target, setup.policy.max_verify_tokens) for name, setup in setups.items()}
+    nodes = {PLAIN: 1, PLAN: typical_nodes(cell)}
+    gauges = {name: Gauge(cell, family.target, nodes[name]) for name in setups}
     own = {name: entrant(name, setup, family, asked, cell.batch) for name, setup in setups.items()}
     race([*own.values(), *gauges.values()], turns=min(TURNS, len(asked)), seed=seed)
     speeds = {name: one.tokens_per_s for name, one in own.items()}

@@ -83,10 +83,10 @@ def test_a_document_that_lacks_a_part_is_refused(key: str) -> None:
         plan_from_json(json.dumps(document))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", plan_to_json(made())[:-40]])
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "cut short"])
 def test_what_is_no_plan_document_is_refused(text: str) -> None:
     with pytest.raises(PlanError, match="a plan must be"):
-        plan_from_json(text)
+        plan_from_json(plan_to_json(made())[:-40] if text == "cut short" else text)
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999999", "9" * 5000, "[" * 5000])

@@ -29,7 +29,7 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import always, plain_setup, setup_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import decode_timed, names_of
-from spectune.tuning.measuring.gauge import CALLS, Gauge
+from spectune.tuning.measuring.gauge import CALLS, Gauge, typical_nodes
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import Models, ProfileRequest
 from spectune.tuning.validate import ValidateRequest, _cell_for, validate_stored
@@ -302,6 +302,24 @@ def test_a_gauge_visits_as_the_profiler_does(
     monkeypatch.setattr("spectune.tuning.measuring.gauge.TURN_MS", 0.0)
     gauge.advance(1.0)
     assert calls == [1 + visits * untimed + CALLS]
+
+
+@pytest.mark.parametrize(("average_ms", "nodes"), [(0.4, 1), (2.4, 3), (2.6, 4), (9.0, 5)])
+def test_the_forward_that_tells_the_pace_is_as_long_as_the_plans_are_on_average(
+    bench: Bench, average_ms: float, nodes: int
+) -> None:
+    cell = bench.plan.cell(1, 10)
+    prediction = replace(cell.prediction, verify_ms=average_ms)
+    drafting = replace(
+        cell,
+        policy=ChainPolicy(length=4),
+        drafter="small",
+        run_tokens=(0, 1, 2, 3, 4, 5),
+        run_ms=(0.0, 1.0, 1.0, 2.0, 3.0, 4.0),
+        prediction=prediction,
+    )
+    assert typical_nodes(drafting) == nodes
+    assert typical_nodes(replace(drafting, run_ms=())) == 5, "an older plan knows no forwards by size"
 
 
 def test_a_gauge_visits_for_about_as_long_as_others_decode(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
 from .family import load_family, torch_device
 from .measuring.decoding import Family, decode_timed, names_of, room_for
-from .measuring.gauge import Gauge
+from .measuring.gauge import Gauge, typical_nodes
 from .measuring.race import DecoderEntrant, race
 from .prompts import requests_of, require_room, shown_to
 from .request import Models, ProfileRequest
@@ -224,7 +224,7 @@ def _raced(cell: PlanCell, family: Family, requests: Sequence[Request], *, seed:
     """Race a cell once; its decoders end with it, before others are made."""
     plain = entrant(PLAIN_NAME, plain_setup(cell), family, requests, cell.batch)
     planned = entrant(PLAN_NAME, setup_of(cell), family, requests, cell.batch)
-    gauges = [Gauge(cell, family.target, cell.policy.max_verify_tokens)] if gauges_pace else []
+    gauges = [Gauge(cell, family.target, typical_nodes(cell))] if gauges_pace else []
     race([plain, planned, *gauges], turns=TURNS, seed=seed)
     return _Raced(
         plain_tokens_per_s=plain.tokens_per_s,

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from .capture import Capture
+from .nested import leaves_of, mapped
 from .traffic import DeviceMistakeError, Traffic
 
 PLACE = torch.device("cuda:0")
@@ -101,11 +102,11 @@ class OnDevice(Tensor):
 
     def __getitem__(self, key: Any) -> Any:
         with entered().lifting(self) as lifted:
-            return lifted.of(self.numbers[tree_map(lifted.numbers, key)])
+            return lifted.of(self.numbers[mapped(lifted.numbers, key)])
 
     def __setitem__(self, key: Any, value: Any) -> None:
         with entered().lifting(self) as lifted:
-            self.numbers[tree_map(lifted.numbers, key)] = lifted.numbers(value)
+            self.numbers[mapped(lifted.numbers, key)] = lifted.numbers(value)
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"OnDevice({self.numbers!r})"
@@ -182,17 +183,18 @@ class PretendedGpu(TorchDispatchMode):
             kernel()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map(_placed, (args, dict(kwargs or {})))
+        args, kwargs = mapped(_placed, args), mapped(_placed, kwargs or {})
         if self._lifted is None:
             return self._dispatched(func, args, kwargs)
         lifted, self._lifted = self._lifted, None
         try:
-            return tree_map(lifted.numbers, self._dispatched(func, *tree_map(lifted.of, (args, kwargs))))
+            found = self._dispatched(func, mapped(lifted.of, args), mapped(lifted.of, kwargs))
+            return mapped(lifted.numbers, found)
         finally:
             self._lifted = lifted
 
     def _dispatched(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        leaves = tree_leaves((args, kwargs))
+        leaves = leaves_of(args, kwargs)
         given = [one for one in leaves if isinstance(one, Tensor)]
         name, is_pinned = func.overloadpacket, kwargs.pop("pin_memory", False)
         if name in PINNING:
@@ -218,7 +220,7 @@ class PretendedGpu(TorchDispatchMode):
         if name in INDEXING and isinstance(args[0], OnDevice) and any(map(_is_strange, args[1])):
             self._wait("places of the host, which torch copies to the device")
             args = (args[0], [OnDevice(one) if _is_strange(one) else one for one in args[1]], *args[2:])
-            given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+            given = [one for one in leaves_of(args, kwargs) if isinstance(one, Tensor)]
         if any(one.dim() > 0 and not isinstance(one, OnDevice) for one in given):
             raise DeviceMistakeError(f"{func} of tensors on {PLACE} and on the host")
         is_as_often_as_told = name is ATEN.repeat_interleave and "Tensor" in func._overloadname
@@ -229,18 +231,18 @@ class PretendedGpu(TorchDispatchMode):
     def _done(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Do an operation with the numbers, and note it where work is captured."""
         self.traffic.given += 1
-        numbers, options = tree_map(_on_host, (args, kwargs))
+        numbers, options = mapped(_on_host, args), mapped(_on_host, kwargs)
         written = _written(func, numbers, options)
-        known = {id(_numbers(one)): one for one in tree_leaves((args, kwargs)) if isinstance(one, OnDevice)}
+        known = {id(_numbers(one)): one for one in leaves_of(args, kwargs) if isinstance(one, OnDevice)}
         if self._capture is not None and written:
             self._capture.note(lambda: func(*numbers, **options), writes=written)
         found = func(*numbers, **options)
         if self._capture is not None and not written:
-            sources = {_memory(one) for one in tree_leaves((numbers, options)) if isinstance(one, Tensor)}
-            makes = [one for one in tree_leaves(found) if isinstance(one, Tensor) and _memory(one) not in sources]
+            sources = {_memory(one) for one in leaves_of(numbers, options) if isinstance(one, Tensor)}
+            makes = [one for one in leaves_of(found) if isinstance(one, Tensor) and _memory(one) not in sources]
             if makes:  # else a view: its memory is the same in every replay
                 self._capture.note(lambda: _again(makes, func(*numbers, **options), sources), makes=makes)
-        return tree_map(lambda one: _found(one, known), found)
+        return mapped(lambda one: _found(one, known), found)
 
     def _copied(self, func: Any, args: Any, kwargs: Any) -> Tensor:
         """Return a copy of another kind, or on another device."""
@@ -326,19 +328,22 @@ def _memory(tensor: Tensor) -> int:
 
 def _again(places: list[Tensor], found: Any, sources: set[int]) -> None:
     """Write a repeated operation's results where the first ones lie."""
-    results = [one for one in tree_leaves(found) if isinstance(one, Tensor) and _memory(one) not in sources]
+    results = [one for one in leaves_of(found) if isinstance(one, Tensor) and _memory(one) not in sources]
     for place, one in zip(places, results, strict=True):
         place.copy_(one)
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     """Return the tensors that an operation writes to."""
-    found: list[Tensor] = []
-    for place, told in enumerate(func._schema.arguments):
-        if told.alias_info is not None and told.alias_info.is_write:
-            one = args[place] if place < len(args) else kwargs.get(told.name)
-            found.extend(each for each in tree_leaves(one) if isinstance(each, Tensor))
-    return found
+    written = (args[place] if place < len(args) else kwargs.get(name) for place, name in _written_arguments(func))
+    return [each for one in written for each in leaves_of(one) if isinstance(each, Tensor)]
+
+
+@cache
+def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
+    """Return the places and names of the arguments that an operation writes to."""
+    told = enumerate(func._schema.arguments)
+    return tuple((place, one.name) for place, one in told if one.alias_info is not None and one.alias_info.is_write)
 
 
 def _is_strange(one: Any) -> bool:

@@ -4,6 +4,9 @@ A plan promises speeds at the pace at which its surfaces were timed. A shared or
 later, and not the same for all forwards: who takes a core's arithmetic away slows large forwards more than small ones.
 A gauge therefore times one forward that matters, in its turns of the race, in visits as the profiler does, for about as
 long as others decode in theirs. Their mean counts, as in the plan: what stalls the machine slows decoding, too.
+
+A plan whose trees differ from round to round seldom runs its largest forward: what matters there is one that takes as
+long as its forwards do on average.
 """
 
 from __future__ import annotations
@@ -20,6 +23,14 @@ from ...runtime.shapes import ForwardShapes
 
 TURN_MS = 60.0  # of visits in a turn: one of 10 ms would meet another mood than the turns beside it
 CALLS = 4  # timed in a turn at least, as one visit or as several
+
+
+def typical_nodes(cell: PlanCell) -> int:
+    """Return tokens in a tree whose verification takes as long as those of the plan's rounds do on average."""
+    most, average_ms = cell.policy.max_verify_tokens, cell.prediction.verify_ms
+    if not cell.run_ms:
+        return most
+    return min(range(1, most + 1), key=lambda nodes: abs(cell.run_ms[nodes] - average_ms))
 
 
 class Gauge:
