@@ -5,15 +5,15 @@ prompts, where the prediction is to be met, and on as many that nobody has seen,
 measured: it is one for as many texts as were recorded. Two gauges race with them: each times a forward as
 long as one of them has on average, as the profiler does, and so tells how fast the machine is now against when it was
 profiled. In half precision some texts of the trace become others when they are decoded: the profile reads enough for
-that to even out, and `tokens_per_round` tells what it did. The prediction is judged at the machine's pace of the race; its error as
-promised is told beside it. The interval has to cover what is measured as it was promised: it includes the machine's
-drift. All of that is done `--repeats` times, a new profile each time, and medians count: a shared machine has another
-pace every minute. Then plain decoding and the last plan race `transformers.generate` and, at batch 1, its assisted
-generation with every drafter and its prompt lookup. All of a race run in turns. Last, where the extra is installed,
-llama.cpp decodes the same prompts from files of the same weights: plain and by n-grams, and at batch 1 with a draft
-model at several lengths too. It races by itself, since its threads spin between its turns and slow whoever runs beside
-them. Host overhead is the share of a round that is spent in no model's forward, counted in a pass of its own. The last
-line is one JSON object.
+that to even out, and `tokens_per_round` tells what it did. The prediction is judged at the machine's pace of the race;
+its error as promised is told beside it. The interval has to cover what is measured as it was promised: it includes the
+machine's drift. All of that is done `--repeats` times, a new profile each time, and medians count: a shared machine has
+another pace every minute. Then plain decoding and the last plan race `transformers.generate` and, at batch 1, its
+assisted generation with every drafter and its prompt lookup. All of a race run in turns. Last, where the extra is
+installed, llama.cpp decodes the same prompts from files of the same weights: plain and by n-grams, and at batch 1 with
+a draft model at several lengths too. It races by itself, since its threads spin between its turns and slow whoever runs
+beside them. Host overhead is the share of a round that is spent in no model's forward, counted in a pass of its own.
+The last line is one JSON object.
 
     python benchmarks/decode.py [--repeats 3] [--budget 18]
 """

@@ -63,40 +63,66 @@ def test_they_are_those_of_trees_that_grow_as_tensors(
     most = most_widths(policy) or needed
     assert ran == (most[: len(needed)] if is_told else most)
     if needed:
-        late = widths_on_gpu(policy, np.array([needed]))[0]
+        late, whole = (widths_on_gpu(policy, np.array([needed]), is_captured=way)[0] for way in (False, True))
         assert late[late > 0].tolist() == list(most[: len(needed) + LATE])
+        assert whole[whole > 0].tolist() == list(most)
 
 
 def test_a_round_without_a_draft_has_no_forward() -> None:
     policy = TalonPolicy(nodes=6, top_k=2, children=2, max_depth=4)
     found = widths_on_gpu(policy, np.array([[0, 0, 0], [1, 2, 0], [1, 2, 1]]))
     assert found.tolist() == [[0, 0, 0, 0], [1, 2, 3, 0], [1, 2, 3, 2]]
+    whole = widths_on_gpu(policy, np.array([[0, 0, 0], [1, 2, 0]]), is_captured=True)
+    assert whole.tolist() == [[0, 0, 0, 0], [1, 2, 3, 2]]
     untouched = np.array([[1, 1, 0]])
     for same in (ChainPolicy(length=3), Eagle2Policy(verify_tokens=4, depth=1, top_k=2)):
-        assert widths_on_gpu(same, untouched) is untouched
+        assert widths_on_gpu(same, untouched) is widths_on_gpu(same, untouched, is_captured=True) is untouched
 
 
-def on(kind: Literal["cpu", "cuda"]) -> PlanInputs:
-    """Return the same measurements as if of a CPU, or of a GPU."""
+def on(kind: Literal["cpu", "cuda"], regime: str = "eager", temperature: float = 0.0) -> PlanInputs:
+    """Return the same measurements as if of a CPU, or of a GPU, and of texts at a temperature."""
     pairs = texts(Language(3), 5, lambda index: 30 + index)
     found = inputs(
-        record(SkilledDrafter(Language(3), 0.7), pairs, every_node(3, 3)),
+        replace(record(SkilledDrafter(Language(3), 0.7), pairs, every_node(3, 3)), temperature=temperature),
         draft_ms=lambda batch, context, tokens: cost(tokens),
     )
     device = replace(DEVICE, kind=kind)
     key = device.fingerprint
-    drafters = [replace(drafter, surface=replace(drafter.surface, device=key)) for drafter in found.drafters]
+    drafters = [
+        replace(drafter, surface=replace(drafter.surface, device=key, regime=regime)) for drafter in found.drafters
+    ]
     return replace(
         found,
         device=device,
-        verify=replace(found.verify, device=key),
-        overhead=replace(found.overhead, device=key),
+        verify=replace(found.verify, device=key, regime=regime),
+        overhead=replace(found.overhead, device=key, regime=regime),
         drafters=tuple(drafters),
     )
 
 
 def cost(tokens: int) -> float:
     return 1.0 + 0.1 * tokens
+
+
+@pytest.mark.parametrize("policy", HANGING)
+@pytest.mark.parametrize(("temperature", "is_whole"), [(0.0, True), (0.8, False)])
+def test_rounds_of_captured_drafts_pay_for_all_layers_where_they_are_greedy(
+    policy: TreePolicy, temperature: float, is_whole: bool
+) -> None:
+    cell = Cell(batch=1, context=30)
+    eager, captured = (
+        price(on("cuda", regime, temperature), cell, policy, "small") for regime in ("eager", "cuda-graph")
+    )
+    replay = Rehearsal(on("cuda", "cuda-graph", temperature)).replay(policy, "small", 1)
+    below = sum(cost(width) for width in most_widths(policy)[1:])
+    spent = [cost(catch_up) + below for catch_up in replay.catch_up.tolist()]
+    if is_whole:
+        assert captured.draft_ms == pytest.approx(np.average(spent, weights=replay.counts.sum(axis=1)))
+        assert (
+            captured.draft_ms > eager.draft_ms or len(most_widths(policy)) <= 3
+        )  # which end but one before their depth
+    else:
+        assert captured.draft_ms == pytest.approx(eager.draft_ms)
 
 
 @pytest.mark.parametrize("policy", HANGING)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from spectune.runtime import requests as text_module
 from spectune.runtime.ahead import acceptance as acceptance_module
 from spectune.runtime.ahead.behind import _Behind, _Verification
 from spectune.runtime.decoder import Decoder, Round
-from spectune.runtime.drafters.hybrid import HybridDrafter
+from spectune.runtime.drafters.hybrid import HybridDrafter, _Odds
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Begun
 from spectune.runtime.models.forward import ForwardInput
@@ -263,6 +265,52 @@ def test_a_draft_that_nobody_takes_is_told() -> None:
     sequence.tokens[-1] = sequence.tokens[1]  # so that there is a copy to be found
     done = decoder.step(copying)
     assert (done.widths, done.unused) == ((), (1, 1, 1))
+
+
+DRAFT_MS = 2.4  # of a real drafter; the host's work beside it takes a tenth
+
+
+@pytest.mark.parametrize(("chance", "draft_ms"), list(product([0.5, 0.7, 0.85, 0.95, 1.0], [0.2, 0.5, DRAFT_MS])))
+def test_what_is_begun_unasked_loses_next_to_nothing_and_gains_where_it_can(chance: float, draft_ms: float) -> None:
+    odds, dice, host_ms, rounds = _Odds(), random.Random(3), 0.25, 4000
+    begun = dropped = 0
+    saved_ms = 0.0
+    for _ in range(rounds):
+        is_begun, is_asked = odds.are_good, dice.random() < chance
+        odds.note_asked(is_asked)
+        begun += is_begun
+        if is_begun and is_asked:
+            odds.note_taken(draft_ms, host_ms)
+            saved_ms += min(draft_ms, host_ms)
+        elif is_begun:
+            dropped += 1
+            saved_ms -= max(draft_ms - host_ms, 0.0)
+    assert saved_ms / rounds > -0.03 * draft_ms
+    assert begun > 0.9 * rounds or chance < 0.9 or draft_ms == DRAFT_MS
+    assert saved_ms / rounds > 0.95 * min(draft_ms, host_ms) or chance < 1.0
+    assert dropped < 0.08 * rounds or draft_ms < DRAFT_MS
+
+
+def test_how_long_a_draft_takes_beside_the_host_decides_whether_another_is_begun() -> None:
+    def begun_where_it_takes(device_ms: float) -> int:
+        class Timed(Noting):
+            def take(self, sequences: Sequence[text_module.Sequence], policy: HybridPolicy, begun: Begun) -> None:
+                super().take(sequences, policy, replace(begun, took_ms=lambda: device_ms))
+
+        hybrids = Hybrids(slots=1)
+        drafter = Timed(hybrids.captured.drafter)
+        decoder = hybrids.captured.decoder(always(setup_of("chain", SELDOM)), {"it": drafter})
+        decoder.admit(Request(prompt=PROMPT, max_new_tokens=80))
+        copying = setup_of("chain", replace(COPIED, min_match=1))
+        sequence, rounds = decoder.running[0], 0
+        while decoder.running:
+            rounds += 1
+            if rounds % 5 == 0:
+                sequence.tokens[-1] = sequence.tokens[1]  # so that there is a copy to be found
+            decoder.step(copying if rounds % 5 == 0 else None)
+        return drafter.begun
+
+    assert begun_where_it_takes(1e9) < begun_where_it_takes(1e-9) - 2
 
 
 @pytest.mark.parametrize("tokens", [18, 19, 20, 21])

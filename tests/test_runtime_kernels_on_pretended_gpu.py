@@ -144,9 +144,8 @@ def test_texts_by_captured_kernels_are_those_of_the_host(way: str, temperature: 
     assert found is not None and found.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize(
-    "made_to_fit", ["blind", *(pytest.param(how, marks=pytest.mark.slow) for how in ("narrower", "wider"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("made_to_fit", ["blind", *ROWS])
 def test_a_drafter_that_is_made_to_fit_its_target_reads_trees_in_captured_work_too(made_to_fit: str) -> None:
     (found,) = launch(texts_by_one_made_to_fit, made_to_fit=made_to_fit)
     expected = texts(torch.device("cpu"), "eagle2", 0.0, made_to_fit)

@@ -1,7 +1,8 @@
 """The forwards of a draft that grows on a GPU, where the host reads no score: how wide they are, and how many run.
 
 A width that hangs on scores is not known to the host, so a forward is as wide as any sequence could need. That all
-sequences have stopped the host learns one forward late (`runtime/growth/news.py`).
+sequences have stopped the host learns one forward late (`runtime/growth/news.py`), and not at all where a whole draft
+is captured work (`runtime/growth/captured.py`): then all forwards run that any sequence could need.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from .draft import Ints
 LATE = 1  # forwards that draft for nobody, since word of the end is still on its way
 
 
-def widths_on_gpu(policy: TreePolicy, widths: Ints) -> Ints:
+def widths_on_gpu(policy: TreePolicy, widths: Ints, *, is_captured: bool = False) -> Ints:
     """Return (rounds, forwards): nodes per sequence of each drafter forward as it runs, 0 = does not.
 
     Args:
         policy: that drafts.
         widths: (rounds, forwards), what sequences need; what is drafted without looking at scores runs as it is.
+        is_captured: whether whole drafts are.
     """
     most = np.array(most_widths(policy), dtype=np.int64)
     if not len(most):
         return widths
     needed = (widths > 0).sum(axis=1)
-    run = np.where(needed > 0, needed + LATE, 0)
+    run = np.where(needed > 0, len(most) if is_captured else needed + LATE, 0)
     return np.where(np.arange(len(most)) < run[:, None], most, 0)
 
 

@@ -78,6 +78,7 @@ class CellCosts:
         host: by kind (`kind_of`).
         resumed: by the name of an exit, what verifying from its states costs; none of an exit where it was not timed.
         device_kind: "cpu" or "cuda", on which drafts grow in another way.
+        captures_drafts: whether a whole draft is captured work there, as greedy ones are.
         undrafted: by the name of a drafter that does not run here, why.
     """
 
@@ -88,6 +89,7 @@ class CellCosts:
     host: dict[str, HostLine]
     resumed: dict[str, Verification] = field(default_factory=dict)
     device_kind: str = "cpu"
+    captures_drafts: bool = False
     undrafted: dict[str, str] = field(default_factory=dict)
 
     def times(self, replay: Replay, kind: str, drafter: str | None) -> RoundTimes:
@@ -222,6 +224,8 @@ def cell_costs(
     overhead: RoundOverhead,
     resumes: Mapping[str, LatencySurface] | None = None,
     device_kind: str = "cpu",
+    *,
+    is_greedy: bool = True,
 ) -> CellCosts:
     """Return the costs of a cell: padded for the target, unpadded for the drafters.
 
@@ -233,6 +237,7 @@ def cell_costs(
         resumes: of verifications from the states of those drafters that are exits, where they were timed; no captured
             forward is one.
         device_kind: "cpu" or "cuda".
+        is_greedy: whether texts are decoded at temperature 0.
 
     Raises:
         MeasurementError: the batch was not measured of the target.
@@ -256,6 +261,7 @@ def cell_costs(
             if verify.regime != CAPTURED and (found := _resumed(surface, cell, run_tokens, excess)) is not None
         },
         device_kind=device_kind,
+        captures_drafts=verify.regime == CAPTURED and is_greedy,
         undrafted=undrafted,
     )
 

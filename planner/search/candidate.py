@@ -74,7 +74,7 @@ def times_of(policy: TreePolicy, drafter: str | None, replay: Replay, costs: Cel
         PlanError: a forward is larger than what was measured, or the kind has no host time.
     """
     if costs.device_kind != "cpu":
-        replay = replace(replay, widths=widths_on_gpu(policy, replay.widths))
+        replay = replace(replay, widths=widths_on_gpu(policy, replay.widths, is_captured=costs.captures_drafts))
     return costs.times(replay, costs.kind_of(policy), model_of(drafter))
 
 

@@ -7,6 +7,7 @@ drafts, the host reads and commits the round and searches the texts.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
@@ -81,11 +82,19 @@ class _Behind:
         recorded.graph.replay()
         self._drafted.mark()
         self._verified.wait()
-        return verification.best, Begun(widths=recorded.widths, read=lambda: self._read(recorded))
+        return verification.best, Begun(
+            widths=recorded.widths,
+            read=lambda: self._read(recorded),
+            known_ns=time.perf_counter_ns(),
+            took_ms=self._took_ms if self._target.device.type != "cpu" else None,
+        )
 
     def _read(self, recorded: RecordedDraft) -> DraftBatch:
         self._drafted.wait()
         return batch_of(recorded.numbers.numpy(), recorded.widths)
+
+    def _took_ms(self) -> float:
+        return self._verified.ms_until(self._drafted)
 
     def _verification(self, step: ForwardInput) -> _Verification:
         key = step.signature

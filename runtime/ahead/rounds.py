@@ -15,7 +15,7 @@ from ...planner.policies import PlainPolicy
 from ..cache import KeyValueCache
 from ..drafters.protocol import DraftsAhead
 from ..faults import Fault, is_out_of_memory, reason_of
-from ..growth.captured import CapturedGrowth
+from ..growth.captured import FIXED, CapturedGrowth
 from ..models.graphed import GraphedModel
 from ..requests import Sequence, are_greedy
 from ..setup import RoundSetup
@@ -86,6 +86,8 @@ class RoundsAhead:
         """Launch a round from where the host stands; None where it cannot be captured, or there is no room for it."""
         growth: CapturedGrowth | None = None
         fresh = [s.tokens[-1:] for s in batch]
+        if drafter is not None and not isinstance(setup.policy, FIXED):
+            return None  # the host is to see how large a tree has become before it is verified
         if drafter is not None:
             growth = drafter.growth_for(batch, setup.policy)
             if growth is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
@@ -20,7 +21,31 @@ from .model import ModelDrafter
 from .protocol import Begun, LeavesStates, ReadsTarget, asked_of
 
 LATELY = 4  # rounds, about, of which it is told how many asked the model
-LIKELY = 0.6  # share of them from which on it drafts unasked: what nobody takes holds the next verification up
+LIKELY = 0.6  # share of them from which on it drafts unasked at all
+
+
+class _Odds:
+    """Whether a draft is worth beginning before anybody has asked for it.
+
+    Of one that is taken the device's time is saved as far as the host works meanwhile: min(d, h). One that nobody
+    takes holds the next verification up by the rest, max(d - h, 0). So it pays where the chance that it is asked for is
+    above 1 - h/d.
+    """
+
+    def __init__(self) -> None:
+        self._asked = 0.5  # share of the last rounds that asked the model; nobody knows before the first
+        self._covered = 1.0  # share of a draft's time for which the host worked beside it
+
+    @property
+    def are_good(self) -> bool:
+        return self._asked >= max(LIKELY, 1.0 - self._covered)
+
+    def note_asked(self, is_asked: bool) -> None:
+        self._asked += (is_asked - self._asked) / LATELY
+
+    def note_taken(self, draft_ms: float, host_ms: float) -> None:
+        covered = min(host_ms / draft_ms, 1.0) if draft_ms > 0.0 else 1.0
+        self._covered += (covered - self._covered) / LATELY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +96,7 @@ class HybridDrafter:
         self._model = model
         self._texts: dict[int, TextState] = {}  # by slot
         self._held: _Held | None = None
-        self._asked = 0.5  # share of the last rounds that asked the model; nobody knows before the first
+        self._odds = _Odds()
 
     def attach(self, cache: KeyValueCache) -> None:
         """Hand the target's cache on to a model that reads it."""
@@ -107,26 +132,26 @@ class HybridDrafter:
         """Return one tree per sequence: the text's chain where there is one, else the model's."""
         held, self._held = self._held, None
         if not isinstance(policy, HybridPolicy):
-            self._note_asked(True)
+            self._odds.note_asked(True)
             return self._drafted(sequences, policy)
         trees = [self._texts[slot].draft(s.tokens, policy.text) for slot, s in enumerate(sequences)]
         lacking = [slot for slot, tree in enumerate(trees) if tree.shape[1] == 1]
-        self._note_asked(bool(lacking))
+        self._odds.note_asked(bool(lacking))
         if not lacking:
             return replace(batch_of(trees), unused=() if held is None else held.begun.widths)
         rows = None if held is None else held.rows(sequences, policy, lacking)
         if held is None or rows is None:
             drafted, rows = self._drafted(sequences, policy.model), lacking
         else:
-            drafted = held.begun.read()
+            drafted = self._read(held.begun)
         if len(lacking) == len(trees) and rows == list(range(len(drafted.sizes))):
             return drafted
         return _merged(trees, drafted, dict(zip(lacking, rows, strict=True)))
 
     def growth_behind(self, sequences: Many[Sequence], policy: HybridPolicy) -> CapturedGrowth | None:
         """Return what captures the model's drafts where these may begin before they are asked for; None else."""
-        is_likely = self._asked >= LIKELY and self._model.has_read(sequences)
-        return self._model.growth_for(sequences, policy.model) if is_likely else None
+        is_worth_it = self._odds.are_good and self._model.has_read(sequences)
+        return self._model.growth_for(sequences, policy.model) if is_worth_it else None
 
     def take(self, sequences: Many[Sequence], policy: HybridPolicy, begun: Begun) -> None:
         """Take what was begun behind sequences of which the model had read all but what they emitted last."""
@@ -152,8 +177,13 @@ class HybridDrafter:
         """Return the states of a draft's nodes where the model is an exit, None else."""
         return self._model.left(sequences, draft, fed) if isinstance(self._model, LeavesStates) else None
 
-    def _note_asked(self, is_asked: bool) -> None:
-        self._asked += (is_asked - self._asked) / LATELY
+    def _read(self, begun: Begun) -> DraftBatch:
+        """Wait for a draft under way."""
+        host_ms = (time.perf_counter_ns() - begun.known_ns) / 1e6
+        drafted = begun.read()
+        if begun.took_ms is not None:
+            self._odds.note_taken(begun.took_ms(), host_ms)
+        return drafted
 
     def _drafted(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         draft = self._model.draft(sequences, asked_of(self._model, policy))

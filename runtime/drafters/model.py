@@ -10,12 +10,12 @@ import torch
 
 from ...planner.growth.grow import DraftBatch, grow
 from ...planner.growth.room import READ_TOGETHER
-from ...planner.policies import TalonPolicy, TreePolicy
+from ...planner.policies import TreePolicy
 from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth
 from ..growth.draft import DeviceDraft
 from ..growth.grow import grow_on_device
-from ..growth.layout import LayerLayout
+from ..growth.layout import LayerLayout, compact_of
 from ..growth.scorer import DevicePass
 from ..layout import PREFILL_TOKENS, Bools, Ints, Masks, chain_sight, lay_out, seen_by
 from ..models.forward import CausalModel, ForwardInput
@@ -124,7 +124,7 @@ class ModelDrafter:
             self._cache,
             dtype=self._model.dtype,
             device=self._model.device,
-            compact=policy.nodes - 2 if isinstance(policy, TalonPolicy) else None,
+            compact=compact_of(policy),
             seen_in=self._seen_in,
         )
         scorer = DevicePass(

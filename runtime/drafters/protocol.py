@@ -91,6 +91,8 @@ class Begun:
 
     widths: tuple[int, ...]  # nodes per sequence of each forward
     read: Callable[[], DraftBatch]  # waits for it; once, and before the next is begun
+    known_ns: int = 0  # when the host knew the text, by its clock: from then on it worked beside the draft
+    took_ms: Callable[[], float] | None = None  # what the device took for it, once read; None without its own clock
 
 
 @runtime_checkable

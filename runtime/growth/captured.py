@@ -2,7 +2,8 @@
 
 Growing reads nothing from the device, so all of it can be captured: the host's part of a draft, dozens of small calls
 per layer, is done once per shape and policy. What a draft hangs on besides its input must be in its key: that is why
-only greedy drafts are captured, whose scores are the logits, and only policies that never ask for news.
+only greedy drafts are captured, whose scores are the logits. Nobody hears of the end of a tree in captured work, so as
+many layers are drafted as any tree could need: a host that launches each layer takes longer than they do.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from torch import Tensor
 
 from ...planner.growth.draft import DraftBatch
 from ...planner.growth.room import most_drafted
-from ...planner.policies import ChainPolicy, Eagle2Policy, StaticPolicy, TreePolicy
+from ...planner.policies import (
+    CastPolicy,
+    ChainPolicy,
+    ConfidentChainPolicy,
+    Eagle2Policy,
+    OptTreePolicy,
+    StaticPolicy,
+    TalonPolicy,
+    TreePolicy,
+)
 from ..cache import KeyValueCache
 from ..models.forward import ForwardInput
 from ..models.graphed import GraphedModel, Replayed
@@ -25,13 +35,13 @@ from ..requests import Request, are_greedy
 from ..transfer import Landing, host_memory, wait_for
 from .draft import batch_of
 from .eagle2_kernels import grow_eagle2_by_kernels, is_supported
-from .grow import grow_on_device
-from .layout import LayerLayout
+from .grow import grow_on_device, kept_for
+from .layout import LayerLayout, compact_of
 from .scorer import DevicePass
-from .static import device_shape
 
 RIGID = (ChainPolicy, StaticPolicy)  # whose nodes' parents do not even hang on scores
-FIXED = (ChainPolicy, StaticPolicy, Eagle2Policy)  # as many forwards, as wide, whatever the scores are
+FIXED = (ChainPolicy, StaticPolicy, Eagle2Policy)  # as many forwards, as wide, and as many nodes, whatever the scores
+CAPTURABLE = (*FIXED, ConfidentChainPolicy, TalonPolicy, OptTreePolicy, CastPolicy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +83,7 @@ class CapturedGrowth:
 
     def serves(self, policy: TreePolicy, requests: Many[Request]) -> bool:
         """Whether drafts of a policy for such requests can be captured."""
-        return isinstance(policy, FIXED) and are_greedy(requests)
+        return isinstance(policy, CAPTURABLE) and are_greedy(requests)
 
     @torch.inference_mode()
     def draft(self, step: ForwardInput, longest: int, policy: TreePolicy) -> DraftBatch:
@@ -143,7 +153,7 @@ class CapturedGrowth:
                 catch_up=lambda: logits,
                 feed=feed,
                 scores=lambda found, _: found,
-                layout=self._layout(step, longest, seen, known),
+                layout=self._layout(step, longest, seen, known, compact_of(policy)),
                 device=model.device,
                 is_captured=True,
                 asks_rates=not isinstance(policy, ChainPolicy),
@@ -153,8 +163,8 @@ class CapturedGrowth:
             return land(draft.numbers())
 
         graph, numbers = self._model.record(run)
-        shape = device_shape(policy.tree, model.device) if isinstance(policy, StaticPolicy) else None
-        return RecordedDraft(graph=graph, numbers=numbers, widths=tuple(widths), held=(known, shape))
+        held = (known, kept_for(policy, model.device))
+        return RecordedDraft(graph=graph, numbers=numbers, widths=tuple(widths), held=held)
 
     def _capture(self, step: ForwardInput, longest: int, policy: TreePolicy, seen: int) -> _Captured:
         placed = StaticInput(step, self._model.device)
@@ -167,7 +177,12 @@ class CapturedGrowth:
         return _Captured(input=placed, draft=draft)
 
     def _layout(
-        self, step: ForwardInput, longest: int, seen: int, known: dict[int, tuple[Tensor, Tensor]] | None
+        self,
+        step: ForwardInput,
+        longest: int,
+        seen: int,
+        known: dict[int, tuple[Tensor, Tensor]] | None,
+        compact: int | None,
     ) -> LayerLayout:
         """Return a layout behind what a forward reads, wherever that ends; a rigid tree's is laid out once."""
         assert step.tree is not None and step.take is not None
@@ -177,6 +192,7 @@ class CapturedGrowth:
             self._cache,
             dtype=self._model.dtype,
             device=self._model.device,
+            compact=compact,
             seen_in=lambda _: seen,
             placed=lengths,
             known=known,

@@ -29,7 +29,7 @@ def grow_cast(policy: CastPolicy, scorer: DeviceScorer) -> DeviceDraft:
 
     Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4, Algorithm 1.
     """
-    rule = _rule(policy, scorer.device)
+    rule = device_rule(policy, scorer.device)
     layers = [first_layer(scorer, policy.max_width)]
     is_real = [torch.ones_like(layers[0].tokens[0], dtype=torch.bool)]  # candidates that the batch has not pruned
     is_open = torch.ones((), dtype=torch.bool, device=scorer.device)
@@ -69,7 +69,7 @@ class _Rule:
 
 
 @lru_cache(maxsize=256)
-def _rule(policy: CastPolicy, device: torch.device) -> _Rule:
+def device_rule(policy: CastPolicy, device: torch.device) -> _Rule:
     """Return a policy's costs on a device; cached, a tree is grown every round."""
     unit = policy.verify_cost_ms[1]
     draft = [cost / unit for cost in policy.draft_cost_ms]

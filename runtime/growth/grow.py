@@ -31,12 +31,12 @@ from ...planner.policies import (
     TalonPolicy,
     TreePolicy,
 )
-from .cast import grow_cast
+from .cast import device_rule, grow_cast
 from .chain import grow_chain, grow_confident_chain
 from .draft import DeviceDraft, DeviceScorer
 from .eagle2 import grow_eagle2
 from .opt_tree import grow_opt_tree
-from .static import grow_static
+from .static import device_shape, grow_static
 from .talon import grow_talon
 
 
@@ -83,6 +83,17 @@ def _grown(policy: TreePolicy, scorer: DeviceScorer, batch: int) -> DeviceDraft:
             raise PlanError(f"a {policy.label} has two sources; ask the runtime's HybridDrafter")
         case StackPolicy():
             raise PlanError(f"a {policy.label} is drafted by several models; ask the runtime's StackDrafter")
+
+
+def kept_for(policy: TreePolicy, device: torch.device) -> object:
+    """Return the memory on a device that a policy's trees grow by, which recorded growing goes on reading."""
+    match policy:
+        case StaticPolicy():
+            return device_shape(policy.tree, device)
+        case CastPolicy():
+            return device_rule(policy, device)
+        case _:
+            return None
 
 
 def roots_on_device(batch: int, device: torch.device) -> DeviceDraft:

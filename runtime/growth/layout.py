@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...planner.policies import TalonPolicy, TreePolicy
 from ..cache import KeyValueCache
 from ..models.forward import WORD, ForwardInput, TreeMask
 from ..transfer import sent
@@ -123,6 +124,11 @@ class LayerLayout:
         is_open = (places < 0) | (self._visible.gather(2, among) & (places < self._columns))
         bias = torch.zeros(is_open.shape, dtype=self._dtype, device=is_open.device)
         return bias.masked_fill_(~is_open, -torch.inf)
+
+
+def compact_of(policy: TreePolicy) -> int | None:
+    """Return how many nodes a compact layout of a policy's trees holds; None for one that is not compact."""
+    return policy.nodes - 2 if isinstance(policy, TalonPolicy) else None
 
 
 def tree_bits(visible: Tensor) -> Tensor:
