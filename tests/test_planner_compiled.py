@@ -18,7 +18,7 @@ import pytest
 from spectune.planner.kernels import compiled as compiled_module
 from spectune.planner.kernels.compiled import Kernel, compiled, kernel_cache
 from spectune.planner.policies import LookupPolicy
-from spectune.planner.text.state import load_kernels
+from spectune.planner.text.texts import load_kernels
 
 COUNT = """
 import sys
@@ -37,7 +37,8 @@ def loaded():
 """
 TEXTS = """
 from spectune.planner.policies import *
-from spectune.planner.text.state import TextState, load_kernels
+from spectune.planner.text.state import TextState
+from spectune.planner.text.texts import Texts, load_kernels
 
 policies = (
     LookupPolicy(length=4),
@@ -50,10 +51,13 @@ policies = (
 own = policies[{place}:{place} + 1]
 if {is_loaded}:
     load_kernels(own)
-known, state = loaded(), TextState()
+known, state, texts = loaded(), TextState(), Texts()
+texts.admit(0)
 copies = own[0].text if isinstance(own[0], HybridPolicy) else getattr(own[0], "lookup", own[0])
 for length in range(5, 30):
-    state.draft([1, 2, 3, 4] * 2 + list(range(length)) + [1, 2], copies)
+    text = [1, 2, 3, 4] * 2 + list(range(length)) + [1, 2]
+    state.draft(text, copies)
+    texts.draft([text], copies)
     state.behind(list(range(length)), [1, 2], LookupPolicy(length=4)) if isinstance(own[0], StackPolicy) else None
 sys.exit(0 if (0 < known == loaded()) else 3)
 """
@@ -85,7 +89,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from spectune.planner.growth.tree import TokenTree
 from spectune.planner.policies import HybridPolicy, StaticPolicy, SuffixPolicy
-from spectune.planner.text.state import load_kernels
+from spectune.planner.text.texts import load_kernels
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter

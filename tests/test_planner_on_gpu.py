@@ -118,9 +118,8 @@ def test_rounds_of_captured_drafts_pay_for_all_layers_where_they_are_greedy(
     spent = [cost(catch_up) + below for catch_up in replay.catch_up.tolist()]
     if is_whole:
         assert captured.draft_ms == pytest.approx(np.average(spent, weights=replay.counts.sum(axis=1)))
-        assert (
-            captured.draft_ms > eager.draft_ms or len(most_widths(policy)) <= 3
-        )  # which end but one before their depth
+        ends_late = len(most_widths(policy)) <= 2 + LATE  # whatever it needs, all of its forwards run anyway
+        assert captured.draft_ms > eager.draft_ms or ends_late
     else:
         assert captured.draft_ms == pytest.approx(eager.draft_ms)
 

@@ -14,6 +14,16 @@ from .tree import TextTree
 FIRST_ROOM = 256  # tokens
 
 
+def search_of(policy: LookupPolicy) -> Ints:
+    """Return a policy as kernels take it.
+
+    Raises:
+        PlanError: it searches in an engine's memory.
+    """
+    is_first = policy.occurrence_in_text == "first"
+    return np.array([policy.max_ngram, policy.min_ngram, policy.length, is_first])
+
+
 class LookupText:
     """A growing text in which a decoder looks n-grams up round by round: what `find_continuation` finds, at once.
 
@@ -38,8 +48,7 @@ class LookupText:
             PlanError: the policy searches in an engine's memory.
         """
         if policy not in self._searches:
-            is_first = policy.occurrence_in_text == "first"
-            self._searches[policy] = np.array([policy.max_ngram, policy.min_ngram, policy.length, is_first])
+            self._searches[policy] = search_of(policy)
         before, self.length = self.length, self.length + len(fresh)
         needed = self.length + len(held)
         if needed > len(self._text):

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
-from ...errors import PlanError
-from ..policies import (
-    CachebackPolicy,
-    HybridPolicy,
-    LookupPolicy,
-    StackPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TextPolicy,
-    TreePolicy,
-    drafting,
-)
+from ..policies import CachebackPolicy, LookupPolicy, SuffixPolicy, SuffixTreePolicy, TextPolicy
 from .cacheback import CachebackText, table_key
 from .frozen import FrozenTable
 from .image_ids import said
 from .searched import LookupText
 from .suffix import SuffixText
 from .tree import TextTree
-
-REPEATING = (0, 1) * 8  # a text from which everybody copies
 
 
 class TextState:
@@ -80,22 +66,3 @@ class TextState:
         if key not in self._tables:
             self._tables[key] = CachebackText(policy)
         return self._tables[key]
-
-
-def load_kernels(policies: Iterable[TreePolicy]) -> None:
-    """Draft once by whatever copies, so that no round waits until its kernels are compiled or loaded."""
-    for policy in policies:
-        state, copies = TextState(), _copying(drafting(policy))
-        if copies is not None:
-            with suppress(PlanError):  # an engine's own search, which is no round's here
-                state.draft(REPEATING[:6], copies)
-                state.draft(REPEATING, copies)
-
-
-def _copying(policy: TreePolicy) -> TextPolicy | None:
-    """Return what of a policy copies from the text, None where nothing does."""
-    if isinstance(policy, HybridPolicy):
-        return policy.text
-    if isinstance(policy, StackPolicy):
-        return policy.lookup if policy.has_lookup else None
-    return policy if isinstance(policy, TextPolicy) else None

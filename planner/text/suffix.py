@@ -16,6 +16,17 @@ from .tree import TextTree
 FIRST_ROOM = 256  # tokens
 
 
+def copying_of(policy: SuffixPolicy) -> Ints:
+    """Return a chain's policy as kernels take it."""
+    occurrence = FIRST if policy.occurrence == "first" else NEWEST
+    return np.array([policy.length, policy.factor, policy.offset, policy.min_match, occurrence], dtype=np.int64)
+
+
+def limits_of(policy: SuffixTreePolicy) -> Ints:
+    """Return a tree's limits as kernels take them, its least chance apart."""
+    return np.array([policy.nodes - 1, policy.factor, policy.offset], dtype=np.int64)
+
+
 class SuffixText:
     """A growing text; what it proposes is a function of its tokens, however they came.
 
@@ -52,9 +63,7 @@ class SuffixText:
 
     def _chain(self, policy: SuffixPolicy, placed: Ints) -> TextTree:
         if policy is not self._asked:
-            occurrence = FIRST if policy.occurrence == "first" else NEWEST
-            told = policy.length, policy.factor, policy.offset, policy.min_match, occurrence
-            self._asked, self._numbers = policy, np.array(told, dtype=np.int64)
+            self._asked, self._numbers = policy, copying_of(policy)
         chain = np.empty((3, policy.length + 1), dtype=np.int64)
         return chain[:, : read_and_copy(self._memory, placed, self._numbers, chain)]
 
@@ -62,6 +71,6 @@ class SuffixText:
         most = policy.nodes - 1
         if most not in self._rooms:
             self._rooms[most] = ranking_memory_of(most)
-        tree, limits = np.empty((3, most + 1), dtype=np.int64), np.array([most, policy.factor, policy.offset])
-        nodes = read_and_grow(self._memory, placed, limits, policy.least_chance, *self._rooms[most], tree)
+        tree = np.empty((3, most + 1), dtype=np.int64)
+        nodes = read_and_grow(self._memory, placed, limits_of(policy), policy.least_chance, *self._rooms[most], tree)
         return tree[:, :nodes]

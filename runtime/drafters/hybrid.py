@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...planner.growth.draft import DraftBatch
+from ...planner.kernels.arrays import Ints
 from ...planner.policies import HybridPolicy, TreePolicy
-from ...planner.text.state import TextState
-from ...planner.text.tree import PADDING, TextTree, batch_of
+from ...planner.text.texts import Texts
+from ...planner.text.tree import PADDING
 from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth
 from ..models.forward import LeftStates
@@ -64,21 +64,23 @@ class _Held:
         return None if policy != self.policy or min(found) < 0 else found
 
 
-def _merged(trees: Many[TextTree], drafted: DraftBatch, rows: Mapping[int, int]) -> DraftBatch:
-    """Return trees of the text as one batch, and in place of some, by slot, those of a draft, told by row."""
-    sizes = np.array([tree.shape[1] for tree in trees], dtype=np.int64)
-    sizes[list(rows)] = drafted.sizes[list(rows.values())]
-    padded = np.empty((3, len(trees), max(sizes.tolist())), dtype=np.int64)
+def _merged(copies: DraftBatch, drafted: DraftBatch, slots: Many[int], rows: Many[int]) -> DraftBatch:
+    """Return copies out of texts as one batch with a draft's trees, told by row, in place of those of some slots."""
+    sizes = copies.sizes.copy()
+    sizes[slots] = drafted.sizes[rows]
+    nodes = max(sizes.tolist())
+    copied, grown = min(copies.tokens.shape[1], nodes), min(drafted.tokens.shape[1], nodes)
+    padded = np.empty((3, len(sizes), nodes), dtype=np.int64)
     padded[:] = PADDING
-    for slot, tree in enumerate(trees):
-        if slot not in rows:
-            padded[:, slot, : tree.shape[1]] = tree
-            continue
-        row, nodes = rows[slot], sizes[slot]
-        for part, own in zip(padded, (drafted.tokens, drafted.parents, drafted.depths), strict=True):
-            part[slot, :nodes] = own[row, :nodes]
+    for part, text, model in zip(padded, _parts_of(copies), _parts_of(drafted), strict=True):
+        part[:, :copied] = text[:, :copied]
+        part[slots, :grown] = model[rows, :grown]
     tokens, parents, depths = padded
     return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=drafted.widths)
+
+
+def _parts_of(draft: DraftBatch) -> tuple[Ints, Ints, Ints]:
+    return draft.tokens, draft.parents, draft.depths
 
 
 class HybridDrafter:
@@ -94,7 +96,7 @@ class HybridDrafter:
         """Stand before a model's drafter."""
         self.forwards = model.forwards  # of the model so far
         self._model = model
-        self._texts: dict[int, TextState] = {}  # by slot
+        self._texts = Texts()
         self._held: _Held | None = None
         self._odds = _Odds()
 
@@ -110,7 +112,7 @@ class HybridDrafter:
     def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
         """Let the model read on in a text; forget the slot's former one where it begins."""
         if held == 0:
-            self._texts[slot] = TextState()
+            self._texts.admit(slot)
         self._model.read_along(slot, tokens, held)
         self.forwards = self._model.forwards
 
@@ -121,7 +123,7 @@ class HybridDrafter:
 
     def move(self, source: int, target: int) -> None:
         """Let `target` become the slot of the sequence in `source`."""
-        self._texts[target] = self._texts[source]
+        self._texts.move(source, target)
         self._model.move(source, target)
 
     def fresh(self, sequences: Many[Sequence]) -> int:
@@ -134,19 +136,19 @@ class HybridDrafter:
         if not isinstance(policy, HybridPolicy):
             self._odds.note_asked(True)
             return self._drafted(sequences, policy)
-        trees = [self._texts[slot].draft(s.tokens, policy.text) for slot, s in enumerate(sequences)]
-        lacking = [slot for slot, tree in enumerate(trees) if tree.shape[1] == 1]
+        copies = self._texts.draft([s.tokens for s in sequences], policy.text)
+        lacking = [slot for slot, nodes in enumerate(copies.sizes.tolist()) if nodes == 1]
         self._odds.note_asked(bool(lacking))
         if not lacking:
-            return replace(batch_of(trees), unused=() if held is None else held.begun.widths)
+            return copies if held is None else replace(copies, unused=held.begun.widths)
         rows = None if held is None else held.rows(sequences, policy, lacking)
         if held is None or rows is None:
             drafted, rows = self._drafted(sequences, policy.model), lacking
         else:
             drafted = self._read(held.begun)
-        if len(lacking) == len(trees) and rows == list(range(len(drafted.sizes))):
+        if len(lacking) == len(sequences) and rows == list(range(len(drafted.sizes))):
             return drafted
-        return _merged(trees, drafted, dict(zip(lacking, rows, strict=True)))
+        return _merged(copies, drafted, lacking, rows)
 
     def growth_behind(self, sequences: Many[Sequence], policy: HybridPolicy) -> CapturedGrowth | None:
         """Return what captures the model's drafts where these may begin before they are asked for; None else."""

@@ -9,8 +9,7 @@ import numpy as np
 
 from ...planner.growth.draft import DraftBatch, chains_of
 from ...planner.policies import TextPolicy, TreePolicy
-from ...planner.text.state import TextState
-from ...planner.text.tree import batch_of
+from ...planner.text.texts import Texts
 from ..requests import Sequence
 
 
@@ -26,15 +25,15 @@ class LookupDrafter:
     def __init__(self) -> None:
         """Nothing to load."""
         self.forwards = 0
-        self._texts: dict[int, TextState] = {}  # by slot
+        self._texts = Texts()
 
     def admit(self, slot: int, sequence: Sequence) -> None:
         """Forget the slot's former text."""
-        self._texts[slot] = TextState()
+        self._texts.admit(slot)
 
     def move(self, source: int, target: int) -> None:
         """Let `target` become the slot of the sequence in `source`."""
-        self._texts[target] = self._texts[source]
+        self._texts.move(source, target)
 
     def fresh(self, sequences: Many[Sequence]) -> int:
         """Return 0: nothing is read into a model."""
@@ -43,7 +42,7 @@ class LookupDrafter:
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return one tree per sequence, its root alone where the text holds nothing to draft from."""
         assert isinstance(policy, TextPolicy)
-        return batch_of([self._texts[slot].draft(s.tokens, policy) for slot, s in enumerate(sequences)])
+        return self._texts.draft([s.tokens for s in sequences], policy)
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,215 @@
+"""The growing texts of a running batch: drafts are made of all of them by one call."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from ...errors import PlanError
+from ..growth.draft import DraftBatch
+from ..kernels.arrays import Floats, Ints
+from ..kernels.automaton import forget, memory_of
+from ..kernels.ranking import ranking_memory_of
+from ..kernels.several import ENTRIES, copy_from_all, grow_behind_all, look_up_in_all
+from ..policies import (
+    CachebackPolicy,
+    HybridPolicy,
+    LookupPolicy,
+    StackPolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
+    TextPolicy,
+    TreePolicy,
+    drafting,
+)
+from .image_ids import said
+from .searched import search_of
+from .state import TextState
+from .suffix import copying_of, limits_of
+from .tree import batch_of
+
+FIRST_ROOM = 256  # tokens of a text
+REPEATING = (0, 1) * 8  # a text from which everybody copies
+
+Text = Sequence[int]
+
+
+class Texts:
+    """What text policies keep of the texts in a batch's slots, each kind from when it was first asked.
+
+    What is drafted of each is what a `TextState` drafts of it.
+    """
+
+    def __init__(self) -> None:
+        """Hold no text."""
+        self._rows: list[int] = []  # of each slot, where its text lies in what is kept
+        self._looked_up, self._read = _LookedUp(), _Read()
+        self._states: dict[int, TextState] = {}  # by row, of policies that are asked text by text
+
+    def admit(self, slot: int) -> None:
+        """Forget a slot's former text."""
+        while slot >= len(self._rows):
+            self._rows.append(len(self._rows))
+        row = self._rows[slot]
+        self._looked_up.forget(row)
+        self._read.forget(row)
+        self._states.pop(row, None)
+
+    def move(self, source: int, target: int) -> None:
+        """Let `target` become the slot of the text in `source`."""
+        self._rows[source], self._rows[target] = self._rows[target], self._rows[source]
+
+    def draft(self, texts: Sequence[Text], policy: TextPolicy) -> DraftBatch:
+        """Return one tree per text, its root alone where the text holds nothing to draft from.
+
+        Args:
+            texts: the committed text in every slot; each begins with what it was before.
+            policy: any.
+
+        Raises:
+            PlanError: the policy searches in an engine's memory.
+        """
+        rows = self._rows[: len(texts)]
+        match policy:
+            case LookupPolicy():
+                return self._looked_up.draft(rows, texts, policy)
+            case SuffixPolicy() | SuffixTreePolicy():
+                return self._read.draft(rows, texts, policy)
+            case CachebackPolicy():
+                states = [self._states.setdefault(row, TextState()) for row in rows]
+                return batch_of([state.draft(text, policy) for state, text in zip(states, texts, strict=True)])
+
+
+class _Kept(ABC):
+    """What one kind of search keeps of texts: a row of one array each, with room for as many tokens."""
+
+    def __init__(self) -> None:
+        self._room = FIRST_ROOM
+        self._memory: Ints = np.empty((0, 0), dtype=np.int64)
+        self._heard: list[list[int]] = []  # by row, tokens of the text that were taken in, and those that were said
+        self._trees: Ints = np.empty((0, 3, 0), dtype=np.int64)  # to work in
+
+    def forget(self, row: int) -> None:
+        """Go back to the empty text in a row."""
+        if row < len(self._heard):
+            self._heard[row] = [0, 0]
+            self._clear(self._memory[row])
+
+    def _news(self, rows: Sequence[int], texts: Sequence[Text]) -> Ints:
+        """Have room for texts; return what is new of them, as kernels are told of it, and note it."""
+        if max(rows) >= len(self._heard):
+            self._begin_anew(2 * max(rows) + 1 if self._heard else max(rows) + 1)
+        told, fresh = [len(rows)], list[int]()
+        first = 1 + ENTRIES * len(rows)
+        for row, text in zip(rows, texts, strict=True):
+            heard = self._heard[row]
+            before, new = heard[1], said(text[heard[0] :])
+            fresh += new
+            told += (row, before, first + len(fresh))
+            heard[:] = len(text), before + len(new)
+            if heard[1] > self._room:
+                self._room = 2 * heard[1]
+                self._begin_anew(len(self._heard))
+                return self._news(rows, texts)
+        return np.array(told + fresh, dtype=np.int64)
+
+    def _begin_anew(self, rows: int) -> None:
+        """Have so many rows of as much room as is wanted, and nothing in them: all texts are read again."""
+        self._memory = np.tile(self._empty(self._room), (rows, 1))
+        self._heard = [[0, 0] for _ in range(rows)]
+
+    def _room_for(self, batch: int, drafts: int) -> tuple[Ints, Ints]:
+        """Return room for trees of so many nodes behind their roots, to work in and to be written to."""
+        if self._trees.shape[0] < batch or self._trees.shape[2] != drafts + 1:
+            self._trees = np.empty((batch, 3, drafts + 1), dtype=np.int64)
+        return self._trees, np.empty(batch * (1 + 3 * (drafts + 1)), dtype=np.int64)
+
+    @abstractmethod
+    def _empty(self, tokens: int) -> Ints:
+        """Return what the empty text lies in, with room for so many tokens."""
+
+    @abstractmethod
+    def _clear(self, memory: Ints) -> None:
+        """Go back to the empty text."""
+
+
+class _LookedUp(_Kept):
+    """Texts in which prompt lookup searches."""
+
+    _asked: LookupPolicy | None = None  # last; policies seldom change, and take long to be looked up
+    _search: Ints
+
+    def draft(self, rows: Sequence[int], texts: Sequence[Text], policy: LookupPolicy) -> DraftBatch:
+        if policy is not self._asked:
+            self._search, self._asked = search_of(policy), policy
+        told = self._news(rows, texts)
+        trees, drafted = self._room_for(len(rows), policy.length)
+        return _batch_of(drafted, len(rows), look_up_in_all(self._memory, told, self._search, trees, drafted))
+
+    def _empty(self, tokens: int) -> Ints:
+        return np.zeros(tokens, dtype=np.int64)
+
+    def _clear(self, memory: Ints) -> None:
+        """Let its number of tokens alone tell what is in it."""
+
+
+class _Read(_Kept):
+    """Texts with their suffix automata."""
+
+    _asked: SuffixPolicy | SuffixTreePolicy | None = None  # last
+    _numbers: Ints  # of that one
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ranked = dict[int, tuple[Floats, Ints]]()  # to work in, by most nodes
+
+    def draft(self, rows: Sequence[int], texts: Sequence[Text], policy: SuffixPolicy | SuffixTreePolicy) -> DraftBatch:
+        if policy is not self._asked:
+            self._numbers = copying_of(policy) if isinstance(policy, SuffixPolicy) else limits_of(policy)
+            self._asked = policy
+        told = self._news(rows, texts)
+        if isinstance(policy, SuffixPolicy):
+            trees, drafted = self._room_for(len(rows), policy.length)
+            return _batch_of(drafted, len(rows), copy_from_all(self._memory, told, self._numbers, trees, drafted))
+        most = policy.nodes - 1
+        if most not in self._ranked:
+            self._ranked[most] = ranking_memory_of(most)
+        trees, drafted = self._room_for(len(rows), most)
+        asked = self._numbers, policy.least_chance, *self._ranked[most]
+        return _batch_of(drafted, len(rows), grow_behind_all(self._memory, told, *asked, trees, drafted))
+
+    def _empty(self, tokens: int) -> Ints:
+        return memory_of(tokens)
+
+    def _clear(self, memory: Ints) -> None:
+        forget(memory)
+
+
+def _batch_of(drafted: Ints, batch: int, nodes: int) -> DraftBatch:
+    """Return what kernels wrote as a batch."""
+    parts = drafted[batch : batch * (1 + 3 * nodes)].reshape(3, batch, nodes)
+    return DraftBatch(tokens=parts[0], parents=parts[1], depths=parts[2], sizes=drafted[:batch], widths=())
+
+
+def load_kernels(policies: Iterable[TreePolicy]) -> None:
+    """Draft once by whatever copies, so that no round waits until its kernels are compiled or loaded."""
+    for policy in policies:
+        copies, texts, state = _copying(drafting(policy)), Texts(), TextState()
+        texts.admit(0)
+        if copies is not None:
+            with suppress(PlanError):  # an engine's own search, which is no round's here
+                for text in (REPEATING[:6], REPEATING):
+                    texts.draft([text], copies)
+                    state.draft(text, copies)  # what stacks do, and whoever looks back
+
+
+def _copying(policy: TreePolicy) -> TextPolicy | None:
+    """Return what of a policy copies from the text, None where nothing does."""
+    if isinstance(policy, HybridPolicy):
+        return policy.text
+    if isinstance(policy, StackPolicy):
+        return policy.lookup if policy.has_lookup else None
+    return policy if isinstance(policy, TextPolicy) else None

@@ -1,0 +1,101 @@
+"""The texts of a batch draft by one call what each drafts by itself, whoever joins, moves and leaves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spectune.errors import PlanError
+from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.policies import CachebackPolicy, LookupPolicy, SuffixPolicy, SuffixTreePolicy, TextPolicy
+from spectune.planner.text import texts as texts_module
+from spectune.planner.text.image_ids import IMAGE_IDS
+from spectune.planner.text.state import TextState
+from spectune.planner.text.texts import Texts
+from spectune.planner.text.tree import batch_of
+
+POLICIES: tuple[TextPolicy, ...] = (
+    LookupPolicy(length=3, max_ngram=3),
+    LookupPolicy(length=5, max_ngram=2, min_ngram=2, occurrence="first"),
+    SuffixPolicy(length=4, min_match=2),
+    SuffixPolicy(length=6, min_match=1, factor=2, offset=1, occurrence="last"),
+    SuffixTreePolicy(nodes=6),
+    SuffixTreePolicy(nodes=4, factor=1, offset=1, least_chance=0.3),
+    CachebackPolicy(nodes=7),
+)
+TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=30)
+
+
+def assert_same(found: DraftBatch, expected: DraftBatch) -> None:
+    for name in ("tokens", "parents", "depths", "sizes"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+        assert getattr(found, name).flags.c_contiguous
+    assert found.widths == ()
+
+
+@pytest.mark.parametrize("room", [4, 256])
+@settings(max_examples=150)
+@given(data=st.data())
+def test_they_draft_what_each_drafts_by_itself(room: int, data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(texts_module, "FIRST_ROOM", room)
+        together = Texts()
+    states, committed = list[TextState](), list[list[int]]()
+    for _ in range(data.draw(st.integers(1, 12))):
+        if not states or (len(states) < 4 and data.draw(st.booleans())):
+            together.admit(len(states))
+            states.append(TextState())
+            committed.append(data.draw(TOKENS))
+        elif len(states) > 1 and data.draw(st.integers(0, 3)) == 0:  # one leaves, the last takes its slot
+            slot, last = data.draw(st.integers(0, len(states) - 1)), len(states) - 1
+            if slot != last:
+                together.move(last, slot)
+                states[slot], committed[slot] = states[last], committed[last]
+            states.pop()
+            committed.pop()
+        policy = data.draw(st.sampled_from(POLICIES))
+        expected = [state.draft(text, policy) for state, text in zip(states, committed, strict=True)]
+        assert_same(together.draft(committed, policy), batch_of(expected))
+        committed = [[*text, *data.draw(st.lists(st.integers(0, 3), max_size=5))] for text in committed]
+
+
+def test_a_slot_that_is_taken_again_knows_nothing_of_its_former_text() -> None:
+    for policy in POLICIES:
+        together = Texts()
+        together.admit(0)
+        together.draft([[1, 2, 3, 1, 2, 3, 1, 2]], policy)
+        together.admit(0)
+        (expected,) = [TextState().draft([1, 2], policy)]
+        assert_same(together.draft([[1, 2]], policy), batch_of([expected]))
+
+
+def test_parts_of_images_are_passed_over() -> None:
+    text = [1, 2, IMAGE_IDS, IMAGE_IDS + 7, 3, 1, 2]
+    for policy in POLICIES:
+        together = Texts()
+        together.admit(0)
+        together.draft([text[:4]], policy)
+        expected = TextState().draft([1, 2, 3, 1, 2], policy)
+        assert_same(together.draft([text], policy), batch_of([expected]))
+
+
+def test_what_is_drafted_is_not_written_to_later() -> None:
+    together, policy = Texts(), SuffixPolicy(length=4, min_match=1)
+    for slot in range(2):
+        together.admit(slot)
+    first = together.draft([[1, 2, 1], [5, 6, 5]], policy)
+    kept = first.tokens.copy()
+    together.draft([[1, 2, 1, 2], [5, 6, 5, 6]], policy)
+    assert np.array_equal(first.tokens, kept) and kept[:, 1].tolist() == [2, 6]
+
+
+def test_a_search_in_an_engines_memory_is_refused_and_changes_nothing() -> None:
+    together, mine = Texts(), LookupPolicy(length=3)
+    together.admit(0)
+    with pytest.raises(PlanError):
+        together.draft([[1, 2, 1]], replace(mine, occurrence="mapped"))
+    assert_same(together.draft([[1, 2, 1]], mine), batch_of([TextState().draft([1, 2, 1], mine)]))
