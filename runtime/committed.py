@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from torch import Tensor
+from numpy.typing import NDArray
 
 from ..planner.growth.draft import DraftBatch
 from ..planner.kernels.arrays import Ints
@@ -14,7 +15,6 @@ from .cache import Kept
 from .kernels.trees import walk, whole
 from .lossy import Gates
 from .lossy_round import LossyRound
-from .models.bits import bits
 from .models.kernels.host_scores import follow
 from .requests import Sequence
 from .walk import Acceptance, accept
@@ -73,16 +73,16 @@ def accepted(
     return found
 
 
-def accepted_by(scores: Tensor, draft: DraftBatch) -> Accepted:
+def accepted_by(scores: NDArray[Any], draft: DraftBatch) -> Accepted:
     """Return what `accepted` does of the best tokens, which are found behind accepted nodes alone.
 
     Args:
-        scores: (batch, at least nodes, vocabulary), such as kernels may take; see `is_kernels`.
+        scores: (batch, at least nodes, vocabulary), by their bits; see `bits_for_kernels`.
         draft: a tree of every sequence.
     """
     batch, nodes = draft.tokens.shape
     paths = np.empty((batch, 2, nodes + 1), dtype=np.int64)
-    follow(bits(scores.contiguous()), whole(draft.tokens), whole(draft.parents), whole(draft.sizes), paths)
+    follow(scores, whole(draft.tokens), whole(draft.parents), whole(draft.sizes), paths)
     return _accepted_along(paths)
 
 

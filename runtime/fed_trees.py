@@ -14,7 +14,7 @@ from .committed import accepted_by, accepted_of
 from .faults import require_sound
 from .kernels.rows import move_rows
 from .layout import Bools, Ints, Masks, ancestors, widened
-from .models.bits import BITS
+from .models.bits import BITS, bits
 from .models.forward import ForwardInput
 from .requests import Request, Sequence
 from .sampling import tree_paths
@@ -44,7 +44,7 @@ def prepare(dtype: torch.dtype, device: torch.device) -> None:
     if device.type == "cpu":
         move_rows(np.zeros((1, 1, 1), dtype=np.uint8), np.zeros((2, 1), dtype=np.int64))
         if dtype in BITS:
-            accepted_by(torch.zeros((1, 2, 1), dtype=dtype), draft)
+            accepted_by(bits(torch.zeros((1, 2, 1), dtype=dtype)), draft)
 
 
 class FedTrees:
@@ -111,7 +111,8 @@ class FedTrees:
         else:
             bias = masks.of_trees((draft.tokens, draft.parents, draft.depths), self._nodes, ends, placed, seen)
         tokens, positions, columns = sent(placed, masks.device).unbind() if here is None else here[1]
-        return ForwardInput(tokens=tokens, positions=positions, columns=columns, bias=bias, seen=seen)
+        numbers = None if here is None else placed
+        return ForwardInput(tokens=tokens, positions=positions, columns=columns, bias=bias, seen=seen, numbers=numbers)
 
     @property
     def _roots(self) -> list[int]:

@@ -17,7 +17,7 @@ from .faults import Fault, is_out_of_memory, reason_of
 from .fed_trees import FedTrees
 from .layout import Masks
 from .lossy_round import LossyRound, refusal
-from .models.bits import is_kernels
+from .models.bits import bits_for_kernels
 from .models.forward import CausalModel, ForwardInput, LeftStates
 from .models.graphed import GraphedModel
 from .pad import PivotJudge
@@ -118,8 +118,9 @@ class Verifying:
         logits = logits_of(self._target, step, self._cache, left)
         if self._is_here:
             self._watch.mark(VERIFIED)
-        if lossy is None and is_greedy and is_kernels(logits):
-            return self._kept(batch, draft, accepted_by(logits, draft), fed)
+        numbers = bits_for_kernels(logits) if lossy is None and is_greedy else None
+        if numbers is not None:
+            return self._kept(batch, draft, accepted_by(numbers, draft), fed)
         scores = logits if is_greedy else scored(logits, batch, trees.paths)
         draws = best_tokens(scores) if is_greedy else drawn_from(scores, batch, trees.depths)
         if not self._is_here:  # a GPU's forward ends behind its call; the draws tell that it has

@@ -143,7 +143,7 @@ def read_and_grow(
     best, nodes = 0.0, 0
     state = _longest_looked_at(a)
     write_root(tree)
-    while state > 0:
+    while state > 0 and best < _most_of(a, state, bound):  # no chance is above 1, and shorter ends have smaller trees
         count = grow_behind(a, state, bound, ranking)
         score = 0.0
         for place in range(count):
@@ -184,9 +184,15 @@ def read_and_copy(memory: Ints, fresh: Ints, copying: Ints, tree: Ints) -> int:
 
 
 @compiled
+def _most_of(a: Automaton, state: int, bound: Bound) -> int:
+    """Return the most nodes that a tree behind a state's longest string may have."""
+    return int(min(bound.nodes, bound.factor * min(a.longest[state], LONGEST_MATCH) + bound.offset))
+
+
+@compiled
 def grow_behind(a: Automaton, state: int, bound: Bound, ranking: Ranking) -> int:
     """Rank the likeliest nodes behind a state's longest string, which ends the text; return how many are taken."""
-    begin(ranking, min(bound.nodes, bound.factor * min(a.longest[state], LONGEST_MATCH) + bound.offset))
+    begin(ranking, _most_of(a, state, bound))
     node, chance, depth = ROOT, 1.0, 0
     while ranking.head[TAKEN] < ranking.head[MOST]:
         times, edge = followed(a, state), a.edges[state]
@@ -213,6 +219,15 @@ def _longest_looked_at(a: Automaton) -> int:
 
 
 @compiled
+def _are_unbeatable(best: Floats, grid: Grid, match: int) -> bool:
+    """Return whether no setting's tree behind a match of so many tokens, or fewer, can be better than what it has."""
+    for setting in range(len(best)):
+        if best[setting] < min(grid.nodes[setting], grid.factors[setting] * match + grid.offsets[setting]):
+            return False
+    return True
+
+
+@compiled
 def _judge(
     own: Ints,
     now: int,
@@ -230,9 +245,11 @@ def _judge(
     best = grid.leasts * 0.0
     state = _longest_looked_at(a)
     while state > 0:
+        match = min(a.longest[state], LONGEST_MATCH)
+        if _are_unbeatable(best, grid, match):
+            break  # as in `read_and_grow`
         count = grow_behind(a, state, widest, ranking)
         mark_right(ranking, count, own, now, is_right)
-        match = min(a.longest[state], LONGEST_MATCH)
         for setting in range(settings):
             most = min(count, grid.nodes[setting], grid.factors[setting] * match + grid.offsets[setting])
             score, right, size = 0.0, 0, 0

@@ -211,9 +211,11 @@ class StackLevel:
         )
         last = self._model.longest_context - 1
         if max(starts) + count > last:  # no text is longer, but a draft may be
-            step = replace(step, positions=step.positions.clamp(max=last), packed=None)
+            step = replace(step, positions=step.positions.clamp(max=last), packed=None, numbers=None)
         self.forwards += 1
-        return self._model.forward(step if drawn is None else replace(step, tokens=drawn, packed=None), self._cache)
+        if drawn is not None:
+            step = replace(step, tokens=drawn, packed=None, numbers=None)
+        return self._model.forward(step, self._cache)
 
 
 def _asked(fed: Many[Many[int]], drafts: Many[Many[int]], rows: Many[int]) -> Ints:

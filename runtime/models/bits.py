@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+KNOWN = "known_bits"  # attribute of a tensor that was made with its bits
 BITS = {torch.bfloat16: torch.uint16, torch.float32: torch.uint32}
 
 
@@ -16,7 +17,26 @@ def is_kernels(x: Tensor) -> bool:
     return x.is_cpu and x.dtype in BITS and not x.requires_grad and not torch.compiler.is_compiling()
 
 
+def bits_for_kernels(x: Tensor) -> NDArray[Any] | None:
+    """Return the bits of a tensor, in memory of its own where it is not contiguous; None where kernels may not take it.
+
+    Of one that `bits_of_new` has made torch is asked nothing.
+    """
+    known: NDArray[Any] | None = vars(x).get(KNOWN)
+    if known is not None:
+        return known
+    return bits(x.contiguous()) if is_kernels(x) else None
+
+
 def bits(x: Tensor) -> NDArray[Any]:
     """Return the same memory as unsigned numbers of the same length."""
     numbers: NDArray[Any] = x.view(BITS[x.dtype]).numpy()
     return numbers
+
+
+def bits_of_new(shape: tuple[int, int, int]) -> tuple[Tensor, NDArray[Any]]:
+    """Return a new tensor of bfloat16, and its bits with the first two dimensions in one."""
+    made = torch.empty(shape, dtype=torch.bfloat16)
+    numbers: NDArray[Any] = made.view(torch.uint16).numpy()
+    vars(made)[KNOWN] = numbers
+    return made, numbers.reshape(-1, shape[2])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from ...planner.kernels.arrays import Ints
 from ..cache import KeyValueCache
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class ForwardInput:
     first_slot: int = 0
     tree: TreeMask | None = None  # a captured forward's: its tensors may still lie on the host
     packed: Tensor | None = None  # (any,) int64 on the host that all tensors are views of, in `packed_input`'s order
+    numbers: Ints | None = None  # (3, batch, n), tokens, positions and columns where they lie on the host side by side
 
     @property
     def signature(self) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from .kernels.threads import shared_by
 from .places import LayerStates, Place, views_of
 from .products import FusedProducts, Products
 from .trial import reads_trees
+from .whole_forward import whole_of
 
 
 class LeanModel:
@@ -41,6 +42,7 @@ class LeanModel:
         self.dtype, self.device = anatomy.embedding.dtype, anatomy.embedding.device
         self._layers = anatomy.layers
         self._stacked = stacked(self._layers)
+        self._whole = whole_of(anatomy, self._layers, self._stacked)
         self._width = 2 * anatomy.kv_heads * anatomy.size
         self.vocabulary, self.longest_context = anatomy.vocabulary, anatomy.longest_context
         self.hidden = anatomy.embedding.shape[1]  # size of a hidden state
@@ -77,9 +79,13 @@ class LeanModel:
             device=self.device,
         )
 
-    @torch.inference_mode()
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache."""
+        found = None if self._whole is None else self._whole(step, cache)
+        return self._computed(step, cache) if found is None else found
+
+    @torch.inference_mode()
+    def _computed(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         return self.compute(step, cache)
 
     def can_resume(self, left: LeftStates) -> bool:
@@ -146,6 +152,7 @@ class LeanModel:
         shorter = copy(self)
         shorter._layers = self._layers[:layers]
         shorter._stacked = stacked(shorter._layers)
+        shorter._whole = whole_of(self.anatomy, shorter._layers, shorter._stacked)
         return shorter
 
     def require_layers(self, after: Sequence[int]) -> None:

@@ -1,0 +1,63 @@
+"""A whole forward of a model of the Llama kind on a CPU, from tokens to logits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....planner.kernels.arrays import Ints
+from ....planner.kernels.compiled import compiled
+from .bfloat16_rows import normed_product, run_layers
+from .few_rows import Halves
+from .host_rows import Bits
+
+TOKENS, POSITIONS, COLUMNS = range(3)  # of what is told of new tokens
+
+
+@compiled
+def run_forward(
+    numbers: Ints, wanted: Ints, embedding: Halves, table: Halves, states: Halves, mask: Halves, logits: Halves,
+    slot: int, seen: int, is_shared: bool,
+    last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
+    heads: int, attention_scale: float, inner: int, weights: Ints,
+    input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
+    output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
+) -> bool:  # fmt: skip
+    """Write the logits of new tokens, and their keys and values; return False, and do nothing, where one is unknown.
+
+    Args:
+        numbers: (3, batch, n), tokens, positions and columns.
+        wanted: (batch,), the only token of each row whose logits are; empty for all of them.
+        embedding: (vocabulary, hidden).
+        table: (places, 2 * size), how queries and keys are turned in every place; none is beyond its last line.
+        states: as `run_layers` takes them.
+        mask: (batch, n, seen), 0 or -inf as what is added to scores; (batch, 0, 0) where every token sees everything.
+        logits: (rows, vocabulary), written.
+        slot, seen, is_shared, heads and everything from attention_scale on: as `run_layers` takes them.
+        last_scale: (1, hidden), of the norm before the vocabulary's product.
+        last_eps: added to its mean square.
+        head, head_bias, no_residual: of that product, as `product` takes them.
+    """
+    batch, count = numbers.shape[1:]
+    size = embedding.shape[1]
+    tokens, positions = numbers[TOKENS].reshape(batch * count), numbers[POSITIONS].reshape(batch * count)
+    if tokens.min() < 0 or tokens.max() >= len(embedding):
+        return False
+    hidden, turns = np.empty((batch * count, size), np.uint16), np.empty((batch * count, table.shape[1]), np.uint16)
+    for row in range(batch * count):
+        hidden[row] = embedding[tokens[row]]
+        turns[row] = table[min(max(positions[row], 0), len(table) - 1)]
+    groups = heads // (states.shape[3] // table.shape[1])  # query heads of one key head, which see alike
+    bias = np.empty((batch, max(mask.shape[1] * groups, 1), mask.shape[2]), np.uint16)
+    for row in range(batch):
+        for line in range(mask.shape[1] * groups):
+            bias[row, line] = mask[row, line // groups]
+    left = np.empty((batch * count, size), np.uint16)
+    run_layers(
+        hidden, turns, states, bias, numbers[COLUMNS].reshape(batch * count), left, slot, 0, seen, 0, is_shared,
+        heads, attention_scale, inner, weights, input_scale, input_eps, qkv_bias, head_scale, head_eps,
+        output_bias, scale, eps, gate_up_bias, down_bias,
+    )  # fmt: skip
+    for row in range(len(wanted)):  # no row is behind the one that it is read from
+        left[row] = left[row * count + wanted[row]]
+    normed_product(left[: len(logits)], last_scale, last_eps, head, head_bias, no_residual, logits, is_shared)
+    return True

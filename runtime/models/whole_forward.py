@@ -1,0 +1,101 @@
+"""Forwards by one compiled call, from tokens to logits, on a CPU that multiplies bfloat16 itself.
+
+Behind a forward a core's caches hold weights, and each call of torch's finds its code cold. What stood before and
+behind the layers, a dozen such calls, took a fifth of a forward of one token of 14 million parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...planner.kernels.arrays import Ints
+from .anatomy import Anatomy, LayerWeights
+from .attention import is_by_dots
+from .bits import bits, bits_of_new, is_kernels
+from .forward import ForwardInput
+from .joined_products import fits
+from .kernel_parts import KernelParts
+from .kernels.threads import shared_by
+from .kernels.whole_forward import run_forward
+from .places import LayerStates
+
+NOBODY: Ints = np.empty(0, dtype=np.int64)
+
+
+class WholeForward:
+    """The forwards of one model."""
+
+    def __init__(self, anatomy: Anatomy, layer: LayerWeights, parts: KernelParts) -> None:
+        """Take what `whole_of` has found to fit."""
+        head, norm = anatomy.head.by_kernels, anatomy.final_norm
+        assert head is not None and norm.scale is not None
+        self._layers, self._vocabulary = len(parts.weights), anatomy.vocabulary
+        self._sight, self._width = anatomy.sights[0], 2 * anatomy.kv_heads * anatomy.size
+        self._embedding = bits(anatomy.embedding)
+        last = norm.scale, norm.eps, head.address, head.bias, head.no_residual
+        self._given: tuple[Any, ...] = (*last, anatomy.heads, layer.scale, *parts.every)
+        self._states: Any = lambda: None  # of the cache that was met last
+        self._numbers: NDArray[Any] = np.empty(0, np.uint16)  # theirs
+        self._open: dict[int, NDArray[Any]] = {}  # masks that close nothing, by rows
+
+    def __call__(self, step: ForwardInput, cache: LayerStates) -> Tensor | None:
+        """Return the logits of a forward, (batch, n, vocabulary) or (batch, 1, vocabulary); None where it is not whole.
+
+        That is where a window closes part of the text, attention is torch's, or a token is unknown.
+        """
+        threads, states, window = torch.get_num_threads(), cache.states, self._sight.window
+        is_shared = shared_by(threads)
+        if step.tree is not None or not (is_shared or threads == 1) or not isinstance(states, Tensor):
+            return None
+        if (window is not None and window < step.seen) or torch.compiler.is_compiling():
+            return None
+        if states is not self._states():
+            if not self._takes(states):
+                return None
+            self._states, self._numbers = ref(states), bits(states)
+        batch, count = step.tokens.shape
+        numbers = step.numbers
+        if numbers is None:
+            numbers = torch.stack((step.tokens, step.positions, step.columns)).numpy()
+        wanted, mask = NOBODY if step.take is None else step.take.numpy(), self._mask(step.bias, batch)
+        logits, written = bits_of_new((batch, count if step.take is None else 1, self._vocabulary))
+        is_known = run_forward(
+            numbers, wanted, self._embedding, self._sight.turn_bits, self._numbers, mask, written,
+            step.first_slot, step.seen, is_shared, *self._given,
+        )  # fmt: skip
+        return logits if is_known else None
+
+    def _takes(self, states: Tensor) -> bool:
+        is_whole = states.dim() == 4 and len(states) == self._layers and states.shape[3] == self._width
+        return is_whole and is_kernels(states) and states.dtype == torch.bfloat16 and states.is_contiguous()
+
+    def _mask(self, bias: Tensor | None, batch: int) -> NDArray[Any]:
+        """Return a bias as kernels read it, (batch, n, seen), or (batch, 0, 0) for none."""
+        if bias is not None:
+            return bits(bias.contiguous())
+        if batch not in self._open:
+            self._open[batch] = np.empty((batch, 0, 0), np.uint16)
+        return self._open[batch]
+
+
+def whole_of(anatomy: Anatomy, layers: Sequence[LayerWeights], parts: KernelParts | None) -> WholeForward | None:
+    """Return the whole forwards of a model; None where kernels do not take all of it, or its layers see differently."""
+    head, first = anatomy.head.by_kernels, layers[0]
+    is_plain = anatomy.gallery is None and anatomy.embedding_scale is None and anatomy.logit_cap is None
+    if parts is None or head is None or not is_plain or anatomy.attention_cap is not None or len(anatomy.sights) != 1:
+        return None
+    embedding, norm = anatomy.embedding, anatomy.final_norm.scale
+    if not (is_kernels(embedding) and is_by_dots(anatomy, embedding) and embedding.is_contiguous()):
+        return None
+    size, table = embedding.shape[1], anatomy.sights[0].turns
+    has_table = is_kernels(table) and table.dtype == torch.bfloat16 and table.is_contiguous()
+    is_whole = has_table and norm is not None and norm.shape == (1, size) and head.shape == (anatomy.vocabulary, size)
+    is_alike = fits(anatomy, first) and first.output.shape[0] == size
+    return WholeForward(anatomy, first, parts) if is_whole and is_alike else None
