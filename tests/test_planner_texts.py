@@ -99,3 +99,42 @@ def test_a_search_in_an_engines_memory_is_refused_and_changes_nothing() -> None:
     with pytest.raises(PlanError):
         together.draft([[1, 2, 1]], replace(mine, occurrence="mapped"))
     assert_same(together.draft([[1, 2, 1]], mine), batch_of([TextState().draft([1, 2, 1], mine)]))
+
+
+@pytest.mark.parametrize("policy", POLICIES[:6], ids=str)
+def test_texts_that_are_long_are_searched_one_by_one(policy: TextPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts_module, "TOGETHER", 12)
+    together, states = Texts(), [TextState(), TextState()]
+    for slot in range(2):
+        together.admit(slot)
+    committed = [[1, 2, 3] * 2, [5, 6] * 2]
+    for new in ([1, 2], [3, 1, 2], [3, 1, 2], [3]):
+        expected = [state.draft(text, policy) for state, text in zip(states, committed, strict=True)]
+        assert_same(together.draft(committed, policy), batch_of(expected))
+        committed = [[*committed[0], *new], [*committed[1], 5]]
+    assert len(committed[0]) > 12
+    together.admit(0)  # another, short text
+    committed[0], states[0] = [4, 4, 4], TextState()
+    expected = [state.draft(text, policy) for state, text in zip(states, committed, strict=True)]
+    assert_same(together.draft(committed, policy), batch_of(expected))
+
+
+@pytest.mark.parametrize("policy", POLICIES[:6], ids=str)
+@pytest.mark.parametrize("where", ["empty", "tile"])
+def test_memory_that_is_short_once_costs_one_draft(
+    policy: TextPolicy, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts_module, "FIRST_ROOM", 8)
+    together, text = Texts(), [1, 2, 3, 1, 2]
+    together.admit(0)
+    together.draft([text], policy)
+    longer = [*text, 3, 1, 2, 3, 1, 2]
+    with monkeypatch.context() as patch:
+
+        def short(*told: object, **more: object) -> None:
+            raise MemoryError("no room")
+
+        patch.setattr(np, where, short)
+        with pytest.raises(MemoryError):
+            together.draft([longer], policy)
+    assert_same(together.draft([longer], policy), batch_of([TextState().draft(longer, policy)]))

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from spectune.planner.growth.on_gpu import most_widths
-from spectune.planner.policies import StackPolicy
+from spectune.planner.growth.on_gpu import LATE, MOST_CAPTURED, is_captured_whole, most_widths, widths_on_gpu
+from spectune.planner.policies import OptTreePolicy, StackPolicy, TalonPolicy, TreePolicy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.feed import Feed
-from spectune.runtime.growth.captured import CAPTURABLE
+from spectune.runtime.growth.captured import FIXED, CapturedGrowth
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, Schedule, always
+from spectune.runtime.setup import RoundSetup, Schedule, always, draft_room
 
 from .decoded_runs import CAPACITY, POLICIES, Run, drafting, random_requests, run
 from .repeated import Repeating, graphed
@@ -35,6 +37,7 @@ PAIRS: dict[str, tuple[CausalModel, CausalModel]] = {
     "neox": (GenericModel(NEOX), GenericModel(perturbed(NEOX, 0.1))),
 }
 KINDS = [kind for kind in POLICIES if kind != "lookup"]
+WHOLE = [kind for kind in KINDS if isinstance(POLICIES[kind], FIXED) or is_captured_whole(POLICIES[kind])]
 
 
 def decoded(
@@ -74,7 +77,7 @@ def test_a_model_that_takes_masks_is_captured_alike(kind: str) -> None:
     assert_same(kind, random_requests(4, tokens=16), family="neox")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if isinstance(POLICIES[kind], CAPTURABLE)])
+@pytest.mark.parametrize("kind", WHOLE)
 def test_a_whole_draft_is_one_replay(kind: str) -> None:
     requests = random_requests(5, tokens=16)
     recorder = assert_same(kind, requests)
@@ -82,6 +85,35 @@ def test_a_whole_draft_is_one_replay(kind: str) -> None:
     lost = sum(bool(one.finished) for one in rounds)  # a draft ahead of each, at most, is of a batch that is no more
     assert len(rounds) <= sum(work.replays for work in recorder.recorded) <= len(rounds) + lost
     assert len(recorder.recorded) < len(rounds) / 2
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        TalonPolicy(nodes=24, gate=0.03, top_k=6, children=6, max_depth=5),
+        TalonPolicy(nodes=8, gate=0.01, top_k=2, children=2, max_depth=3),
+        OptTreePolicy(nodes=9, least_gain=0.0, max_depth=4, children=4),
+    ],
+)
+def test_a_whole_draft_asks_for_no_more_room_than_a_cache_is_made_with(policy: TreePolicy, slots: int) -> None:
+    setup, requests = RoundSetup(policy=policy, drafter="it"), random_requests(5, tokens=24)
+    longest = max(len(one.prompt) + one.max_new_tokens for one in requests)
+    capacity = longest + draft_room([setup], slots)
+    target, model = (graphed(PAIRS["llama"][place])[0] for place in range(2))
+    drafter = ModelDrafter(model, slots=slots, capacity=capacity, on_device=True)
+    found = run(target, requests, always(setup), {"it": drafter}, slots=slots, capacity=capacity)
+    assert found.outputs == run(PAIRS["llama"][0], requests).outputs
+    assert any(one.widths for one in found.rounds)
+
+
+def test_a_draft_of_many_forwards_is_not_captured_whole() -> None:
+    deep = TalonPolicy(nodes=60, gate=0.03, top_k=10, children=10, max_depth=MOST_CAPTURED + 1)
+    for policy in (deep, replace(deep, max_depth=MOST_CAPTURED)):
+        growth = CapturedGrowth(graphed(PAIRS["llama"][1])[0], PAIRS["llama"][1].new_cache(1, 64), lambda seen: seen)
+        assert growth.serves(policy, random_requests(1, tokens=1)) == (policy is not deep)
+        widths = widths_on_gpu(policy, np.array([[1, 10, 0]]), is_captured=True)
+        assert (widths > 0).sum() == (2 + LATE if policy is deep else MOST_CAPTURED)
 
 
 def test_a_stack_decodes_captured_as_it_does_eagerly() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from copy import copy
+from dataclasses import replace
+from threading import Thread
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -14,7 +18,9 @@ from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 from spectune.runtime.models.lean import LeanModel
 
+from .decoded_runs import random_requests, run
 from .fused_forward import tiny_lean
+from .tiny_exits import exit_weights, tiny_exit
 from .torch_threads import threads_of
 
 pytestmark = [
@@ -134,6 +140,50 @@ def test_an_exit_has_whole_forwards_of_its_own_layers() -> None:
     cache, apart = (model.new_cache(SLOTS, CAPACITY).first(1) for _ in range(2))
     found, expected = exit_.forward(STEPS["a text"], cache), step_by_step(exit_).forward(STEPS["a text"], apart)
     assert KNOWN in vars(found) and torch.equal(found, expected) and torch.equal(cache.states, apart.states)
+
+
+def test_a_model_that_answers_in_its_own_way_is_not_answered_for() -> None:
+    target, step = bfloat16_lean("llama"), STEPS["a text"]
+    weights = {name: part.bfloat16() for name, part in exit_weights(64).items()}
+    own = tiny_exit(target, weights, 1)
+    found = own.forward(step, own.new_cache(1, 8))
+    left = torch.zeros(5, target.hidden, dtype=torch.bfloat16)
+    assert own._whole is None
+    assert torch.equal(found, own.forward_leaving(step, own.new_cache(1, 8), left))
+    assert not torch.equal(found, target.prefix(1).forward(step, own.new_cache(1, 8)))
+
+
+def test_two_threads_decode_over_caches_of_their_own() -> None:
+    requests = random_requests(6, tokens=40)
+    with threads_of(2):
+        model = bfloat16_lean("llama")
+        alone, together = run(model, requests).outputs, dict[int, object]()
+        decoding = [
+            Thread(target=lambda place: together.update({place: run(model, requests).outputs}), args=(place,))
+            for place in range(2)
+        ]
+        for thread in decoding:
+            thread.start()
+        for thread in decoding:
+            thread.join()
+    assert model._whole is not None and together == {0: alone, 1: alone}
+
+
+def test_a_cache_is_let_go_of() -> None:
+    model = bfloat16_lean("llama")
+    cache = model.new_cache(1, CAPACITY)
+    model.forward(text_step([[3, 1, 4]], [0], take=None, first_slot=0), cache)
+    numbers = ref(vars(cache.states)[KNOWN])
+    del cache
+    gc.collect()
+    assert numbers() is None
+
+
+def test_a_token_that_is_not_there_cannot_be_wanted() -> None:
+    model, step = bfloat16_lean("llama"), STEPS["texts' ends"]
+    beyond = replace(step, take=torch.tensor([2, 3]))
+    with pytest.raises(IndexError):
+        model.forward(beyond, model.new_cache(SLOTS, CAPACITY))
 
 
 @pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3"])

@@ -2,7 +2,7 @@
 
 A width that hangs on scores is not known to the host, so a forward is as wide as any sequence could need. That all
 sequences have stopped the host learns one forward late (`runtime/growth/news.py`), and not at all where a whole draft
-is captured work (`runtime/growth/captured.py`): then all forwards run that any sequence could need.
+of few forwards is captured work (`runtime/growth/captured.py`): then all run that any sequence could need.
 """
 
 from __future__ import annotations
@@ -13,6 +13,12 @@ from ..policies import CastPolicy, ConfidentChainPolicy, OptTreePolicy, TalonPol
 from .draft import Ints
 
 LATE = 1  # forwards that draft for nobody, since word of the end is still on its way
+MOST_CAPTURED = 16  # forwards of a draft that is captured whole: of more, too many would draft for nobody
+
+
+def is_captured_whole(policy: TreePolicy) -> bool:
+    """Return whether a greedy draft whose forwards hang on scores is captured work where forwards are."""
+    return 0 < len(most_widths(policy)) <= MOST_CAPTURED
 
 
 def widths_on_gpu(policy: TreePolicy, widths: Ints, *, is_captured: bool = False) -> Ints:
@@ -21,13 +27,14 @@ def widths_on_gpu(policy: TreePolicy, widths: Ints, *, is_captured: bool = False
     Args:
         policy: that drafts.
         widths: (rounds, forwards), what sequences need; what is drafted without looking at scores runs as it is.
-        is_captured: whether whole drafts are.
+        is_captured: whether whole drafts are, of policies that `is_captured_whole` tells.
     """
     most = np.array(most_widths(policy), dtype=np.int64)
     if not len(most):
         return widths
     needed = (widths > 0).sum(axis=1)
-    run = np.where(needed > 0, len(most) if is_captured else needed + LATE, 0)
+    is_whole = is_captured and is_captured_whole(policy)
+    run = np.where(needed > 0, len(most) if is_whole else needed + LATE, 0)
     return np.where(np.arange(len(most)) < run[:, None], most, 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -34,7 +34,10 @@ from .tree import batch_of
 FIRST_ROOM = 256  # tokens of a text
 REPEATING = (0, 1) * 8  # a text from which everybody copies
 
+TOGETHER = 2048  # tokens of the longest text up to which all lie in one array, each with room for as many
+
 Text = Sequence[int]
+Search = Callable[[Ints, Ints, Ints, Ints], int]  # of memory and what is told; writes to work in and what is drafted
 
 
 class Texts:
@@ -47,7 +50,7 @@ class Texts:
         """Hold no text."""
         self._rows: list[int] = []  # of each slot, where its text lies in what is kept
         self._looked_up, self._read = _LookedUp(), _Read()
-        self._states: dict[int, TextState] = {}  # by row, of policies that are asked text by text
+        self._states: dict[int, TextState] = {}  # by row, of what is asked text by text
 
     def admit(self, slot: int) -> None:
         """Forget a slot's former text."""
@@ -73,14 +76,12 @@ class Texts:
             PlanError: the policy searches in an engine's memory.
         """
         rows = self._rows[: len(texts)]
-        match policy:
-            case LookupPolicy():
+        if not isinstance(policy, CachebackPolicy) and max(map(len, texts)) <= TOGETHER:
+            if isinstance(policy, LookupPolicy):
                 return self._looked_up.draft(rows, texts, policy)
-            case SuffixPolicy() | SuffixTreePolicy():
-                return self._read.draft(rows, texts, policy)
-            case CachebackPolicy():
-                states = [self._states.setdefault(row, TextState()) for row in rows]
-                return batch_of([state.draft(text, policy) for state, text in zip(states, texts, strict=True)])
+            return self._read.draft(rows, texts, policy)
+        states = [self._states.setdefault(row, TextState()) for row in rows]
+        return batch_of([state.draft(text, policy) for state, text in zip(states, texts, strict=True)])
 
 
 class _Kept(ABC):
@@ -89,43 +90,49 @@ class _Kept(ABC):
     def __init__(self) -> None:
         self._room = FIRST_ROOM
         self._memory: Ints = np.empty((0, 0), dtype=np.int64)
-        self._heard: list[list[int]] = []  # by row, tokens of the text that were taken in, and those that were said
+        self._heard: list[tuple[int, int]] = []  # by row, tokens of the text that were taken in, and those said of them
         self._trees: Ints = np.empty((0, 3, 0), dtype=np.int64)  # to work in
 
     def forget(self, row: int) -> None:
         """Go back to the empty text in a row."""
         if row < len(self._heard):
-            self._heard[row] = [0, 0]
+            self._heard[row] = 0, 0
             self._clear(self._memory[row])
 
-    def _news(self, rows: Sequence[int], texts: Sequence[Text]) -> Ints:
-        """Have room for texts; return what is new of them, as kernels are told of it, and note it."""
-        if max(rows) >= len(self._heard):
-            self._begin_anew(2 * max(rows) + 1 if self._heard else max(rows) + 1)
-        told, fresh = [len(rows)], list[int]()
-        first = 1 + ENTRIES * len(rows)
-        for row, text in zip(rows, texts, strict=True):
-            heard = self._heard[row]
-            before, new = heard[1], said(text[heard[0] :])
-            fresh += new
-            told += (row, before, first + len(fresh))
-            heard[:] = len(text), before + len(new)
-            if heard[1] > self._room:
-                self._room = 2 * heard[1]
-                self._begin_anew(len(self._heard))
-                return self._news(rows, texts)
-        return np.array(told + fresh, dtype=np.int64)
-
-    def _begin_anew(self, rows: int) -> None:
-        """Have so many rows of as much room as is wanted, and nothing in them: all texts are read again."""
-        self._memory = np.tile(self._empty(self._room), (rows, 1))
-        self._heard = [[0, 0] for _ in range(rows)]
-
-    def _room_for(self, batch: int, drafts: int) -> tuple[Ints, Ints]:
-        """Return room for trees of so many nodes behind their roots, to work in and to be written to."""
+    def _drafted(self, rows: Sequence[int], texts: Sequence[Text], drafts: int, search: Search) -> DraftBatch:
+        """Return what a search writes of texts, trees of at most so many nodes behind their roots."""
+        heard, told = self._news(rows, texts)
+        batch = len(rows)
         if self._trees.shape[0] < batch or self._trees.shape[2] != drafts + 1:
             self._trees = np.empty((batch, 3, drafts + 1), dtype=np.int64)
-        return self._trees, np.empty(batch * (1 + 3 * (drafts + 1)), dtype=np.int64)
+        drafted = np.empty(batch * (1 + 3 * (drafts + 1)), dtype=np.int64)
+        nodes = search(self._memory, told, self._trees, drafted)
+        for row, own in zip(rows, heard, strict=True):
+            self._heard[row] = own
+        parts = drafted[batch : batch * (1 + 3 * nodes)].reshape(3, batch, nodes)
+        return DraftBatch(tokens=parts[0], parents=parts[1], depths=parts[2], sizes=drafted[:batch], widths=())
+
+    def _news(self, rows: Sequence[int], texts: Sequence[Text]) -> tuple[list[tuple[int, int]], Ints]:
+        """Have room for texts; return what will have been taken in, and what is new as kernels are told of it."""
+        if max(rows) >= len(self._heard):
+            self._begin_anew(2 * max(rows) + 1 if self._heard else max(rows) + 1, self._room)
+        told, fresh, heard = [len(rows)], list[int](), list[tuple[int, int]]()
+        first = 1 + ENTRIES * len(rows)
+        for row, text in zip(rows, texts, strict=True):
+            read, before = self._heard[row]
+            new = said(text[read:])
+            fresh += new
+            told += (row, before, first + len(fresh))
+            heard.append((len(text), before + len(new)))
+            if before + len(new) > self._room:
+                self._begin_anew(len(self._heard), 2 * (before + len(new)))
+                return self._news(rows, texts)
+        return heard, np.array(told + fresh, dtype=np.int64)
+
+    def _begin_anew(self, rows: int, room: int) -> None:
+        """Have so many rows with room for so many tokens, and nothing in them: all texts are read again."""
+        memory = np.tile(self._empty(room), (rows, 1))
+        self._memory, self._room, self._heard = memory, room, [(0, 0)] * rows
 
     @abstractmethod
     def _empty(self, tokens: int) -> Ints:
@@ -145,9 +152,9 @@ class _LookedUp(_Kept):
     def draft(self, rows: Sequence[int], texts: Sequence[Text], policy: LookupPolicy) -> DraftBatch:
         if policy is not self._asked:
             self._search, self._asked = search_of(policy), policy
-        told = self._news(rows, texts)
-        trees, drafted = self._room_for(len(rows), policy.length)
-        return _batch_of(drafted, len(rows), look_up_in_all(self._memory, told, self._search, trees, drafted))
+        return self._drafted(
+            rows, texts, policy.length, lambda texts, told, *room: look_up_in_all(texts, told, self._search, *room)
+        )
 
     def _empty(self, tokens: int) -> Ints:
         return np.zeros(tokens, dtype=np.int64)
@@ -170,28 +177,21 @@ class _Read(_Kept):
         if policy is not self._asked:
             self._numbers = copying_of(policy) if isinstance(policy, SuffixPolicy) else limits_of(policy)
             self._asked = policy
-        told = self._news(rows, texts)
         if isinstance(policy, SuffixPolicy):
-            trees, drafted = self._room_for(len(rows), policy.length)
-            return _batch_of(drafted, len(rows), copy_from_all(self._memory, told, self._numbers, trees, drafted))
+            return self._drafted(
+                rows, texts, policy.length, lambda kept, told, *room: copy_from_all(kept, told, self._numbers, *room)
+            )
         most = policy.nodes - 1
         if most not in self._ranked:
             self._ranked[most] = ranking_memory_of(most)
-        trees, drafted = self._room_for(len(rows), most)
         asked = self._numbers, policy.least_chance, *self._ranked[most]
-        return _batch_of(drafted, len(rows), grow_behind_all(self._memory, told, *asked, trees, drafted))
+        return self._drafted(rows, texts, most, lambda kept, told, *room: grow_behind_all(kept, told, *asked, *room))
 
     def _empty(self, tokens: int) -> Ints:
         return memory_of(tokens)
 
     def _clear(self, memory: Ints) -> None:
         forget(memory)
-
-
-def _batch_of(drafted: Ints, batch: int, nodes: int) -> DraftBatch:
-    """Return what kernels wrote as a batch."""
-    parts = drafted[batch : batch * (1 + 3 * nodes)].reshape(3, batch, nodes)
-    return DraftBatch(tokens=parts[0], parents=parts[1], depths=parts[2], sizes=drafted[:batch], widths=())
 
 
 def load_kernels(policies: Iterable[TreePolicy]) -> None:

@@ -22,6 +22,7 @@ from .protocol import Begun, LeavesStates, ReadsTarget, asked_of
 
 LATELY = 4  # rounds, about, of which it is told how many asked the model
 LIKELY = 0.6  # share of them from which on it drafts unasked at all
+LONG_AGO = 256  # rounds, about, after which it does not count any more how long drafts took
 
 
 class _Odds:
@@ -42,6 +43,7 @@ class _Odds:
 
     def note_asked(self, is_asked: bool) -> None:
         self._asked += (is_asked - self._asked) / LATELY
+        self._covered += (1.0 - self._covered) / LONG_AGO  # so that it is tried again where nothing is begun
 
     def note_taken(self, draft_ms: float, host_ms: float) -> None:
         covered = min(host_ms / draft_ms, 1.0) if draft_ms > 0.0 else 1.0

@@ -3,7 +3,7 @@
 Growing reads nothing from the device, so all of it can be captured: the host's part of a draft, dozens of small calls
 per layer, is done once per shape and policy. What a draft hangs on besides its input must be in its key: that is why
 only greedy drafts are captured, whose scores are the logits. Nobody hears of the end of a tree in captured work, so as
-many layers are drafted as any tree could need: a host that launches each layer takes longer than they do.
+many layers are drafted as any tree could need: a host that launches each layer takes longer than a few of them do.
 """
 
 from __future__ import annotations
@@ -16,17 +16,8 @@ import torch
 from torch import Tensor
 
 from ...planner.growth.draft import DraftBatch
-from ...planner.growth.room import most_drafted
-from ...planner.policies import (
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    OptTreePolicy,
-    StaticPolicy,
-    TalonPolicy,
-    TreePolicy,
-)
+from ...planner.growth.on_gpu import is_captured_whole
+from ...planner.policies import ChainPolicy, Eagle2Policy, StaticPolicy, TreePolicy
 from ..cache import KeyValueCache
 from ..models.forward import ForwardInput
 from ..models.graphed import GraphedModel, Replayed
@@ -36,12 +27,11 @@ from ..transfer import Landing, host_memory, wait_for
 from .draft import batch_of
 from .eagle2_kernels import grow_eagle2_by_kernels, is_supported
 from .grow import grow_on_device, kept_for
-from .layout import LayerLayout, compact_of
+from .layout import LayerLayout, columns_of, compact_of
 from .scorer import DevicePass
 
 RIGID = (ChainPolicy, StaticPolicy)  # whose nodes' parents do not even hang on scores
 FIXED = (ChainPolicy, StaticPolicy, Eagle2Policy)  # as many forwards, as wide, and as many nodes, whatever the scores
-CAPTURABLE = (*FIXED, ConfidentChainPolicy, TalonPolicy, OptTreePolicy, CastPolicy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +73,8 @@ class CapturedGrowth:
 
     def serves(self, policy: TreePolicy, requests: Many[Request]) -> bool:
         """Whether drafts of a policy for such requests can be captured."""
-        return isinstance(policy, CAPTURABLE) and are_greedy(requests)
+        is_whole = isinstance(policy, FIXED) or is_captured_whole(policy)
+        return is_whole and are_greedy(requests)
 
     @torch.inference_mode()
     def draft(self, step: ForwardInput, longest: int, policy: TreePolicy) -> DraftBatch:
@@ -94,7 +85,7 @@ class CapturedGrowth:
             longest: most tokens of any row when that is read.
             policy: one that is served.
         """
-        ends = longest + most_drafted(policy)
+        ends = longest + columns_of(policy)
         self._cache.require(ends)
         seen = self._seen_in(ends)
         key = (policy, step.signature, seen)
@@ -114,7 +105,7 @@ class CapturedGrowth:
             most_read: tokens per row fed to read them, padding included.
             policy: one that is served.
         """
-        ends, read = longest + most_drafted(policy), longest - 1 + most_read
+        ends, read = longest + columns_of(policy), longest - 1 + most_read
         most = max(ends, read)
         return self._seen_in(most) if most <= self._cache.capacity else None
 

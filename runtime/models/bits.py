@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-KNOWN = "known_bits"  # attribute of a tensor that was made with its bits
+KNOWN = "known_bits"  # attribute of a tensor whose bits were asked for; a copy of it would hold bits of another memory
 BITS = {torch.bfloat16: torch.uint16, torch.float32: torch.uint32}
 
 
@@ -32,6 +32,14 @@ def bits(x: Tensor) -> NDArray[Any]:
     """Return the same memory as unsigned numbers of the same length."""
     numbers: NDArray[Any] = x.view(BITS[x.dtype]).numpy()
     return numbers
+
+
+def bits_kept(x: Tensor) -> NDArray[Any]:
+    """Return the bits of a contiguous tensor that is asked for often; the tensor itself holds them from then on."""
+    known: NDArray[Any] | None = vars(x).get(KNOWN)
+    if known is None:
+        known = vars(x)[KNOWN] = bits(x)
+    return known
 
 
 def bits_of_new(shape: tuple[int, int, int]) -> tuple[Tensor, NDArray[Any]]:

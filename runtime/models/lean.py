@@ -28,7 +28,7 @@ from .kernels.threads import shared_by
 from .places import LayerStates, Place, views_of
 from .products import FusedProducts, Products
 from .trial import reads_trees
-from .whole_forward import whole_of
+from .whole_forward import WholeForward, whole_of
 
 
 class LeanModel:
@@ -42,7 +42,7 @@ class LeanModel:
         self.dtype, self.device = anatomy.embedding.dtype, anatomy.embedding.device
         self._layers = anatomy.layers
         self._stacked = stacked(self._layers)
-        self._whole = whole_of(anatomy, self._layers, self._stacked)
+        self._whole = self._whole_forward()
         self._width = 2 * anatomy.kv_heads * anatomy.size
         self.vocabulary, self.longest_context = anatomy.vocabulary, anatomy.longest_context
         self.hidden = anatomy.embedding.shape[1]  # size of a hidden state
@@ -54,6 +54,11 @@ class LeanModel:
     def gallery(self) -> Gallery | None:
         """The images that it keeps; None where it sees none."""
         return self.anatomy.gallery
+
+    def _whole_forward(self) -> WholeForward | None:
+        """Return this model's forwards as one call; None where kernels do not take them, or it has its own way."""
+        is_usual = type(self).answer is LeanModel.answer and type(self).compute is LeanModel.compute
+        return whole_of(self.anatomy, self._layers, self._stacked) if is_usual else None
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""
@@ -152,7 +157,7 @@ class LeanModel:
         shorter = copy(self)
         shorter._layers = self._layers[:layers]
         shorter._stacked = stacked(shorter._layers)
-        shorter._whole = whole_of(self.anatomy, shorter._layers, shorter._stacked)
+        shorter._whole = shorter._whole_forward()
         return shorter
 
     def require_layers(self, after: Sequence[int]) -> None:

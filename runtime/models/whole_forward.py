@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from weakref import ref
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 from ...planner.kernels.arrays import Ints
 from .anatomy import Anatomy, LayerWeights
 from .attention import is_by_dots
-from .bits import bits, bits_of_new, is_kernels
+from .bits import KNOWN, bits, bits_for_kernels, bits_kept, bits_of_new, is_kernels
 from .forward import ForwardInput
 from .joined_products import fits
 from .kernel_parts import KernelParts
@@ -41,8 +40,6 @@ class WholeForward:
         self._embedding = bits(anatomy.embedding)
         last = norm.scale, norm.eps, head.address, head.bias, head.no_residual
         self._given: tuple[Any, ...] = (*last, anatomy.heads, layer.scale, *parts.every)
-        self._states: Any = lambda: None  # of the cache that was met last
-        self._numbers: NDArray[Any] = np.empty(0, np.uint16)  # theirs
         self._open: dict[int, NDArray[Any]] = {}  # masks that close nothing, by rows
 
     def __call__(self, step: ForwardInput, cache: LayerStates) -> Tensor | None:
@@ -56,10 +53,8 @@ class WholeForward:
             return None
         if (window is not None and window < step.seen) or torch.compiler.is_compiling():
             return None
-        if states is not self._states():
-            if not self._takes(states):
-                return None
-            self._states, self._numbers = ref(states), bits(states)
+        if not self._takes(states):
+            return None
         batch, count = step.tokens.shape
         numbers = step.numbers
         if numbers is None:
@@ -67,19 +62,25 @@ class WholeForward:
         wanted, mask = NOBODY if step.take is None else step.take.numpy(), self._mask(step.bias, batch)
         logits, written = bits_of_new((batch, count if step.take is None else 1, self._vocabulary))
         is_known = run_forward(
-            numbers, wanted, self._embedding, self._sight.turn_bits, self._numbers, mask, written,
+            numbers, wanted, self._embedding, self._sight.turn_bits, bits_kept(states), mask, written,
             step.first_slot, step.seen, is_shared, *self._given,
         )  # fmt: skip
         return logits if is_known else None
 
     def _takes(self, states: Tensor) -> bool:
-        is_whole = states.dim() == 4 and len(states) == self._layers and states.shape[3] == self._width
-        return is_whole and is_kernels(states) and states.dtype == torch.bfloat16 and states.is_contiguous()
+        """Return whether kernels may write to a cache; of one that they have written to torch is asked nothing."""
+        known: NDArray[Any] | None = vars(states).get(KNOWN)
+        if known is None and not (is_kernels(states) and states.dtype == torch.bfloat16 and states.is_contiguous()):
+            return False
+        layers, *_, width = states.shape if known is None else known.shape
+        return (layers, width) == (self._layers, self._width)
 
     def _mask(self, bias: Tensor | None, batch: int) -> NDArray[Any]:
         """Return a bias as kernels read it, (batch, n, seen), or (batch, 0, 0) for none."""
         if bias is not None:
-            return bits(bias.contiguous())
+            known = bits_for_kernels(bias)
+            assert known is not None, "a mask lies where the model does"
+            return known
         if batch not in self._open:
             self._open[batch] = np.empty((batch, 0, 0), np.uint16)
         return self._open[batch]

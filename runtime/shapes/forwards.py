@@ -84,13 +84,15 @@ class ForwardShapes:
         if seen_in is not None:  # no mask to keep once
             return self._laid_out(drawn, [context_tokens] * batch, piece, seen_in)
         row = self._laid_out(drawn[:1], [context_tokens], piece, None)
-        return replace(
-            row,
-            tokens=torch.from_numpy(drawn).to(self._model.device),
-            positions=row.positions.repeat(batch, 1),
-            columns=row.columns.repeat(batch, 1),
-            bias=None if row.bias is None else row.bias.expand(batch, -1, -1),
-        )
+        bias = None if row.bias is None else row.bias.expand(batch, -1, -1)
+        parts = torch.from_numpy(drawn), row.positions.cpu().repeat(batch, 1), row.columns.cpu().repeat(batch, 1)
+        placed = torch.stack(parts)
+        if self._model.device.type == "cpu":  # as a round's own trees lie there
+            numbers, bias = placed.numpy(), None if bias is None else bias.contiguous()
+        else:
+            numbers = None
+        tokens, positions, columns = placed.to(self._model.device)
+        return replace(row, tokens=tokens, positions=positions, columns=columns, bias=bias, numbers=numbers)
 
     def _laid_out(
         self, tokens: Ints, contexts: list[int], piece: Piece, seen_in: Callable[[int], int] | None

@@ -22,7 +22,9 @@ def run_forward(
     input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
     output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
 ) -> bool:  # fmt: skip
-    """Write the logits of new tokens, and their keys and values; return False, and do nothing, where one is unknown.
+    """Write the logits of new tokens, and their keys and values.
+
+    Returns False and does nothing where a token is unknown, or one is wanted that is not there.
 
     Args:
         numbers: (3, batch, n), tokens, positions and columns.
@@ -42,6 +44,9 @@ def run_forward(
     tokens, positions = numbers[TOKENS].reshape(batch * count), numbers[POSITIONS].reshape(batch * count)
     if tokens.min() < 0 or tokens.max() >= len(embedding):
         return False
+    for place in wanted:
+        if place < 0 or place >= count:
+            return False
     hidden, turns = np.empty((batch * count, size), np.uint16), np.empty((batch * count, table.shape[1]), np.uint16)
     for row in range(batch * count):
         hidden[row] = embedding[tokens[row]]
