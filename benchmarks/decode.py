@@ -39,7 +39,7 @@ from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.engines.llama_running import missing
 from spectune.runtime.feed import Feed
-from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.models.forward import CausalModel, ForwardInput, LaysOutTrees
 from spectune.runtime.models.loading import load_pretrained
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always, plain_setup, setup_of
@@ -116,6 +116,7 @@ class Clocked:
         """Wrap a model."""
         self.dtype, self.device, self.attention, self.regime = model.dtype, model.device, model.attention, model.regime
         self.gallery = model.gallery
+        self.lays_out_trees = isinstance(model, LaysOutTrees) and model.lays_out_trees
         self.vocabulary, self.longest_context = model.vocabulary, model.longest_context
         self.ns = 0
         self._model = model

@@ -18,7 +18,7 @@ from .fed_trees import FedTrees
 from .layout import Masks
 from .lossy_round import LossyRound, refusal
 from .models.bits import bits_for_kernels
-from .models.forward import CausalModel, ForwardInput, LeftStates
+from .models.forward import CausalModel, ForwardInput, LaysOutTrees, LeftStates
 from .models.graphed import GraphedModel
 from .pad import PivotJudge
 from .requests import Sequence, shared_temperature
@@ -61,6 +61,7 @@ class Verifying:
         self._is_here = target.device.type == "cpu"  # so that a forward has ended when its call comes back
         self._drafters, self._judges, self._allow_lossy = drafters, judges, allow_lossy
         self._faults, self._watch = faults, watch
+        self._may_wait = isinstance(target, LaysOutTrees) and target.lays_out_trees
         self._behind: DraftsBehind | None = None
         if isinstance(target, GraphedModel) and seen_in is not None:
             self._behind = DraftsBehind(target, cache, faults=faults)
@@ -88,6 +89,10 @@ class Verifying:
             return None
         return policy
 
+    def _is_usual(self, setup: RoundSetup) -> bool:
+        """Return whether nothing but the target's own forward reads a round's trees."""
+        return not isinstance(setup.policy, ResumedPolicy | LossyPolicy)
+
     def _left(self, batch: Many[Sequence], draft: DraftBatch, fed: int, setup: RoundSetup) -> LeftStates | None:
         """Return the states that a verification goes on from; None where it reads all nodes by all layers."""
         if not isinstance(setup.policy, ResumedPolicy) or not draft.widths:
@@ -109,7 +114,7 @@ class Verifying:
     ) -> Committed:
         trees = FedTrees(batch, draft, fed)
         self._cache.require(max(trees.contexts) + fed)
-        step = trees.laid_out(self._masks, self._seen_in)
+        step = trees.laid_out(self._masks, self._seen_in, may_wait=self._may_wait and self._is_usual(setup))
         self._watch.mark(LAID_OUT)
         self.forwards += 1
         left, is_greedy = self._left(batch, draft, fed, setup), shared_temperature(batch) == 0.0

@@ -12,11 +12,18 @@ import numpy as np
 import pytest
 import torch
 
+from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.policies import LookupPolicy
+from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.drafters.lookup import LookupDrafter
+from spectune.runtime.fed_trees import FedTrees
 from spectune.runtime.layout import Masks, chain_sight, lay_out
 from spectune.runtime.models.bits import KNOWN, bits, bits_for_kernels
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request, Sequence
+from spectune.runtime.setup import RoundSetup, always
 
 from .decoded_runs import random_requests, run
 from .fused_forward import tiny_lean
@@ -95,6 +102,50 @@ def test_it_is_bit_by_bit_what_it_is_step_by_step(family: str, kind: str, count:
         assert model._whole is not None
         step = tree_step(Masks(torch.bfloat16, CPU, slots=2, capacity=CAPACITY)) if kind == "trees" else STEPS[kind]
         assert_same(model, step)
+
+
+@pytest.mark.parametrize("fed", [4, 6])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_trees_that_it_lays_out_itself_are_those_that_are_laid_out(family: str, fed: int) -> None:
+    model, masks = bfloat16_lean(family), Masks(torch.bfloat16, CPU, slots=2, capacity=CAPACITY)
+    tokens, parents, depths = np.array(
+        [[[-1, 5, 6, 7], [-1, 9, -1, -1]], [[-1, 0, 0, 1], [-1, 0, 0, 0]], [[0, 1, 1, 2], [0, 1, 1, 1]]]
+    )
+    draft = DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=np.array([4, 2]), widths=())
+    batch = [
+        Sequence(Request(prompt=prompt, max_new_tokens=9), place)
+        for place, prompt in enumerate([(1, 2, 3), (4, 5) * 4])
+    ]
+    trees = FedTrees(batch, draft, fed)
+    assert_same(model, trees.laid_out(masks))
+    laid_out, waiting = trees.laid_out(masks), trees.laid_out(masks, may_wait=True)
+    assert model.lays_out_trees and waiting.trees is not None and laid_out.trees is None
+    caches = [model.new_cache(SLOTS, CAPACITY) for _ in range(3)]
+    for cache in caches:
+        cache.states.copy_(filled(model))
+    waited, found, apart = (
+        one.forward(step, cache)
+        for one, step, cache in zip(
+            (model, model, step_by_step(model)), (waiting, laid_out, waiting), caches, strict=True
+        )
+    )
+    for other, cache in ((found, caches[1]), (apart, caches[2])):
+        assert np.array_equal(bits(waited), bits(other.contiguous())) and torch.equal(caches[0].states, cache.states)
+
+
+def test_rounds_leave_it_to_the_model_to_lay_trees_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = bfloat16_lean("llama"), list[bool]()
+    forward = model.forward
+
+    def noted(step: ForwardInput, cache: KeyValueCache) -> torch.Tensor:
+        seen.append(step.trees is not None)
+        return forward(step, cache)
+
+    monkeypatch.setattr(model, "forward", noted)
+    setup = RoundSetup(policy=LookupPolicy(length=3), drafter="lookup")
+    requests = random_requests(4, tokens=30)
+    found = run(model, requests, always(setup), {"lookup": LookupDrafter()}, slots=2)
+    assert any(seen) and found.outputs == run(step_by_step(bfloat16_lean("llama")), requests).outputs
 
 
 def bfloat16_lean(family: str) -> LeanModel:

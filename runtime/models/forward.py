@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -65,6 +66,7 @@ class ForwardInput:
     tree: TreeMask | None = None  # a captured forward's: its tensors may still lie on the host
     packed: Tensor | None = None  # (any,) int64 on the host that all tensors are views of, in `packed_input`'s order
     numbers: Ints | None = None  # (3, batch, n), tokens, positions and columns where they lie on the host side by side
+    trees: UnlaidTrees | None = None  # that the model lays out itself: tokens, positions, columns and bias say nothing
 
     @property
     def signature(self) -> tuple[int, ...]:
@@ -72,6 +74,30 @@ class ForwardInput:
         batch, count = self.tokens.shape
         words = 0 if self.tree is None else self.tree.bits.shape[2]
         return batch, count, self.seen, self.first_slot, self.bias is None, self.take is None, words
+
+
+@dataclass(slots=True, kw_only=True)
+class UnlaidTrees:
+    """Trees of a round on the host, of which nothing is written yet that a forward reads; for `LaysOutTrees` alone.
+
+    Nobody writes to it; it is not frozen, as its input is not.
+    """
+
+    tokens: Ints  # (batch, any), the root's column included, like the two below
+    parents: Ints
+    depths: Ints
+    nodes: int  # columns of them that are fed; what is fed behind them is padding
+    ends: Ints  # (2, batch), the token of each root, and committed tokens in the cache
+    laid_out: Callable[[], ForwardInput]  # the same for a forward that lays nothing out
+
+
+@runtime_checkable
+class LaysOutTrees(Protocol):
+    """A model that may be given trees as they were drafted."""
+
+    @property
+    def lays_out_trees(self) -> bool:
+        """Whether it takes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,14 @@ class LeanModel:
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache."""
         found = None if self._whole is None else self._whole(step, cache)
-        return self._computed(step, cache) if found is None else found
+        if found is not None:
+            return found
+        return self._computed(step if step.trees is None else step.trees.laid_out(), cache)
+
+    @property
+    def lays_out_trees(self) -> bool:
+        """Whether forwards take trees as they were drafted."""
+        return self._whole is not None
 
     @torch.inference_mode()
     def _computed(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:

@@ -22,7 +22,7 @@ from .forward import ForwardInput
 from .joined_products import fits
 from .kernel_parts import KernelParts
 from .kernels.threads import shared_by
-from .kernels.whole_forward import run_forward
+from .kernels.whole_forward import run_forward, run_forward_of_trees
 from .places import LayerStates
 
 NOBODY: Ints = np.empty(0, dtype=np.int64)
@@ -56,6 +56,12 @@ class WholeForward:
         if not self._takes(states):
             return None
         batch, count = step.tokens.shape
+        if step.trees is not None:
+            logits, written = bits_of_new((batch, count, self._vocabulary))
+            trees = step.trees
+            told = trees.tokens, trees.parents, trees.depths, trees.nodes, trees.ends, count
+            given = self._embedding, self._sight.turn_bits, bits_kept(states), written, step.seen, is_shared
+            return logits if run_forward_of_trees(*told, *given, *self._given) else None
         numbers = step.numbers
         if numbers is None:
             numbers = torch.stack((step.tokens, step.positions, step.columns)).numpy()

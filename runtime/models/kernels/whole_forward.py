@@ -6,11 +6,13 @@ import numpy as np
 
 from ....planner.kernels.arrays import Ints
 from ....planner.kernels.compiled import compiled
+from ...kernels.trees import place_and_show
 from .bfloat16_rows import normed_product, run_layers
 from .few_rows import Halves
 from .host_rows import Bits
 
 TOKENS, POSITIONS, COLUMNS = range(3)  # of what is told of new tokens
+OPEN, SHUT = np.uint16(0), np.uint16(0xFF80)  # 0 and -inf in bfloat16
 
 
 @compiled
@@ -66,3 +68,29 @@ def run_forward(
         left[row] = left[row * count + wanted[row]]
     normed_product(left[: len(logits)], last_scale, last_eps, head, head_bias, no_residual, logits, is_shared)
     return True
+
+
+@compiled
+def run_forward_of_trees(
+    tokens: Ints, parents: Ints, depths: Ints, nodes: int, ends: Ints, fed: int,
+    embedding: Halves, table: Halves, states: Halves, logits: Halves, seen: int, is_shared: bool,
+    last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
+    heads: int, attention_scale: float, inner: int, weights: Ints,
+    input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
+    output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
+) -> bool:  # fmt: skip
+    """Do what `run_forward` does, of trees behind the texts in the first slots, which it lays out.
+
+    Args:
+        tokens, parents, depths, nodes, ends: as `UnlaidTrees` has them.
+        fed: tokens of each tree, padding included.
+        embedding and everything behind it: as `run_forward` takes them.
+    """
+    batch = ends.shape[1]
+    placed, mask = np.empty((3, batch, fed), np.int64), np.empty(batch * fed * seen, np.uint16)
+    place_and_show(tokens, depths, parents, nodes, ends, placed, OPEN, SHUT, mask, seen)
+    return run_forward(
+        placed, ends[0][:0], embedding, table, states, mask.reshape(batch, fed, seen), logits, 0, seen, is_shared,
+        last_scale, last_eps, head, head_bias, no_residual, heads, attention_scale, inner, weights,
+        input_scale, input_eps, qkv_bias, head_scale, head_eps, output_bias, scale, eps, gate_up_bias, down_bias,
+    )  # fmt: skip
