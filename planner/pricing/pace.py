@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-PRIOR = {"cpu": 0.12, "cuda": 0.02}  # by Device.kind; of CPUs what 25 profiles of benchmarks/decode.py strayed by
+PRIOR = {"cpu": 0.15, "cuda": 0.02}  # by Device.kind; of CPUs what 36 profiles of benchmarks/decode.py strayed by
 PRIOR_PACES = 4  # validations or hours that it stands for
 APART = 0.6  # of it: how far two forwards of different sizes stray from each other; benchmarks/pace.py: 0.46, 0.68
 
