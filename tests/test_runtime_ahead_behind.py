@@ -18,7 +18,7 @@ from spectune.runtime import requests as text_module
 from spectune.runtime.ahead import acceptance as acceptance_module
 from spectune.runtime.ahead.behind import _Behind, _Verification
 from spectune.runtime.decoder import Decoder, Round
-from spectune.runtime.drafters.hybrid import HybridDrafter, _Odds
+from spectune.runtime.drafters.hybrid import LIKELY, HybridDrafter, _Odds
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Begun
 from spectune.runtime.models.forward import ForwardInput
@@ -276,11 +276,11 @@ def test_what_is_begun_unasked_loses_next_to_nothing_and_gains_where_it_can(chan
     begun = dropped = 0
     saved_ms = 0.0
     for _ in range(rounds):
-        is_begun, is_asked = odds.are_good, dice.random() < chance
+        is_begun, is_asked = odds.are_good(8), dice.random() < chance
         odds.note_asked(is_asked)
         begun += is_begun
         if is_begun and is_asked:
-            odds.note_taken(draft_ms, host_ms)
+            odds.note_taken(8, draft_ms, host_ms)
             saved_ms += min(draft_ms, host_ms)
         elif is_begun:
             dropped += 1
@@ -289,6 +289,7 @@ def test_what_is_begun_unasked_loses_next_to_nothing_and_gains_where_it_can(chan
     assert begun > 0.9 * rounds or chance < 0.9 or draft_ms == DRAFT_MS
     assert saved_ms / rounds > 0.95 * min(draft_ms, host_ms) or chance < 1.0
     assert dropped < 0.08 * rounds or draft_ms < DRAFT_MS
+    assert odds.are_good(1) == (odds._asked >= LIKELY), "of one text nothing was learned"
 
 
 def test_how_long_a_draft_takes_beside_the_host_decides_whether_another_is_begun() -> None:

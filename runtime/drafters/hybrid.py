@@ -22,7 +22,6 @@ from .protocol import Begun, LeavesStates, ReadsTarget, asked_of
 
 LATELY = 4  # rounds, about, of which it is told how many asked the model
 LIKELY = 0.6  # share of them from which on it drafts unasked at all
-LONG_AGO = 256  # rounds, about, after which it does not count any more how long drafts took
 
 
 class _Odds:
@@ -35,19 +34,19 @@ class _Odds:
 
     def __init__(self) -> None:
         self._asked = 0.5  # share of the last rounds that asked the model; nobody knows before the first
-        self._covered = 1.0  # share of a draft's time for which the host worked beside it
+        self._covered: dict[
+            int, float
+        ] = {}  # by sequences, share of a draft's time for which the host worked beside it
 
-    @property
-    def are_good(self) -> bool:
-        return self._asked >= max(LIKELY, 1.0 - self._covered)
+    def are_good(self, batch: int) -> bool:
+        return self._asked >= max(LIKELY, 1.0 - self._covered.get(batch, 1.0))
 
     def note_asked(self, is_asked: bool) -> None:
         self._asked += (is_asked - self._asked) / LATELY
-        self._covered += (1.0 - self._covered) / LONG_AGO  # so that it is tried again where nothing is begun
 
-    def note_taken(self, draft_ms: float, host_ms: float) -> None:
-        covered = min(host_ms / draft_ms, 1.0) if draft_ms > 0.0 else 1.0
-        self._covered += (covered - self._covered) / LATELY
+    def note_taken(self, batch: int, draft_ms: float, host_ms: float) -> None:
+        covered, before = min(host_ms / draft_ms, 1.0) if draft_ms > 0.0 else 1.0, self._covered.get(batch, 1.0)
+        self._covered[batch] = before + (covered - before) / LATELY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,14 +146,14 @@ class HybridDrafter:
         if held is None or rows is None:
             drafted, rows = self._drafted(sequences, policy.model), lacking
         else:
-            drafted = self._read(held.begun)
+            drafted = self._read(held)
         if len(lacking) == len(sequences) and rows == list(range(len(drafted.sizes))):
             return drafted
         return _merged(copies, drafted, lacking, rows)
 
     def growth_behind(self, sequences: Many[Sequence], policy: HybridPolicy) -> CapturedGrowth | None:
         """Return what captures the model's drafts where these may begin before they are asked for; None else."""
-        is_worth_it = self._odds.are_good and self._model.has_read(sequences)
+        is_worth_it = self._odds.are_good(len(sequences)) and self._model.has_read(sequences)
         return self._model.growth_for(sequences, policy.model) if is_worth_it else None
 
     def take(self, sequences: Many[Sequence], policy: HybridPolicy, begun: Begun) -> None:
@@ -181,12 +180,13 @@ class HybridDrafter:
         """Return the states of a draft's nodes where the model is an exit, None else."""
         return self._model.left(sequences, draft, fed) if isinstance(self._model, LeavesStates) else None
 
-    def _read(self, begun: Begun) -> DraftBatch:
+    def _read(self, held: _Held) -> DraftBatch:
         """Wait for a draft under way."""
+        begun = held.begun
         host_ms = (time.perf_counter_ns() - begun.known_ns) / 1e6
         drafted = begun.read()
         if begun.took_ms is not None:
-            self._odds.note_taken(begun.took_ms(), host_ms)
+            self._odds.note_taken(len(held.texts), begun.took_ms(), host_ms)
         return drafted
 
     def _drafted(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
