@@ -152,6 +152,12 @@ def bfloat16_lean(family: str) -> LeanModel:
     return tiny_lean(family, torch.bfloat16, CPU, **SIZES)
 
 
+def test_a_mask_that_all_rows_have_is_read_once() -> None:
+    model, step = bfloat16_lean("llama"), text_step([[3, 1, 4], [2, 6, 5]], [4, 4], take=None, first_slot=0)
+    assert step.bias is not None
+    assert_same(model, replace(step, bias=step.bias[:1].expand(2, -1, -1)))
+
+
 def test_another_cache_is_another_memory() -> None:
     model, step = bfloat16_lean("llama"), STEPS["a token"]
     caches = [model.new_cache(SLOTS, CAPACITY) for _ in range(2)]

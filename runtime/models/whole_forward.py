@@ -82,8 +82,10 @@ class WholeForward:
         return (layers, width) == (self._layers, self._width)
 
     def _mask(self, bias: Tensor | None, batch: int) -> NDArray[Any]:
-        """Return a bias as kernels read it, (batch, n, seen), or (batch, 0, 0) for none."""
+        """Return a bias as kernels read it, (batch or 1, n, seen), or (batch, 0, 0) for none."""
         if bias is not None:
+            if batch > 1 and bias.stride(0) == 0:
+                bias = bias[:1]  # all rows have one
             known = bits_for_kernels(bias)
             assert known is not None, "a mask lies where the model does"
             return known

@@ -87,10 +87,7 @@ class ForwardShapes:
         bias = None if row.bias is None else row.bias.expand(batch, -1, -1)
         parts = torch.from_numpy(drawn), row.positions.cpu().repeat(batch, 1), row.columns.cpu().repeat(batch, 1)
         placed = torch.stack(parts)
-        if self._model.device.type == "cpu":  # as a round's own trees lie there
-            numbers, bias = placed.numpy(), None if bias is None else bias.contiguous()
-        else:
-            numbers = None
+        numbers = placed.numpy() if self._model.device.type == "cpu" else None  # as a round's own trees lie there
         tokens, positions, columns = placed.to(self._model.device)
         return replace(row, tokens=tokens, positions=positions, columns=columns, bias=bias, numbers=numbers)
 

@@ -34,7 +34,8 @@ def run_forward(
         embedding: (vocabulary, hidden).
         table: (places, 2 * size), how queries and keys are turned in every place; none is beyond its last line.
         states: as `run_layers` takes them.
-        mask: (batch, n, seen), 0 or -inf as what is added to scores; (batch, 0, 0) where every token sees everything.
+        mask: (batch, n, seen), or (1, n, seen) for all, 0 or -inf as what is added to scores; (batch, 0, 0) where every
+            token sees everything.
         logits: (rows, vocabulary), written.
         slot, seen, is_shared, heads and everything from attention_scale on: as `run_layers` takes them.
         last_scale: (1, hidden), of the norm before the vocabulary's product.
@@ -57,7 +58,7 @@ def run_forward(
     bias = np.empty((batch, max(mask.shape[1] * groups, 1), mask.shape[2]), np.uint16)
     for row in range(batch):
         for line in range(mask.shape[1] * groups):
-            bias[row, line] = mask[row, line // groups]
+            bias[row, line] = mask[min(row, len(mask) - 1), line // groups]
     left = np.empty((batch * count, size), np.uint16)
     run_layers(
         hidden, turns, states, bias, numbers[COLUMNS].reshape(batch * count), left, slot, 0, seen, 0, is_shared,
