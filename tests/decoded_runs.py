@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
+from threading import Thread
 
 import numpy as np
 
@@ -93,6 +94,20 @@ def run(
             assert may_fail or not rounds[-1].faults, rounds[-1].faults
             watch(decoder)
     return Run([tuple(s.emitted) for s in sequences[: len(requests)]], rounds, decoder.forwards)
+
+
+def plain_in_two_threads(model: CausalModel, requests: Many[Request]) -> list[list[tuple[int, ...]]]:
+    """Return what each of two threads decodes plainly at once, over one model."""
+    found: dict[int, list[tuple[int, ...]]] = {}
+    decoding = [
+        Thread(target=lambda place: found.update({place: run(model, requests).outputs}), args=(place,))
+        for place in range(2)
+    ]
+    for thread in decoding:
+        thread.start()
+    for thread in decoding:
+        thread.join()
+    return [found[place] for place in range(2)]
 
 
 def drafting(kind: str, drafter: Drafter, **setup: tuple[int, ...]) -> tuple[Schedule, dict[str, Drafter]]:

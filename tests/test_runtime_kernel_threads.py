@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from threading import Thread
 from unittest import mock
 
 import pytest
@@ -16,7 +15,7 @@ from spectune.runtime.models.kernels import threads
 from spectune.runtime.models.kernels.threads import shared_by
 from spectune.runtime.models.lean import LeanModel
 
-from .decoded_runs import random_requests, run
+from .decoded_runs import plain_in_two_threads, random_requests, run
 from .tiny_models import tiny_llama
 
 
@@ -82,15 +81,7 @@ def test_two_threads_decode_at_once_what_each_decodes_alone() -> None:
     torch.set_num_threads(2)
     try:
         model = LeanModel(tiny_llama(layers=2, seed=0))
-        alone, together = run(model, requests).outputs, dict[int, object]()
-        decoding = [
-            Thread(target=lambda place: together.update({place: run(model, requests).outputs}), args=(place,))
-            for place in range(2)
-        ]
-        for thread in decoding:
-            thread.start()
-        for thread in decoding:
-            thread.join()
+        alone, together = run(model, requests).outputs, plain_in_two_threads(model, requests)
     finally:
         torch.set_num_threads(before)
-    assert together == {0: alone, 1: alone}
+    assert together == [alone, alone]

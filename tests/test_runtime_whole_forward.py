@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from copy import copy
 from dataclasses import replace
-from threading import Thread
 from weakref import ref
 
 import numpy as np
@@ -25,7 +24,7 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
 
-from .decoded_runs import random_requests, run
+from .decoded_runs import plain_in_two_threads, random_requests, run
 from .fused_forward import tiny_lean
 from .tiny_exits import exit_weights, tiny_exit
 from .torch_threads import threads_of
@@ -214,16 +213,8 @@ def test_two_threads_decode_over_caches_of_their_own() -> None:
     requests = random_requests(6, tokens=40)
     with threads_of(2):
         model = bfloat16_lean("llama")
-        alone, together = run(model, requests).outputs, dict[int, object]()
-        decoding = [
-            Thread(target=lambda place: together.update({place: run(model, requests).outputs}), args=(place,))
-            for place in range(2)
-        ]
-        for thread in decoding:
-            thread.start()
-        for thread in decoding:
-            thread.join()
-    assert model._whole is not None and together == {0: alone, 1: alone}
+        alone = run(model, requests).outputs
+        assert model._whole is not None and plain_in_two_threads(model, requests) == [alone, alone]
 
 
 def test_a_cache_is_let_go_of() -> None:

@@ -176,7 +176,7 @@ def read_and_copy(memory: Ints, fresh: Ints, copying: Ints, tree: Ints) -> int:
     match, start = a.longest[a.head[MATCHED]], a.head[occurrence] + 1
     if match < least:
         return 1
-    most = min(most, factor * match + offset)
+    most = _most_behind(match, most, factor, offset)
     for place in range(most):
         tree[0, place + 1] = a.text[start + place % (a.head[READ] - start)]
         tree[1, place + 1], tree[2, place + 1] = place, place + 1
@@ -184,9 +184,16 @@ def read_and_copy(memory: Ints, fresh: Ints, copying: Ints, tree: Ints) -> int:
 
 
 @compiled
+def _most_behind(match: int, nodes: int, factor: int, offset: int) -> int:
+    """Return the most nodes that a tree behind a match of so many tokens may have; see `Bound`."""
+    return int(min(nodes, factor * match + offset))
+
+
+@compiled
 def _most_of(a: Automaton, state: int, bound: Bound) -> int:
     """Return the most nodes that a tree behind a state's longest string may have."""
-    return int(min(bound.nodes, bound.factor * min(a.longest[state], LONGEST_MATCH) + bound.offset))
+    match = min(a.longest[state], LONGEST_MATCH)
+    return _most_behind(match, bound.nodes, bound.factor, bound.offset)
 
 
 @compiled
@@ -222,7 +229,7 @@ def _longest_looked_at(a: Automaton) -> int:
 def _are_unbeatable(best: Floats, grid: Grid, match: int) -> bool:
     """Return whether no setting's tree behind a match of so many tokens, or fewer, can be better than what it has."""
     for setting in range(len(best)):
-        if best[setting] < min(grid.nodes[setting], grid.factors[setting] * match + grid.offsets[setting]):
+        if best[setting] < _most_behind(match, grid.nodes[setting], grid.factors[setting], grid.offsets[setting]):
             return False
     return True
 
@@ -251,7 +258,8 @@ def _judge(
         count = grow_behind(a, state, widest, ranking)
         mark_right(ranking, count, own, now, is_right)
         for setting in range(settings):
-            most = min(count, grid.nodes[setting], grid.factors[setting] * match + grid.offsets[setting])
+            bound = _most_behind(match, grid.nodes[setting], grid.factors[setting], grid.offsets[setting])
+            most = min(count, bound)
             score, right, size = 0.0, 0, 0
             while size < most and ranking.chances[ranking.ids[size]] >= grid.leasts[setting]:
                 score += ranking.chances[ranking.ids[size]]

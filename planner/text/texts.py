@@ -33,7 +33,6 @@ from .tree import batch_of
 
 FIRST_ROOM = 256  # tokens of a text
 REPEATING = (0, 1) * 8  # a text from which everybody copies
-
 TOGETHER = 2048  # tokens of the longest text up to which all lie in one array, each with room for as many
 
 Text = Sequence[int]
@@ -153,7 +152,7 @@ class _LookedUp(_Kept):
         if policy is not self._asked:
             self._search, self._asked = search_of(policy), policy
         return self._drafted(
-            rows, texts, policy.length, lambda texts, told, *room: look_up_in_all(texts, told, self._search, *room)
+            rows, texts, policy.length, lambda kept, told, *room: look_up_in_all(kept, told, self._search, *room)
         )
 
     def _empty(self, tokens: int) -> Ints:

@@ -86,10 +86,9 @@ class RoundsAhead:
         """Launch a round from where the host stands; None where it cannot be captured, or there is no room for it."""
         growth: CapturedGrowth | None = None
         fresh = [s.tokens[-1:] for s in batch]
-        if drafter is not None and not isinstance(setup.policy, FIXED):
-            return None  # the host is to see how large a tree has become before it is verified
         if drafter is not None:
-            growth = drafter.growth_for(batch, setup.policy)
+            is_ahead = isinstance(setup.policy, FIXED)  # of others the host is to see how large a tree has become first
+            growth = drafter.growth_for(batch, setup.policy) if is_ahead else None
             if growth is None:
                 return None
             fresh = drafter.unread(batch)

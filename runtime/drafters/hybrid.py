@@ -34,9 +34,7 @@ class _Odds:
 
     def __init__(self) -> None:
         self._asked = 0.5  # share of the last rounds that asked the model; nobody knows before the first
-        self._covered: dict[
-            int, float
-        ] = {}  # by sequences, share of a draft's time for which the host worked beside it
+        self._covered: dict[int, float] = {}  # by sequences, share of a draft's time in which the host worked, too
 
     def are_good(self, batch: int) -> bool:
         return self._asked >= max(LIKELY, 1.0 - self._covered.get(batch, 1.0))
