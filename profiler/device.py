@@ -13,8 +13,8 @@ from .gpu import find_gpu, read_gpus
 from .records.device import Device
 
 LIBRARIES = ("torch", "transformers", "numpy", "numba")  # what computes forwards and rounds
-FORWARDS = "3"  # of our own code on a CPU; raised where it becomes so much faster that older measurements say nothing
-BY_TILES = "4"  # the same on processors with a unit for matrices
+FORWARDS = "5"  # of our own code on a CPU; raised where it becomes so much faster that older measurements say nothing
+BY_TILES = "6"  # the same on processors with a unit for matrices
 
 
 def detect(spec: str = "auto") -> Device:
