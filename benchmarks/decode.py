@@ -33,13 +33,14 @@ from torch import Tensor
 
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
+from spectune.planner.kernels.arrays import Ints
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.plans.prediction import Prediction
 from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.engines.llama_running import missing
 from spectune.runtime.feed import Feed
-from spectune.runtime.models.forward import CausalModel, ForwardInput, LaysOutTrees
+from spectune.runtime.models.forward import CausalModel, ForwardInput, UnlaidTrees, VerifiesTrees
 from spectune.runtime.models.loading import load_pretrained
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always, plain_setup, setup_of
@@ -116,7 +117,6 @@ class Clocked:
         """Wrap a model."""
         self.dtype, self.device, self.attention, self.regime = model.dtype, model.device, model.attention, model.regime
         self.gallery = model.gallery
-        self.lays_out_trees = isinstance(model, LaysOutTrees) and model.lays_out_trees
         self.vocabulary, self.longest_context = model.vocabulary, model.longest_context
         self.ns = 0
         self._model = model
@@ -124,6 +124,18 @@ class Clocked:
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return the model's own cache."""
         return self._model.new_cache(slots, capacity)
+
+    def can_verify(self, cache: KeyValueCache) -> bool:
+        """As the model can."""
+        return isinstance(self._model, VerifiesTrees) and self._model.can_verify(cache)
+
+    def verified(self, trees: UnlaidTrees, cache: KeyValueCache) -> Ints | None:
+        """Verify, timed as the forward that all but some microseconds of it are."""
+        assert isinstance(self._model, VerifiesTrees)
+        start = time.perf_counter_ns()
+        paths = self._model.verified(trees, cache)
+        self.ns += time.perf_counter_ns() - start
+        return paths
 
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Forward, timed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,10 +41,10 @@ class Committed:
 
     draft: DraftBatch
     fed: int  # tokens per sequence, to the target
+    kept: list[int]
     fresh: int = 0  # tokens that the drafter had to read first
-    kept: list[int] = field(default_factory=list)
-    lossy: list[int] = field(default_factory=list)  # of those, by a lossy round's rule
-    gates: list[Gates] = field(default_factory=list)
+    lossy: Many[int] = ()  # of those, by a lossy round's rule
+    gates: Many[Gates] = ()
     draft_ms: float = 0.0
     verify_ms: float = 0.0
 
@@ -100,12 +100,17 @@ def _accepted_along(paths: Ints) -> Accepted:
     return Accepted(paths=found, gates=[])
 
 
+def commit_drawn(batch: Many[Sequence], draft: DraftBatch, drawn: Ints, fed: int) -> Committed:
+    """Let every sequence emit what a model says, (batch, any): how many tokens, and these; their keys have moved."""
+    emitted = zip(batch, drawn.tolist(), strict=True)
+    kept = [sequence.commit(tokens[1 : 1 + tokens[0]]) for sequence, tokens in emitted]
+    return Committed(draft=draft, fed=fed, kept=kept)
+
+
 def commit(batch: Many[Sequence], draft: DraftBatch, stands: Accepted, fed: int) -> Committed:
     """Let every sequence emit what was accepted; return what the round made of it."""
-    done = Committed(draft=draft, fed=fed, gates=stands.gates)
-    for sequence, path in zip(batch, stands.paths, strict=True):
-        kept = sequence.commit(path.drawn, path.lossy)
-        done.kept.append(kept)
-        if stands.gates:
-            done.lossy.append(sum(place < kept for place in path.lossy))
+    kept = [sequence.commit(path.drawn, path.lossy) for sequence, path in zip(batch, stands.paths, strict=True)]
+    done = Committed(draft=draft, fed=fed, kept=kept, gates=stands.gates)
+    if stands.gates:
+        done.lossy = [sum(place < most for place in path.lossy) for path, most in zip(stands.paths, kept, strict=True)]
     return done

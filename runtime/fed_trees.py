@@ -90,15 +90,12 @@ class FedTrees:
             return None
         return tree_paths(self._batch, self.tokens, self.sees)
 
-    def laid_out(
-        self, masks: Masks, seen_in: Callable[[int], int] | None = None, *, may_wait: bool = False
-    ) -> ForwardInput:
+    def laid_out(self, masks: Masks, seen_in: Callable[[int], int] | None = None) -> ForwardInput:
         """Return what a model's forward reads.
 
         Args:
             masks: memory for its mask.
             seen_in: as `layout.lay_out` takes it.
-            may_wait: whether the model may be left to lay trees out itself; see `LaysOutTrees`.
         """
         ends = np.array([self._roots, self.contexts], dtype=np.int64)
         seen = max(self.contexts) + self._fed
@@ -107,17 +104,6 @@ class FedTrees:
             trees = draft.tokens, draft.parents, draft.depths
             return masks.packed.of(trees, self._nodes, ends, self._fed, seen_in(seen))
         here = None if masks.places is None else masks.places.of(batch, self._fed)
-        if may_wait and here is not None and self._fed > 1:
-            tokens, positions, columns = here[1]
-            unlaid = UnlaidTrees(
-                tokens=whole(draft.tokens),
-                parents=whole(draft.parents),
-                depths=whole(draft.depths),
-                nodes=self._nodes,
-                ends=ends,
-                laid_out=lambda: self.laid_out(masks),
-            )
-            return ForwardInput(tokens=tokens, positions=positions, columns=columns, bias=None, seen=seen, trees=unlaid)
         placed = np.empty((3, batch, self._fed), dtype=np.int64) if here is None else here[0]
         if self._fed == 1:
             placed[0, :, 0], placed[1, :, 0], placed[2, :, 0] = ends[0], ends[1], ends[1]
@@ -128,6 +114,21 @@ class FedTrees:
         tokens, positions, columns = sent(placed, masks.device).unbind() if here is None else here[1]
         numbers = None if here is None else placed
         return ForwardInput(tokens=tokens, positions=positions, columns=columns, bias=bias, seen=seen, numbers=numbers)
+
+    @property
+    def unlaid(self) -> UnlaidTrees:
+        """What a model reads that lays trees out itself."""
+        draft = self._draft
+        return UnlaidTrees(
+            tokens=whole(draft.tokens),
+            parents=whole(draft.parents),
+            depths=whole(draft.depths),
+            sizes=whole(draft.sizes),
+            nodes=self._nodes,
+            ends=np.array([self._roots, self.contexts], dtype=np.int64),
+            fed=self._fed,
+            seen=max(self.contexts) + self._fed,
+        )
 
     @property
     def _roots(self) -> list[int]:

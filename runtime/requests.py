@@ -164,12 +164,14 @@ class Sequence:
             drawn: tokens.
             lossy: places among them that are not the target's own.
         """
-        stop, left = self.request.stop, self.left
-        first, kept = self.request.max_new_tokens - left, 0 if self.is_stopped else max(min(len(drawn), left), 0)
+        request = self.request
+        stop, first = request.stop, len(self.tokens) - len(request.prompt)
+        kept = 0 if self.is_stopped else max(min(len(drawn), request.max_new_tokens - first), 0)
         if not stop.isdisjoint(drawn):
             kept = next((place + 1 for place in range(kept) if drawn[place] in stop), kept)
         self.tokens += drawn[:kept]
-        self.lossy += [first + place for place in lossy if place < kept]
+        if lossy:
+            self.lossy += [first + place for place in lossy if place < kept]
         return kept
 
     def distinct(self) -> Collection[int]:
@@ -182,4 +184,7 @@ class Sequence:
 def shared_temperature(batch: Many[Sequence]) -> float | None:
     """Return the one temperature of some sequences, one at least; None where they differ or anything else matters."""
     first = batch[0].temperature
-    return first if all(each.temperature == first for each in batch) else None
+    for each in batch:
+        if each.temperature != first:
+            return None
+    return first

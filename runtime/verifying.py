@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 
 from ..planner.growth.draft import DraftBatch
+from ..planner.kernels.arrays import Ints
 from ..planner.policies import HybridPolicy, LossyPolicy, ResumedPolicy
 from .ahead.behind import DraftsBehind
 from .cache import KeyValueCache
-from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit
+from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit, commit_drawn
 from .drafters.lookup import roots_of
 from .drafters.protocol import BeginsBehind, Drafter
 from .draws import best_tokens, drawn_from, scored
@@ -18,7 +19,7 @@ from .fed_trees import FedTrees
 from .layout import Masks
 from .lossy_round import LossyRound, refusal
 from .models.bits import bits_for_kernels
-from .models.forward import CausalModel, ForwardInput, LaysOutTrees, LeftStates
+from .models.forward import CausalModel, ForwardInput, LeftStates, VerifiesTrees
 from .models.graphed import GraphedModel
 from .pad import PivotJudge
 from .requests import Sequence, shared_temperature
@@ -61,7 +62,7 @@ class Verifying:
         self._is_here = target.device.type == "cpu"  # so that a forward has ended when its call comes back
         self._drafters, self._judges, self._allow_lossy = drafters, judges, allow_lossy
         self._faults, self._watch = faults, watch
-        self._may_wait = isinstance(target, LaysOutTrees) and target.lays_out_trees
+        self._at_once = target if isinstance(target, VerifiesTrees) and target.can_verify(cache) else None
         self._behind: DraftsBehind | None = None
         if isinstance(target, GraphedModel) and seen_in is not None:
             self._behind = DraftsBehind(target, cache, faults=faults)
@@ -114,10 +115,15 @@ class Verifying:
     ) -> Committed:
         trees = FedTrees(batch, draft, fed)
         self._cache.require(max(trees.contexts) + fed)
-        step = trees.laid_out(self._masks, self._seen_in, may_wait=self._may_wait and self._is_usual(setup))
+        is_greedy = shared_temperature(batch) == 0.0
+        if self._at_once is not None and is_greedy and self._is_usual(setup):
+            found = self._verified_by(self._at_once, trees)
+            if found is not None:
+                return commit_drawn(batch, draft, found, fed)
+        step = trees.laid_out(self._masks, self._seen_in)
         self._watch.mark(LAID_OUT)
         self.forwards += 1
-        left, is_greedy = self._left(batch, draft, fed, setup), shared_temperature(batch) == 0.0
+        left = self._left(batch, draft, fed, setup)
         if lossy is None and isinstance(self._target, GraphedModel) and is_greedy:
             return self._verify_captured(self._target, batch, draft, step, setup)
         logits = logits_of(self._target, step, self._cache, left)
@@ -135,6 +141,15 @@ class Verifying:
             both = {"logits": logits, "scores": scores}
             loosely = LossyRound(lossy, self._judges, **both, cache=self._cache, contexts=trees.contexts)
         return self._kept(batch, draft, accepted(batch, draft, draws, loosely), fed)
+
+    def _verified_by(self, target: VerifiesTrees, trees: FedTrees) -> Ints | None:
+        """Return what `VerifiesTrees.verified` does of the trees of a greedy round."""
+        unlaid = trees.unlaid
+        self._watch.mark(LAID_OUT)
+        found = target.verified(unlaid, self._cache)
+        self._watch.mark(VERIFIED)
+        self.forwards += found is not None
+        return found
 
     def _verify_captured(
         self, target: GraphedModel, batch: Many[Sequence], draft: DraftBatch, step: ForwardInput, setup: RoundSetup

@@ -12,13 +12,16 @@ import pytest
 import torch
 
 from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.kernels.arrays import Ints
 from spectune.planner.policies import LookupPolicy
 from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.drafters.lookup import LookupDrafter
+from spectune.runtime.committed import accepted
+from spectune.runtime.drafters.lookup import LookupDrafter, roots_of
+from spectune.runtime.draws import best_tokens
 from spectune.runtime.fed_trees import FedTrees
 from spectune.runtime.layout import Masks, chain_sight, lay_out
 from spectune.runtime.models.bits import KNOWN, bits, bits_for_kernels
-from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.forward import ForwardInput, UnlaidTrees
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
@@ -103,48 +106,110 @@ def test_it_is_bit_by_bit_what_it_is_step_by_step(family: str, kind: str, count:
         assert_same(model, step)
 
 
-@pytest.mark.parametrize("fed", [4, 6])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_trees_that_it_lays_out_itself_are_those_that_are_laid_out(family: str, fed: int) -> None:
-    model, masks = bfloat16_lean(family), Masks(torch.bfloat16, CPU, slots=2, capacity=CAPACITY)
+def drafted(sizes: list[int]) -> DraftBatch:
+    """Return two trees of at most four nodes, in which the newest node of a path need not be the next in line."""
     tokens, parents, depths = np.array(
-        [[[-1, 5, 6, 7], [-1, 9, -1, -1]], [[-1, 0, 0, 1], [-1, 0, 0, 0]], [[0, 1, 1, 2], [0, 1, 1, 1]]]
+        [[[-1, 5, 6, 7], [-1, 9, 3, -1]], [[-1, 0, 0, 2], [-1, 0, 0, 0]], [[0, 1, 1, 2], [0, 1, 1, 1]]]
     )
-    draft = DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=np.array([4, 2]), widths=())
-    batch = [
-        Sequence(Request(prompt=prompt, max_new_tokens=9), place)
-        for place, prompt in enumerate([(1, 2, 3), (4, 5) * 4])
-    ]
+    nodes = max(sizes)
+    parts = {name: part[:, :nodes] for name, part in (("tokens", tokens), ("parents", parents), ("depths", depths))}
+    return DraftBatch(**parts, sizes=np.array(sizes), widths=())
+
+
+def answering(model: LeanModel, wanted: dict[int, int]) -> None:
+    """Let the best token behind a token be another, for some, whatever text is before it: layers add nothing."""
+    for layer in model.anatomy.layers:
+        for part in (layer.output, layer.down):
+            assert part.by_kernels is not None
+            part.by_kernels._weight.zero_()
+    assert model.anatomy.head.by_kernels is not None
+    model.anatomy.embedding.copy_(torch.eye(model.vocabulary, model.hidden))
+    panels = model.anatomy.head.by_kernels._weight
+    weight = torch.zeros(model.vocabulary, model.hidden)
+    for before, behind in wanted.items():
+        weight[behind, before] = 1.0
+    panels.copy_(weight.view(-1, panels.shape[2], model.hidden // 2, 2).transpose(1, 2))
+
+
+@pytest.mark.parametrize("texts", [(3, 8), (5, 5)], ids=["other lengths", "one length"])
+@pytest.mark.parametrize(("sizes", "fed"), [([4, 2], 4), ([3, 3], 6), ([1, 1], 1), ([1, 1], 2)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_greedy_round_by_one_call_is_what_it_is_step_by_step(
+    family: str, sizes: list[int], fed: int, texts: tuple[int, int]
+) -> None:
+    model, masks = bfloat16_lean(family), Masks(torch.bfloat16, CPU, slots=2, capacity=CAPACITY)
+    answering(model, {1: 6, 6: 7, 7: 2, 2: 9, 9: 4})
+    draft = drafted(sizes)
+    prompts = [(3,) * (texts[0] - 1) + (1,), (4,) * (texts[1] - 1) + (2,)]
+    batch = [Sequence(Request(prompt=prompt, max_new_tokens=9), place) for place, prompt in enumerate(prompts)]
     trees = FedTrees(batch, draft, fed)
-    assert_same(model, trees.laid_out(masks))
-    laid_out, waiting = trees.laid_out(masks), trees.laid_out(masks, may_wait=True)
-    assert model.lays_out_trees and waiting.trees is not None and laid_out.trees is None
-    caches = [model.new_cache(SLOTS, CAPACITY) for _ in range(3)]
-    for cache in caches:
+    whole, apart = (model.new_cache(SLOTS, CAPACITY) for _ in range(2))
+    for cache in (whole, apart):
         cache.states.copy_(filled(model))
-    waited, found, apart = (
-        one.forward(step, cache)
-        for one, step, cache in zip(
-            (model, model, step_by_step(model)), (waiting, laid_out, waiting), caches, strict=True
-        )
-    )
-    for other, cache in ((found, caches[1]), (apart, caches[2])):
-        assert np.array_equal(bits(waited), bits(other.contiguous())) and torch.equal(caches[0].states, cache.states)
+    assert model.can_verify(whole)
+    drawn = model.verified(trees.unlaid, whole)
+
+    step = trees.laid_out(masks)
+    assert_same(model, step)
+    stands = accepted(batch, draft, best_tokens(step_by_step(model).forward(step, apart)))
+    apart.keep(stands.moves(batch))
+    assert drawn is not None
+    assert [row[1 : 1 + row[0]] for row in drawn.tolist()] == [path.drawn for path in stands.paths]
+    expected = {4: [[6, 7, 2], [9, 4]], 3: [[6, 7], [9, 4]], 1: [[6], [9]]}
+    assert [path.drawn for path in stands.paths] == expected[max(sizes)]
+    for row, path in enumerate(stands.paths):  # behind these anything may stand
+        end = batch[row].context + len(path.nodes)
+        assert torch.equal(whole.states[:, row, :end], apart.states[:, row, :end])
+    assert torch.equal(whole.states[:, 2:], apart.states[:, 2:])
 
 
-def test_rounds_leave_it_to_the_model_to_lay_trees_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, seen = bfloat16_lean("llama"), list[bool]()
-    forward = model.forward
+def test_a_greedy_round_of_unknown_tokens_is_left_alone() -> None:
+    model = bfloat16_lean("llama")
+    batch = [Sequence(Request(prompt=(3, model.vocabulary), max_new_tokens=9), 0)]
+    cache = model.new_cache(1, CAPACITY)
+    assert model.can_verify(cache) and model.verified(FedTrees(batch, roots_of(1), 1).unlaid, cache) is None
+    assert not cache.states.any()
 
-    def noted(step: ForwardInput, cache: KeyValueCache) -> torch.Tensor:
-        seen.append(step.trees is not None)
+
+def test_a_window_that_closes_part_of_a_text_leaves_a_greedy_round_alone() -> None:
+    model = tiny_lean("mistral", torch.bfloat16, CPU, sliding_window=4, **SIZES)
+    cache = model.new_cache(1, CAPACITY)
+    verified = []
+    for length in (3, 5):
+        batch = [Sequence(Request(prompt=(3,) * length, max_new_tokens=9), 0)]
+        verified.append(model.verified(FedTrees(batch, roots_of(1), 1).unlaid, cache))
+    assert verified[0] is not None and verified[1] is None
+
+
+def test_rounds_over_a_cache_that_holds_more_than_keys_go_step_by_step() -> None:
+    model = bfloat16_lean("llama")
+    assert model.can_verify(model.new_cache(1, CAPACITY))
+    assert not model.can_verify(model.new_feature_cache(1, CAPACITY, (1,)))
+    assert not step_by_step(model).can_verify(model.new_cache(1, CAPACITY))
+
+
+def test_a_decoder_s_greedy_rounds_are_one_call_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rounds, read = bfloat16_lean("llama"), list[int](), list[int]()
+    verified, forward = model.verified, model.forward
+
+    def noted(trees: UnlaidTrees, cache: KeyValueCache) -> Ints | None:
+        rounds.append(trees.fed)
+        return verified(trees, cache)
+
+    def noted_forward(step: ForwardInput, cache: KeyValueCache) -> torch.Tensor:
+        read.append(step.tokens.shape[1])
         return forward(step, cache)
 
-    monkeypatch.setattr(model, "forward", noted)
+    monkeypatch.setattr(model, "verified", noted)
+    monkeypatch.setattr(model, "forward", noted_forward)
     setup = RoundSetup(policy=LookupPolicy(length=3), drafter="lookup")
     requests = random_requests(4, tokens=30)
     found = run(model, requests, always(setup), {"lookup": LookupDrafter()}, slots=2)
-    assert any(seen) and found.outputs == run(step_by_step(bfloat16_lean("llama")), requests).outputs
+    assert len(rounds) == found.target_forwards and max(rounds) > 1 and len(read) == len(requests)
+    assert found.outputs == run(step_by_step(bfloat16_lean("llama")), requests).outputs
+    rounds.clear()
+    run(model, [replace(one, temperature=0.7) for one in requests], always(setup), {"lookup": LookupDrafter()}, slots=2)
+    assert not rounds
 
 
 def bfloat16_lean(family: str) -> LeanModel:

@@ -79,6 +79,7 @@ class DraftBatch:
         levels: of a stack, which of its models ran each of these forwards, 0 being the one next to the target; else
             empty.
         unused: nodes per sequence of every forward of a draft that was begun before it was asked for, and was not.
+        is_sound: whether it was made by kernels that know no other tokens than the texts' own: nobody has to look.
     """
 
     tokens: Ints
@@ -88,6 +89,7 @@ class DraftBatch:
     widths: tuple[int, ...]
     levels: tuple[int, ...] = ()
     unused: tuple[int, ...] = ()
+    is_sound: bool = False
 
     def __post_init__(self) -> None:
         shape = self.tokens.shape

@@ -40,6 +40,15 @@ class Kernel(Generic[Arguments, Result]):
         with _COMPILING:
             return self._made()
 
+    def load(self, *args: Any) -> None:  # Any: those of a call, none by name
+        """Have the machine code for arguments like these ready; nothing is run."""
+        import numba  # heavy: loads LLVM
+
+        kinds: Any = numba  # has no types
+        with _COMPILING:
+            made: Any = self._made()  # numba's own kind of function
+            made.compile(tuple(kinds.typeof(argument) for argument in args))
+
     def _made(self) -> Callable[Arguments, Result]:
         from numba import config, njit, prange  # heavy: loads LLVM
 

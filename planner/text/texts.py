@@ -108,15 +108,17 @@ class _Kept(ABC):
         nodes = search(self._memory, told, self._trees, drafted)
         for row, own in zip(rows, heard, strict=True):
             self._heard[row] = own
-        parts = drafted[batch : batch * (1 + 3 * nodes)].reshape(3, batch, nodes)
-        return DraftBatch(tokens=parts[0], parents=parts[1], depths=parts[2], sizes=drafted[:batch], widths=())
+        tokens, parents, depths = drafted[batch : batch * (1 + 3 * nodes)].reshape(3, batch, nodes)
+        sizes = drafted[:batch]
+        return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=(), is_sound=True)
 
     def _news(self, rows: Sequence[int], texts: Sequence[Text]) -> tuple[list[tuple[int, int]], Ints]:
         """Have room for texts; return what will have been taken in, and what is new as kernels are told of it."""
         if max(rows) >= len(self._heard):
             self._begin_anew(2 * max(rows) + 1 if self._heard else max(rows) + 1, self._room)
-        told, fresh, heard = [len(rows)], list[int](), list[tuple[int, int]]()
-        first = 1 + ENTRIES * len(rows)
+        told, first = [len(rows)], 1 + ENTRIES * len(rows)
+        fresh: list[int] = []
+        heard: list[tuple[int, int]] = []
         for row, text in zip(rows, texts, strict=True):
             read, before = self._heard[row]
             new = said(text[read:])
@@ -126,7 +128,8 @@ class _Kept(ABC):
             if before + len(new) > self._room:
                 self._begin_anew(len(self._heard), 2 * (before + len(new)))
                 return self._news(rows, texts)
-        return heard, np.array(told + fresh, dtype=np.int64)
+        told += fresh
+        return heard, np.fromiter(told, dtype=np.int64, count=len(told))
 
     def _begin_anew(self, rows: int, room: int) -> None:
         """Have so many rows with room for so many tokens, and nothing in them: all texts are read again."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -66,7 +65,6 @@ class ForwardInput:
     tree: TreeMask | None = None  # a captured forward's: its tensors may still lie on the host
     packed: Tensor | None = None  # (any,) int64 on the host that all tensors are views of, in `packed_input`'s order
     numbers: Ints | None = None  # (3, batch, n), tokens, positions and columns where they lie on the host side by side
-    trees: UnlaidTrees | None = None  # that the model lays out itself: tokens, positions, columns and bias say nothing
 
     @property
     def signature(self) -> tuple[int, ...]:
@@ -78,26 +76,35 @@ class ForwardInput:
 
 @dataclass(slots=True, kw_only=True)
 class UnlaidTrees:
-    """Trees of a round on the host, of which nothing is written yet that a forward reads; for `LaysOutTrees` alone.
+    """Trees of a round on the host, of which nothing is written yet that a forward reads; for `VerifiesTrees` alone.
 
-    Nobody writes to it; it is not frozen, as its input is not.
+    Nobody writes to it; it is not frozen, as a forward's input is not.
     """
 
     tokens: Ints  # (batch, any), the root's column included, like the two below
     parents: Ints
     depths: Ints
+    sizes: Ints  # (batch,), nodes of each row that are no padding
     nodes: int  # columns of them that are fed; what is fed behind them is padding
     ends: Ints  # (2, batch), the token of each root, and committed tokens in the cache
-    laid_out: Callable[[], ForwardInput]  # the same for a forward that lays nothing out
+    fed: int  # tokens of each row, padding included
+    seen: int  # cache positions in sight, new tokens included
 
 
 @runtime_checkable
-class LaysOutTrees(Protocol):
-    """A model that may be given trees as they were drafted."""
+class VerifiesTrees(Protocol):
+    """A model that may verify greedy trees as they were drafted, by one call."""
 
-    @property
-    def lays_out_trees(self) -> bool:
-        """Whether it takes them."""
+    def can_verify(self, cache: KeyValueCache) -> bool:
+        """Whether it does over such a cache; then what does is loaded, so that no round waits for a compiler."""
+
+    def verified(self, trees: UnlaidTrees, cache: KeyValueCache) -> Ints | None:
+        """Forward trees behind the texts in the first slots, and move the keys of what its best tokens accept together.
+
+        Returns:
+            (batch, any): how many tokens each sequence is to emit, and these. None, and nothing is written, where a
+            round has to do all that step by step after all.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...errors import ModelError
+from ...planner.kernels.arrays import Ints
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
 from .anatomy import Anatomy, LayerWeights, anatomy_of
 from .attention import attend, attend_by_tree, attend_compiled, capped, is_compiled_attention, turned
-from .forward import ForwardInput, LeftStates
+from .forward import ForwardInput, LeftStates, UnlaidTrees
 from .gallery import Gallery, table_rows
 from .joined_products import ALONE, SHARED, layers_by_kernels
 from .kernel_parts import stacked
@@ -89,12 +90,16 @@ class LeanModel:
         found = None if self._whole is None else self._whole(step, cache)
         if found is not None:
             return found
-        return self._computed(step if step.trees is None else step.trees.laid_out(), cache)
+        return self._computed(step, cache)
 
-    @property
-    def lays_out_trees(self) -> bool:
-        """Whether forwards take trees as they were drafted."""
-        return self._whole is not None
+    def can_verify(self, cache: KeyValueCache) -> bool:
+        """Whether greedy trees are verified over such a cache by one call, which is loaded then."""
+        return self._whole is not None and cache.is_keys_alone and self._whole.load(cache.states)
+
+    def verified(self, trees: UnlaidTrees, cache: KeyValueCache) -> Ints | None:
+        """Forward trees, and move the keys of what its best tokens accept together; see `VerifiesTrees.verified`."""
+        assert self._whole is not None, "`can_verify` says so"
+        return self._whole.verified(trees, cache.states)
 
     @torch.inference_mode()
     def _computed(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:

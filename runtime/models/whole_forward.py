@@ -18,11 +18,11 @@ from ...planner.kernels.arrays import Ints
 from .anatomy import Anatomy, LayerWeights
 from .attention import is_by_dots
 from .bits import KNOWN, bits, bits_for_kernels, bits_kept, bits_of_new, is_kernels
-from .forward import ForwardInput
+from .forward import ForwardInput, UnlaidTrees
 from .joined_products import fits
 from .kernel_parts import KernelParts
 from .kernels.threads import shared_by
-from .kernels.whole_forward import run_forward, run_forward_of_trees
+from .kernels.whole_forward import run_forward, run_greedy_round
 from .places import LayerStates
 
 NOBODY: Ints = np.empty(0, dtype=np.int64)
@@ -47,21 +47,12 @@ class WholeForward:
 
         That is where a window closes part of the text, attention is torch's, or a token is unknown.
         """
-        threads, states, window = torch.get_num_threads(), cache.states, self._sight.window
-        is_shared = shared_by(threads)
-        if step.tree is not None or not (is_shared or threads == 1) or not isinstance(states, Tensor):
+        states, is_shared = cache.states, shared_by(torch.get_num_threads())
+        if step.tree is not None or not isinstance(states, Tensor) or torch.compiler.is_compiling():
             return None
-        if (window is not None and window < step.seen) or torch.compiler.is_compiling():
-            return None
-        if not self._takes(states):
+        if not self._takes(states, step.seen, is_shared):
             return None
         batch, count = step.tokens.shape
-        if step.trees is not None:
-            logits, written = bits_of_new((batch, count, self._vocabulary))
-            trees = step.trees
-            told = trees.tokens, trees.parents, trees.depths, trees.nodes, trees.ends, count
-            given = self._embedding, self._sight.turn_bits, bits_kept(states), written, step.seen, is_shared
-            return logits if run_forward_of_trees(*told, *given, *self._given) else None
         numbers = step.numbers
         if numbers is None:
             numbers = torch.stack((step.tokens, step.positions, step.columns)).numpy()
@@ -73,8 +64,40 @@ class WholeForward:
         )  # fmt: skip
         return logits if is_known else None
 
-    def _takes(self, states: Tensor) -> bool:
-        """Return whether kernels may write to a cache; of one that they have written to torch is asked nothing."""
+    def load(self, states: Tensor) -> bool:
+        """Load what verifies trees over a cache (layers, slots, capacity, width); return whether anything does."""
+        if not self._takes(states, 0, shared_by(torch.get_num_threads())):
+            return False
+        number = np.zeros((1, 1), dtype=np.int64)
+        trees = UnlaidTrees(
+            tokens=number, parents=number, depths=number, sizes=number[0], nodes=1, ends=number, fed=1, seen=1
+        )
+        run_greedy_round.load(*self._arguments(trees, states, number, is_shared=False))
+        return True
+
+    def verified(self, trees: UnlaidTrees, states: Tensor) -> Ints | None:
+        """Return what the best tokens let stand of trees, as `VerifiesTrees.verified` does; None likewise."""
+        is_shared = shared_by(torch.get_num_threads())
+        if not self._takes(states, trees.seen, is_shared):
+            return None
+        drawn = np.empty((trees.ends.shape[1], 1 + trees.nodes), dtype=np.int64)
+        return drawn if run_greedy_round(*self._arguments(trees, states, drawn, is_shared=is_shared)) else None
+
+    def _arguments(self, trees: UnlaidTrees, states: Tensor, drawn: Ints, *, is_shared: bool) -> tuple[Any, ...]:
+        told = trees.tokens, trees.parents, trees.depths, trees.sizes, trees.nodes, trees.ends, trees.fed
+        given = self._embedding, self._sight.turn_bits, bits_kept(states), drawn, trees.seen, is_shared
+        return *told, *given, *self._given
+
+    def _takes(self, states: Tensor, seen: int, is_shared: bool) -> bool:
+        """Return whether kernels take a forward that sees so many positions of a cache, whose loops threads may share.
+
+        Of a cache that they have written to torch is asked nothing.
+        """
+        window = self._sight.window
+        if window is not None and window < seen:
+            return False
+        if not is_shared and torch.get_num_threads() != 1:
+            return False
         known: NDArray[Any] | None = vars(states).get(KNOWN)
         if known is None and not (is_kernels(states) and states.dtype == torch.bfloat16 and states.is_contiguous()):
             return False

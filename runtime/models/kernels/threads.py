@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from threading import local
 from typing import Any
 
 from ....planner.kernels.compiled import launched_threads
@@ -12,13 +13,28 @@ MOST_ALONE = 2**13  # numbers that one thread norms or gates sooner than several
 UNSAFE_LAYER = "workqueue"  # of numba's: it ends the process where two threads use it at once
 
 
+class _Told(local):
+    """What numba was told last, by a thread; telling it takes longer than a norm."""
+
+    threads = 1
+
+
+_TOLD = _Told()
+
+
 def shared_by(threads: int) -> bool:
-    """Return whether loops are to be shared by several threads, of which numba is told how many."""
+    """Return whether loops are to be shared by several threads, of which numba is told how many.
+
+    Whoever tells numba another number in the same thread is heard until this one changes: results are the same.
+    """
     if threads == 1:
         return False
+    if threads == _TOLD.threads:
+        return True
     tell = _teller()
     if tell is not None:
         tell(threads)
+        _TOLD.threads = threads
     return tell is not None
 
 

@@ -1,4 +1,4 @@
-"""A whole forward of a model of the Llama kind on a CPU, from tokens to logits."""
+"""A whole forward of a model of the Llama kind on a CPU, from tokens to logits, and behind it a greedy round's end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import numpy as np
 
 from ....planner.kernels.arrays import Ints
 from ....planner.kernels.compiled import compiled
-from ...kernels.trees import place_and_show
+from ...kernels.trees import place, show
 from .bfloat16_rows import normed_product, run_layers
 from .few_rows import Halves
 from .host_rows import Bits
+from .host_scores import follow
 
 TOKENS, POSITIONS, COLUMNS = range(3)  # of what is told of new tokens
 OPEN, SHUT = np.uint16(0), np.uint16(0xFF80)  # 0 and -inf in bfloat16
@@ -47,8 +48,8 @@ def run_forward(
     tokens, positions = numbers[TOKENS].reshape(batch * count), numbers[POSITIONS].reshape(batch * count)
     if tokens.min() < 0 or tokens.max() >= len(embedding):
         return False
-    for place in wanted:
-        if place < 0 or place >= count:
+    for token in wanted:
+        if token < 0 or token >= count:
             return False
     hidden, turns = np.empty((batch * count, size), np.uint16), np.empty((batch * count, table.shape[1]), np.uint16)
     for row in range(batch * count):
@@ -72,26 +73,58 @@ def run_forward(
 
 
 @compiled
-def run_forward_of_trees(
-    tokens: Ints, parents: Ints, depths: Ints, nodes: int, ends: Ints, fed: int,
-    embedding: Halves, table: Halves, states: Halves, logits: Halves, seen: int, is_shared: bool,
+def run_greedy_round(
+    tokens: Ints, parents: Ints, depths: Ints, sizes: Ints, nodes: int, ends: Ints, fed: int,
+    embedding: Halves, table: Halves, states: Halves, drawn: Ints, seen: int, is_shared: bool,
     last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
     heads: int, attention_scale: float, inner: int, weights: Ints,
     input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
     output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
 ) -> bool:  # fmt: skip
-    """Do what `run_forward` does, of trees behind the texts in the first slots, which it lays out.
+    """Verify trees behind the texts in the first slots: forward them, follow the best tokens, move what is accepted.
 
     Args:
-        tokens, parents, depths, nodes, ends: as `UnlaidTrees` has them.
-        fed: tokens of each tree, padding included.
+        tokens, parents, depths, sizes, nodes, ends, fed: as `UnlaidTrees` has them.
+        drawn: (batch, 1 + nodes), written: how many nodes are accepted of each tree, and the best token behind each.
         embedding and everything behind it: as `run_forward` takes them.
     """
     batch = ends.shape[1]
-    placed, mask = np.empty((3, batch, fed), np.int64), np.empty(batch * fed * seen, np.uint16)
-    place_and_show(tokens, depths, parents, nodes, ends, placed, OPEN, SHUT, mask, seen)
-    return run_forward(
-        placed, ends[0][:0], embedding, table, states, mask.reshape(batch, fed, seen), logits, 0, seen, is_shared,
+    placed = np.empty((3, batch, fed), np.int64)
+    is_open = fed == 1 and ends[1].min() == ends[1].max()  # to all: nobody has text or nodes that another has not
+    lines, width = (0, 0) if is_open else (fed, seen)
+    mask = np.empty(batch * lines * width, np.uint16)
+    place(tokens, depths, nodes, ends, placed)
+    if not is_open:
+        show(parents, nodes, ends, OPEN, SHUT, mask, fed, seen)
+    logits = np.empty((batch * fed, len(embedding)), np.uint16)
+    is_known = run_forward(
+        placed, ends[0][:0], embedding, table, states, mask.reshape(batch, lines, width), logits, 0, seen, is_shared,
         last_scale, last_eps, head, head_bias, no_residual, heads, attention_scale, inner, weights,
         input_scale, input_eps, qkv_bias, head_scale, head_eps, output_bias, scale, eps, gate_up_bias, down_bias,
     )  # fmt: skip
+    if is_known:
+        paths = np.empty((batch, 2, nodes + 1), np.int64)
+        follow(logits.reshape(batch, fed, len(embedding)), tokens, parents, sizes, paths)
+        keep(paths, ends[1], states)
+        for row in range(batch):
+            length = paths[row, 0, 0]
+            drawn[row, 0], drawn[row, 1 : length + 1] = length, paths[row, 1, :length]
+    return is_known
+
+
+@compiled
+def keep(paths: Ints, contexts: Ints, states: Halves) -> None:
+    """Move the keys and values of accepted nodes together, in every layer: what `KeyValueCache.keep` does.
+
+    Args:
+        paths: (batch, 2, any), as `follow` writes them.
+        contexts: (batch,) committed tokens in the first slots.
+        states: (layers, slots, capacity, width), written.
+    """
+    for layer in range(len(states)):
+        for row in range(len(contexts)):
+            lines = states[layer, row, contexts[row] :]
+            for number in range(1, paths[row, 0, 0]):
+                node = paths[row, 0, 1 + number]
+                if node != number:  # it stands behind its place
+                    lines[number] = lines[node]
