@@ -19,6 +19,7 @@ from spectune.planner.kernels import compiled as compiled_module
 from spectune.planner.kernels.compiled import Kernel, compiled, kernel_cache
 from spectune.planner.policies import LookupPolicy
 from spectune.planner.text.texts import load_kernels
+from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 
 COUNT = """
 import sys
@@ -97,9 +98,9 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 
-torch.manual_seed(0)
-shape = dict(hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2)
-config = LlamaConfig(vocab_size=9, num_hidden_layers=1, initializer_range=0.3, **shape)
+torch.manual_seed({seed})
+shape = dict(hidden_size={hidden}, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2)
+config = LlamaConfig(vocab_size={vocabulary}, num_hidden_layers=1, initializer_range=0.3, **shape)
 model = LeanModel(LlamaForCausalLM(config).to(torch.{dtype}))
 policy = HybridPolicy(
     text=SuffixPolicy(length=4, min_match=2),
@@ -136,7 +137,12 @@ def test_rounds_that_draft_wait_for_no_kernel(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_rounds_wait_for_no_kernel(dtype: str) -> None:
-    assert exit_of(ROUNDS.format(dtype=dtype)) == 0
+    assert exit_of(ROUNDS.format(dtype=dtype, hidden=32, vocabulary=9, seed=0)) == 0
+
+
+@pytest.mark.skipif(not has_dots(), reason="needs a processor that multiplies bfloat16")
+def test_rounds_of_one_call_wait_for_no_kernel() -> None:
+    assert exit_of(ROUNDS.format(dtype="bfloat16", hidden=64, vocabulary=32, seed=1)) == 0
 
 
 @pytest.mark.parametrize(
