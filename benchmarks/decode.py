@@ -133,9 +133,9 @@ class Clocked:
         """Verify, timed as the forward that all but some microseconds of it are."""
         assert isinstance(self._model, VerifiesTrees)
         start = time.perf_counter_ns()
-        paths = self._model.verified(trees, cache)
+        drawn = self._model.verified(trees, cache)
         self.ns += time.perf_counter_ns() - start
-        return paths
+        return drawn
 
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Forward, timed."""

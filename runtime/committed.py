@@ -43,7 +43,7 @@ class Committed:
     fed: int  # tokens per sequence, to the target
     kept: list[int]
     fresh: int = 0  # tokens that the drafter had to read first
-    lossy: Many[int] = ()  # of those, by a lossy round's rule
+    lossy: Many[int] = ()  # of what was kept, by a lossy round's rule
     gates: Many[Gates] = ()
     draft_ms: float = 0.0
     verify_ms: float = 0.0

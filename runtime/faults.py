@@ -62,7 +62,10 @@ def memory_for(what: str, remedy: str) -> Iterator[None]:
 
 
 def require_sound(draft: DraftBatch, batch: int, vocabulary: int, most: int) -> None:
-    """Raise ModelError unless a draft is a tree of known tokens, at most so many, for every sequence of the batch."""
+    """Raise ModelError unless a draft is a tree of known tokens, at most so many, for every sequence of the batch.
+
+    The nodes of drafts that are sound by their making are not looked at.
+    """
     shape = draft.tokens.shape  # that of parents and depths, too: see DraftBatch
     if shape[0] != batch:
         raise ModelError(f"a draft for {batch} sequences has {shape[0]} trees; repair the drafter")

@@ -38,5 +38,5 @@ class Round:
     gates: tuple[Gates, ...] = ()  # of a lossy round, what its rule met along each sequence's chain
     is_behind: bool = False  # whether its time may hold the reading of a prompt, by a device before it or its drafter
     draft_ms: float = 0.0  # drafting, the growing of trees included; what is left of it where it began a round before
-    verify_ms: float = 0.0  # the target's forward, on a GPU with the drawing behind it
+    verify_ms: float = 0.0  # the target's forward, with the drawing behind it on a GPU or where one call does both
     round_ms: float = 0.0  # everything, by the host's clock: from the beginning of the step to its end

@@ -211,6 +211,22 @@ def test_tests_keep_machine_code_where_the_next_run_finds_it(monkeypatch: pytest
     assert len(folders) > 1 and not [folder for folder in folders if str(tmp_path) in str(kernel_cache(folder))]
 
 
+def test_an_edit_of_a_helper_in_another_folder_is_an_edit_of_its_callers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(compiled_module, "PACKAGE", tmp_path)
+    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path / "cache"))
+    callers, helpers = tmp_path / "floor" / "room" / "kernels", tmp_path / "floor" / "kernels"
+    found = []
+    for text in ("1", "1", "2"):
+        for folder in (callers, helpers):
+            folder.mkdir(parents=True, exist_ok=True)
+        (callers / "caller.py").write_text("0")
+        (helpers / "helper.py").write_text(text)
+        found.append(kernel_cache.__wrapped__(callers))
+    assert found[0] == found[1] != found[2]
+
+
 SHARING = """
 import numpy as np
 from spectune.planner.kernels.compiled import compiled

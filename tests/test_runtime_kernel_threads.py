@@ -21,9 +21,14 @@ from .tiny_models import tiny_llama
 
 @pytest.fixture(autouse=True)
 def _asked_anew() -> Iterator[None]:
-    threads._teller.cache_clear()
+    _forget()
     yield
+    _forget()
+
+
+def _forget() -> None:
     threads._teller.cache_clear()
+    threads._TOLD.threads = 1
 
 
 def test_one_thread_shares_nothing_and_asks_nobody() -> None:

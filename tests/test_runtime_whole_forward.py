@@ -188,6 +188,16 @@ def test_rounds_over_a_cache_that_holds_more_than_keys_go_step_by_step() -> None
     assert not step_by_step(model).can_verify(model.new_cache(1, CAPACITY))
 
 
+class OfItsOwnWay(LeanModel):
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> torch.Tensor:
+        return super().forward(step, cache)
+
+
+def test_rounds_of_a_model_that_forwards_in_its_own_way_ask_it() -> None:
+    model = OfItsOwnWay(bfloat16_lean("llama").anatomy)
+    assert model._whole is not None and not model.can_verify(model.new_cache(1, CAPACITY))
+
+
 def test_a_decoder_s_greedy_rounds_are_one_call_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rounds, read = bfloat16_lean("llama"), list[int](), list[int]()
     verified, forward = model.verified, model.forward

@@ -15,6 +15,9 @@ from ...profiler.remembered import cache_folder
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
+PACKAGE = Path(__file__).parents[2]
+KERNELS = ("*/kernels", "*/*/kernels")  # folders of it that kernels call each other from
+
 _COMPILING = RLock()  # kernels compile the kernels they call; numba's settings are the process's
 _SHARING: set[int] = set()  # ids of machine code whose loops may be shared by threads, or that of kernels that it calls
 
@@ -23,7 +26,7 @@ class Kernel(Generic[Arguments, Result]):
     """A function and, from the first call on, its machine code, which is kept in the cache folder.
 
     Numba looks at the time stamp of a function's own file alone, so the folder is named after the sources of all files
-    beside it: an edit of a helper in another file is an edit of its callers, too.
+    with kernels: an edit of a helper in another file is an edit of its callers, too.
     """
 
     def __init__(self, function: Callable[Arguments, Result], **options: Any) -> None:  # Any: as numba.njit takes them
@@ -101,14 +104,15 @@ def launched_threads() -> int | None:
 
 @lru_cache
 def kernel_cache(sources: Path) -> str | None:
-    """Return the folder of machine code that belongs to these very sources, None where none can be written.
+    """Return the folder of machine code that belongs to these very sources and all kernels, None if none is written.
 
     Args:
         sources: folder of the kernels' files.
     """
     digest = hashlib.sha256()
-    for source in sorted(sources.glob("*.py")):
-        digest.update(source.read_bytes())
+    for folder in [sources, *sorted(folder for pattern in KERNELS for folder in PACKAGE.glob(pattern))]:
+        for source in sorted(folder.glob("*.py")):
+            digest.update(source.read_bytes())
     folder = cache_folder() / "kernels" / digest.hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -94,12 +94,12 @@ class LeanModel:
 
     def can_verify(self, cache: KeyValueCache) -> bool:
         """Whether greedy trees are verified over such a cache by one call, which is loaded then."""
-        return self._whole is not None and cache.is_keys_alone and self._whole.load(cache.states)
+        is_usual = type(self).forward is LeanModel.forward and type(cache).keep is KeyValueCache.keep
+        return is_usual and self._whole is not None and cache.is_keys_alone and self._whole.load(cache.states)
 
     def verified(self, trees: UnlaidTrees, cache: KeyValueCache) -> Ints | None:
         """Forward trees, and move the keys of what its best tokens accept together; see `VerifiesTrees.verified`."""
-        assert self._whole is not None, "`can_verify` says so"
-        return self._whole.verified(trees, cache.states)
+        return None if self._whole is None else self._whole.verified(trees, cache.states)
 
     @torch.inference_mode()
     def _computed(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:

@@ -72,7 +72,7 @@ class WholeForward:
         trees = UnlaidTrees(
             tokens=number, parents=number, depths=number, sizes=number[0], nodes=1, ends=number, fed=1, seen=1
         )
-        run_greedy_round.load(*self._arguments(trees, states, number, is_shared=False))
+        run_greedy_round.load(*self._arguments(trees, states, self._logits_of(trees), number, is_shared=False))
         return True
 
     def verified(self, trees: UnlaidTrees, states: Tensor) -> Ints | None:
@@ -81,11 +81,18 @@ class WholeForward:
         if not self._takes(states, trees.seen, is_shared):
             return None
         drawn = np.empty((trees.ends.shape[1], 1 + trees.nodes), dtype=np.int64)
-        return drawn if run_greedy_round(*self._arguments(trees, states, drawn, is_shared=is_shared)) else None
+        given = self._arguments(trees, states, self._logits_of(trees), drawn, is_shared=is_shared)
+        return drawn if run_greedy_round(*given) else None
 
-    def _arguments(self, trees: UnlaidTrees, states: Tensor, drawn: Ints, *, is_shared: bool) -> tuple[Any, ...]:
+    def _logits_of(self, trees: UnlaidTrees) -> NDArray[Any]:
+        """Return memory for them, (batch * fed, vocabulary); a kernel would lose its own where it finds no more."""
+        return np.empty((trees.ends.shape[1] * trees.fed, self._vocabulary), dtype=np.uint16)
+
+    def _arguments(
+        self, trees: UnlaidTrees, states: Tensor, logits: NDArray[Any], drawn: Ints, *, is_shared: bool
+    ) -> tuple[Any, ...]:
         told = trees.tokens, trees.parents, trees.depths, trees.sizes, trees.nodes, trees.ends, trees.fed
-        given = self._embedding, self._sight.turn_bits, bits_kept(states), drawn, trees.seen, is_shared
+        given = self._embedding, self._sight.turn_bits, bits_kept(states), logits, drawn, trees.seen, is_shared
         return *told, *given, *self._given
 
     def _takes(self, states: Tensor, seen: int, is_shared: bool) -> bool:
@@ -124,6 +131,8 @@ def whole_of(anatomy: Anatomy, layers: Sequence[LayerWeights], parts: KernelPart
     if parts is None or head is None or not is_plain or anatomy.attention_cap is not None or len(anatomy.sights) != 1:
         return None
     embedding, norm = anatomy.embedding, anatomy.final_norm.scale
+    if len(embedding) != anatomy.vocabulary:
+        return None
     if not (is_kernels(embedding) and is_by_dots(anatomy, embedding) and embedding.is_contiguous()):
         return None
     size, table = embedding.shape[1], anatomy.sights[0].turns

@@ -75,7 +75,7 @@ def run_forward(
 @compiled
 def run_greedy_round(
     tokens: Ints, parents: Ints, depths: Ints, sizes: Ints, nodes: int, ends: Ints, fed: int,
-    embedding: Halves, table: Halves, states: Halves, drawn: Ints, seen: int, is_shared: bool,
+    embedding: Halves, table: Halves, states: Halves, logits: Halves, drawn: Ints, seen: int, is_shared: bool,
     last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
     heads: int, attention_scale: float, inner: int, weights: Ints,
     input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
@@ -96,7 +96,6 @@ def run_greedy_round(
     place(tokens, depths, nodes, ends, placed)
     if not is_open:
         show(parents, nodes, ends, OPEN, SHUT, mask, fed, seen)
-    logits = np.empty((batch * fed, len(embedding)), np.uint16)
     is_known = run_forward(
         placed, ends[0][:0], embedding, table, states, mask.reshape(batch, lines, width), logits, 0, seen, is_shared,
         last_scale, last_eps, head, head_bias, no_residual, heads, attention_scale, inner, weights,
@@ -104,7 +103,7 @@ def run_greedy_round(
     )  # fmt: skip
     if is_known:
         paths = np.empty((batch, 2, nodes + 1), np.int64)
-        follow(logits.reshape(batch, fed, len(embedding)), tokens, parents, sizes, paths)
+        follow(logits.reshape(batch, fed, logits.shape[1]), tokens, parents, sizes, paths)
         keep(paths, ends[1], states)
         for row in range(batch):
             length = paths[row, 0, 0]
