@@ -14,6 +14,7 @@ from ..planner.growth.room import masked_tokens
 from ..profiler.records.role import CAPTURED
 from .kernels.trees import pack, place_and_show, place_layer, uncover, whole
 from .models.arena import Arena
+from .models.bits import know
 from .models.forward import TREE_ATTENTION, WORD, CausalModel, ForwardInput, packed_input, packed_size
 from .transfer import sent
 
@@ -153,6 +154,8 @@ class Masks:
         """Return a written mask where the model reads it."""
         written = self._host.view(shape)
         if self._device is None:
+            if self.dtype == torch.bfloat16:
+                know(written, self._host.numbers(self._written)[: written.numel()].view(np.uint16))
             return written
         placed = self._device.view(shape)
         return placed.copy_(written.pin_memory() if placed.device.type == "cuda" else written, non_blocking=True)
@@ -198,19 +201,21 @@ def lay_out(
         written: nodes behind the context that are in the cache already.
         take: (batch,) the only token of each row whose output is wanted.
         first_slot: cache slot of row 0.
-        masks: memory for the mask; fresh memory where None.
+        masks: memory for the mask and, on a CPU, for what else of few tokens is laid out, valid until the next; fresh
+            memory where None.
         seen_in: of a captured forward, the cache positions in sight where so many are needed. Its input is packed, lies
             on the host, and has a tree instead of a mask.
     """
     count = tokens.shape[1]
     starts, first, longest = np.array(contexts, dtype=np.int64), min(contexts), max(contexts)
     ends = int(longest) + written + count
-    placed = np.empty((3, *tokens.shape), dtype=np.int64)
+    here = masks.places.of(*tokens.shape) if masks is not None and masks.places is not None and count <= WORD else None
+    placed = np.empty((3, *tokens.shape), dtype=np.int64) if here is None else here[0]
     place_layer(whole(tokens), depths.reshape(-1, count), starts, written, placed)
     if seen_in is not None:
         parts = placed, starts, _bits_of(visible, len(starts))
         return _packed(parts, take, seen=seen_in(ends), first_slot=first_slot)
-    fed, positions, columns = sent(placed, device).unbind()
+    fed, positions, columns = sent(placed, device).unbind() if here is None else here[1]
     if count == 1 and first == longest and (written == 0 or visible.all()):  # several do not see each other
         bias = None
     elif device.type != "cpu" and written == 0 and visible is chain_sight(count):
@@ -225,6 +230,7 @@ def lay_out(
         seen=ends,
         take=None if take is None else sent(take, device),
         first_slot=first_slot,
+        numbers=placed if device.type == "cpu" else None,
     )
 
 

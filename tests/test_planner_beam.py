@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.growth.beam import MANY, best_candidates, first_layer, next_layer, ragged_tree_of, tree_of
+from spectune.planner.growth.beam import (
+    MANY,
+    all_scores,
+    best_candidates,
+    best_tree,
+    first_layer,
+    next_layer,
+    ragged_tree_of,
+    tree_of,
+)
+from spectune.planner.kernels.beam import choose
 
 from .toy_drafter import drafted_paths, toy_scorer
 
@@ -30,7 +40,28 @@ def test_the_best_are_those_of_a_whole_sort_ties_in_order(
     scores = (-source.integers(0, levels, (3, candidates)) / levels).astype(np.float32)
     scores[1, source.random(candidates) < missing] = -np.inf
     found = best_candidates(scores, count).tolist()
-    assert found == [best_by_sorting(row, count) for row in scores.tolist()]
+    expected = [best_by_sorting(row, count) for row in scores.tolist()]
+    assert found == expected
+    chosen = np.empty((3, min(count, candidates)), dtype=np.int64)
+    choose(scores, chosen)
+    assert chosen.tolist() == [sorted(row) for row in expected]
+
+
+@pytest.mark.parametrize("drafts", [0, 1, 4, 8, 9, 20])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_the_tree_of_the_best_is_that_of_those_who_are_chosen(depth: int, drafts: int) -> None:
+    scorer = toy_scorer(3, 4)
+    layers = [first_layer(scorer, 3)]
+    if depth:
+        layers.append(next_layer(scorer, layers[0], best_candidates(layers[0].scores, 2), 3))
+    found, expected = best_tree(layers, drafts), tree_of(layers, best_candidates(all_scores(layers), drafts))
+    assert found.widths == expected.widths
+    for one, other in zip(
+        (found.tokens, found.parents, found.depths, found.sizes),
+        (expected.tokens, expected.parents, expected.depths, expected.sizes),
+        strict=True,
+    ):
+        assert one.tolist() == other.tolist()
 
 
 @pytest.mark.parametrize("seed", range(5))

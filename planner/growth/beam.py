@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from ..kernels.beam import add_up, hang, locate
+from ..kernels.beam import add_up, hang, hang_best, locate
 from .draft import Bools, Children, DraftBatch, Ints, LayerScorer, Scores
+
+Numbers = TypeVar("Numbers", Ints, Scores)
 
 NOTHING = np.float32(-np.inf)  # score of what is no candidate
 MANY = 512  # candidates from which on sorting a shortlist is faster than sorting all
@@ -44,7 +47,8 @@ def first_layer(scorer: LayerScorer, children: int) -> CandidateLayer:
     """Return the root's own children."""
     below = scorer.root(children)
     scores = below.log_probs[:, 0]
-    parents = np.full(scores.shape, -1, dtype=np.int64)
+    parents = np.empty(scores.shape, dtype=np.int64)
+    parents.fill(-1)  # behind a forward a third of what np.full takes
     return _recorded(below, scores, parents, start=0)
 
 
@@ -81,6 +85,21 @@ def _at_least_the_last(scores: Scores, count: int) -> Ints:
     last = np.partition(scores, -count, axis=1)[:, -count, None]
     is_in = scores >= last
     return np.argsort(~is_in, axis=1, kind="stable")[:, : int(is_in.sum(axis=1).max())]
+
+
+def best_tree(layers: Sequence[CandidateLayer], drafts: int) -> DraftBatch:
+    """Return the tree of the best candidates, ties in index order.
+
+    Args:
+        layers: all layers, top down.
+        drafts: nodes of each tree beside its root; all candidates where they are fewer.
+    """
+    scores = _all([layer.scores for layer in layers])
+    if scores.shape[1] >= MANY or drafts < 1:
+        return tree_of(layers, best_candidates(scores, drafts))
+    trees = np.empty((3, len(scores), min(drafts, scores.shape[1]) + 1), dtype=np.int64)
+    hang_best(scores, *_candidates_of(layers), trees)
+    return _drafted(layers, trees, np.array([trees.shape[2]] * len(scores)))
 
 
 def tree_of(layers: Sequence[CandidateLayer], chosen: Ints) -> DraftBatch:
@@ -125,12 +144,21 @@ def _tree(layers: Sequence[CandidateLayer], chosen: Ints, sizes: Ints) -> DraftB
         sizes: (batch,).
     """
     trees = np.empty((3, len(chosen), chosen.shape[1] + 1), dtype=np.int64)
+    hang(*_candidates_of(layers), chosen, sizes, trees)
+    return _drafted(layers, trees, sizes)
+
+
+def _candidates_of(layers: Sequence[CandidateLayer]) -> tuple[Ints, Ints, Ints]:
+    """Return the tokens and parents of all candidates, and where each layer's begin."""
     tokens, parents = _all([layer.tokens for layer in layers]), _all([layer.parents for layer in layers])
-    hang(tokens, parents, np.array([layer.start for layer in layers]), chosen, sizes, trees)
+    return tokens, parents, np.array([layer.start for layer in layers])
+
+
+def _drafted(layers: Sequence[CandidateLayer], trees: Ints, sizes: Ints) -> DraftBatch:
     tokens, parents, depths = trees
     widths = tuple(layer.width for layer in layers)
     return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=widths)
 
 
-def _all(arrays: list[Ints]) -> Ints:
+def _all(arrays: list[Numbers]) -> Numbers:
     return np.concatenate(arrays, axis=1) if len(arrays) > 1 else np.ascontiguousarray(arrays[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..policies import Eagle2Policy
-from .beam import all_scores, best_candidates, first_layer, next_layer, tree_of
+from .beam import best_candidates, best_tree, first_layer, next_layer
 from .draft import DraftBatch, LayerScorer
 
 
@@ -23,4 +23,4 @@ def grow_eagle2(policy: Eagle2Policy, scorer: LayerScorer) -> DraftBatch:
     for _ in range(policy.depth):
         frontier = best_candidates(layers[-1].scores, policy.top_k)
         layers.append(next_layer(scorer, layers[-1], frontier, policy.top_k))
-    return tree_of(layers, best_candidates(all_scores(layers), policy.verify_tokens - 1))
+    return best_tree(layers, policy.verify_tokens - 1)

@@ -48,6 +48,31 @@ def add_up(kept: Ints, start: int, above: Floats32, log_probs: Floats32, scores:
 
 
 @compiled
+def choose(scores: Floats32, chosen: Ints) -> None:
+    """Write which candidates score best, of equals the first, in ascending order.
+
+    Args:
+        scores: (batch, candidates), numbers all of them.
+        chosen: (batch, any), at most the candidates; written.
+    """
+    count = chosen.shape[1]
+    best = np.empty(count, np.float32)
+    for row in range(len(scores)):
+        known = 0
+        for candidate in range(scores.shape[1]):
+            score = scores[row, candidate]
+            if known == count and not score > best[count - 1]:
+                continue
+            at = min(known, count - 1)
+            known = min(known + 1, count)
+            while at > 0 and best[at - 1] < score:
+                best[at], chosen[row, at] = best[at - 1], chosen[row, at - 1]
+                at -= 1
+            best[at], chosen[row, at] = score, candidate
+        chosen[row].sort()
+
+
+@compiled
 def hang(tokens: Ints, parents: Ints, starts: Ints, chosen: Ints, sizes: Ints, trees: Ints) -> None:
     """Write the trees of chosen candidates.
 
@@ -73,3 +98,18 @@ def hang(tokens: Ints, parents: Ints, starts: Ints, chosen: Ints, sizes: Ints, t
             trees[0, row, node] = tokens[row, candidate]
             trees[1, row, node] = 0 if above < 0 else node_of[above]
             trees[2, row, node] = layer + 1
+
+
+@compiled
+def hang_best(scores: Floats32, tokens: Ints, parents: Ints, starts: Ints, trees: Ints) -> None:
+    """Write the trees of the best candidates: `choose`, then `hang`.
+
+    Args:
+        scores: (batch, candidates of all layers).
+        tokens, parents, starts: as `hang` takes them.
+        trees: (3, batch, drafts + 1), of at least one draft and at most the candidates; written.
+    """
+    batch, drafts = len(scores), trees.shape[2] - 1
+    chosen = np.empty((batch, drafts), np.int64)
+    choose(scores, chosen)
+    hang(tokens, parents, starts, chosen, np.full(batch, drafts + 1), trees)

@@ -16,7 +16,7 @@ from ...planner.policies import Eagle2Policy, StaticPolicy
 from ..growth.draft import children_here, children_of
 from ..kernels.trees import descend
 from ..layout import Bools, Ints, Masks
-from ..models.bits import BITS, is_kernels
+from ..models.bits import BITS, bits, bits_for_kernels
 from ..requests import Request, Sequence, shared_temperature
 from ..sampling import draft_scores, processed, with_noise
 from ..transfer import fetched_together
@@ -37,7 +37,7 @@ def prepare(dtype: torch.dtype) -> None:
     for policy in (Eagle2Policy(verify_tokens=3, depth=1, top_k=1), StaticPolicy(tree=pair)):
         grow(policy, _Sameness(), 1)
     for kind in BITS:  # sampled scores are float32 whatever the model's are
-        children_here(torch.zeros((1, 1, 1), dtype=kind), 1)
+        children_here(bits(torch.zeros((1, 1, 1), dtype=kind)), 1)
 
 
 class _Sameness:
@@ -89,8 +89,9 @@ class DraftPass:
     def _answer(self, logits: torch.Tensor, count: int) -> Children:
         self._depth += 1
         scores = logits if self._is_greedy else draft_scores(logits, self._sequences, self._paths)
-        if is_kernels(scores):
-            self._tokens, log_probs, are_numbers = children_here(scores, count)
+        known = bits_for_kernels(scores)
+        if known is not None:
+            self._tokens, log_probs, are_numbers = children_here(known, count)
         else:
             answer = children_of(scores, count)
             self._tokens, log_probs = fetched_together(answer.tokens, answer.log_probs)

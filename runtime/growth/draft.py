@@ -7,15 +7,16 @@ drafted without the host learning a single number, and read once, by `DeviceDraf
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...planner.growth.draft import ROOT_TOKEN, DraftBatch, Ints, Scores
-from ..models.bits import bits, is_kernels
+from ..models.bits import bits_for_kernels
 from ..models.kernels.children import best_children
 from ..models.kernels.host_scores import children
 from ..models.kernels.threads import shared_by
@@ -43,8 +44,9 @@ def children_of(scores: Tensor, count: int) -> DeviceChildren:
             never drawn.
         count: children wanted; the vocabulary where that is smaller.
     """
-    if is_kernels(scores):
-        here, log_probs_here, _ = children_here(scores, count)
+    known = bits_for_kernels(scores)
+    if known is not None:
+        here, log_probs_here, _ = children_here(known, count)
         return DeviceChildren(tokens=torch.from_numpy(here), log_probs=torch.from_numpy(log_probs_here))
     wide = scores.float()
     if count == 1 and wide.device.type != "cpu":  # there the best alone costs far less than a sorted one
@@ -55,17 +57,17 @@ def children_of(scores: Tensor, count: int) -> DeviceChildren:
     return DeviceChildren(tokens=tokens, log_probs=log_probs)
 
 
-def children_here(scores: Tensor, count: int) -> tuple[Ints, Scores, bool]:
+def children_here(scores: NDArray[Any], count: int) -> tuple[Ints, Scores, bool]:
     """Return the tokens and log-probabilities of `children_of`, and whether these are numbers, by a compiled call.
 
     Args:
-        scores: such as kernels may take; see `is_kernels`.
+        scores: (batch, width, vocabulary), by their bits; see `bits_for_kernels`.
         count: as there.
     """
     shape = *scores.shape[:2], min(count, scores.shape[-1])
     tokens, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
     is_shared = shape[0] * shape[1] > 1 and shared_by(torch.get_num_threads())
-    are_numbers = children(bits(scores.contiguous()), tokens, log_probs, is_shared)
+    are_numbers = children(scores, tokens, log_probs, is_shared)
     return tokens, log_probs, are_numbers
 
 

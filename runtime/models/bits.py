@@ -20,7 +20,7 @@ def is_kernels(x: Tensor) -> bool:
 def bits_for_kernels(x: Tensor) -> NDArray[Any] | None:
     """Return the bits of a tensor, in memory of its own where it is not contiguous; None where kernels may not take it.
 
-    Of one that `bits_of_new` has made torch is asked nothing.
+    Of one that holds them torch is asked nothing.
     """
     known: NDArray[Any] | None = vars(x).get(KNOWN)
     if known is not None:
@@ -32,6 +32,11 @@ def bits(x: Tensor) -> NDArray[Any]:
     """Return the same memory as unsigned numbers of the same length."""
     numbers: NDArray[Any] = x.view(BITS[x.dtype]).numpy()
     return numbers
+
+
+def know(x: Tensor, numbers: NDArray[Any]) -> None:
+    """Let a contiguous tensor hold its bits, (any,), which lie in the same memory."""
+    vars(x)[KNOWN] = numbers.reshape(x.shape)
 
 
 def bits_kept(x: Tensor) -> NDArray[Any]:
