@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakSet
 
 import numpy as np
@@ -52,7 +52,10 @@ class Witness:
         return self.caches[-1]
 
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> torch.Tensor:
-        self.steps.append(step)
+        own = {
+            name: getattr(step, name).clone() for name in ("tokens", "positions", "columns")
+        }  # others write there next
+        self.steps.append(replace(step, **own))
         return self.model.forward(step, cache)
 
 
