@@ -36,7 +36,7 @@ ROLES = ["verify", "draft", "exit:1", "prefill", "loop:3"]
 
 @dataclass
 class Witness:
-    """A model that keeps the input of every forward it runs, and its caches."""
+    """A model that keeps the input of every forward it runs, written by others to the same memory next, and its caches."""
 
     model: LeanModel
     steps: list[ForwardInput] = field(default_factory=list)
@@ -52,9 +52,7 @@ class Witness:
         return self.caches[-1]
 
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> torch.Tensor:
-        own = {
-            name: getattr(step, name).clone() for name in ("tokens", "positions", "columns")
-        }  # others write there next
+        own = {name: getattr(step, name).clone() for name in ("tokens", "positions", "columns")}
         self.steps.append(replace(step, **own))
         return self.model.forward(step, cache)
 
