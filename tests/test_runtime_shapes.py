@@ -36,7 +36,7 @@ ROLES = ["verify", "draft", "exit:1", "prefill", "loop:3"]
 
 @dataclass
 class Witness:
-    """A model that keeps the input of every forward it runs, though others lie in the same memory next, and its caches."""
+    """A model that keeps a copy of the input of every forward it runs, and its caches."""
 
     model: LeanModel
     steps: list[ForwardInput] = field(default_factory=list)
