@@ -12,7 +12,8 @@ another pace every minute. Then plain decoding and the last plan race `transform
 assisted generation with every drafter and its prompt lookup. All of a race run in turns. Last, where the extra is
 installed, llama.cpp decodes the same prompts from files of the same weights: plain and by n-grams, and at batch 1 with
 a draft model at several lengths too. It races by itself, since its threads spin between its turns and slow whoever runs
-beside them. Host overhead is the share of a round that is spent in no model's forward, counted in a pass of its own.
+beside them. Host overhead is the share of a round that is spent in no model's forward, counted in a pass of its own; a
+greedy round that is one call of its target's is forward from its drafts to the tokens that stand.
 The last line is one JSON object.
 
     python benchmarks/decode.py [--repeats 3] [--budget 18]
@@ -130,7 +131,7 @@ class Clocked:
         return isinstance(self._model, VerifiesTrees) and self._model.can_verify(cache)
 
     def verified(self, trees: UnlaidTrees, cache: KeyValueCache) -> Ints | None:
-        """Verify, timed as the forward that all but some microseconds of it are."""
+        """Verify, timed as a forward."""
         assert isinstance(self._model, VerifiesTrees)
         start = time.perf_counter_ns()
         drawn = self._model.verified(trees, cache)

@@ -110,7 +110,7 @@ def commit_drawn(batch: Many[Sequence], draft: DraftBatch, drawn: Ints, fed: int
 def commit(batch: Many[Sequence], draft: DraftBatch, stands: Accepted, fed: int) -> Committed:
     """Let every sequence emit what was accepted; return what the round made of it."""
     kept = [sequence.commit(path.drawn, path.lossy) for sequence, path in zip(batch, stands.paths, strict=True)]
-    done = Committed(draft=draft, fed=fed, kept=kept, gates=stands.gates)
-    if stands.gates:
-        done.lossy = [sum(place < most for place in path.lossy) for path, most in zip(stands.paths, kept, strict=True)]
-    return done
+    if not stands.gates:
+        return Committed(draft=draft, fed=fed, kept=kept)
+    lossy = [sum(place < most for place in path.lossy) for path, most in zip(stands.paths, kept, strict=True)]
+    return Committed(draft=draft, fed=fed, kept=kept, lossy=lossy, gates=stands.gates)

@@ -97,8 +97,7 @@ class FedTrees:
             masks: memory for its mask.
             seen_in: as `layout.lay_out` takes it.
         """
-        ends = np.array([self._roots, self.contexts], dtype=np.int64)
-        seen = max(self.contexts) + self._fed
+        ends, seen = self._ends, self._seen
         batch, draft = len(self.contexts), self._draft
         if seen_in is not None:
             trees = draft.tokens, draft.parents, draft.depths
@@ -125,10 +124,19 @@ class FedTrees:
             depths=whole(draft.depths),
             sizes=whole(draft.sizes),
             nodes=self._nodes,
-            ends=np.array([self._roots, self.contexts], dtype=np.int64),
+            ends=self._ends,
             fed=self._fed,
-            seen=max(self.contexts) + self._fed,
+            seen=self._seen,
         )
+
+    @property
+    def _ends(self) -> Ints:
+        """(2, batch), the token of each root, and committed tokens in the cache."""
+        return np.array([self._roots, self.contexts], dtype=np.int64)
+
+    @property
+    def _seen(self) -> int:
+        return max(self.contexts) + self._fed
 
     @property
     def _roots(self) -> list[int]:

@@ -17,6 +17,7 @@ from spectune.planner.text.image_ids import IMAGE_IDS
 from spectune.planner.text.state import TextState
 from spectune.planner.text.texts import Texts
 from spectune.planner.text.tree import batch_of
+from spectune.runtime.faults import require_sound
 
 POLICIES: tuple[TextPolicy, ...] = (
     LookupPolicy(length=3, max_ngram=3),
@@ -59,7 +60,9 @@ def test_they_draft_what_each_drafts_by_itself(room: int, data: st.DataObject) -
             committed.pop()
         policy = data.draw(st.sampled_from(POLICIES))
         expected = [state.draft(text, policy) for state, text in zip(states, committed, strict=True)]
-        assert_same(together.draft(committed, policy), batch_of(expected))
+        found = together.draft(committed, policy)
+        assert_same(found, batch_of(expected))
+        require_sound(replace(found, is_sound=False), len(committed), vocabulary=4, most=policy.max_verify_tokens)
         committed = [[*text, *data.draw(st.lists(st.integers(0, 3), max_size=5))] for text in committed]
 
 

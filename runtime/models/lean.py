@@ -94,7 +94,7 @@ class LeanModel:
 
     def can_verify(self, cache: KeyValueCache) -> bool:
         """Whether greedy trees are verified over such a cache by one call, which is loaded then."""
-        is_usual = type(self).forward is LeanModel.forward and type(cache).keep is KeyValueCache.keep
+        is_usual = type(self).forward is LeanModel.forward
         return is_usual and self._whole is not None and cache.is_keys_alone and self._whole.load(cache.states)
 
     def verified(self, trees: UnlaidTrees, cache: KeyValueCache) -> Ints | None:

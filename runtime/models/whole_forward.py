@@ -21,7 +21,7 @@ from .bits import KNOWN, bits, bits_for_kernels, bits_kept, bits_of_new, is_kern
 from .forward import ForwardInput, UnlaidTrees
 from .joined_products import fits
 from .kernel_parts import KernelParts
-from .kernels.threads import shared_by
+from .kernels.threads import can_share, shared_by
 from .kernels.whole_forward import run_forward, run_greedy_round
 from .places import LayerStates
 
@@ -47,10 +47,10 @@ class WholeForward:
 
         That is where a window closes part of the text, attention is torch's, or a token is unknown.
         """
-        states, is_shared = cache.states, shared_by(torch.get_num_threads())
+        states = cache.states
         if step.tree is not None or not isinstance(states, Tensor) or torch.compiler.is_compiling():
             return None
-        if not self._takes(states, step.seen, is_shared):
+        if not self._takes(states, step.seen):
             return None
         batch, count = step.tokens.shape
         numbers = step.numbers
@@ -60,50 +60,44 @@ class WholeForward:
         logits, written = bits_of_new((batch, count if step.take is None else 1, self._vocabulary))
         is_known = run_forward(
             numbers, wanted, self._embedding, self._sight.turn_bits, bits_kept(states), mask, written,
-            step.first_slot, step.seen, is_shared, *self._given,
+            step.first_slot, step.seen, shared_by(torch.get_num_threads()), *self._given,
         )  # fmt: skip
         return logits if is_known else None
 
     def load(self, states: Tensor) -> bool:
         """Load what verifies trees over a cache (layers, slots, capacity, width); return whether anything does."""
-        if not self._takes(states, 0, shared_by(torch.get_num_threads())):
+        if not self._takes(states, seen=0):
             return False
         number = np.zeros((1, 1), dtype=np.int64)
         trees = UnlaidTrees(
             tokens=number, parents=number, depths=number, sizes=number[0], nodes=1, ends=number, fed=1, seen=1
         )
-        run_greedy_round.load(*self._arguments(trees, states, self._logits_of(trees), number, is_shared=False))
+        run_greedy_round.load(*self._arguments(trees, states, number))
         return True
 
     def verified(self, trees: UnlaidTrees, states: Tensor) -> Ints | None:
         """Return what the best tokens let stand of trees, as `VerifiesTrees.verified` does; None likewise."""
-        is_shared = shared_by(torch.get_num_threads())
-        if not self._takes(states, trees.seen, is_shared):
+        if not self._takes(states, trees.seen):
             return None
         drawn = np.empty((trees.ends.shape[1], 1 + trees.nodes), dtype=np.int64)
-        given = self._arguments(trees, states, self._logits_of(trees), drawn, is_shared=is_shared)
-        return drawn if run_greedy_round(*given) else None
+        return drawn if run_greedy_round(*self._arguments(trees, states, drawn)) else None
 
-    def _logits_of(self, trees: UnlaidTrees) -> NDArray[Any]:
-        """Return memory for them, (batch * fed, vocabulary); a kernel would lose its own where it finds no more."""
-        return np.empty((trees.ends.shape[1] * trees.fed, self._vocabulary), dtype=np.uint16)
-
-    def _arguments(
-        self, trees: UnlaidTrees, states: Tensor, logits: NDArray[Any], drawn: Ints, *, is_shared: bool
-    ) -> tuple[Any, ...]:
+    def _arguments(self, trees: UnlaidTrees, states: Tensor, drawn: Ints) -> tuple[Any, ...]:
+        """Return those of a greedy round; logits lie in memory of ours: a kernel that fails does not free its own."""
+        logits = np.empty((trees.ends.shape[1] * trees.fed, self._vocabulary), dtype=np.uint16)
         told = trees.tokens, trees.parents, trees.depths, trees.sizes, trees.nodes, trees.ends, trees.fed
-        given = self._embedding, self._sight.turn_bits, bits_kept(states), logits, drawn, trees.seen, is_shared
-        return *told, *given, *self._given
+        given = self._embedding, self._sight.turn_bits, bits_kept(states), logits, drawn, trees.seen
+        return *told, *given, shared_by(torch.get_num_threads()), *self._given
 
-    def _takes(self, states: Tensor, seen: int, is_shared: bool) -> bool:
-        """Return whether kernels take a forward that sees so many positions of a cache, whose loops threads may share.
+    def _takes(self, states: Tensor, seen: int) -> bool:
+        """Return whether kernels take a forward that sees so many positions of a cache, by torch's number of threads.
 
         Of a cache that they have written to torch is asked nothing.
         """
         window = self._sight.window
         if window is not None and window < seen:
             return False
-        if not is_shared and torch.get_num_threads() != 1:
+        if not can_share(torch.get_num_threads()):
             return False
         known: NDArray[Any] | None = vars(states).get(KNOWN)
         if known is None and not (is_kernels(states) and states.dtype == torch.bfloat16 and states.is_contiguous()):
