@@ -145,9 +145,11 @@ def request_of(
         ends: tokens that end a text; None: the tokenizer's own alone.
 
     Raises:
-        RequestError: the prompt has no tokens, or images that do not fit its text or the target; or a stop string holds
-            more than a special token, at which no text ends.
+        RequestError: the prompt is none or has no tokens, or images that do not fit its text or the target; or a stop
+            string holds more than a special token, at which no text ends.
     """
+    if not isinstance(prompt, PromptLike):
+        raise RequestError(f"a prompt is a text or an ImagePrompt, got {prompt!r:.60}; several go to generate_batch")
     text, images = (prompt.text, prompt.images) if isinstance(prompt, ImagePrompt) else (prompt, ())
     ids = prompt_ids(tokenizer, text, images, seen)
     if not ids:

@@ -110,6 +110,9 @@ def test_no_prompts_are_no_completions() -> None:
         ({"prompts": ["or"], "temperature": "0.7"}, "temperature must be a number, got '0.7'"),
         ({"prompts": ["or"], "repetition_penalty": 1e-38}, r"repetition_penalty must be in \[0.01, 100\)"),
         ({"prompts": "or"}, r"write \[prompt\]"),
+        ({"prompts": [["or"]]}, r"a prompt is a text or an ImagePrompt, got \['or'\]; several go to generate_batch"),
+        ({"prompts": [None]}, "a prompt is a text or an ImagePrompt, got None"),
+        ({"prompts": [[1, 2]]}, r"a prompt is a text or an ImagePrompt, got \[1, 2\]"),
     ],
 )
 def test_what_cannot_be_generated_is_refused(asked: dict[str, Any], message: str) -> None:
