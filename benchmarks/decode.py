@@ -34,14 +34,21 @@ from torch import Tensor
 
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
-from spectune.planner.kernels.arrays import Ints
+from spectune.planner.kernels.arrays import Floats32, Ints
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.plans.prediction import Prediction
 from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.engines.llama_running import missing
 from spectune.runtime.feed import Feed
-from spectune.runtime.models.forward import CausalModel, ForwardInput, UnlaidTrees, VerifiesTrees
+from spectune.runtime.models.forward import (
+    CausalModel,
+    FindsChildren,
+    ForwardInput,
+    UnlaidNodes,
+    UnlaidTrees,
+    VerifiesTrees,
+)
 from spectune.runtime.models.loading import load_pretrained
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always, plain_setup, setup_of
@@ -137,6 +144,18 @@ class Clocked:
         drawn = self._model.verified(trees, cache)
         self.ns += time.perf_counter_ns() - start
         return drawn
+
+    def can_find(self, cache: KeyValueCache) -> bool:
+        """As the model can."""
+        return isinstance(self._model, FindsChildren) and self._model.can_find(cache)
+
+    def found(self, nodes: UnlaidNodes, count: int, cache: KeyValueCache) -> tuple[Ints, Floats32, bool] | None:
+        """Forward and find children, timed as a forward."""
+        assert isinstance(self._model, FindsChildren)
+        start = time.perf_counter_ns()
+        found = self._model.found(nodes, count, cache)
+        self.ns += time.perf_counter_ns() - start
+        return found
 
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Forward, timed."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
+from ...planner.growth.draft import Scores
 from ...planner.growth.grow import Children, grow
 from ...planner.growth.tree import TokenTree
 from ...planner.policies import Eagle2Policy, StaticPolicy
@@ -23,6 +24,8 @@ from ..transfer import fetched_together
 
 if TYPE_CHECKING:
     from .model import ModelDrafter
+
+Found = tuple[Ints, Scores, bool]  # the likeliest tokens, their log-probabilities, and whether these are numbers
 
 
 @lru_cache
@@ -69,7 +72,8 @@ class DraftPass:
 
     def root(self, children: int) -> Children:
         """Return the first layer's candidates, one row per sequence."""
-        return self._answer(self._drafter.catch_up(self._sequences), children)
+        found = self._drafter.found_behind_text(self._sequences, children) if self._is_greedy else None
+        return self._told(self._children(self._drafter.catch_up(self._sequences), children) if found is None else found)
 
     def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
         """Feed the chosen nodes of the layer before and return their children.
@@ -84,18 +88,23 @@ class DraftPass:
         if not self._is_greedy:
             above = self._paths[np.arange(batch)[:, None], np.maximum(parents, 0)]
             self._paths = np.concatenate((above, tokens[:, :, None]), axis=2)
-        return self._answer(self._drafter.feed_layer(tokens, self._depth, sees, before), children)
+        found = self._drafter.found_behind_layer(tokens, self._depth, sees, children) if self._is_greedy else None
+        if found is None:
+            found = self._children(self._drafter.feed_layer(tokens, self._depth, sees, before), children)
+        return self._told(found)
 
-    def _answer(self, logits: torch.Tensor, count: int) -> Children:
-        self._depth += 1
+    def _children(self, logits: torch.Tensor, count: int) -> Found:
         scores = logits if self._is_greedy else draft_scores(logits, self._sequences, self._paths)
         known = bits_for_kernels(scores)
         if known is not None:
-            self._tokens, log_probs, are_numbers = children_here(known, count)
-        else:
-            answer = children_of(scores, count)
-            self._tokens, log_probs = fetched_together(answer.tokens, answer.log_probs)
-            are_numbers = not np.isnan(log_probs[:, :, 0]).any()  # of a node's children, it comes first
+            return children_here(known, count)
+        answer = children_of(scores, count)
+        tokens, log_probs = fetched_together(answer.tokens, answer.log_probs)
+        return tokens, log_probs, not np.isnan(log_probs[:, :, 0]).any()  # of a node's children, it comes first
+
+    def _told(self, found: Found) -> Children:
+        self._depth += 1
+        self._tokens, log_probs, are_numbers = found
         if not are_numbers:
             raise ModelError("the drafter's logits are not numbers; check its weights and its dtype")
         return Children(tokens=self._tokens, log_probs=log_probs)

@@ -18,11 +18,14 @@ from ..growth.grow import grow_on_device
 from ..growth.layout import LayerLayout, compact_of
 from ..growth.scorer import DevicePass
 from ..layout import PREFILL_TOKENS, Bools, Ints, Masks, chain_sight, lay_out, seen_by
-from ..models.forward import CausalModel, ForwardInput
+from ..models.forward import CausalModel, FindsChildren, ForwardInput, UnlaidNodes
 from ..models.graphed import GraphedModel
 from ..requests import Sequence
 from ..sampling import draft_scores
-from .host_pass import DraftPass, prepare
+from .host_pass import DraftPass, Found, prepare
+
+NO_NODES: Bools = np.empty((0, 0, 0), dtype=np.bool_)  # in sight of a text's own tokens
+ALL: Ints = np.empty(0, dtype=np.int64)  # tokens of a layer are asked for their children
 
 
 class ModelDrafter:
@@ -57,8 +60,11 @@ class ModelDrafter:
             self._captured = CapturedGrowth(model, self._cache, self._seen_in)
         self._cached = [0] * slots
         self._on_device = model.device.type != "cpu" if on_device is None else on_device
+        self._finds: FindsChildren | None = None
         if not self._on_device:
             prepare(model.dtype)
+            can_find = isinstance(model, FindsChildren) and model.can_find(self._cache)
+            self._finds = model if isinstance(model, FindsChildren) and can_find else None
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return the cache to begin with."""
@@ -161,6 +167,14 @@ class ModelDrafter:
 
     def _catching_up(self, sequences: Many[Sequence]) -> ForwardInput:
         """Return the forward that reads what was committed since the last round."""
+        tokens, take = self._unread_rows(sequences)
+        return self._text_step(tokens, self._cached[: len(tokens)], take=take, seen_in=self._seen_in)
+
+    def _unread_rows(self, sequences: Many[Sequence]) -> tuple[Ints, Ints]:
+        """Return what was committed since the last round, (batch, any), and the last token of each row.
+
+        What is too long to be read in one forward is read before.
+        """
         fresh = self.unread(sequences)
         if not self._can_read_together(max(map(len, fresh)), len(sequences)):
             self._catch_up_alone(sequences)
@@ -168,8 +182,7 @@ class ModelDrafter:
         counts = [len(new) for new in fresh]
         room = self._room_for(max(counts), sequences)
         tokens = np.array([new + [0] * (room - count) for new, count in zip(fresh, counts, strict=True)])
-        take = np.array([count - 1 for count in counts])
-        return self._text_step(tokens, self._cached[: len(fresh)], take=take, seen_in=self._seen_in)
+        return tokens, np.array([count - 1 for count in counts])
 
     def _room_for(self, count: int, sequences: Many[Sequence]) -> int:
         """Return how many tokens per row to feed where so many are fresh; few numbers where each is captured."""
@@ -190,6 +203,31 @@ class ModelDrafter:
     def read(self, step: ForwardInput) -> torch.Tensor:
         """Run one forward over committed text; return its logits."""
         return self.feed(step)
+
+    def found_behind_text(self, sequences: Many[Sequence], count: int) -> Found | None:
+        """Feed what `catch_up` does, and return the likeliest tokens behind it, where one call does both."""
+        if self._finds is None:
+            return None
+        tokens, wanted = self._unread_rows(sequences)
+        found = self._found(self._finds, tokens, 0, NO_NODES, wanted, count)
+        if found is not None:
+            self._note_read(sequences)
+        return found
+
+    def found_behind_layer(self, tokens: Ints, depth: int, visible: Bools, count: int) -> Found | None:
+        """Feed what `feed_layer` does, and return the likeliest tokens behind each, where one call does both."""
+        return None if self._finds is None else self._found(self._finds, tokens, depth - 1, visible, ALL, count)
+
+    def _found(
+        self, model: FindsChildren, tokens: Ints, depth: int, visible: Bools, wanted: Ints, count: int
+    ) -> Found | None:
+        contexts = np.array(self._cached[: len(tokens)], dtype=np.int64)
+        seen = max(self._cached[: len(tokens)]) + max(visible.shape[2], tokens.shape[1])
+        self._cache.require(seen)
+        nodes = UnlaidNodes(tokens=tokens, contexts=contexts, depth=depth, visible=visible, wanted=wanted, seen=seen)
+        found = model.found(nodes, count, self._cache)
+        self.forwards += found is not None
+        return found
 
     def feed_layer(self, tokens: Ints, depth: int, visible: Bools, written: int) -> torch.Tensor:
         """Feed draft nodes of one depth; return their logits (batch, width, vocabulary)."""

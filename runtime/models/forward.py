@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ...planner.kernels.arrays import Ints
+from ...planner.kernels.arrays import Bools, Floats32, Ints
 from ..cache import KeyValueCache
 
 if TYPE_CHECKING:
@@ -104,6 +104,37 @@ class VerifiesTrees(Protocol):
         Returns:
             (batch, any): how many tokens each sequence is to emit, and these. None, and nothing is written, where a
             round has to do all that step by step after all.
+        """
+
+
+@dataclass(slots=True, kw_only=True)
+class UnlaidNodes:
+    """New tokens of a drafter behind texts, of which nothing is written yet that a forward reads; for `FindsChildren`.
+
+    They are the texts' own next tokens, or drafted nodes of one depth. Nobody writes to it, as to a forward's input.
+    """
+
+    tokens: Ints  # (batch, n)
+    contexts: Ints  # (batch,), committed tokens in the cache
+    depth: int  # of drafted nodes, the first layer behind the newest committed token being 0
+    visible: Bools  # (batch, n, nodes), which of the nodes behind the context each sees; (0, 0, 0) of texts
+    wanted: Ints  # (batch,), the only token of each row behind which children are; (0,) for all of them
+    seen: int  # cache positions in sight, new tokens included
+
+
+@runtime_checkable
+class FindsChildren(Protocol):
+    """A model that may answer a drafter by one call: which tokens are the likeliest behind new ones."""
+
+    def can_find(self, cache: KeyValueCache) -> bool:
+        """Whether it does over such a cache; then what does is loaded, so that no round waits for a compiler."""
+
+    def found(self, nodes: UnlaidNodes, count: int, cache: KeyValueCache) -> tuple[Ints, Floats32, bool] | None:
+        """Forward nodes of the first slots, and return the likeliest tokens behind them.
+
+        Returns:
+            token ids and log-probabilities as `DeviceChildren` has them, and whether these are numbers. None, and
+            nothing is written, where that has to be done step by step after all.
         """
 
 

@@ -16,12 +16,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...errors import ModelError
-from ...planner.kernels.arrays import Ints
+from ...planner.kernels.arrays import Floats32, Ints
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
 from .anatomy import Anatomy, LayerWeights, anatomy_of
 from .attention import attend, attend_by_tree, attend_compiled, capped, is_compiled_attention, turned
-from .forward import ForwardInput, LeftStates, UnlaidTrees
+from .forward import ForwardInput, LeftStates, UnlaidNodes, UnlaidTrees
 from .gallery import Gallery, table_rows
 from .joined_products import ALONE, SHARED, layers_by_kernels
 from .kernel_parts import stacked
@@ -94,12 +94,26 @@ class LeanModel:
 
     def can_verify(self, cache: KeyValueCache) -> bool:
         """Whether greedy trees are verified over such a cache by one call, which is loaded then."""
-        is_usual = type(self).forward is LeanModel.forward
-        return is_usual and self._whole is not None and cache.is_keys_alone and self._whole.load(cache.states)
+        whole = self._whole_over(cache)
+        return whole is not None and whole.load_verifying(cache.states)
 
     def verified(self, trees: UnlaidTrees, cache: KeyValueCache) -> Ints | None:
         """Forward trees, and move the keys of what its best tokens accept together; see `VerifiesTrees.verified`."""
         return None if self._whole is None else self._whole.verified(trees, cache.states)
+
+    def can_find(self, cache: KeyValueCache) -> bool:
+        """Whether the likeliest next tokens are found over such a cache by one call, which is loaded then."""
+        whole = self._whole_over(cache)
+        return whole is not None and whole.load_finding(cache.states)
+
+    def found(self, nodes: UnlaidNodes, count: int, cache: KeyValueCache) -> tuple[Ints, Floats32, bool] | None:
+        """Forward new tokens, and return the likeliest behind them; see `FindsChildren.found`."""
+        return None if self._whole is None else self._whole.found(nodes, count, cache.states)
+
+    def _whole_over(self, cache: KeyValueCache) -> WholeForward | None:
+        """Return the forwards as one call where nothing else is done by one, or kept in a cache."""
+        is_usual = type(self).forward is LeanModel.forward and cache.is_keys_alone
+        return self._whole if is_usual else None
 
     @torch.inference_mode()
     def _computed(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:

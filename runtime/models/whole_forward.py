@@ -14,15 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...planner.kernels.arrays import Ints
+from ...planner.kernels.arrays import Floats32, Ints
 from .anatomy import Anatomy, LayerWeights
 from .attention import is_by_dots
 from .bits import KNOWN, bits, bits_for_kernels, bits_kept, bits_of_new, is_kernels
-from .forward import ForwardInput, UnlaidTrees
+from .forward import ForwardInput, UnlaidNodes, UnlaidTrees
 from .joined_products import fits
 from .kernel_parts import KernelParts
 from .kernels.threads import can_share, shared_by
-from .kernels.whole_forward import run_forward, run_greedy_round
+from .kernels.whole_forward import NUMBERS, UNKNOWN, find_children, run_forward, run_greedy_round
 from .places import LayerStates
 
 NOBODY: Ints = np.empty(0, dtype=np.int64)
@@ -64,7 +64,7 @@ class WholeForward:
         )  # fmt: skip
         return logits if is_known else None
 
-    def load(self, states: Tensor) -> bool:
+    def load_verifying(self, states: Tensor) -> bool:
         """Load what verifies trees over a cache (layers, slots, capacity, width); return whether anything does."""
         if not self._takes(states, seen=0):
             return False
@@ -87,6 +87,33 @@ class WholeForward:
         logits = np.empty((trees.ends.shape[1] * trees.fed, self._vocabulary), dtype=np.uint16)
         told = trees.tokens, trees.parents, trees.depths, trees.sizes, trees.nodes, trees.ends, trees.fed
         given = self._embedding, self._sight.turn_bits, bits_kept(states), logits, drawn, trees.seen
+        return *told, *given, shared_by(torch.get_num_threads()), *self._given
+
+    def load_finding(self, states: Tensor) -> bool:
+        """Load what finds children over a cache, likewise."""
+        if not self._takes(states, seen=0):
+            return False
+        number = np.zeros((1, 1), dtype=np.int64)
+        visible = np.ones((1, 1, 1), dtype=np.bool_)
+        nodes = UnlaidNodes(tokens=number, contexts=number[0], depth=0, visible=visible, wanted=NOBODY, seen=1)
+        find_children.load(*self._asked(nodes, states, number[None], np.zeros((1, 1, 1), dtype=np.float32)))
+        return True
+
+    def found(self, nodes: UnlaidNodes, count: int, states: Tensor) -> tuple[Ints, Floats32, bool] | None:
+        """Return the likeliest tokens behind new ones, as `FindsChildren.found` does; None likewise."""
+        if not self._takes(states, nodes.seen):
+            return None
+        batch, fed = nodes.tokens.shape
+        shape = batch, 1 if len(nodes.wanted) else fed, min(count, self._vocabulary)
+        below, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
+        told = find_children(*self._asked(nodes, states, below, log_probs))
+        return None if told == UNKNOWN else (below, log_probs, told == NUMBERS)
+
+    def _asked(self, nodes: UnlaidNodes, states: Tensor, below: Ints, log_probs: Floats32) -> tuple[Any, ...]:
+        """Return the arguments of a search for children; see `_arguments`."""
+        logits = np.empty((below.shape[0] * below.shape[1], self._vocabulary), dtype=np.uint16)
+        told = nodes.tokens, nodes.contexts, nodes.depth, nodes.visible, nodes.wanted
+        given = self._embedding, self._sight.turn_bits, bits_kept(states), logits, below, log_probs, nodes.seen
         return *told, *given, shared_by(torch.get_num_threads()), *self._given
 
     def _takes(self, states: Tensor, seen: int) -> bool:

@@ -1,0 +1,235 @@
+"""A drafter is told the likeliest tokens by one compiled call: the very ones that it would find step by step."""
+
+from __future__ import annotations
+
+from copy import copy
+
+import numpy as np
+import pytest
+import torch
+
+from spectune.errors import ModelError, RequestError
+from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.kernels.arrays import Bools, Floats32, Ints
+from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.drafters.model import NO_NODES, ModelDrafter
+from spectune.runtime.growth.draft import children_of
+from spectune.runtime.layout import chain_sight, lay_out
+from spectune.runtime.models.bits import bits
+from spectune.runtime.models.forward import ForwardInput, UnlaidNodes
+from spectune.runtime.models.kernels.bfloat16_dots import has_dots
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request, Sequence
+
+from .decoded_runs import POLICIES
+from .fused_forward import tiny_lean
+from .torch_threads import threads_of
+
+pytestmark = [
+    pytest.mark.lossless,
+    pytest.mark.skipif(not has_dots(), reason="needs a processor that multiplies bfloat16"),
+]
+CPU = torch.device("cpu")
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 64}  # whole panels, so that all weights are ours
+SLOTS, CAPACITY = 3, 96
+ALL: Ints = np.empty(0, dtype=np.int64)
+GROWN = {kind: policy for kind, policy in POLICIES.items() if kind != "lookup"}
+
+
+def bfloat16_lean(family: str = "llama", **sizes: int) -> LeanModel:
+    return tiny_lean(family, torch.bfloat16, CPU, **(SIZES | sizes))
+
+
+def step_by_step(model: LeanModel) -> LeanModel:
+    """Return the same model, whose forwards are not whole."""
+    other = copy(model)
+    other._whole = None
+    return other
+
+
+def text_of(tokens: list[list[int]], contexts: list[int], wanted: list[int]) -> UnlaidNodes:
+    """Return the next tokens of texts."""
+    seen = max(contexts) + len(tokens[0])
+    return UnlaidNodes(
+        tokens=np.array(tokens),
+        contexts=np.array(contexts),
+        depth=0,
+        visible=NO_NODES,
+        wanted=np.array(wanted),
+        seen=seen,
+    )
+
+
+def layer_of(tokens: list[list[int]], contexts: list[int], depth: int, visible: list[list[list[int]]]) -> UnlaidNodes:
+    """Return drafted nodes of one depth, told which of all drafted nodes each sees."""
+    sees: Bools = np.array(visible, dtype=np.bool_)
+    seen = max(contexts) + sees.shape[2]
+    return UnlaidNodes(
+        tokens=np.array(tokens), contexts=np.array(contexts), depth=depth, visible=sees, wanted=ALL, seen=seen
+    )
+
+
+NODES = {
+    "a text": text_of([[3, 1, 4, 1, 5]], [0], [4]),
+    "texts that end somewhere": text_of([[3, 1, 4], [2, 6, 5]], [4, 9], [2, 0]),
+    "a token each": text_of([[7], [8], [9]], [6, 6, 6], [0, 0, 0]),
+    "a token behind other texts": text_of([[7], [8], [9]], [6, 2, 11], [0, 0, 0]),
+    "a chain": layer_of([[7]], [5], 2, [[[1, 1, 1]]]),
+    "one below a bush": layer_of([[7], [2]], [5, 5], 1, [[[1, 0, 1]], [[0, 1, 1]]]),
+    "siblings": layer_of([[7, 8, 9], [2, 2, 3]], [5, 8], 1, [[[1, 0, 1, 0, 0], [1, 0, 0, 1, 0], [0, 1, 0, 0, 1]]] * 2),
+}
+
+
+def step_of(nodes: UnlaidNodes) -> ForwardInput:
+    """Return the same as a forward's input."""
+    count, is_text = nodes.tokens.shape[1], not nodes.visible.size
+    return lay_out(
+        nodes.tokens,
+        np.arange(count) if is_text else np.full(count, nodes.depth),
+        nodes.contexts.tolist(),
+        chain_sight(count) if is_text else nodes.visible,
+        written=0 if is_text else nodes.visible.shape[2] - count,
+        take=nodes.wanted if is_text else None,
+        dtype=torch.bfloat16,
+        device=CPU,
+    )
+
+
+def filled(model: LeanModel) -> KeyValueCache:
+    cache = model.new_cache(SLOTS, CAPACITY)
+    cache.states.copy_(torch.randn(cache.states.shape, generator=torch.Generator().manual_seed(5)))
+    return cache
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("count", [1, 5, 100])
+@pytest.mark.parametrize("kind", NODES)
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+def test_it_finds_bit_by_bit_what_a_forward_and_a_search_find(family: str, kind: str, count: int, threads: int) -> None:
+    with threads_of(threads):
+        model, nodes = bfloat16_lean(family), NODES[kind]
+        whole, apart = filled(model), filled(model)
+        assert model.can_find(whole)
+        found = model.found(nodes, count, whole)
+        expected = children_of(step_by_step(model).forward(step_of(nodes), apart), count)
+    assert found is not None
+    tokens, log_probs, are_numbers = found
+    assert np.array_equal(tokens, expected.tokens.numpy()) and tokens.shape[2] == min(count, model.vocabulary)
+    assert np.array_equal(log_probs.view(np.uint32), expected.log_probs.numpy().view(np.uint32))
+    assert are_numbers and np.array_equal(bits(whole.states), bits(apart.states))
+
+
+@pytest.mark.parametrize("token", [-1, 64])
+def test_an_unknown_token_is_left_alone(token: int) -> None:
+    model = bfloat16_lean()
+    cache = model.new_cache(1, CAPACITY)
+    assert model.can_find(cache) and model.found(text_of([[3, token]], [0], [1]), 2, cache) is None
+    assert not cache.states.any()
+
+
+def test_a_window_that_closes_part_of_a_text_leaves_it_alone() -> None:
+    model = bfloat16_lean("mistral", sliding_window=4)
+    cache = model.new_cache(1, CAPACITY)
+    found = [model.found(text_of([[7]], [context], [0]), 2, cache) for context in (3, 4)]
+    assert found[0] is not None and found[1] is None
+
+
+class OfItsOwnWay(LeanModel):
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> torch.Tensor:
+        return super().forward(step, cache)
+
+
+def test_who_forwards_in_an_own_way_or_keeps_more_than_keys_is_asked_step_by_step() -> None:
+    model = bfloat16_lean()
+    assert not OfItsOwnWay(model.anatomy).can_find(model.new_cache(1, CAPACITY))
+    assert not model.can_find(model.new_feature_cache(1, CAPACITY, (1,)))
+    assert not step_by_step(model).can_find(model.new_cache(1, CAPACITY))
+
+
+def reading(model: LeanModel, lengths: list[int], temperature: float = 0.0) -> tuple[ModelDrafter, list[Sequence]]:
+    """Return a drafter that has read texts of such lengths but for the newest token of each."""
+    drafter = ModelDrafter(model, slots=len(lengths), capacity=CAPACITY)
+    sequences = []
+    for slot, length in enumerate(lengths):
+        prompt = tuple(np.random.default_rng(slot).integers(0, model.vocabulary, length).tolist())
+        sequences.append(Sequence(Request(prompt=prompt, max_new_tokens=30, temperature=temperature), slot))
+        drafter.admit(slot, sequences[-1])
+    return drafter, sequences
+
+
+def assert_same(first: DraftBatch, second: DraftBatch) -> None:
+    for name in ("tokens", "parents", "depths", "sizes"):
+        assert np.array_equal(getattr(first, name), getattr(second, name))
+    assert first.widths == second.widths
+
+
+@pytest.mark.parametrize("lengths", [[9], [4, 4], [3, 12, 7]], ids=str)
+@pytest.mark.parametrize("kind", GROWN)
+def test_drafts_are_those_of_a_drafter_that_is_told_step_by_step(kind: str, lengths: list[int]) -> None:
+    model = bfloat16_lean()
+    (whole, texts), (apart, others) = reading(model, lengths), reading(step_by_step(model), lengths)
+    asked, read = Asked.of(whole), whole.forwards
+    emitted = np.random.default_rng(1).integers(0, model.vocabulary, (3, len(lengths), 4))
+    for tokens in emitted:
+        assert_same(whole.draft(texts, GROWN[kind]), apart.draft(others, GROWN[kind]))
+        assert whole.forwards == apart.forwards == read + asked.times
+        assert torch.equal(whole._cache.states, apart._cache.states)
+        for slot, new in enumerate(tokens.tolist()):
+            for sequences in (texts, others):
+                sequences[slot].tokens.extend(new[: 1 + slot])
+
+
+class Asked:
+    """Counts what a drafter has been told by one call."""
+
+    def __init__(self, model: LeanModel) -> None:
+        self._model, self.times = model, 0
+
+    @classmethod
+    def of(cls, drafter: ModelDrafter) -> Asked:
+        model = drafter._model
+        assert isinstance(model, LeanModel) and drafter._finds is model
+        drafter._finds = asked = cls(model)
+        return asked
+
+    def can_find(self, cache: KeyValueCache) -> bool:
+        return self._model.can_find(cache)
+
+    def found(self, nodes: UnlaidNodes, count: int, cache: KeyValueCache) -> tuple[Ints, Floats32, bool] | None:
+        self.times += 1
+        return self._model.found(nodes, count, cache)
+
+
+def test_drafts_of_sampled_texts_are_told_step_by_step() -> None:
+    drafter, sequences = reading(bfloat16_lean(), [5, 8], temperature=0.7)
+    asked, read = Asked.of(drafter), drafter.forwards
+    drafter.draft(sequences, GROWN["eagle2"])
+    assert asked.times == 0 and drafter.forwards > read
+
+
+def test_a_text_whose_tail_is_too_long_is_read_before() -> None:
+    model = bfloat16_lean()
+    drafts = []
+    for one in (model, step_by_step(model)):
+        drafter, sequences = reading(one, [5, 8])
+        sequences[1].tokens.extend([3] * (CAPACITY - 20))
+        drafts.append(drafter.draft(sequences, GROWN["chain"]))
+    assert_same(*drafts)
+
+
+def test_logits_that_are_no_numbers_are_refused() -> None:
+    model = bfloat16_lean()
+    drafter, sequences = reading(model, [5])
+    scale = model.anatomy.final_norm.scale
+    assert scale is not None and drafter._finds is not None
+    scale.view(np.uint16)[...] = 0x7FC0  # NaN in bfloat16, and both halves of one in float32
+    with pytest.raises(ModelError, match="not numbers"):
+        drafter.draft(sequences, GROWN["chain"])
+
+
+def test_a_draft_that_the_cache_has_no_room_for_is_refused() -> None:
+    drafter, sequences = reading(bfloat16_lean(), [5])
+    sequences[0].tokens.extend([1] * (CAPACITY - 5))
+    assert drafter._finds is not None
+    with pytest.raises(RequestError, match=f"needs room for {CAPACITY + 1} tokens"):
+        drafter.draft(sequences, GROWN["chain"])
