@@ -5,12 +5,19 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 import spectune
+
+from .sqlite_schema import statements_of
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 MOST_WORKERS = 8
 KERNELS = ("planner/kernels", "runtime/kernels", "runtime/models/kernels")
@@ -24,7 +31,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # no test reaches for a network, not even to
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # every core has a worker of its own
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # where a test asks for more threads, others need the cores, too
 
-settings.register_profile("spectune", deadline=None, max_examples=25)  # a busy machine is no counterexample
+settings.register_profile("spectune", deadline=None, max_examples=15)  # a busy machine is no counterexample
 settings.register_profile("thorough", parent=settings.get_profile("spectune"), max_examples=500)
 settings.load_profile("spectune")  # another by --hypothesis-profile
 
@@ -36,6 +43,38 @@ def _machine_code_kept_for_the_next_run() -> None:
 
     for folder in KERNELS:
         kernel_cache(Path(spectune.__file__).parent / folder)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _new_stores_copied_from_the_first() -> Iterator[None]:
+    """Give an empty SQLite store the schema that alembic gave the first one, statement by statement.
+
+    Alembic takes a fifth of a second for each, and tests make hundreds.
+    """
+    if "spectune.db.migrate" not in sys.modules:  # light tests stay light
+        yield
+        return
+    from alembic import command
+
+    upgrade, known = command.upgrade, list[tuple[str, tuple[Any, ...]]]()
+
+    def copied(config: Config, revision: str) -> None:
+        connection = config.attributes["connection"]
+        is_sqlite = connection.dialect.name == "sqlite"
+        is_new = is_sqlite and not connection.exec_driver_sql("SELECT 1 FROM sqlite_master").first()
+        if not is_new or revision != "head":
+            upgrade(config, revision)
+            return
+        if not known:
+            upgrade(config, revision)
+            known.extend(statements_of(connection))
+            return
+        for statement, values in known:
+            connection.exec_driver_sql(statement, values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "upgrade", copied)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

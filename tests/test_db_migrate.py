@@ -25,6 +25,8 @@ from spectune.errors import StoreError
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.measurement import Measurement
 
+from .sqlite_schema import statements_of
+
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
@@ -207,3 +209,17 @@ def test_optuna_may_keep_its_studies_in_the_same_database(tmp_path: Path, optuna
         assert store.plans() == []
     assert len(optuna.load_study(study_name="trees", storage=url).trials) == 2
     assert {"trials", "alembic_version", "spectune_plan", "spectune_version"} <= tables_of(tmp_path / "store.db")
+
+
+def test_the_stores_of_these_tests_which_are_copies_are_those_that_alembic_makes(
+    tmp_path: Path, engine: Engine
+) -> None:
+    for name in ("first.db", "copy.db"):
+        open_store(str(tmp_path / name)).close()
+    copy = sqlite_engine(resolve_url(str(tmp_path / "copy.db")))
+    with engine.execution_options(spectune_writes=True).begin() as connection:
+        command.upgrade(migration_config(connection), HEAD)  # none of conftest's: that is asked for "head"
+        expected = statements_of(connection)
+    with copy.begin() as connection:
+        assert statements_of(connection) == expected
+    copy.dispose()

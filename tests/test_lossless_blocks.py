@@ -149,9 +149,7 @@ def recorded(kind: Kind, temperature: float) -> tuple[PromptTrace, ...]:
     return record_prompts(BLOCKS[kind], texts(temperature), RECIPE)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("policy", REPLAYED, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@crossed(kind=KINDS, policy=REPLAYED, temperature=(0.0, 0.8))
 def test_a_replay_draws_the_trees_that_decoding_drew(kind: Kind, policy: TreePolicy, temperature: float) -> None:
     compared = 0
     for (request, text), prompt in zip(texts(temperature), recorded(kind, temperature), strict=True):

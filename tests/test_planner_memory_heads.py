@@ -40,6 +40,7 @@ from spectune.tuning.request import PlanRequest
 from .allocator import count_bytes
 from .decoded_runs import run
 from .drafter_folders import KINDS, Kind, counted_drafter, save_drafter
+from .pairwise import crossed
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, record, texts
 from .tiny_models import tiny_llama
 
@@ -104,9 +105,7 @@ def measured(have: Pair, policy: TreePolicy, batch: int, prompt: int, temperatur
     return have.held_bytes + count_bytes(decode).peak_bytes, told
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("policy", POLICIES, ids=["chain", "tree"])
-@pytest.mark.parametrize("kind", KINDS)
+@crossed(kind=KINDS, policy=POLICIES, batch=(1, 3))
 def test_the_peak_beside_a_target_is_what_torchs_allocator_hands_out(
     shelf: Path, kind: Kind, policy: TreePolicy, batch: int
 ) -> None:

@@ -28,6 +28,7 @@ from spectune.tuning.recording.record import Recorder
 
 from .chain_traces import rooted, trace_of
 from .decoded_runs import random_requests, run
+from .pairwise import crossed
 from .stack_family import MODELS, STACKS, TARGET, stacked, with_siblings
 
 
@@ -93,10 +94,7 @@ def replayed(policy: StackPolicy, batch: int, temperature: float, seed: int = 0)
     return replay_stack(policy, recordings, batch, agreement=chances, generator=np.random.default_rng(seed))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("siblings", [0, 2])
-@pytest.mark.parametrize("name", STACKS)
+@crossed(name=STACKS, siblings=(0, 2), batch=(1, 3), temperature=(0.0, 0.8))
 def test_replay_emits_the_very_tokens_per_round_that_the_decoder_emits(
     name: str, siblings: int, batch: int, temperature: float
 ) -> None:

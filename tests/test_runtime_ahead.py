@@ -30,6 +30,7 @@ from .ahead_runs import KINDS, LLAMA, SKETCH, TARGET, Captured, Watched, eagerly
 from .decoded_runs import CAPACITY, PADDED, POLICIES, Run, random_requests, run
 from .fresh_states import worst_difference
 from .host_reads import NoHostReads
+from .pairwise import crossed
 from .tiny_models import perturbed, tiny_llama, tiny_neox, with_places
 
 pytestmark = pytest.mark.lossless
@@ -46,9 +47,7 @@ def assert_same(found: Run, expected: Run, requests: Many[Request]) -> None:
     assert told(found.rounds) == told(expected.rounds)
 
 
-@pytest.mark.parametrize("ends", ["by their limits", "by stop tokens"])
-@pytest.mark.parametrize("slots", [1, 3])
-@pytest.mark.parametrize("kind", KINDS)
+@crossed(kind=KINDS, slots=(1, 3), ends=("by their limits", "by stop tokens"))
 def test_the_text_and_the_rounds_are_those_of_eager_forwards(kind: str, slots: int, ends: str) -> None:
     requests = random_requests(7, tokens=16)
     if ends == "by stop tokens":

@@ -32,6 +32,7 @@ from .ahead_runs import Noting as Recorded
 from .decoded_runs import CAPACITY, PADDED, POLICIES, Run, random_requests, run
 from .fresh_states import worst_difference
 from .host_reads import NoHostReads
+from .pairwise import crossed
 from .test_runtime_ahead import on_gpu
 from .tiny_models import perturbed
 
@@ -103,9 +104,7 @@ def assert_same(found: Run, expected: Run, requests: Sequence[Request]) -> None:
     assert told(found.rounds) == told(expected.rounds)
 
 
-@pytest.mark.parametrize("ends", ["by their limits", "by stop tokens"])
-@pytest.mark.parametrize("slots", [1, 3])
-@pytest.mark.parametrize("kind", KINDS)
+@crossed(kind=KINDS, slots=(1, 3), ends=("by their limits", "by stop tokens"))
 def test_the_text_and_the_rounds_are_those_of_eager_forwards(kind: str, slots: int, ends: str) -> None:
     requests = random_requests(7, tokens=24)
     if ends == "by stop tokens":

@@ -26,6 +26,7 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, Schedule, always, draft_room
 
 from .decoded_runs import CAPACITY, POLICIES, Run, drafting, random_requests, run
+from .pairwise import crossed
 from .repeated import Repeating, graphed
 from .tiny_models import perturbed, tiny_llama, tiny_neox
 
@@ -65,9 +66,7 @@ def assert_same(kind: str, requests: Many[Request], *, slots: int = 3, family: s
     return recorder
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("slots", [1, 3])
-@pytest.mark.parametrize("kind", KINDS)
+@crossed(kind=KINDS, slots=(1, 3), temperature=(0.0, 0.8))
 def test_the_text_and_the_rounds_are_those_of_eager_forwards(kind: str, slots: int, temperature: float) -> None:
     assert_same(kind, random_requests(5, tokens=16, temperature=temperature), slots=slots)
 

@@ -15,6 +15,7 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always, draft_room
 
 from .decoded_runs import CAPACITY, POLICIES, Run, drafting, random_requests, run
+from .pairwise import crossed
 from .tiny_models import perturbed, tiny_llama, tiny_neox
 
 pytestmark = pytest.mark.lossless
@@ -46,9 +47,7 @@ def assert_same_rounds(kind: str, requests: Many[Request], *, slots: int = 3, fa
     assert rounds(device) == rounds(host)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("slots", [1, 3])
-@pytest.mark.parametrize("kind", KINDS)
+@crossed(kind=KINDS, slots=(1, 3), temperature=(0.0, 0.8))
 def test_outputs_and_rounds_are_those_of_drafts_that_grow_on_the_host(
     kind: str, slots: int, temperature: float
 ) -> None:

@@ -133,9 +133,8 @@ REST = (("plain", 0.0), ("plain", 0.8), ("chain", 0.8), ("eagle2", 0.0), ("hybri
 @pytest.mark.parametrize(
     ("way", "temperature"),
     [
-        FEW_ROWS,
         ("eagle2", 0.8),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in REST),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (FEW_ROWS, *REST)),
     ],
 )
 def test_texts_by_captured_kernels_are_those_of_the_host(way: str, temperature: float) -> None:

@@ -17,6 +17,7 @@ from spectune.runtime.models.kernels.row_products import LINES, RUN, TILES, Tile
 from spectune.runtime.models.norm import Norm
 
 from .interpreted import HAS_GPU, launch
+from .pairwise import crossed
 
 needs_triton = pytest.mark.skipif(not has_triton(), reason="needs triton")
 needs_gpu = pytest.mark.skipif(not (has_triton() and HAS_GPU), reason="needs triton and a GPU")
@@ -87,10 +88,8 @@ def error(case: Case, tile: Tile, expected: Tensor | None = None) -> float:
 
 
 @needs_triton
-@pytest.mark.parametrize("rows", [1, 2, 3])
-@pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("prologue", PROLOGUES)
 @pytest.mark.parametrize(("dtype", "tolerance"), ROW_KINDS)
+@crossed(prologue=PROLOGUES, tile=TILES, rows=(1, 2, 3))
 def test_few_rows_are_multiplied(
     rows: int, tile: Tile, prologue: Literal["nothing", "norm", "gate"], dtype: torch.dtype, tolerance: float
 ) -> None:

@@ -50,14 +50,16 @@ def test_trees_of_the_most_children_are_those_without() -> None:
     assert_same(drawn_weights(60, seed=4), policy_of(30, 1, MOST_CHILDREN), batch=1)
 
 
-@pytest.mark.parametrize("verify_tokens", [60, 800])  # 800: what every node saw shows in the tree
+@pytest.mark.parametrize(
+    "verify_tokens", [60, pytest.param(800, marks=pytest.mark.slow)]
+)  # 800: what every node saw shows in the tree
 def test_trees_of_the_published_shape_are_those_without(verify_tokens: int) -> None:
     """70 nodes are drafted: their bits are two words."""
     assert_same(drawn_weights(90, seed=1), Eagle2Policy(verify_tokens=verify_tokens), batch=1)
 
 
 @pytest.mark.parametrize("most", [0, 1, 2])
-@pytest.mark.parametrize("shape", [(10, 3, 4), (31, 2, 5), (500, 3, 5)])
+@pytest.mark.parametrize("shape", [(10, 3, 4), (31, 2, 5), pytest.param((500, 3, 5), marks=pytest.mark.slow)])
 def test_candidates_of_one_score_stand_in_recorded_order(shape: tuple[int, int, int], most: int) -> None:
     """Scores that round alike are those of the same children, so these are found by kernels both times."""
     weights, policy = drawn_weights(12, seed=3, most=most), policy_of(*shape)
