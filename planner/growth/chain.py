@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
 from ..policies import ChainPolicy, ConfidentChainPolicy
-from .draft import ROOT_TOKEN, Bools, DraftBatch, LayerScorer, Scores, chains_of, draft_of_one_shape
+from .draft import ROOT_TOKEN, Bools, DraftBatch, Ints, LayerScorer, Scores, chains_of, draft_of_one_shape
 
 
 def grow_chain(policy: ChainPolicy, scorer: LayerScorer) -> DraftBatch:
@@ -16,10 +17,16 @@ def grow_chain(policy: ChainPolicy, scorer: LayerScorer) -> DraftBatch:
     nodes = policy.length + 1
     tokens = np.full((len(children.tokens), nodes), ROOT_TOKEN, dtype=np.int64)
     tokens[:, 1] = children.tokens[:, 0, 0]
-    first = np.zeros((len(tokens), 1), dtype=np.int64)
     for depth in range(2, nodes):
+        first = first_of(len(tokens))
         tokens[:, depth] = scorer.expand(first, first, 1).tokens[:, 0, 0]
     return draft_of_one_shape(tokens, range(-1, policy.length), range(nodes), (1,) * policy.length)
+
+
+@lru_cache(maxsize=256)
+def first_of(batch: int) -> Ints:
+    """Return (batch, 1): the first slot, or child, of every row; nobody writes to it."""
+    return np.zeros((batch, 1), dtype=np.int64)
 
 
 def grow_confident_chain(policy: ConfidentChainPolicy, scorer: LayerScorer) -> DraftBatch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -101,7 +102,7 @@ class DraftBatch:
 
 
 def draft_of_one_shape(
-    tokens: Ints, parents: Sequence[int] | Ints, depths: Sequence[int] | Ints, widths: tuple[int, ...]
+    tokens: Ints, parents: tuple[int, ...] | range, depths: tuple[int, ...] | range, widths: tuple[int, ...]
 ) -> DraftBatch:
     """Return the draft in which every sequence has the same tree.
 
@@ -110,14 +111,14 @@ def draft_of_one_shape(
         parents, depths: (nodes,), shared by all rows.
         widths: nodes per sequence of every drafter forward.
     """
-    batch, nodes = tokens.shape
-    return DraftBatch(
-        tokens=tokens,
-        parents=shared_rows(parents, batch),
-        depths=shared_rows(depths, batch),
-        sizes=np.full(batch, nodes, dtype=np.int64),
-        widths=widths,
-    )
+    shape = _shape_of(len(tokens), parents, depths)
+    return DraftBatch(tokens=tokens, parents=shape[0], depths=shape[1], sizes=shape[2], widths=widths)
+
+
+@lru_cache(maxsize=256)
+def _shape_of(batch: int, parents: tuple[int, ...] | range, depths: tuple[int, ...] | range) -> tuple[Ints, Ints, Ints]:
+    """Return parents, depths and sizes of a tree for so many sequences; cached, a tree is grown every round."""
+    return shared_rows(parents, batch), shared_rows(depths, batch), np.full(batch, len(parents), dtype=np.int64)
 
 
 def chains_of(tokens: Ints, lengths: Ints, widths: tuple[int, ...]) -> DraftBatch:

@@ -25,6 +25,7 @@ from ..transfer import fetched_together
 if TYPE_CHECKING:
     from .model import ModelDrafter
 
+NOTHING: Ints = np.empty((0, 0, 0), dtype=np.int64)
 Found = tuple[Ints, Scores, bool]  # the likeliest tokens, their log-probabilities, and whether these are numbers
 
 
@@ -57,6 +58,12 @@ class _Sameness:
         return self.root(1)
 
 
+@lru_cache
+def beginning(batch: int) -> tuple[Ints, Bools]:
+    """Return the paths of so many roots, (batch, 1, 0), and what they see of drafted nodes, which is nothing."""
+    return np.empty((batch, 1, 0), dtype=np.int64), np.empty((batch, 1, 0), dtype=np.bool_)
+
+
 class DraftPass:
     """One round's `LayerScorer` on the host: depth 1 from the committed text, then layer by layer."""
 
@@ -66,9 +73,8 @@ class DraftPass:
         self._sequences = sequences
         self._is_greedy = shared_temperature(sequences) == 0.0
         self._depth = 0
-        self._tokens: Ints = np.empty((0, 0, 0), dtype=np.int64)
-        self._paths: Ints = np.empty((len(sequences), 1, 0), dtype=np.int64)  # (batch, width, depth)
-        self._sees: Bools = np.empty((len(sequences), 1, 0), dtype=np.bool_)  # (batch, width, nodes so far)
+        self._tokens: Ints = NOTHING
+        self._paths, self._sees = beginning(len(sequences))  # (batch, width, depth), (batch, width, nodes so far)
 
     def root(self, children: int) -> Children:
         """Return the first layer's candidates, one row per sequence."""
