@@ -13,7 +13,8 @@ assisted generation with every drafter and its prompt lookup. All of a race run 
 installed, llama.cpp decodes the same prompts from files of the same weights: plain and by n-grams, and at batch 1 with
 a draft model at several lengths too. It races by itself, since its threads spin between its turns and slow whoever runs
 beside them. Host overhead is the share of a round that is spent in no model's forward, counted in a pass of its own; a
-greedy round that is one call of its target's is forward from its drafts to the tokens that stand.
+greedy round that is one call of its target's is forward from its drafts to the tokens that stand, and a drafter's
+layer that is one call is forward with its search for the likeliest tokens.
 The last line is one JSON object.
 
     python benchmarks/decode.py [--repeats 3] [--budget 18]

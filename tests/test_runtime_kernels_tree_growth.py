@@ -50,9 +50,7 @@ def test_trees_of_the_most_children_are_those_without() -> None:
     assert_same(drawn_weights(60, seed=4), policy_of(30, 1, MOST_CHILDREN), batch=1)
 
 
-@pytest.mark.parametrize(
-    "verify_tokens", [60, pytest.param(800, marks=pytest.mark.slow)]
-)  # 800: what every node saw shows in the tree
+@pytest.mark.parametrize("verify_tokens", [60, 800])  # 800: what every node saw shows in the tree
 def test_trees_of_the_published_shape_are_those_without(verify_tokens: int) -> None:
     """70 nodes are drafted: their bits are two words."""
     assert_same(drawn_weights(90, seed=1), Eagle2Policy(verify_tokens=verify_tokens), batch=1)

@@ -12,11 +12,11 @@ from spectune.errors import ModelError, RequestError
 from spectune.planner.growth.draft import DraftBatch
 from spectune.planner.kernels.arrays import Bools, Floats32, Ints
 from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.drafters.model import NO_NODES, ModelDrafter
+from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.growth.draft import children_of
 from spectune.runtime.layout import chain_sight, lay_out
 from spectune.runtime.models.bits import bits
-from spectune.runtime.models.forward import ForwardInput, UnlaidNodes
+from spectune.runtime.models.forward import ALL, NO_NODES, ForwardInput, UnlaidNodes
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
@@ -32,7 +32,6 @@ pytestmark = [
 CPU = torch.device("cpu")
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 64}  # whole panels, so that all weights are ours
 SLOTS, CAPACITY = 3, 96
-ALL: Ints = np.empty(0, dtype=np.int64)
 GROWN = {kind: policy for kind, policy in POLICIES.items() if kind != "lookup"}
 
 

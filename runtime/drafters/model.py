@@ -18,14 +18,11 @@ from ..growth.grow import grow_on_device
 from ..growth.layout import LayerLayout, compact_of
 from ..growth.scorer import DevicePass
 from ..layout import PREFILL_TOKENS, Bools, Ints, Masks, chain_sight, lay_out, seen_by
-from ..models.forward import CausalModel, FindsChildren, ForwardInput, UnlaidNodes
+from ..models.forward import ALL, NO_NODES, CausalModel, FindsChildren, ForwardInput, UnlaidNodes
 from ..models.graphed import GraphedModel
 from ..requests import Sequence
 from ..sampling import draft_scores
 from .host_pass import DraftPass, Found, prepare
-
-NO_NODES: Bools = np.empty((0, 0, 0), dtype=np.bool_)  # in sight of a text's own tokens
-ALL: Ints = np.empty(0, dtype=np.int64)  # tokens of a layer are asked for their children
 
 
 class ModelDrafter:
@@ -63,8 +60,8 @@ class ModelDrafter:
         self._finds: FindsChildren | None = None
         if not self._on_device:
             prepare(model.dtype)
-            can_find = isinstance(model, FindsChildren) and model.can_find(self._cache)
-            self._finds = model if isinstance(model, FindsChildren) and can_find else None
+            if isinstance(model, FindsChildren) and model.can_find(self._cache):
+                self._finds = model
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return the cache to begin with."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from .gallery import Gallery
 
 WORD = 64  # bits of a tree mask's words
+ALL: Ints = np.empty(0, dtype=np.int64)  # tokens of each row are wanted
+NO_NODES: Bools = np.empty((0, 0, 0), dtype=np.bool_)  # in sight of a text's own tokens
 TREE_ATTENTION = "tree"  # the attention kernel that reads a `TreeMask`
 
 
@@ -117,8 +120,8 @@ class UnlaidNodes:
     tokens: Ints  # (batch, n)
     contexts: Ints  # (batch,), committed tokens in the cache
     depth: int  # of drafted nodes, the first layer behind the newest committed token being 0
-    visible: Bools  # (batch, n, nodes), which of the nodes behind the context each sees; (0, 0, 0) of texts
-    wanted: Ints  # (batch,), the only token of each row behind which children are; (0,) for all of them
+    visible: Bools  # (batch, n, nodes), which of the nodes behind the context each sees; `NO_NODES` of texts
+    wanted: Ints  # (batch,), the only token of each row behind which children are; or `ALL`
     seen: int  # cache positions in sight, new tokens included
 
 

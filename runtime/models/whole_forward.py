@@ -18,14 +18,12 @@ from ...planner.kernels.arrays import Floats32, Ints
 from .anatomy import Anatomy, LayerWeights
 from .attention import is_by_dots
 from .bits import KNOWN, bits, bits_for_kernels, bits_kept, bits_of_new, is_kernels
-from .forward import ForwardInput, UnlaidNodes, UnlaidTrees
+from .forward import ALL, ForwardInput, UnlaidNodes, UnlaidTrees
 from .joined_products import fits
 from .kernel_parts import KernelParts
 from .kernels.threads import can_share, shared_by
 from .kernels.whole_forward import NUMBERS, UNKNOWN, find_children, run_forward, run_greedy_round
 from .places import LayerStates
-
-NOBODY: Ints = np.empty(0, dtype=np.int64)
 
 
 class WholeForward:
@@ -56,7 +54,7 @@ class WholeForward:
         numbers = step.numbers
         if numbers is None:
             numbers = torch.stack((step.tokens, step.positions, step.columns)).numpy()
-        wanted, mask = NOBODY if step.take is None else step.take.numpy(), self._mask(step.bias, batch)
+        wanted, mask = ALL if step.take is None else step.take.numpy(), self._mask(step.bias, batch)
         logits, written = bits_of_new((batch, count if step.take is None else 1, self._vocabulary))
         is_known = run_forward(
             numbers, wanted, self._embedding, self._sight.turn_bits, bits_kept(states), mask, written,
@@ -95,7 +93,7 @@ class WholeForward:
             return False
         number = np.zeros((1, 1), dtype=np.int64)
         visible = np.ones((1, 1, 1), dtype=np.bool_)
-        nodes = UnlaidNodes(tokens=number, contexts=number[0], depth=0, visible=visible, wanted=NOBODY, seen=1)
+        nodes = UnlaidNodes(tokens=number, contexts=number[0], depth=0, visible=visible, wanted=ALL, seen=1)
         find_children.load(*self._asked(nodes, states, number[None], np.zeros((1, 1, 1), dtype=np.float32)))
         return True
 
