@@ -28,6 +28,7 @@ from spectune.runtime.models.kernels.tree_cuts import (
 )
 
 from .interpreted import HAS_GPU, launch
+from .pairwise import crossed
 
 needs_triton = pytest.mark.skipif(not has_triton(), reason="needs triton")
 needs_gpu = pytest.mark.skipif(not (has_triton() and HAS_GPU), reason="needs triton and a GPU")
@@ -218,12 +219,15 @@ def test_a_cache_without_room_behind_the_tree_is_read_to_its_end_alone() -> None
 
 
 @needs_triton
-@pytest.mark.parametrize("is_normed", [False, True])
-@pytest.mark.parametrize(("heads", "size"), [((6, 2), 64), ((4, 4), 80), ((8, 1), 128)])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)])
+@crossed(
+    is_normed=[False, True],
+    shape=[((6, 2), 64), ((4, 4), 80), ((8, 1), 128)],
+    kind=[(torch.float32, 2e-6), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)],
+)
 def test_keys_and_values_of_new_nodes_are_stored_where_they_belong(
-    is_normed: bool, heads: tuple[int, int], size: int, dtype: torch.dtype, tolerance: float
+    is_normed: bool, shape: tuple[tuple[int, int], int], kind: tuple[torch.dtype, float]
 ) -> None:
+    (heads, size), (dtype, tolerance) = shape, kind
     case = Case(
         count=7, written=3, heads=heads, size=size, starts=(70, 0, 30), capacity=90, dtype=dtype, is_normed=is_normed
     )
@@ -238,12 +242,15 @@ def test_keys_and_values_of_new_nodes_are_stored_where_they_belong(
 
 
 @needs_triton
-@pytest.mark.parametrize("is_normed", [False, True])
-@pytest.mark.parametrize(("count", "written"), [(9, 4), (30, 2), (70, 66)])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-6), (torch.float16, 6e-3)])
+@crossed(
+    is_normed=[False, True],
+    nodes=[(9, 4), (30, 2), (70, 66)],  # of a tree, and those of them that are in the cache already
+    kind=[(torch.float32, 3e-6), (torch.float16, 6e-3)],
+)
 def test_nodes_see_those_of_layers_before_them_and_of_their_own(
-    is_normed: bool, count: int, written: int, dtype: torch.dtype, tolerance: float
+    is_normed: bool, nodes: tuple[int, int], kind: tuple[torch.dtype, float]
 ) -> None:
+    (count, written), (dtype, tolerance) = nodes, kind
     case = Case(
         count=count, written=written, heads=(4, 2), size=16, starts=(40, 7), dtype=dtype, is_normed=is_normed, seed=8
     )

@@ -34,9 +34,8 @@ def assert_same(weights: Tensor, policy: Eagle2Policy, *, batch: int, is_broken:
     return numbers
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_trees_by_kernels_are_those_without(dtype: torch.dtype, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "dtype"), [(1, torch.float32), (2, torch.float16), (3, torch.bfloat16)])
+def test_trees_by_kernels_are_those_without(seed: int, dtype: torch.dtype) -> None:
     assert_same(drawn_weights(50, seed=seed, dtype=dtype), policy_of(8, 3, 3), batch=3)
 
 
@@ -65,8 +64,7 @@ def test_candidates_of_one_score_stand_in_recorded_order(shape: tuple[int, int, 
     assert numbers is not None and expected is not None and torch.equal(numbers, expected)
 
 
-@pytest.mark.parametrize("vocabulary", [1, 2, 3, 7])
-@pytest.mark.parametrize("verify_tokens", [4, 500])
+@pytest.mark.parametrize(("vocabulary", "verify_tokens"), [(1, 500), (2, 4), (3, 500), (7, 4), (7, 500)])
 def test_a_vocabulary_smaller_than_what_is_asked_for_has_fewer_children(vocabulary: int, verify_tokens: int) -> None:
     assert_same(drawn_weights(vocabulary, seed=5), policy_of(verify_tokens, 3, 8), batch=2)
 
