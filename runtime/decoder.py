@@ -11,31 +11,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from ..errors import RequestError
 from ..planner.growth.draft import DraftBatch
+from .admission import Admission
 from .ahead.rounds import RoundsAhead
 from .committed import Committed, accepted_of, commit
 from .drafters.protocol import Drafter, DraftsAhead, Forgets, ReadsTarget
 from .drafting import Drafting
-from .draws import draw
 from .faults import Fault
 from .fed_trees import prepare
 from .layout import Masks, seen_by
 from .models.forward import CausalModel
 from .models.graphed import GraphedModel
 from .pad import PivotJudge
-from .prefill import Reading, read_on
+from .prefill import Reading
 from .requests import Request, Sequence, shared_temperature
 from .round import Round as Round  # what this module is asked for besides
 from .setup import RoundSetup, Schedule
 from .stopwatch import BEGUN, DONE, DRAFTED, LAID_OUT, VERIFIED, Stopwatch
 from .verifying import Verifying
-
-BEHIND = 2  # rounds that may wait for a prompt that a device still reads: the next one, and that launched behind it
 
 
 class Decoder:
@@ -64,19 +60,16 @@ class Decoder:
         says of some why.
         """
         self.running: list[Sequence] = []
-        self._reading: Reading | None = None  # a prompt on its way into the last slot
-        self._reads_behind = target.device.type != "cpu"  # such a device still reads when its call has come back
-        self._behind = 0  # rounds to come whose time may hold the reading of a prompt
         self._told = 0  # rounds ahead of the host that were committed
         self._left = 0  # sequences, since the last round was told
         self._target = target
         self._schedule = schedule
-        self._slots = slots
         self._cache = target.new_cache(slots, capacity)
         seen_in = seen_by(target, capacity)
         self._watch = Stopwatch(DONE + 1)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
         self._drafting = Drafting(drafters, target.vocabulary, self._faults, absent or {})
+        self._admission = Admission(target, self._cache, self.running, self._drafting, slots=slots)
         prepare(target.dtype, target.device)
         self._verifying = Verifying(
             target,
@@ -119,7 +112,7 @@ class Decoder:
     @property
     def has_room(self) -> bool:
         """Whether another sequence fits into the batch."""
-        return len(self.running) + (self._reading is not None) < self._slots
+        return self._admission.has_room
 
     def expect(self, batch: int, context: int) -> None:
         """Let those alone read prompts at once that draft rounds of so many sequences behind so many tokens.
@@ -133,61 +126,22 @@ class Decoder:
 
         Returns the sequence; it joins only if that token did not finish it.
         """
-        assert self.has_room
-        self._cache.require(len(request.prompt) + request.max_new_tokens)
-        reading = Reading(Sequence(request, index), slot=len(self.running))
-        self._read_on(reading, reading.left)
-        return reading.sequence
+        return self._admission.admit(request, index)
 
     def begin(self, request: Request, index: int = 0) -> Reading:
         """Keep a slot for a request whose prompt is read by and by, while rounds run; one at a time.
 
         `read_on` reads, and lets the sequence join; `abandon` gives the slot back.
         """
-        assert self.has_room and self._reading is None
-        self._cache.require(len(request.prompt) + request.max_new_tokens)
-        self._reading = Reading(Sequence(request, index), slot=self._slots - 1)
-        return self._reading
+        return self._admission.begin(request, index)
 
     def read_on(self, reading: Reading, most: int) -> None:
         """Read at most so many more tokens of a prompt that was begun; behind the last one do as `admit` does."""
-        assert reading is self._reading
-        self._read_on(reading, most)
-        if not reading.left:
-            self._reading = None
+        self._admission.read_on(reading, most)
 
     def abandon(self, reading: Reading) -> None:
         """Forget a prompt that was begun, where it has not joined."""
-        if reading is self._reading:
-            self._reading = None
-
-    def _read_on(self, reading: Reading, most: int) -> None:
-        self._behind = BEHIND if self._reads_behind else 0
-        logits = read_on(self._target, self._cache, reading, most)
-        if reading.left:
-            self._drafting.read_along(reading)
-        if logits is None or reading.left:
-            return
-        try:
-            self._join(reading, logits)
-        except BaseException:
-            reading.begin_anew()
-            raise
-
-    def _join(self, reading: Reading, logits: Tensor) -> None:
-        """Draw a sequence's first token and let it into the batch; where anything is raised, it is not in it."""
-        sequence, slot = reading.sequence, len(self.running)
-        sequence.commit(draw(logits, [sequence], np.zeros((1, 1), dtype=np.int64))[0])
-        if sequence.is_finished:
-            return
-        if slot != reading.slot:
-            self._cache.move_slot(reading.slot, slot, sequence.context)
-        try:
-            self.running.append(sequence)
-            self._drafting.join(reading, slot)
-        except BaseException:  # somebody stops it; what drafters raise is a fault
-            del self.running[slot:]
-            raise
+        self._admission.abandon(reading)
 
     def cancel(self, sequence: Sequence) -> None:
         """Let a sequence leave before it is finished; what it has emitted stays in it.
@@ -220,8 +174,8 @@ class Decoder:
         faults, left = tuple(self._faults), self._left
         self._faults.clear()
         self._left = 0
-        is_behind = self._drafting.has_read_late(setup, done.draft) or self._behind > 0
-        self._behind = max(0, self._behind - 1)
+        has_read = self._admission.note_round()
+        is_behind = self._drafting.has_read_late(setup, done.draft) or has_read
         self._watch.mark(DONE)
         round_ms = self._watch.ms(BEGUN, DONE)
         draft_ms = min(done.draft_ms, round_ms)

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from spectune.runtime import decoder as decoder_file
+from spectune.runtime import admission as admission_file
 from spectune.runtime import verifying as verifying_file
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.model import ModelDrafter
@@ -27,7 +27,7 @@ from .test_runtime_serving import PROMPTS, SETTINGS, TARGET, TOKENIZER, alone, e
 pytestmark = pytest.mark.lossless
 
 PLACES: dict[str, tuple[object, str]] = {
-    "a prompt's first token is drawn": (decoder_file, "draw"),
+    "a prompt's first token is drawn": (admission_file, "draw"),
     "a prompt is read": (Decoder, "read_on"),
     "a sequence joins": (Decoder, "admit"),
     "a request that has joined is taken off the waiting ones": (Session, "_welcome"),
@@ -121,7 +121,7 @@ def assert_nothing_is_lost(
     assert [done[handle].tokens for handle in short] == [alone(0).tokens[:1]] * 2
     for place in range(6):
         assert "".join(event.piece for event in events if event.handle == place) == expected[place][0]
-    assert not faults and session._decoder.is_faultless and session._decoder._reading is None
+    assert not faults and session._decoder.is_faultless and session._decoder._admission._reading is None
 
 
 @crossed(kind=("chain", "lookup"), where=PLACES, moment=MOMENTS, is_done=(False, True))
@@ -163,7 +163,7 @@ def test_a_prompt_s_reading_that_is_broken_off_behind_its_end_begins_anew(monkey
     session = Session(decoder, TOKENIZER, longest=64)
     request = session._jobs[session.submit("not to be or", SETTINGS[0])].request
     reading = decoder.begin(request)
-    broken_off(monkeypatch, decoder_file, "draw", 1)
+    broken_off(monkeypatch, admission_file, "draw", 1)
     with pytest.raises(KeyboardInterrupt):
         decoder.read_on(reading, 99)
     assert reading.left == len(request.prompt) and not decoder.running
@@ -175,7 +175,7 @@ def test_a_prompt_s_reading_that_is_broken_off_behind_its_end_begins_anew(monkey
 def test_rounds_behind_a_prompt_that_a_device_still_reads_say_so(reads_behind: bool, expected: list[bool]) -> None:
     decoder = Decoder(TARGET, {}, always(PLAIN), slots=2, capacity=64)
     session = Session(decoder, TOKENIZER, longest=64)
-    decoder._reads_behind = reads_behind  # as where the target lies on a GPU
+    decoder._admission._reads_behind = reads_behind  # as where the target lies on a GPU
     for _ in range(2):
         decoder.admit(session._jobs[session.submit("not to be or", SETTINGS[0])].request)
         assert [decoder.step().is_behind for _ in range(4)] == expected
