@@ -50,6 +50,7 @@ def demo(settings: Settings, store: str | None, as_json: bool, train: bool, outp
     from ..demo.story import DemoSize, compare, family_folder, learn
 
     tell = _quiet if settings.quiet else _Telling()
+    tell("loading; what a first start compiles takes a minute", 0.0)
     with _opened(store) as opened:
         chapter = learn(opened, family_folder(), DemoSize(), tell)
         if not as_json:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..planner.search.objective import LatencyBound
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
-DEVICE = re.compile(r"auto|cpu|cuda:\d+")
+DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kKMGT]?)(i?)B")
 
 

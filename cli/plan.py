@@ -180,7 +180,8 @@ def plan(
         _draw(made, plot)
     _print(made, as_json=as_json, explain=explain)
     written = "".join(f", written to {path}" for path in (output, plot) if path is not None)
-    tell(settings, f"kept in {kept}{written}" if kept else f"kept in no store{written}")
+    following = f"; next: spectune validate --target {target}" if target is not None and estimated is None else ""
+    tell(settings, f"kept in {kept}{written}{following}" if kept else f"kept in no store{written}")
 
 
 def _require_one_way(is_from_files: bool, target: str | None, estimated: str | None) -> None:

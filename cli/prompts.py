@@ -32,15 +32,17 @@ def named_prompts(
 
 
 def tell_cut(settings: Settings, prompts: Sequence[Prompt], target: Path, most: int) -> None:
-    """Say how many prompts have more tokens than are kept of one.
+    """Say how many prompts have more tokens than are kept of one, and how many conversations are read as bare text.
 
     Raises:
         SpectuneError: the target has no tokenizer, or a prompt no tokens.
     """
     if settings.quiet or not target.is_dir():  # that there is no target is for others to say
         return
-    from ..tuning.prompts import count_cut
+    from ..tuning.prompts import count_bare, count_cut
 
+    if bare := count_bare(prompts, target):
+        tell(settings, f"the target's tokenizer has no chat template: {bare} conversations are read as bare text")
     if cut := count_cut(prompts, target, most):
         tell(
             settings, f"{cut} of {len(prompts)} prompts lose all but their last {most} tokens; see --max-prompt-tokens"

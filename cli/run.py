@@ -14,9 +14,11 @@ from .report import print_json, tell
 from .settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Generator as Pieces
     from collections.abc import Iterable
 
     from ..runtime.choice import Choice
+    from ..runtime.generation import Completion
     from ..runtime.generator import Generator
 
 UNPLANNED = ("drafters", "workload", "allow_lossy")  # options that say nothing where no plan is followed
@@ -64,7 +66,9 @@ UNPLANNED = ("drafters", "workload", "allow_lossy")  # options that say nothing 
     help="Above 1, tokens of the text become less likely.",
 )
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
-@options.max_new_tokens
+@click.option(
+    "--max-new-tokens", default=128, show_default=True, type=click.IntRange(1), help="Tokens decoded at most."
+)
 @options.seed
 @options.allow_lossy
 @options.store
@@ -122,7 +126,8 @@ def run(
     )
     choice = generator.choice
     _require_planned(drafters, choice)
-    tell(settings, choice.reason + _unloaded(drafters, choice))
+    number = "" if choice.plan_id is None else f", plan {choice.plan_id}"
+    tell(settings, f"{choice.reason}{number}{_unloaded(drafters, choice)}")
     if as_json:
         done = generator.generate(asked, wanted)
         origin = {"source": choice.source, "reason": choice.reason}
@@ -131,13 +136,26 @@ def run(
         seen = _seen(generator)
         print_json({**facts, "finish_reason": done.finish_reason, "plan": origin, "events": seen})
         return
-    for piece in generator.stream(asked, wanted):
-        click.echo(piece, nl=False)
+    done = _echoed(generator.stream(asked, wanted))
     click.echo()
+    if done.rounds:
+        behind = (len(done.tokens) - 1) / done.rounds
+        rounds = "1 round" if done.rounds == 1 else f"{done.rounds} rounds"
+        tell(settings, f"{len(done.tokens)} tokens in {rounds}, {behind:.2f} a round behind the first")
     if _is_lossy(generator, allow_lossy):
         tell(settings, "LOSSY: the plan lets tokens be that the target would not have said; --json tells which")
     for message in _seen(generator):
         tell(settings, message)
+
+
+def _echoed(pieces: Pieces[str, None, Completion]) -> Completion:
+    """Print pieces as they come; return what they are of."""
+    while True:
+        try:
+            click.echo(next(pieces), nl=False)
+        except StopIteration as ended:
+            done: Completion = ended.value
+            return done
 
 
 def _is_lossy(generator: Generator, allow_lossy: bool) -> bool:

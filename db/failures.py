@@ -15,6 +15,7 @@ from .url import MASK, secrets_of, shown
 ADVICE = (  # part of a driver's message -> what to do
     ("not a database", "restore the file from a copy or choose another path"),
     ("malformed", "restore the file from a copy or choose another path"),
+    ("Could not decode to UTF-8", "the file is damaged; restore it from a copy or choose another path"),
     ("locked", "another program is writing for long; wait for it or stop it"),
     ("readonly", "change the permissions of the file and its folder"),
     ("disk is full", "free some space"),

@@ -21,7 +21,7 @@ def detect(spec: str = "auto") -> Device:
     """Return one device of this machine.
 
     Args:
-        spec: "cpu", "cuda:N" (N counts as PyTorch does, within CUDA_VISIBLE_DEVICES), or "auto":
+        spec: "cpu", "cuda:N" (N counts as PyTorch does, within CUDA_VISIBLE_DEVICES), "cuda" for the first, or "auto":
             the first GPU that the installed PyTorch can use, else the CPU.
 
     Raises:
@@ -33,13 +33,13 @@ def detect(spec: str = "auto") -> Device:
         return gpu or _cpu(libraries)
     if spec == "cpu":
         return _cpu(libraries)
-    found = re.fullmatch(r"cuda:(\d+)", spec)
+    found = re.fullmatch(r"cuda(?::(\d+))?", spec)
     if not found:
         raise DeviceError(f"unknown device {spec!r}; use 'auto', 'cpu' or 'cuda:N', for example 'cuda:0'")
-    gpu = find_gpu(int(found[1]), libraries)
+    gpu = find_gpu(int(found[1] or 0), libraries)
     if gpu is None:
         here = ", ".join(gpu.label for gpu in read_gpus(libraries)) or "no GPU"
-        raise DeviceError(f"{spec} is not here (the driver shows {here}); use --device cpu, or check nvidia-smi")
+        raise DeviceError(f"{spec} is not here (the driver shows {here}); use the device cpu, or check nvidia-smi")
     return gpu
 
 

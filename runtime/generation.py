@@ -24,9 +24,9 @@ class GenerationSettings(Sampling):
         Sampling.__post_init__(self)
         require_whole("max_new_tokens", self.max_new_tokens, least=1)
         require_seed(self.seed)
-        if isinstance(self.stop, str):
+        if isinstance(self.stop, str) and self.stop:
             raise RequestError(f"stop takes several strings, got {self.stop!r}; write [{self.stop!r}]")
-        object.__setattr__(self, "stop", _strings(self.stop))
+        object.__setattr__(self, "stop", _strings(self.stop) if self.stop != "" else ("",))
         if not all(self.stop):
             raise RequestError("a stop string is empty, which would stop everything; leave it out")
 

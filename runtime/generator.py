@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator as Pieces
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
@@ -120,8 +121,8 @@ class Generator:
 
     def stream(
         self, prompt: PromptLike, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
-    ) -> Iterator[str]:
-        """Yield the continuation of one prompt piece by piece, as rounds commit it.
+    ) -> Pieces[str, None, Completion]:
+        """Yield the continuation of one prompt piece by piece, as rounds commit it; return what `generate` does.
 
         A piece never ends inside a character, nor with what may still become a stop string.
 
@@ -134,12 +135,15 @@ class Generator:
         held.decoder.expect(1, len(request.prompt))
         session = self._session_over(held, piecewise=True)
         session.enqueue(request, own.stop)
+        done: Completion | None = None
         for event in _events(session):
             if event.completion is not None:
-                _read(event.completion)
+                done = _read(event.completion)
             if event.piece:
                 yield event.piece
         self._spare = held if self._is_captured else None
+        assert done is not None, "a session goes on until every request has ended"
+        return done
 
     def session(
         self,

@@ -117,6 +117,17 @@ def test_a_context_behind_the_model_s_last_position_is_refused_before_anything_i
     assert "decoding" not in result.output
 
 
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_texts_longer_than_the_model_are_refused_before_anything_is_recorded(
+    dry: tuple[str, ...], workshop: Workshop, tmp_path: Path
+) -> None:
+    family = ("--drafter", f"small={workshop.folder / 'small'}", "--prompts", str(workshop.folder / "prompts.txt"))
+    asked = ("profile", *family, *TINY, "--max-new-tokens", "9999", *dry)
+    result = workshop.typed(*asked, "--store", str(tmp_path / "new.db"))
+    assert result.exit_code == 1 and "lower --max-new-tokens or --max-prompt-tokens" in result.output
+    assert "decoding" not in result.output
+
+
 def test_ctrl_c_keeps_what_was_timed_and_exits_130(workshop: Workshop, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
     (tmp_path / "run" / "kernels").symlink_to(cache_folder() / "kernels")  # machine code that other runs have made
@@ -271,7 +282,7 @@ def test_a_plan_for_another_device_means_plain_decoding_and_a_line_says_so(works
     (tmp_path / "plan.json").write_text(json.dumps(document))
     result = workshop.typed("run", "--prompt", PROMPT, "--max-new-tokens", "2", "--plan", str(tmp_path / "plan.json"))
     assert result.exit_code == 0 and result.stdout
-    assert re.fullmatch("plain decoding, .* it is for another device .*\n", result.stderr)
+    assert re.fullmatch("plain decoding, .* it is for another device .*\n2 tokens in 1 round, .*\n", result.stderr)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 0.5, 0.99])
@@ -285,7 +296,7 @@ def test_a_corrupt_plan_means_plain_decoding_and_one_line_says_so(
     given = ("--max-new-tokens", "6", "--dtype", "float32", "--plan", str(tmp_path / "plan.json"))
     result = workshop.typed("run", "--prompt", PROMPT, *given)
     assert result.stdout == greedy(workshop.folder / "target", 6) + "\n"
-    assert re.fullmatch("plain decoding, .* is of no use: .*\n", result.stderr)
+    assert re.fullmatch("plain decoding, .* is of no use: .*\n6 tokens in 5 rounds, .*\n", result.stderr)
 
 
 def test_a_drafter_the_plan_does_not_know_is_refused(workshop: Workshop) -> None:

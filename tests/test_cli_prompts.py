@@ -9,7 +9,8 @@ import pytest
 
 from spectune.cli.prompts import named_prompts, tell_cut
 from spectune.cli.settings import Settings
-from spectune.profiler.prompts import Prompt
+from spectune.profiler.prompts import Message, Prompt
+from spectune.runtime.models.loading import load_tokenizer
 
 from .tiny_family import save_model
 
@@ -22,6 +23,20 @@ def test_prompts_that_nobody_named_are_said_to_be_the_demo_s(
     assert f"the demo's {kind} prompts" in capsys.readouterr().err
     (tmp_path / "own.txt").write_text("def f(x):")
     assert [prompt.text for prompt in named_prompts(Settings(), tmp_path / "own.txt", kind)] == ["def f(x):"]
+    assert not capsys.readouterr().err
+
+
+def test_conversations_whose_turns_nothing_marks_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = save_model(tmp_path / "target", layers=1, seed=1)
+    prompts = [Prompt(text="xx", messages=(Message(role="user", content="xx"),)), Prompt(text="xx")]
+    tell_cut(Settings(), prompts, target, most=8)
+    assert "has no chat template: 1 conversations are read as bare text" in capsys.readouterr().err
+    tokenizer = load_tokenizer(str(target))
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    tokenizer.save_pretrained(target)
+    tell_cut(Settings(), prompts, target, most=8)
     assert not capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -100,6 +100,17 @@ def test_damage_further_in_is_found_when_it_is_read(tmp_path: Path) -> None:
     whole = filled_store(file)
     file.write_bytes(whole[:-8192] + b"\xff" * 8192)
     with open_store(str(file)) as store, pytest.raises(StoreError, match="malformed; restore the file"):
+        store.surfaces()
+
+
+def test_text_that_is_no_text_is_damage_too(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    filled_store(file)
+    with closing(sqlite3.connect(file)) as there, there:
+        for (trigger,) in there.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            there.execute(f"DROP TRIGGER {trigger}")
+        there.execute("UPDATE spectune_measurement SET document = CAST(x'ff' AS TEXT)")
+    with open_store(str(file)) as store, pytest.raises(StoreError, match="the file is damaged; restore it"):
         store.surfaces()
 
 

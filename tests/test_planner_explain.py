@@ -56,6 +56,16 @@ def test_a_cell_says_what_leaves_its_speed_open() -> None:
     assert "    the texts 16%, the timings 3%, the machine's pace 8% to either side" in lines
 
 
+@pytest.mark.parametrize(("surfaces", "drift", "is_told"), [(0.02, 0.05, False), (0.4, 0.0, True), (0.0, 0.4, True)])
+def test_a_speed_that_was_timed_on_a_busy_machine_is_said_to_mean_little(
+    surfaces: float, drift: float, is_told: bool
+) -> None:
+    cell = cell_of([PLAIN, OWN])
+    errors = ErrorParts(acceptance=0.9, surfaces=surfaces, drift=drift, optimism=0.0)
+    told = "\n".join(explain_cell(replace(cell, prediction=replace(cell.prediction, errors=errors))))
+    assert ("the machine had other work" in told) is is_told
+
+
 def test_a_padded_verify_says_what_is_fed() -> None:
     cell = replace(cell_of([PLAIN, OWN]), run_tokens=(0, 1, 2, 8, 8))
     assert any("4 tokens of each sequence, fed as 8" in line for line in explain_cell(cell))

@@ -164,7 +164,10 @@ def test_an_explanation_names_the_choice_and_its_runner_up() -> None:
     lines = explain_cell(cell)
     assert cell.policy.label in lines[0]
     assert cell.runner_up is not None
-    assert any(line.strip().startswith("runner-up: ") and cell.runner_up.label in line for line in lines)
+    assert any(
+        line.strip().startswith("runner-up of another kind or drafter: ") and cell.runner_up.label in line
+        for line in lines
+    )
 
 
 def test_a_plan_explains_every_cell() -> None:

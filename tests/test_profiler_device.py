@@ -86,7 +86,7 @@ def test_a_device_found_twice_is_the_same_device() -> None:
     assert detect("auto").fingerprint == detect("auto").fingerprint
 
 
-@pytest.mark.parametrize("spec", ["tpu", "cuda", "cuda:x", "", "cpu:0"])
+@pytest.mark.parametrize("spec", ["tpu", "cuda:", "cuda:x", "", "cpu:0"])
 def test_an_unknown_device_is_refused_with_the_names_there_are(spec: str) -> None:
     with pytest.raises(DeviceError, match="'cpu' or 'cuda:N'"):
         detect(spec)
@@ -101,6 +101,7 @@ def test_an_absent_gpu_is_refused_with_those_that_are_here() -> None:
 @pytest.mark.usefixtures("two_gpus")
 def test_a_gpu_is_described_by_its_driver() -> None:
     gpu = detect("cuda:0")
+    assert detect("cuda") == gpu
     assert (gpu.name, gpu.uuid, gpu.memory_bytes, gpu.compute_capability) == ("Test a", "GPU-a", 80 * 2**30, "9.0")
     assert (gpu.driver, gpu.cuda, gpu.power_limit_w) == ("999.1", "12.8", 700.0)
     assert (gpu.max_sm_clock_mhz, gpu.max_memory_clock_mhz, gpu.mig_profile) == (1980, 2619, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -101,6 +101,7 @@ def test_no_prompts_are_no_completions() -> None:
         ({"prompts": ["or"], "top_p": 2.0}, "top_p must be in"),
         ({"prompts": ["or"], "stop": "or"}, r"got 'or'; write \['or'\]"),
         ({"prompts": ["or"], "stop": [""]}, "a stop string is empty"),
+        ({"prompts": ["or"], "stop": ""}, "a stop string is empty"),
         ({"prompts": ["or"], "settings": []}, "there are 1 prompts and 0 settings"),
         ({"prompts": ["or"], "max_new_tokens": 9.0}, "max_new_tokens must be a whole number of at least 1, got 9.0"),
         ({"prompts": ["or"], "seed": 0.7}, "the seed must be a whole number"),
@@ -178,6 +179,17 @@ def test_other_slots_longer_texts_and_an_unfinished_stream_begin_anew() -> None:
         counts.append(len(recorder.recorded))
         generator.generate_batch(PROMPTS, max_new_tokens=9)
     assert counts == sorted(set(counts))  # captured anew every time
+
+
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_a_stream_returns_what_generate_does(tokens: int) -> None:
+    generator = plain_generator()
+    whole, stream = generator.generate("to be", max_new_tokens=tokens), generator.stream("to be", max_new_tokens=tokens)
+
+    def read() -> Iterator[str]:
+        assert (yield from stream) == whole
+
+    assert "".join(read()) == whole.text
 
 
 class Hungry(LeanModel):

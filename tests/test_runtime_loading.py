@@ -132,6 +132,17 @@ def test_a_missing_tokenizer_is_one_line(llama: Path) -> None:
         load_tokenizer(str(llama))
 
 
+def test_a_reason_that_ends_in_a_colon_is_told_to_its_end_with_what_to_do(llama: Path) -> None:
+    with pytest.raises(ModelError, match=r"backend tokenizer from one of: .*\w.*; save the target's there"):
+        load_tokenizer(str(llama))
+
+
+def test_a_broken_configuration_is_told_with_what_to_do(llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"not a valid JSON file; give a folder that save_pretrained has written"):
+        load_model(str(tmp_path), dtype="float32")
+
+
 def with_tokenizer(folder: Path, words: str, vocabulary: int = 24) -> Path:
     """Return a folder with a model and a tokenizer that numbers the letters in this order."""
     tiny_llama(layers=1, seed=0, vocabulary=vocabulary).save_pretrained(folder)

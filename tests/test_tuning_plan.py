@@ -125,7 +125,13 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(store: Store, m
     keep(store, but=missing)
     with pytest.raises(StoreError, match=complaint) as refusal:
         inputs_from_store(REQUEST, store)
-    assert "run: spectune profile --target nowhere" in str(refusal.value)
+    assert "run: spectune profile --target nowhere [--drafter NAME=PATH] --workload 'made up'" in str(refusal.value)
+
+
+def test_of_a_missing_trace_the_temperature_is_told(store: Store) -> None:
+    keep(store)
+    with pytest.raises(StoreError, match=r"no trace of the workload 'made up' at temperature 0\.7.*--temperature 0\.7"):
+        inputs_from_store(replace(REQUEST, temperature=0.7), store)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -72,7 +73,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
     asked = overhead.at_temperature(request.temperature)
     traces = store.traces(request.target.key, request.workload, request.temperature)
     if not traces:
-        raise missing(f"trace of the workload {request.workload!r}", request, store)
+        raise missing(named_trace(request), request, store)
     together, notes = recorded_together(traces)
     drafters, others = _drafters(with_weights(together), verify, request, timed)
     return PlanInputs(
@@ -186,12 +187,19 @@ def readings_of(surfaces: Iterable[LatencySurface]) -> dict[str, LatencySurface]
     return {surface.model: surface for surface in surfaces if surface.role == READ and surface.batches}
 
 
+def named_trace(request: PlanRequest) -> str:
+    """Return what traces a request is about."""
+    return f"trace of the workload {request.workload!r} at temperature {request.temperature:g}"
+
+
 def missing(what: str, request: PlanRequest, store: Store) -> StoreError:
     """Return the error that something is not in the store, and how it gets there."""
-    regime = f" --regime {request.regime}" if request.regime else ""
+    asked = {"workload": request.workload, "temperature": f"{request.temperature:g}", "regime": request.regime}
+    usual = {"workload": "default", "temperature": "0", "regime": ""}
+    options = "".join(f" --{name} {shlex.quote(value)}" for name, value in asked.items() if value != usual[name])
     return StoreError(
         f"the store holds no {what} for {request.target.name} on {request.device.label}{_nearest(request, store)}; "
-        f"run: spectune profile --target {request.target.location} --drafter NAME=PATH{regime}"
+        f"run: spectune profile --target {request.target.location} [--drafter NAME=PATH]{options}"
     )
 
 

@@ -11,7 +11,7 @@ from ..runtime.models.drafter import draft_role
 from ..runtime.models.loading import load_tokenizer
 from .family import identify_all
 from .measuring.timing import domains_of, resuming
-from .prompts import positions_of, require_contexts
+from .prompts import positions_of, require_contexts, require_room
 from .recording.traces import workloads_of
 from .request import ProfileRequest
 
@@ -47,7 +47,10 @@ def preview(request: ProfileRequest) -> Preview:
     device, identities = detect(request.device), identify_all(request.models)
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     requests = [asked for workload in workloads for asked in workload.requests]
-    require_contexts(request.contexts, positions_of(request.models.target))
+    positions = positions_of(request.models.target)
+    require_contexts(request.contexts, positions)
+    if positions:  # else the loaded model alone knows
+        require_room(positions, requests)
     exits = resuming(request)
     names = [identities.target.name, *identities.drafters, *exits]
     roles = ["verify", *(draft_role(path) for path in request.models.drafters.values()), *([RESUME] * len(exits))]

@@ -104,7 +104,7 @@ def profile(
         journal = store.open_profile(request_key(request, device, identities, workloads, domains, kept), fresh)
         family = load_family(request.models, dtype=request.dtype, device=torch_device(device))
         seen = [replace(each, requests=tuple(shown_to(family.target, each.requests))) for each in workloads]
-        require_room(family.target, [asked for each in seen for asked in each.requests])
+        require_room(family.target.longest_context, [asked for each in seen for asked in each.requests])
         require_contexts(request.contexts, family.target.longest_context)
         sittings = Sittings(request, identities, domains, device=device, journal=journal, progress=progress)
         sittings.sit(family, FIRST)

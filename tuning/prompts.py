@@ -21,9 +21,9 @@ from ..runtime.requests import Request, require_positions, seed_behind
 from .request import ProfileRequest
 
 
-def require_room(target: CausalModel, requests: Sequence[Request]) -> None:
-    """Raise RequestError unless every prompt and its answer fit into the target's positions."""
-    require_positions(requests, target.longest_context, "lower --max-new-tokens or --max-prompt-tokens")
+def require_room(positions: int, requests: Sequence[Request]) -> None:
+    """Raise RequestError unless every prompt and its answer fit into so many positions, the target's."""
+    require_positions(requests, positions, "lower --max-new-tokens or --max-prompt-tokens")
 
 
 def count_cut(prompts: Sequence[Prompt], target: Path, most: int) -> int:
@@ -35,6 +35,16 @@ def count_cut(prompts: Sequence[Prompt], target: Path, most: int) -> int:
     """
     tokenizer = load_tokenizer(str(target))
     return sum(len(encode_prompt(prompt, tokenizer)) > most for prompt in prompts if not prompt.images)
+
+
+def count_bare(prompts: Sequence[Prompt], target: Path) -> int:
+    """Return how many prompts are conversations of which the model reads bare text: no chat template marks their turns.
+
+    Raises:
+        ModelError: the target has no tokenizer.
+    """
+    conversations = sum(bool(prompt.messages) for prompt in prompts)
+    return conversations if conversations and not load_tokenizer(str(target)).chat_template else 0
 
 
 def positions_of(target: Path) -> int:

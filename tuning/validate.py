@@ -102,7 +102,7 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
     regime = "eager" if judging else decoding_regime(plan.regime, device.kind)
     family = load_family(models, dtype=dtype, device=torch_device(device), classifiers=judging, regime=regime)
     requests = shown_to(family.target, requests)
-    require_room(family.target, requests)
+    require_room(family.target.longest_context, requests)
     is_as_priced = (dtype, regime) == (plan.dtype, decoding_regime(plan.regime, device.kind))
     rows: list[ValidationRow] = []
     try:

@@ -14,6 +14,7 @@ from .facts import CellFacts, PublishedFacts, cell_facts, decoded_speed, replaye
 from .outlook import Neighbour, Outlook, Scenario, Step
 
 TOLD = 0.01  # a relative difference below this is no reason for anything
+BUSY = 0.5  # relative, to either side: what timings or pace leave open on a machine that is not the profile's own
 OPTIMISM_TOLD = 0.001
 MIB, GIB = 2.0**20, 2.0**30
 PARTS = {"verify": "verification", "draft": "drafting", "host": "the host's share", "acceptance": "accepted drafts"}
@@ -66,6 +67,8 @@ def _promise(cell: PlanCell) -> Iterator[str]:
         yield f"LOSSY, the output is not the target's own: {cell.quality.label}"
     yield f"{promise.tokens_per_s:,.1f} tokens/s, 90 % between {promise.low:,.1f} and {promise.high:,.1f}"
     yield f"  {_open(promise.errors)}"
+    if SDS_OF_90_PERCENT * max(promise.errors.surfaces, promise.errors.drift) > BUSY:
+        yield "  that says little: the machine had other work while this was timed; profile again where it has none"
     if promise.errors.optimism >= OPTIMISM_TOLD:
         off = f"{promise.errors.optimism:.1%} is taken off, since they chose it; nothing off what it is compared with"
         yield f"  the recorded texts replay at {decoded_speed(cell):,.1f}: {off}"
@@ -128,8 +131,10 @@ def _limit(facts: CellFacts) -> Iterator[str]:
 
 def _better_than(cell: PlanCell, facts: CellFacts) -> Iterator[str]:
     if cell.runner_up is not None and facts.lead_over_runner_up is not None:
-        ahead = _distance(facts.lead_over_runner_up)
-        yield f"runner-up: {name_of(cell.runner_up.label, cell.runner_up.drafter)}, {ahead}"
+        rival, ahead = cell.runner_up, _distance(facts.lead_over_runner_up)
+        is_alike = (rival.policy.kind, rival.drafter) == (cell.policy.kind, cell.drafter)
+        who = "runner-up" if is_alike else "runner-up of another kind or drafter"
+        yield f"{who}: {name_of(rival.label, rival.drafter)}, {ahead}"
     if cell.outlook is not None and cell.outlook.neighbours:
         yield "the fastest with something else changed:"
         yield from (f"  {_neighbour(steps, other, cell)}" for steps, other in _merged(cell.outlook.neighbours))

@@ -71,7 +71,7 @@ class VLLM:
         if isinstance(policy, SuffixTreePolicy):
             return self._suffix(policy, version)
         if drafter is None:
-            return f"vLLM has no {policy.kind} drafting; from the text it has n-grams and suffix decoding"
+            return f"vLLM has no drafting of the kind {policy.kind}; from the text it has n-grams and suffix trees"
         method = METHODS.get(drafter.form)
         if method is None:
             return f"the form of {drafter.name} is not known, because its files are not there"

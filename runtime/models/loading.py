@@ -116,7 +116,10 @@ def read_weights(location: str, dtype: str, **options: Any) -> PreTrainedModel: 
         SafetensorError,
         StrictDataclassError,
     ) as error:
-        raise ModelError(f"cannot load a causal language model from {location}: {first_line(error)}") from error
+        raise ModelError(
+            f"cannot load a causal language model from {location}: {first_line(error)}; give a folder that "
+            "save_pretrained has written, with its config.json and safetensors"
+        ) from error
     model, found = loaded
     if found["missing_keys"]:
         missing = ", ".join(sorted(found["missing_keys"])[:3])
@@ -158,7 +161,9 @@ def load_tokenizer(location: str) -> PreTrainedTokenizerBase:
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(location, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"no tokenizer at {location}: {first_line(error)}") from error
+        raise ModelError(
+            f"no tokenizer at {location}: {first_line(error)}; save the target's there with tokenizer.save_pretrained"
+        ) from error
     return tokenizer
 
 
@@ -215,5 +220,7 @@ def _vocabulary_size(location: str) -> int:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its kind where it says nothing."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    """Return the first line of an error's message, all of them where it ends in a colon; its kind where it is empty."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    said = " ".join(" ".join(lines).split()) if lines[0].rstrip().endswith(":") else lines[0]
+    return said.rstrip(".")

@@ -238,5 +238,5 @@ def _with_cells(surface: LatencySurface, cells: tuple[Measurement, ...]) -> Late
 def _missing(request: EnginePlanRequest, store: Store, what: str) -> StoreError:
     return StoreError(
         f"{store.url} holds no {what} of {request.engine} with {request.target.name} on {request.device.label}; run: "
-        f"spectune profile --engine {request.engine} --target {request.target.location} --drafter NAME=PATH"
+        f"spectune profile --engine {request.engine} --target {request.target.location} [--drafter NAME=PATH]"
     )

@@ -16,7 +16,7 @@ from ...profiler.records.overhead import RoundOverhead, joined
 from ...profiler.records.role import BLOCK, HEAD, SELF
 from ...profiler.records.surface import LatencySurface
 from ...runtime.models.drafter import draft_role
-from ..inputs import agreement, missing, note_of_rounds, recorded_model, recorded_together
+from ..inputs import agreement, missing, named_trace, note_of_rounds, recorded_model, recorded_together
 from ..request import Identities, Models, PlanRequest
 from .architectures import architecture_of, footprints_of
 from .estimate import Estimate, EstimateRequest, estimate
@@ -43,7 +43,7 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
     """
     traces = store.traces(request.target.key, request.workload, request.temperature)
     if not traces:
-        raise missing(f"trace of the workload {request.workload!r}", request, store)
+        raise missing(named_trace(request), request, store)
     together, left_out = recorded_together(traces)
     recorded = {trace.drafter_name: recorded_model(trace, request, store) for trace in with_weights(together)}
     beside = _beside_target(recorded, store)
