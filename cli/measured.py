@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..tuning.request import Identities
 
 Json = dict[str, Any]  # JSON values
+HOPELESS, HOPELESS_POSITIONS = 0.02, 100  # right in fewer of so many places at least: a drafter helps by none of them
 SHOWN_RANKS = 4  # columns of the table of drafters
 
 
@@ -153,7 +154,15 @@ def print_profile(facts: Json) -> None:
     ]
     if acceptance:
         print_table(Table(title="how often the target's token is the drafter's", columns=ranks, rows=acceptance))
+    for drafter in dict.fromkeys(trace["drafter"] for trace in facts["traces"] if is_hopeless(trace)):
+        click.echo(f"note: {drafter} is next to never right; was it made for this target, with its tokenizer?")
     _print_end(facts)
+
+
+def is_hopeless(trace: Json) -> bool:
+    """Say whether a drafter's best token is the target's so seldom that something must be wrong with it."""
+    ranks = trace["acceptance_by_rank"]
+    return bool(ranks) and trace["positions"] >= HOPELESS_POSITIONS and ranks[0] < HOPELESS
 
 
 def print_latency(facts: Json) -> None:

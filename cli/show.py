@@ -32,7 +32,8 @@ def show(
 ) -> None:
     """Show a plan and how it was checked.
 
-    Without --id it is the plan that counts for what was planned last, the surface timed last, or the newest trace.
+    Without --id it is the plan that counts for what was planned last, the target's surface that was timed last, or the
+    newest trace.
 
     KIND is plan (with its cells, what published defaults would keep of its speed, and every time it was
     validated), surface or trace. --plot draws a plan, its speed-up over batch beside its rivals and the

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..report.figure import Figure
 
 Json = dict[str, Any]  # JSON values
+VERIFY = "verify"  # role of a target's forwards over drafts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,18 +90,18 @@ def _last_planned(store: Store) -> PlanRow:
 
 
 def stored_surface(store: Store, number: int | None) -> Stored:
-    """Return a latency surface; the one timed last where no number is given.
+    """Return a latency surface; where no number is given the target's that was timed last, or else any model's.
 
     Raises:
         StoreError: there is no such surface.
     """
-    rows = {row.id: row for row in sorted(store.surface_rows(), key=lambda row: row.newest)}
+    rows = {row.id: row for row in sorted(store.surface_rows(), key=lambda row: (row.role == VERIFY, row.newest))}
     row = rows[_chosen("surface", number, tuple(rows), store.url)]
     own = {"role": row.role, "regime": row.regime, "attention": row.attention}
     (surface,) = store.surfaces(row.device, row.model, row.dtype, **own)
     about = surface_facts(row, model_names(store)) | {"cells": len(surface.measurements)}
     devices = {device.fingerprint: device for device in store.devices()}
-    is_verify = surface.role == "verify"  # what rounds take beside their forwards goes with it
+    is_verify = surface.role == VERIFY  # what rounds take beside their forwards goes with it
     document = SurfaceDocument(
         surface=surface,
         device=devices.get(surface.device),

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from spectune.cli import main
-from spectune.cli.measured import common_facts
+from spectune.cli.measured import common_facts, print_profile
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.surface import LatencySurface
 from spectune.tuning.request import Identities
@@ -46,3 +47,22 @@ def test_held_out_shapes_that_failed_or_lie_beyond_a_surface_are_none_of_its_cel
     beyond = Measurement(batch=1, context_tokens=0, tokens=999, repeats_ms=(1.0, 1.0), purpose="held-out")
     (told,) = facts_of(replace(SURFACE, measurements=(*SURFACE.measurements, failed, beyond)))["surfaces"]
     assert (told["cells"], told["held_out"], told["failures"]) == (len(SURFACE.measurements), 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "positions", "is_told"),
+    [
+        ([0.0, 0.0], 500, True),
+        ([0.01, 0.5], 500, True),
+        ([0.02, 0.0], 500, False),
+        ([0.0], 99, False),
+        ([], 500, False),
+    ],
+)
+def test_a_drafter_that_is_next_to_never_right_is_told(
+    ranks: list[float], positions: int, is_told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = {"drafter": "small", "workload": "chat", "temperature": 0.0, "positions": positions}
+    told = facts_of(SURFACE) | {"disturbances": [], "is_resumed": False, "seconds": 1.0}
+    print_profile(told | {"traces": [trace | {"acceptance_by_rank": ranks}] * 2})
+    assert capsys.readouterr().out.count("small is next to never right") == is_told

@@ -16,6 +16,7 @@ from spectune.planner.plans.plan import PublishedPrice
 from spectune.planner.policies import ChainPolicy
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.document import SurfaceDocument
+from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import from_json
 
 from .drawn_pages import parsed
@@ -29,17 +30,18 @@ PUBLISHED = PublishedPrice(name="their chain", drafter="small", tokens_per_s=400
 PLAN = plan_with(cell_of([PLAIN, priced(ChainPolicy(length=3), 2.5)], published=[PUBLISHED]))
 
 
+def surface_key(timed: LatencySurface) -> SurfaceKey:
+    return SurfaceKey(device=timed.device, model=timed.model, role=timed.role, regime=timed.regime, dtype=timed.dtype)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a folder with a store that knows a device, two models, a surface, a trace and a plan."""
-    key = SurfaceKey(
-        device=SURFACE.device, model=SURFACE.model, role=SURFACE.role, regime=SURFACE.regime, dtype=SURFACE.dtype
-    )
     with open_store(str(tmp_path / "store.db")) as store:
         store.add_device(DEVICE)
         store.add_model(model("large"))
         store.add_model(model("small"))
-        store.add_measurements(key, SURFACE.measurements)
+        store.add_measurements(surface_key(SURFACE), SURFACE.measurements)
         store.add_trace(TRACE)
         store.add_plan(
             plan_to_json(PLAN),
@@ -74,14 +76,21 @@ def test_a_surface_is_written_with_the_host_times_of_its_regime(folder: Path) ->
     assert document.overhead == replace(overhead(0.5), regime=SURFACE.regime)
 
 
-def test_without_a_number_the_surface_timed_last_is_shown(folder: Path) -> None:
+def test_without_a_number_the_target_s_surface_that_was_timed_last_is_shown(folder: Path) -> None:
     with open_store(str(folder / "store.db")) as store:
         (own,) = store.surface_rows()
-        store.add_measurements(replace(own.key, role="draft"), SURFACE.measurements[:1])
-        assert json.loads(shown(folder, "surface", "--json").stdout)["role"] == "draft"
-        store.add_measurements(own.key, SURFACE.measurements)
+        for key in (replace(own.key, regime="cuda-graph"), own.key, replace(own.key, role="draft")):
+            store.add_measurements(key, SURFACE.measurements)
     facts = json.loads(shown(folder, "surface", "--json").stdout)
     assert (facts["id"], facts["role"], facts["cells"]) == (own.id, "verify", len(SURFACE.measurements))
+
+
+def test_where_no_target_was_timed_the_surface_timed_last_is_shown(tmp_path: Path) -> None:
+    with open_store(str(tmp_path / "store.db")) as store:
+        store.add_device(DEVICE)
+        for role in ("read", "draft"):
+            store.add_measurements(replace(surface_key(SURFACE), role=role), SURFACE.measurements)
+    assert json.loads(shown(tmp_path, "surface", "--json").stdout)["role"] == "draft"
 
 
 def test_a_trace_is_drawn_with_the_names_of_its_models(folder: Path) -> None:
