@@ -10,16 +10,22 @@ from itertools import product
 from ..errors import MeasurementError
 
 Shape = tuple[int, int, int]  # (batch, context_tokens, tokens)
+EDGES = 3  # of a matrix unit's tiles that are measured on both sides: behind the first of them a step is a third higher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """Every batch named, contexts from the first to the last, tokens from 1 to most_tokens."""
+    """Every batch named, contexts from the first to the last, tokens from 1 to most_tokens.
+
+    Where a matrix unit takes `tile_rows` rows at once, whatever takes one more is slower by a step, which a straight
+    line between two measured points would hide.
+    """
 
     batches: tuple[int, ...]  # ascending, distinct
     contexts: tuple[int, ...]  # ascending, distinct; all of these are measured
     most_tokens: int
     least_tokens: int = 1
+    tile_rows: int = 0  # 0: no such unit, or its steps are not known
 
     def __post_init__(self) -> None:
         for name, values, least in (("batches", self.batches, 1), ("contexts", self.contexts, 0)):
@@ -49,12 +55,21 @@ class Domain:
         )
 
     def coarse(self) -> Iterator[Shape]:
-        """Yield the shapes measured first: doubling tokens at the reference context, three at every other."""
+        """Yield the shapes measured first: doubling tokens and tile edges at the reference context, three elsewhere."""
         doubling = doublings(self.least_tokens, self.most_tokens)
         ends_and_middle = sorted({doubling[0], doubling[len(doubling) // 2], doubling[-1]})
         for batch, context in product(self.batches, self.contexts):
-            for tokens in doubling if context == self.reference_context else ends_and_middle:
+            is_reference = context == self.reference_context
+            for tokens in sorted({*doubling, *self.edges(batch)}) if is_reference else ends_and_middle:
                 yield batch, context, tokens
+
+    def edges(self, batch: int) -> Iterator[int]:
+        """Yield the tokens on both sides of the first edges of tiles, as far as there are some."""
+        for tile in range(1, EDGES + 1 if self.tile_rows else 1):
+            last = tile * self.tile_rows // batch
+            if self.least_tokens <= last < self.most_tokens:
+                yield last
+                yield last + 1
 
     def draw(self, count: int, rng: random.Random) -> list[Shape]:
         """Return up to `count` random shapes that are not among the coarse ones, batches in turn."""

@@ -164,10 +164,11 @@ def _domain(request: LatencyRequest, device: Device, role: str) -> Domain:
     if kind == "prefill":
         return Domain(batches=batches, contexts=(0,), least_tokens=1, most_tokens=contexts[-1])
     if kind == RESUME:
-        return resumed_domain(batches, contexts)
+        return resumed_domain(batches, contexts, device.tile_rows(request.dtype))
     drafted = dict.fromkeys(DRAFT_ROLES, draft_tokens(device)) | {"loop": LOOP_WIDTH}
     tokens = drafted.get(kind, request.most_tokens)
-    return Domain(batches=batches, contexts=contexts, most_tokens=tokens)
+    rows = device.tile_rows(request.dtype)
+    return Domain(batches=batches, contexts=contexts, most_tokens=tokens, tile_rows=rows)
 
 
 @contextmanager

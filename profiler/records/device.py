@@ -12,6 +12,7 @@ from ...errors import DeviceError
 GIB = 2**30
 AUTO_DTYPE = "auto"  # asks for the device's native one
 BFLOAT16_ISA = {"avx512_bf16", "amx_bf16", "bf16"}
+AMX_ROWS = 16  # of a tile of Intel's matrix unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,11 @@ class Device:
     def dtype_for(self, asked: str) -> str:
         """Return the number format that was asked for; the native one for 'auto'."""
         return self.native_dtype if asked == AUTO_DTYPE else asked
+
+    def tile_rows(self, dtype: str) -> int:
+        """Return the rows that a matrix unit takes at once in a number format; 0: none, or nothing is known of it."""
+        has_tiles = self.kind == "cpu" and "amx_bf16" in self.isa
+        return AMX_ROWS if has_tiles and self.dtype_for(dtype) == "bfloat16" else 0
 
     @property
     def memory_gib(self) -> int:

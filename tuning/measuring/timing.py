@@ -50,8 +50,9 @@ def domains_of(request: ProfileRequest, device: Device, requests: Sequence[Reque
     drafted = WIDE_DRAFT_TOKENS if request.record == "full" else draft_tokens(device)
     tokens = (VERIFY_TOKENS, *([drafted] * len(request.models.drafters)))
     batches = tuple(sorted(set(request.batches)))
-    own = tuple(Domain(batches=batches, contexts=contexts, most_tokens=most) for most in tokens)
-    return (*own, *([resumed_domain(batches, contexts)] * len(resuming(request))))
+    rows = device.tile_rows(request.dtype)
+    own = tuple(Domain(batches=batches, contexts=contexts, most_tokens=most, tile_rows=rows) for most in tokens)
+    return (*own, *([resumed_domain(batches, contexts, rows)] * len(resuming(request))))
 
 
 def draft_tokens(device: Device) -> int:
@@ -59,9 +60,9 @@ def draft_tokens(device: Device) -> int:
     return DRAFT_TOKENS if device.kind == "cpu" else WIDE_DRAFT_TOKENS
 
 
-def resumed_domain(batches: tuple[int, ...], contexts: tuple[int, ...]) -> Domain:
+def resumed_domain(batches: tuple[int, ...], contexts: tuple[int, ...], tile_rows: int) -> Domain:
     """Return what is to be measured of verifications from an exit's states: chains of one token and more."""
-    return Domain(batches=batches, contexts=contexts, least_tokens=2, most_tokens=RESUMED_TOKENS)
+    return Domain(batches=batches, contexts=contexts, least_tokens=2, most_tokens=RESUMED_TOKENS, tile_rows=tile_rows)
 
 
 def resuming(request: ProfileRequest) -> list[str]:
