@@ -63,13 +63,12 @@ class Domain:
             for tokens in sorted({*doubling, *self.edges(batch)}) if is_reference else ends_and_middle:
                 yield batch, context, tokens
 
-    def edges(self, batch: int) -> Iterator[int]:
-        """Yield the tokens on both sides of the first edges of tiles, as far as there are some."""
-        for tile in range(1, EDGES + 1 if self.tile_rows else 1):
-            last = tile * self.tile_rows // batch
-            if self.least_tokens <= last < self.most_tokens:
-                yield last
-                yield last + 1
+    def edges(self, batch: int) -> list[int]:
+        """Return the tokens on both sides of the first edges of tiles, ascending, as far as there are some."""
+        lasts = {tile * self.tile_rows // batch for tile in range(1, EDGES + 1)}
+        return sorted(
+            {last + side for last in lasts if self.least_tokens <= last < self.most_tokens for side in (0, 1)}
+        )
 
     def draw(self, count: int, rng: random.Random) -> list[Shape]:
         """Return up to `count` random shapes that are not among the coarse ones, batches in turn."""

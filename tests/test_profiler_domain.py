@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -24,6 +25,29 @@ def test_the_first_points_reach_every_corner_of_the_domain() -> None:
 def test_the_reference_context_has_the_most_first_points() -> None:
     counts = {c: sum(shape[:2] == (1, c) for shape in DOMAIN.coarse()) for c in DOMAIN.contexts}
     assert max(counts, key=lambda c: counts[c]) == DOMAIN.reference_context == 100
+
+
+@pytest.mark.parametrize(
+    ("batch", "edges"),
+    [
+        (1, [16, 17, 32, 33, 48, 49]),
+        (3, [5, 6, 10, 11, 16, 17]),
+        (4, [4, 5, 8, 9, 12, 13]),
+        (8, [2, 3, 4, 5, 6, 7]),
+        (32, [1, 2]),
+    ],
+)
+def test_both_sides_of_the_first_edges_of_tiles_are_among_the_first_points(batch: int, edges: list[int]) -> None:
+    domain = Domain(batches=(batch,), contexts=(0, 50), most_tokens=64, tile_rows=16)
+    assert domain.edges(batch) == edges
+    assert {(batch, domain.reference_context, tokens) for tokens in edges} <= set(domain.coarse())
+    assert not replace(domain, tile_rows=0).edges(batch)
+
+
+@pytest.mark.parametrize(("least", "most", "edges"), [(1, 16, []), (1, 17, [16, 17]), (17, 40, [32, 33])])
+def test_edges_outside_a_domain_are_none_of_its_points(least: int, most: int, edges: list[int]) -> None:
+    domain = Domain(batches=(1,), contexts=(0,), least_tokens=least, most_tokens=most, tile_rows=16)
+    assert domain.edges(1) == edges
 
 
 def test_drawn_shapes_lie_inside_and_are_not_among_the_first_points() -> None:

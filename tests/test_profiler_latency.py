@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import random
 
@@ -25,6 +26,11 @@ DOMAIN = Domain(batches=(1, 2), contexts=(0, 100), most_tokens=16)
 def edged_ms(shape: Shape) -> float:
     """Return a cost with a step at 23 tokens."""
     return 5.0 + shape[1] / 100 + (10.0 if shape[2] >= 23 else 0.0)
+
+
+def tiled_ms(shape: Shape) -> float:
+    """Return a cost with a step behind every 16 rows."""
+    return 2.0 + math.ceil(shape[0] * shape[2] / 16)
 
 
 def profile(
@@ -60,6 +66,15 @@ def test_every_cell_is_timed_exactly_on_a_quiet_machine() -> None:
     surface = profile(FakeRunner(FakeMachine()))
     timed = {(cell.batch, cell.context_tokens, cell.tokens): cell.median_ms for cell in surface.measurements}
     assert timed == pytest.approx({shape: smooth_ms(shape) for shape in timed})
+
+
+@pytest.mark.parametrize("rows", [16, 0])
+def test_a_step_behind_a_tile_is_known_from_the_first_points_where_tiles_are(rows: int) -> None:
+    domain = Domain(batches=(1, 8), contexts=(0,), most_tokens=64, tile_rows=rows)
+    surface = profile(FakeRunner(FakeMachine(), cost=tiled_ms), domain=domain, budget_s=1.0, held_out=0)
+    beside = [(batch, 0, tokens) for batch, tokens in ((1, 16), (1, 17), (1, 33), (8, 3), (8, 5))]
+    found = [surface.latency(*shape).ms for shape in beside]
+    assert (found == pytest.approx([tiled_ms(shape) for shape in beside])) is (rows == 16)
 
 
 def test_the_first_points_and_the_held_out_ones_are_all_measured() -> None:
