@@ -10,7 +10,7 @@ from itertools import product
 from ..errors import MeasurementError
 
 Shape = tuple[int, int, int]  # (batch, context_tokens, tokens)
-EDGES = 3  # of a matrix unit's tiles that are measured on both sides: behind the first of them a step is a third higher
+EDGES = 3  # of a matrix unit's tiles that are measured on both sides: behind the first all takes a third longer or more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

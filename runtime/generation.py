@@ -10,6 +10,7 @@ from ..errors import RequestError
 from .requests import Sampling, require_seed, require_whole
 
 FinishReason = Literal["stop", "length", "cancelled", "failed"]
+EMPTY_STOP = "a stop string is empty, which would stop everything; leave it out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +25,13 @@ class GenerationSettings(Sampling):
         Sampling.__post_init__(self)
         require_whole("max_new_tokens", self.max_new_tokens, least=1)
         require_seed(self.seed)
-        if isinstance(self.stop, str) and self.stop:
+        if self.stop == "":
+            raise RequestError(EMPTY_STOP)
+        if isinstance(self.stop, str):
             raise RequestError(f"stop takes several strings, got {self.stop!r}; write [{self.stop!r}]")
-        object.__setattr__(self, "stop", _strings(self.stop) if self.stop != "" else ("",))
+        object.__setattr__(self, "stop", _strings(self.stop))
         if not all(self.stop):
-            raise RequestError("a stop string is empty, which would stop everything; leave it out")
+            raise RequestError(EMPTY_STOP)
 
 
 def _strings(given: object) -> tuple[str, ...]:

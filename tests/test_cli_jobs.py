@@ -107,24 +107,19 @@ def test_a_dry_run_lists_what_the_profile_measures_and_writes_nothing(workshop: 
 
 
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
-def test_a_context_behind_the_model_s_last_position_is_refused_before_anything_is_recorded(
-    dry: tuple[str, ...], workshop: Workshop, tmp_path: Path
+@pytest.mark.parametrize(
+    ("beyond", "complaint"),
+    [
+        (("--context", "16,9999"), "no token fits behind a context of 9999"),
+        (("--max-new-tokens", "9999"), "lower --max-new-tokens or --max-prompt-tokens"),
+    ],
+)
+def test_what_goes_behind_the_model_s_last_position_is_refused_before_anything_is_recorded(
+    beyond: tuple[str, str], complaint: str, dry: tuple[str, ...], workshop: Workshop, tmp_path: Path
 ) -> None:
     family = ("--drafter", f"small={workshop.folder / 'small'}", "--prompts", str(workshop.folder / "prompts.txt"))
-    asked = ("profile", *family, *TINY, "--context", "16,9999", *dry)
-    result = workshop.typed(*asked, "--store", str(tmp_path / "new.db"))
-    assert result.exit_code == 1 and "no token fits behind a context of 9999" in result.output
-    assert "decoding" not in result.output
-
-
-@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
-def test_texts_longer_than_the_model_are_refused_before_anything_is_recorded(
-    dry: tuple[str, ...], workshop: Workshop, tmp_path: Path
-) -> None:
-    family = ("--drafter", f"small={workshop.folder / 'small'}", "--prompts", str(workshop.folder / "prompts.txt"))
-    asked = ("profile", *family, *TINY, "--max-new-tokens", "9999", *dry)
-    result = workshop.typed(*asked, "--store", str(tmp_path / "new.db"))
-    assert result.exit_code == 1 and "lower --max-new-tokens or --max-prompt-tokens" in result.output
+    result = workshop.typed("profile", *family, *TINY, *beyond, *dry, "--store", str(tmp_path / "new.db"))
+    assert result.exit_code == 1 and complaint in result.output
     assert "decoding" not in result.output
 
 
