@@ -10,13 +10,15 @@ import torch
 
 from spectune.errors import ModelError, RequestError
 from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.growth.beam import MANY
 from spectune.planner.kernels.arrays import Bools, Floats32, Ints
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.growth.draft import children_of
 from spectune.runtime.layout import chain_sight, lay_out
 from spectune.runtime.models.bits import bits
-from spectune.runtime.models.forward import ALL, NO_NODES, ForwardInput, UnlaidNodes
+from spectune.runtime.models.forward import ALL, NO_NODES, ForwardInput, UnlaidBeam, UnlaidNodes
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
@@ -162,33 +164,81 @@ def assert_same(first: DraftBatch, second: DraftBatch) -> None:
     assert first.widths == second.widths
 
 
-@pytest.mark.parametrize("lengths", [[9], [4, 4], [3, 12, 7]], ids=str)
-@pytest.mark.parametrize("kind", GROWN)
-def test_drafts_are_those_of_a_drafter_that_is_told_step_by_step(kind: str, lengths: list[int]) -> None:
-    model = bfloat16_lean()
+def assert_alike(model: LeanModel, policy: TreePolicy, lengths: list[int], *, grows: bool, rounds: int = 3) -> Asked:
+    """Hold drafts behind growing texts to those of a drafter that is told step by step; return what was asked."""
     (whole, texts), (apart, others) = reading(model, lengths), reading(step_by_step(model), lengths)
-    asked, read = Asked.of(whole), whole.forwards
-    emitted = np.random.default_rng(1).integers(0, model.vocabulary, (3, len(lengths), 4))
+    asked, read = Asked.of(whole, grows=grows), whole.forwards
+    emitted = np.random.default_rng(1).integers(0, model.vocabulary, (rounds, len(lengths), 4))
     for tokens in emitted:
-        assert_same(whole.draft(texts, GROWN[kind]), apart.draft(others, GROWN[kind]))
+        assert_same(whole.draft(texts, policy), apart.draft(others, policy))
         assert whole.forwards == apart.forwards == read + asked.times
         assert torch.equal(whole._cache.states, apart._cache.states)
         for slot, new in enumerate(tokens.tolist()):
             for sequences in (texts, others):
                 sequences[slot].tokens.extend(new[: 1 + slot])
+    return asked
+
+
+@pytest.mark.parametrize("lengths", [[9], [4, 4], [3, 12, 7]], ids=str)
+@pytest.mark.parametrize("kind", GROWN)
+def test_drafts_are_those_of_a_drafter_that_is_told_step_by_step(kind: str, lengths: list[int]) -> None:
+    assert assert_alike(bfloat16_lean(), GROWN[kind], lengths, grows=False).grown_times == 0
+
+
+BEAMS: dict[str, TreePolicy] = {
+    "one token": ChainPolicy(length=1),
+    "a chain": ChainPolicy(length=5),
+    "one layer": Eagle2Policy(verify_tokens=4, depth=0, top_k=5),
+    "the best of few": Eagle2Policy(verify_tokens=6, depth=1, top_k=3),
+    "all that it saw": Eagle2Policy(verify_tokens=60, depth=2, top_k=4),
+    "the published one": Eagle2Policy(verify_tokens=60, depth=7, top_k=10),
+    "the vocabulary": Eagle2Policy(verify_tokens=9, depth=1, top_k=64),
+}
+assert any(isinstance(beam, Eagle2Policy) and beam.depth * beam.top_k**2 > MANY for beam in BEAMS.values())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("lengths", [[9], [3, 12, 7]], ids=str)
+@pytest.mark.parametrize("kind", BEAMS)
+def test_a_whole_draft_is_grown_by_one_call(kind: str, lengths: list[int], threads: int) -> None:
+    with threads_of(threads):
+        assert assert_alike(bfloat16_lean(), BEAMS[kind], lengths, grows=True, rounds=2).grown_times == 2
+
+
+@pytest.mark.parametrize("kind", BEAMS)
+def test_of_equals_a_whole_draft_takes_those_that_are_taken_step_by_step(kind: str) -> None:
+    model = bfloat16_lean()
+    scale = model.anatomy.final_norm.scale
+    assert scale is not None
+    scale[...] = 0  # so that all scores are
+    assert assert_alike(model, BEAMS[kind], [3, 8], grows=True, rounds=1).grown_times == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "sizes"),
+    [
+        (Eagle2Policy(verify_tokens=9, depth=1, top_k=65), {}),
+        (Eagle2Policy(verify_tokens=9, depth=3, top_k=2), {"sliding_window": 6}),
+        (GROWN["talon"], {}),
+    ],
+    ids=["children that the vocabulary does not have", "a window", "trees that stop by their scores"],
+)
+def test_other_drafts_are_grown_layer_by_layer(policy: TreePolicy, sizes: dict[str, int]) -> None:
+    family = "mistral" if sizes else "llama"
+    assert assert_alike(bfloat16_lean(family, **sizes), policy, [5], grows=True, rounds=1).grown_times == 0
 
 
 class Asked:
-    """Counts what a drafter has been told by one call."""
+    """Counts what a drafter has been told by one call, and how many forwards that were."""
 
-    def __init__(self, model: LeanModel) -> None:
-        self._model, self.times = model, 0
+    def __init__(self, model: LeanModel, grows: bool) -> None:
+        self._model, self._grows, self.times, self.grown_times = model, grows, 0, 0
 
     @classmethod
-    def of(cls, drafter: ModelDrafter) -> Asked:
+    def of(cls, drafter: ModelDrafter, *, grows: bool = True) -> Asked:
         model = drafter._model
         assert isinstance(model, LeanModel) and drafter._finds is model
-        drafter._finds = asked = cls(model)
+        drafter._finds = asked = cls(model, grows)
         return asked
 
     def can_find(self, cache: KeyValueCache) -> bool:
@@ -198,12 +248,19 @@ class Asked:
         self.times += 1
         return self._model.found(nodes, count, cache)
 
+    def grown(self, beam: UnlaidBeam, cache: KeyValueCache) -> tuple[Ints, bool] | None:
+        grown = self._model.grown(beam, cache) if self._grows else None
+        if grown is not None:
+            self.times += beam.depth + 1
+            self.grown_times += 1
+        return grown
+
 
 def test_drafts_of_sampled_texts_are_told_step_by_step() -> None:
     drafter, sequences = reading(bfloat16_lean(), [5, 8], temperature=0.7)
     asked, read = Asked.of(drafter), drafter.forwards
     drafter.draft(sequences, GROWN["eagle2"])
-    assert asked.times == 0 and drafter.forwards > read
+    assert asked.times == asked.grown_times == 0 and drafter.forwards > read
 
 
 def test_a_text_whose_tail_is_too_long_is_read_before() -> None:
@@ -216,19 +273,21 @@ def test_a_text_whose_tail_is_too_long_is_read_before() -> None:
     assert_same(*drafts)
 
 
-def test_logits_that_are_no_numbers_are_refused() -> None:
+@pytest.mark.parametrize("kind", ["chain", "static"])
+def test_logits_that_are_no_numbers_are_refused(kind: str) -> None:
     model = bfloat16_lean()
     drafter, sequences = reading(model, [5])
     scale = model.anatomy.final_norm.scale
     assert scale is not None and drafter._finds is not None
     scale.view(np.uint16)[...] = 0x7FC0  # NaN in bfloat16, and both halves of one in float32
     with pytest.raises(ModelError, match="not numbers"):
-        drafter.draft(sequences, GROWN["chain"])
+        drafter.draft(sequences, GROWN[kind])
 
 
-def test_a_draft_that_the_cache_has_no_room_for_is_refused() -> None:
+@pytest.mark.parametrize("kind", ["chain", "static"])
+def test_a_draft_that_the_cache_has_no_room_for_is_refused(kind: str) -> None:
     drafter, sequences = reading(bfloat16_lean(), [5])
     sequences[0].tokens.extend([1] * (CAPACITY - 5))
     assert drafter._finds is not None
-    with pytest.raises(RequestError, match=f"needs room for {CAPACITY + 1} tokens"):
-        drafter.draft(sequences, GROWN["chain"])
+    with pytest.raises(RequestError, match="needs room for [0-9]+ tokens"):
+        drafter.draft(sequences, GROWN[kind])

@@ -49,7 +49,15 @@ def add_up(kept: Ints, start: int, above: Floats32, log_probs: Floats32, scores:
 
 @compiled
 def choose(scores: Floats32, chosen: Ints) -> None:
-    """Write which candidates score best, of equals the first, in ascending order.
+    """Write what `best_first` does, in ascending order."""
+    best_first(scores, chosen)
+    for row in range(len(chosen)):
+        chosen[row].sort()
+
+
+@compiled
+def best_first(scores: Floats32, chosen: Ints) -> None:
+    """Write which candidates score best, the best first, of equals the first.
 
     Args:
         scores: (batch, candidates), numbers all of them.
@@ -69,7 +77,6 @@ def choose(scores: Floats32, chosen: Ints) -> None:
                 best[at], chosen[row, at] = best[at - 1], chosen[row, at - 1]
                 at -= 1
             best[at], chosen[row, at] = score, candidate
-        chosen[row].sort()
 
 
 @compiled

@@ -111,9 +111,14 @@ class DraftPass:
     def _told(self, found: Found) -> Children:
         self._depth += 1
         self._tokens, log_probs, are_numbers = found
-        if not are_numbers:
-            raise ModelError("the drafter's logits are not numbers; check its weights and its dtype")
+        require_numbers(are_numbers)
         return Children(tokens=self._tokens, log_probs=log_probs)
+
+
+def require_numbers(are_numbers: bool) -> None:
+    """Raise ModelError where a drafter's scores are no numbers."""
+    if not are_numbers:
+        raise ModelError("the drafter's logits are not numbers; check its weights and its dtype")
 
 
 def recorded_children(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Many
+from functools import lru_cache
 
 import numpy as np
 import torch
 
 from ...planner.growth.grow import DraftBatch, grow
 from ...planner.growth.room import READ_TOGETHER
-from ...planner.policies import TreePolicy
+from ...planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
 from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth
 from ..growth.draft import DeviceDraft
@@ -18,11 +19,25 @@ from ..growth.grow import grow_on_device
 from ..growth.layout import LayerLayout, compact_of
 from ..growth.scorer import DevicePass
 from ..layout import PREFILL_TOKENS, Bools, Ints, Masks, chain_sight, lay_out, seen_by
-from ..models.forward import ALL, NO_NODES, CausalModel, FindsChildren, ForwardInput, UnlaidNodes
+from ..models.forward import ALL, NO_NODES, CausalModel, FindsChildren, ForwardInput, UnlaidBeam, UnlaidNodes
 from ..models.graphed import GraphedModel
-from ..requests import Sequence
+from ..requests import Sequence, shared_temperature
 from ..sampling import draft_scores
-from .host_pass import DraftPass, Found, prepare
+from .host_pass import DraftPass, Found, prepare, require_numbers
+
+
+@lru_cache(maxsize=256)
+def beam_of(policy: TreePolicy) -> Eagle2Policy | None:
+    """Return the beam whose trees are those of a policy, None where there is none: a chain is a beam of one."""
+    if isinstance(policy, ChainPolicy):
+        return Eagle2Policy(verify_tokens=policy.length + 1, depth=policy.length - 1, top_k=1)
+    return policy if isinstance(policy, Eagle2Policy) else None
+
+
+@lru_cache(maxsize=256)
+def _forwards_of(beam: Eagle2Policy, batch: int) -> tuple[tuple[int, ...], Ints]:
+    """Return the nodes of each forward of a beam, and the nodes of its trees, (batch,); nobody writes to these."""
+    return (1,) + (beam.top_k,) * beam.depth, np.full(batch, beam.max_verify_tokens, dtype=np.int64)
 
 
 class ModelDrafter:
@@ -95,7 +110,42 @@ class ModelDrafter:
             return self._draft_captured(captured, sequences, policy)
         if self._on_device:
             return self.draft_on_device(sequences, policy).host()
+        grown = self._grown(sequences, policy)
+        if grown is not None:
+            return grown
         return grow(policy, DraftPass(self, sequences), len(sequences))
+
+    def _grown(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch | None:
+        """Return the trees of a beam, or a beam of one, where one call reads, drafts and grows them; None else."""
+        beam = beam_of(policy)
+        if self._finds is None or beam is None or beam.top_k > self._model.vocabulary:
+            return None
+        if shared_temperature(sequences) != 0.0:
+            return None
+        tokens, wanted = self._unread_rows(sequences)
+        batch = len(tokens)
+        read, behind = self._cached[:batch], [len(s.tokens) for s in sequences]
+        seen = max(max(read) + tokens.shape[1], max(behind) + beam.depth * beam.top_k)
+        self._cache.require(seen)
+        grown = self._finds.grown(
+            UnlaidBeam(
+                tokens=tokens,
+                wanted=wanted,
+                contexts=np.array((read, behind)),
+                depth=beam.depth,
+                top_k=beam.top_k,
+                drafts=beam.max_verify_tokens - 1,
+                seen=seen,
+            ),
+            self._cache,
+        )
+        if grown is None:
+            return None
+        widths, sizes = _forwards_of(beam, batch)
+        self.note_drafted(sequences, len(widths))
+        (tokens, parents, depths), are_numbers = grown
+        require_numbers(are_numbers)
+        return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=widths)
 
     def growth_for(self, sequences: Many[Sequence], policy: TreePolicy) -> CapturedGrowth | None:
         """Return what captures whole drafts of a policy over the cache; None where they cannot be captured."""

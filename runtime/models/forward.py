@@ -125,6 +125,23 @@ class UnlaidNodes:
     seen: int  # cache positions in sight, new tokens included
 
 
+@dataclass(slots=True, kw_only=True)
+class UnlaidBeam:
+    """A draft behind texts of which nothing is read or written yet; for `FindsChildren`.
+
+    A beam grows, and the best of all that it saw are the trees: see `planner.growth.eagle2`. One that is one node wide
+    is a chain. Nobody writes to it, as to a forward's input.
+    """
+
+    tokens: Ints  # (batch, n), the texts' own next tokens
+    wanted: Ints  # (batch,), the last of each row
+    contexts: Ints  # (2, batch), committed tokens in the cache, before these are read and behind that
+    depth: int  # forwards behind the one that reads these
+    top_k: int  # nodes that each of them is fed, and children of every node; at most the vocabulary
+    drafts: int  # nodes of each tree beside its root, at most all that the beam sees
+    seen: int  # cache positions in sight at the most, new tokens included
+
+
 @runtime_checkable
 class FindsChildren(Protocol):
     """A model that may answer a drafter by one call: which tokens are the likeliest behind new ones."""
@@ -138,6 +155,14 @@ class FindsChildren(Protocol):
         Returns:
             token ids and log-probabilities as `DeviceChildren` has them, and whether these are numbers. None, and
             nothing is written, where that has to be done step by step after all.
+        """
+
+    def grown(self, beam: UnlaidBeam, cache: KeyValueCache) -> tuple[Ints, bool] | None:
+        """Read the next tokens of the texts in the first slots, and grow a beam behind them.
+
+        Returns:
+            trees (3, batch, drafts + 1), tokens, parents and depths as `DraftBatch` has them, and whether all scores
+            are numbers: where not, trees are none. None where that has to be done step by step after all.
         """
 
 

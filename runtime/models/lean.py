@@ -21,7 +21,7 @@ from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
 from .anatomy import Anatomy, LayerWeights, anatomy_of
 from .attention import attend, attend_by_tree, attend_compiled, capped, is_compiled_attention, turned
-from .forward import ForwardInput, LeftStates, UnlaidNodes, UnlaidTrees
+from .forward import ForwardInput, LeftStates, UnlaidBeam, UnlaidNodes, UnlaidTrees
 from .gallery import Gallery, table_rows
 from .joined_products import ALONE, SHARED, layers_by_kernels
 from .kernel_parts import stacked
@@ -109,6 +109,10 @@ class LeanModel:
     def found(self, nodes: UnlaidNodes, count: int, cache: KeyValueCache) -> tuple[Ints, Floats32, bool] | None:
         """Forward new tokens, and return the likeliest behind them; see `FindsChildren.found`."""
         return None if self._whole is None else self._whole.found(nodes, count, cache.states)
+
+    def grown(self, beam: UnlaidBeam, cache: KeyValueCache) -> tuple[Ints, bool] | None:
+        """Read new tokens, and grow a beam behind them; see `FindsChildren.grown`."""
+        return None if self._whole is None else self._whole.grown(beam, cache.states)
 
     def _whole_over(self, cache: KeyValueCache) -> WholeForward | None:
         """Return the forwards as one call where nothing else is done by one, or kept in a cache."""

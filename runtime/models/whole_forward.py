@@ -18,12 +18,15 @@ from ...planner.kernels.arrays import Floats32, Ints
 from .anatomy import Anatomy, LayerWeights
 from .attention import is_by_dots
 from .bits import KNOWN, bits, bits_for_kernels, bits_kept, bits_of_new, is_kernels
-from .forward import ALL, ForwardInput, UnlaidNodes, UnlaidTrees
+from .forward import ALL, NO_NODES, ForwardInput, UnlaidBeam, UnlaidNodes, UnlaidTrees
 from .joined_products import fits
 from .kernel_parts import KernelParts
 from .kernels.threads import can_share, shared_by
-from .kernels.whole_forward import NUMBERS, UNKNOWN, find_children, run_forward, run_greedy_round
+from .kernels.whole_draft import NUMBERS, UNKNOWN, draft
+from .kernels.whole_forward import run_forward, run_greedy_round
 from .places import LayerStates
+
+NO_TREES: Ints = np.empty((3, 0, 0), dtype=np.int64)  # are asked of a draft that is of one layer
 
 
 class WholeForward:
@@ -88,13 +91,12 @@ class WholeForward:
         return *told, *given, shared_by(torch.get_num_threads()), *self._given
 
     def load_finding(self, states: Tensor) -> bool:
-        """Load what finds children over a cache, likewise."""
+        """Load what drafts over a cache, likewise."""
         if not self._takes(states, seen=0):
             return False
-        number = np.zeros((1, 1), dtype=np.int64)
-        visible = np.ones((1, 1, 1), dtype=np.bool_)
-        nodes = UnlaidNodes(tokens=number, contexts=number[0], depth=0, visible=visible, wanted=ALL, seen=1)
-        find_children.load(*self._asked(nodes, states, number[None], np.zeros((1, 1, 1), dtype=np.float32)))
+        number, numbers = np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1, 1), dtype=np.float32)
+        told = number, number, 0, np.ones((1, 1, 1), dtype=np.bool_), ALL, 0
+        draft.load(*self._drafting(told, states, 1, (number[None], numbers, NO_TREES)))
         return True
 
     def found(self, nodes: UnlaidNodes, count: int, states: Tensor) -> tuple[Ints, Floats32, bool] | None:
@@ -104,15 +106,28 @@ class WholeForward:
         batch, fed = nodes.tokens.shape
         shape = batch, 1 if len(nodes.wanted) else fed, min(count, self._vocabulary)
         below, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
-        told = find_children(*self._asked(nodes, states, below, log_probs))
-        return None if told == UNKNOWN else (below, log_probs, told == NUMBERS)
+        told = nodes.tokens, nodes.contexts.reshape(1, batch), nodes.depth, nodes.visible, nodes.wanted, 0
+        found = draft(*self._drafting(told, states, shape[0] * shape[1], (below, log_probs, NO_TREES)))
+        return None if found == UNKNOWN else (below, log_probs, found == NUMBERS)
 
-    def _asked(self, nodes: UnlaidNodes, states: Tensor, below: Ints, log_probs: Floats32) -> tuple[Any, ...]:
-        """Return the arguments of a search for children; see `_arguments`."""
-        logits = np.empty((below.shape[0] * below.shape[1], self._vocabulary), dtype=np.uint16)
-        told = nodes.tokens, nodes.contexts, nodes.depth, nodes.visible, nodes.wanted
-        given = self._embedding, self._sight.turn_bits, bits_kept(states), logits, below, log_probs, nodes.seen
-        return *told, *given, shared_by(torch.get_num_threads()), *self._given
+    def grown(self, beam: UnlaidBeam, states: Tensor) -> tuple[Ints, bool] | None:
+        """Return the trees of a beam, as `FindsChildren.grown` does; None likewise."""
+        if not self._takes(states, beam.seen):
+            return None
+        batch = len(beam.tokens)
+        shape = batch, 1, beam.top_k
+        below, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
+        trees = np.empty((3, batch, beam.drafts + 1), dtype=np.int64)
+        told = beam.tokens, beam.contexts, 0, NO_NODES, beam.wanted, beam.depth
+        rows = batch * (beam.top_k if beam.depth else 1)
+        found = draft(*self._drafting(told, states, rows, (below, log_probs, trees)))
+        return None if found == UNKNOWN else (trees, found == NUMBERS)
+
+    def _drafting(self, told: tuple[Any, ...], states: Tensor, rows: int, written: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments of a draft whose largest forward answers so many rows; see `_arguments`."""
+        logits = np.empty((rows, self._vocabulary), dtype=np.uint16)
+        given = self._embedding, self._sight.turn_bits, bits_kept(states), logits
+        return *told, *given, *written, shared_by(torch.get_num_threads()), *self._given
 
     def _takes(self, states: Tensor, seen: int) -> bool:
         """Return whether kernels take a forward that sees so many positions of a cache, by torch's number of threads.

@@ -17,7 +17,7 @@ from .alone import Forwards
 from .loss import Form, Loss, Timed, loss_of, stall_share
 
 Like = Literal["plain", "text", "drafted"]
-FORWARDS = ("forward", "forward_leaving", "read", "round")  # what drafters ask of models, heads, exits and blocks
+FORWARDS = ("forward", "found", "grown", "forward_leaving", "read", "round")  # what drafters ask of all kinds of models
 VERIFIED: dict[Like, Form] = {"plain": "constant", "text": "growing", "drafted": "constant"}  # what is lost
 DRAFTED: dict[bool, Form] = {False: "line", True: "constant"}  # by whether it is in a stack, where models read texts
 

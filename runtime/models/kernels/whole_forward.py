@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....planner.kernels.arrays import Bools, Floats32, Ints
+from ....planner.kernels.arrays import Ints
 from ....planner.kernels.compiled import compiled
-from ...kernels.trees import place, place_layer, show, uncover
+from ...kernels.trees import place, show
 from .bfloat16_rows import normed_product, run_layers
 from .few_rows import Halves
 from .host_rows import Bits
-from .host_scores import children, follow
+from .host_scores import follow
 
 TOKENS, POSITIONS, COLUMNS = range(3)  # of what is told of new tokens
 OPEN, SHUT = np.uint16(0), np.uint16(0xFF80)  # 0 and -inf in bfloat16
-UNKNOWN, NO_NUMBERS, NUMBERS = range(3)  # what `find_children` tells
 
 
 @compiled
@@ -128,65 +127,3 @@ def keep(paths: Ints, contexts: Ints, states: Halves) -> None:
                 node = paths[row, 0, 1 + number]
                 if node != number:  # it stands behind its place
                     lines[number] = lines[node]
-
-
-@compiled
-def find_children(
-    tokens: Ints, contexts: Ints, depth: int, visible: Bools, wanted: Ints,
-    embedding: Halves, table: Halves, states: Halves, logits: Halves, below: Ints, log_probs: Floats32,
-    seen: int, is_shared: bool,
-    last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
-    heads: int, attention_scale: float, inner: int, weights: Ints,
-    input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
-    output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
-) -> int:  # fmt: skip
-    """Forward new tokens behind the texts in the first slots, and write the likeliest tokens behind them.
-
-    Returns UNKNOWN, having written nothing, where `run_forward` does nothing; NO_NUMBERS where scores are none.
-
-    Args:
-        tokens, contexts, depth, visible, wanted: as `UnlaidNodes` has them.
-        below, log_probs: (batch, wanted tokens, any), written as `children` does.
-        embedding and everything else behind it: as `run_forward` takes them.
-    """
-    batch, count = tokens.shape
-    is_text = visible.shape[1] == 0
-    depths, written = np.full((1, count), depth), visible.shape[2] - count
-    if is_text:
-        depths[0], written = np.arange(count), 0
-    placed = np.empty((3, batch, count), np.int64)
-    place_layer(tokens, depths, contexts, written, placed)
-    is_open = count == 1 and contexts.min() == contexts.max() and (is_text or visible.all())
-    lines, width = (0, 0) if is_open else (count, seen)
-    mask = np.empty(batch * lines * width, np.uint16)
-    if not is_open:
-        if is_text:
-            uncover_text(contexts, mask, count, seen)
-        else:
-            uncover(visible, contexts, OPEN, SHUT, mask, seen)
-    is_known = run_forward(
-        placed, wanted, embedding, table, states, mask.reshape(batch, lines, width), logits, 0, seen, is_shared,
-        last_scale, last_eps, head, head_bias, no_residual, heads, attention_scale, inner, weights,
-        input_scale, input_eps, qkv_bias, head_scale, head_eps, output_bias, scale, eps, gate_up_bias, down_bias,
-    )  # fmt: skip
-    if not is_known:
-        return UNKNOWN
-    scores = logits.reshape(batch, len(logits) // batch, logits.shape[1])
-    return NUMBERS if children(scores, below, log_probs, is_shared and len(logits) > 1) else NO_NUMBERS
-
-
-@compiled
-def uncover_text(contexts: Ints, flat: Halves, count: int, seen: int) -> None:
-    """Write what the next tokens of texts see: all that is before each, and itself.
-
-    Args:
-        contexts: (batch,) committed tokens in the cache.
-        flat: (batch * count * seen,), written.
-        count: tokens of each text.
-        seen: cache positions in sight.
-    """
-    for row in range(len(contexts)):
-        for node in range(count):
-            first, end = (row * count + node) * seen, contexts[row] + node + 1
-            flat[first : first + end] = OPEN
-            flat[first + end : first + seen] = SHUT

@@ -1,0 +1,138 @@
+"""What a drafter says on a CPU in one call: a forward and the likeliest tokens behind it, or a whole beam of those."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....planner.kernels.arrays import Bools, Floats32, Ints
+from ....planner.kernels.beam import add_up, best_first, hang_best, locate
+from ....planner.kernels.compiled import compiled
+from ...kernels.trees import descend, place_layer, uncover
+from .few_rows import Halves
+from .host_rows import Bits
+from .host_scores import children
+from .whole_forward import OPEN, SHUT, run_forward
+
+UNKNOWN, NO_NUMBERS, NUMBERS = range(3)  # what `draft` tells
+
+
+@compiled
+def draft(
+    tokens: Ints, contexts: Ints, depth: int, visible: Bools, wanted: Ints, layers: int,
+    embedding: Halves, table: Halves, states: Halves, logits: Halves, below: Ints, log_probs: Floats32, trees: Ints,
+    is_shared: bool,
+    last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
+    heads: int, attention_scale: float, inner: int, weights: Ints,
+    input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
+    output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
+) -> int:  # fmt: skip
+    """Forward new tokens behind the texts in the first slots, and write the likeliest tokens behind them.
+
+    Where trees are asked for, a beam grows from these on, and the best of all that it saw are the trees. One kernel does
+    both: each that calls a forward is compiled with all of it, ten seconds once a machine.
+
+    Returns UNKNOWN, having written nothing, where `run_forward` does nothing; NO_NUMBERS where scores are none, and then
+    trees are none.
+
+    Args:
+        tokens, depth, visible, wanted: as `UnlaidNodes` has them.
+        contexts: (1 or 2, batch), committed tokens in the cache, before these tokens are read and, of a beam, behind that.
+        layers: of a beam below its first.
+        logits: (rows, vocabulary), as many as the largest forward has; written.
+        below, log_probs: (batch, wanted tokens, any), written as `children` does.
+        trees: (3, batch, any), tokens, parents and depths, roots included, written as `hang_best` does; (3, 0, any) for
+            none.
+        embedding and everything else behind it: as `run_forward` takes them.
+
+    Source: Li et al. 2024, arXiv:2406.16858, Sec. 4; `planner.growth.eagle2` does the same layer by layer.
+    """
+    batch, top_k, is_beam = len(tokens), below.shape[2], trees.shape[1] > 0
+    room = top_k + top_k * top_k * layers if is_beam else 0
+    starts = np.zeros(layers + 1, np.int64)
+    all_tokens, all_parents = np.empty((batch, room), np.int64), np.empty((batch, room), np.int64)
+    all_scores = np.empty((batch, room), np.float32)
+    kept, scores = np.zeros((batch, 1), np.int64), np.zeros((batch, 1), np.float32)  # the root is what a beam begins with
+    layer, above_start = 0, -1
+    while True:
+        count, is_text, before = tokens.shape[1], visible.shape[1] == 0, contexts[min(layer, len(contexts) - 1)]
+        depths, written = np.full((1, count), depth), visible.shape[2] - count
+        if is_text:
+            depths[0], written = np.arange(count), 0
+        placed = np.empty((3, batch, count), np.int64)
+        place_layer(tokens, depths, before, written, placed)
+        seen = before.max() + max(visible.shape[2], count)
+        is_open = count == 1 and before.min() == before.max() and (is_text or visible.all())
+        lines, width = (0, 0) if is_open else (count, seen)
+        mask = np.empty(batch * lines * width, np.uint16)
+        if not is_open:
+            if is_text:
+                uncover_text(before, mask, count, seen)
+            else:
+                uncover(visible, before, OPEN, SHUT, mask, seen)
+        own = logits[: batch * below.shape[1]]
+        is_known = run_forward(
+            placed, wanted, embedding, table, states, mask.reshape(batch, lines, width), own, 0, seen, is_shared,
+            last_scale, last_eps, head, head_bias, no_residual, heads, attention_scale, inner, weights,
+            input_scale, input_eps, qkv_bias, head_scale, head_eps, output_bias, scale, eps, gate_up_bias, down_bias,
+        )  # fmt: skip
+        if not is_known:
+            return UNKNOWN
+        if not children(own.reshape(batch, below.shape[1], own.shape[1]), below, log_probs, is_shared and len(own) > 1):
+            return NO_NUMBERS
+        if not is_beam:
+            return NUMBERS
+        above, scores = scores, np.empty((batch, below.shape[1] * top_k), np.float32)
+        parents = np.empty(scores.shape, np.int64)
+        add_up(kept, above_start, above, log_probs, scores, parents)
+        record(below, scores, parents, all_tokens, all_scores, all_parents, starts[layer])
+        if layer == layers:
+            hang_best(all_scores, all_tokens, all_parents, starts, trees)
+            return NUMBERS
+        layer, depth, wanted, above_start = layer + 1, layer, wanted[:0], starts[layer]
+        starts[layer] = above_start + scores.shape[1]
+        kept, located = np.empty((batch, top_k), np.int64), np.empty((2, batch, top_k), np.int64)
+        fed = np.empty((batch, top_k), np.int64)
+        best_first(scores, kept)
+        locate(kept, top_k, located)
+        sees = np.empty((batch, top_k, layer * top_k), np.bool_)
+        descend(below, visible, located[0], located[1], fed, sees)
+        tokens, visible = fed, sees
+        below, log_probs = np.empty((batch, top_k, top_k), np.int64), np.empty((batch, top_k, top_k), np.float32)
+
+
+@compiled
+def record(
+    below: Ints, scores: Floats32, parents: Ints, all_tokens: Ints, all_scores: Floats32, all_parents: Ints, start: int
+) -> None:
+    """Write a layer's candidates among all of them.
+
+    Args:
+        below: (batch, width, children).
+        scores, parents: (batch, width * children).
+        all_tokens, all_scores, all_parents: (batch, candidates of all layers), written.
+        start: index of the layer's first.
+    """
+    batch, width, children_each = below.shape
+    for row in range(batch):
+        for candidate in range(width * children_each):
+            token = below[row, candidate // children_each, candidate % children_each]
+            all_tokens[row, start + candidate] = token
+            all_scores[row, start + candidate] = scores[row, candidate]
+            all_parents[row, start + candidate] = parents[row, candidate]
+
+
+@compiled
+def uncover_text(contexts: Ints, flat: Halves, count: int, seen: int) -> None:
+    """Write what the next tokens of texts see: all that is before each, and itself.
+
+    Args:
+        contexts: (batch,) committed tokens in the cache.
+        flat: (batch * count * seen,), written.
+        count: tokens of each text.
+        seen: cache positions in sight.
+    """
+    for row in range(len(contexts)):
+        for node in range(count):
+            first, end = (row * count + node) * seen, contexts[row] + node + 1
+            flat[first : first + end] = OPEN
+            flat[first + end : first + seen] = SHUT
