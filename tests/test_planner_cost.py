@@ -104,6 +104,32 @@ def test_a_hybrid_s_rounds_are_priced_by_what_its_model_drafts_where_that_was_ti
     assert dearer == pytest.approx(cheaper + 2 * 0.4)
 
 
+def test_rounds_with_a_head_are_priced_by_those_that_were_timed_with_one() -> None:
+    known = overhead()
+    heads = [replace(s, role="head", host_ms=(10.0 + s.host_ms[0],)) for s in known.samples]
+    both = replace(known, samples=(*known.samples, *heads))
+    drafts = {"small": surface("draft", DRAFT_MS), "head": surface("head", DRAFT_MS), "exit": surface("self", DRAFT_MS)}
+    cell, verify = Cell(batch=2, context=150), surface("verify", VERIFY_MS)
+    found = cell_costs(cell, verify, drafts, both)
+    host_ms = {name: float(found.times(one_round(125), "chain", name).host_ms[0]) for name in drafts}
+    assert host_ms["head"] == pytest.approx(10.0 + host_ms["small"])
+    assert host_ms["exit"] == pytest.approx(host_ms["small"])  # no rounds with an exit were timed
+    alone = cell_costs(cell, verify, {"head": drafts["head"]}, replace(both, samples=tuple(heads)))
+    assert alone.times(one_round(125), "chain", "head").host_ms == pytest.approx(host_ms["head"])
+    assert both.residuals(2) == pytest.approx([0.0] * len(both.samples), abs=1e-9)
+
+
+def test_no_forward_of_a_draft_takes_less_than_nothing_however_much_less_it_takes_than_alone() -> None:
+    drafts = {"small": surface("draft", DRAFT_MS), "block": surface("block", DRAFT_MS)}
+    known = cell_costs(Cell(batch=2, context=150), surface("verify", VERIFY_MS), drafts, overhead())
+    falling = replace(known, host={"chain": HostLine(9.0, -100.0, 0.0)})
+    least = min(DRAFT_MS.values())
+    assert [falling.host_of("chain", name).forward_ms for name in drafts] == [-least, 0.0]
+    assert falling.host_of("chain").forward_ms == 0.0
+    steady = replace(known, host={"chain": HostLine(9.0, -least / 2.0, 0.0)})
+    assert steady.host_of("chain", "small").forward_ms == -least / 2.0
+
+
 def test_verify_runs_the_cheapest_shape_that_holds_the_tree() -> None:
     known = costs(Cell(batch=2, context=150))
     assert known.run_tokens == (0, 1, 4, 4, 4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,19 @@ def some_rounds(contexts: np.ndarray) -> Replay:
     )
 
 
+def test_longer_drafts_are_not_priced_below_the_least_where_their_forwards_take_less_than_alone() -> None:
+    known = made()
+    falling = replace(known, host={"chain": HostLine(2.0, -50.0, 0.0), "hybrid": HostLine(2.0, -50.0, 0.0, 3.0)})
+    for kind in ("chain", "hybrid"):
+        replay, least = some_rounds(np.full(ROUNDS, 150)), falling.at_least(kind, "model")
+        found = falling.times(replay, kind, "model").total_ms
+        assert falling.at_context(kind, "model").ms(replay.nodes, replay.catch_up, replay.widths) == pytest.approx(
+            found
+        )
+        fewer = np.minimum(replay.nodes, 2), np.ones(ROUNDS, dtype=np.int64), replay.widths[:, :1]
+        assert (least.ms(*fewer) <= found + 1e-9).all()
+
+
 @pytest.mark.parametrize(("kind", "drafter"), WAYS)
 def test_a_round_costs_by_its_shape_what_it_costs_in_a_replay(kind: str, drafter: str | None) -> None:
     known, replay = made(), some_rounds(np.full(ROUNDS, 150))
@@ -78,3 +93,5 @@ def test_a_line_is_for_one_round_and_for_many() -> None:
     line = HostLine(round_ms=1.0, forward_ms=0.5, node_ms=0.25)
     assert line.at(2, 4) == 3.0
     assert line.at(np.array([0, 2]), np.array([1, 4])).tolist() == [1.25, 3.0]
+    asking = line._replace(drafted_ms=8.0)
+    assert asking.at(np.array([0, 2]), np.array([1, 4])).tolist() == [1.25, 11.0] == [asking.at(0, 1), asking.at(2, 4)]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from spectune.errors import ModelError, RequestError
-from spectune.planner.growth.draft import DraftBatch
 from spectune.planner.growth.beam import MANY
+from spectune.planner.growth.draft import DraftBatch
 from spectune.planner.kernels.arrays import Bools, Floats32, Ints
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
 from spectune.runtime.cache import KeyValueCache
@@ -289,5 +289,5 @@ def test_a_draft_that_the_cache_has_no_room_for_is_refused(kind: str) -> None:
     drafter, sequences = reading(bfloat16_lean(), [5])
     sequences[0].tokens.extend([1] * (CAPACITY - 5))
     assert drafter._finds is not None
-    with pytest.raises(RequestError, match="needs room for [0-9]+ tokens"):
+    with pytest.raises(RequestError, match=r"needs room for [0-9]+ tokens"):
         drafter.draft(sequences, GROWN[kind])

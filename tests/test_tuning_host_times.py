@@ -8,15 +8,19 @@ from typing import get_args
 import pytest
 import torch
 
-from spectune.errors import NoRoomError
+from spectune.errors import ModelError, NoRoomError
 from spectune.planner.growth.draft import DraftBatch
 from spectune.planner.policies import TextPolicy
 from spectune.profiler.prompts import Prompt
+from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.ahead.captured import CapturedRounds
 from spectune.runtime.committed import Committed
 from spectune.runtime.drafters.hybrid import HybridDrafter
+from spectune.runtime.models.forward import CausalModel
+from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.verifying import Verifying
+from spectune.tuning.measuring import host_times as module
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.host_times import HostTimes, host_times
 from spectune.tuning.request import Models, ProfileRequest
@@ -25,7 +29,9 @@ from spectune.tuning.steps import silent
 from .limited_memory import Limit, uncollected
 from .repeated import graphed
 from .shelf import Shelf
-from .tiny_models import tiny_lean
+from .tiny_exits import exit_weights, tiny_exit
+from .tiny_heads import head_weights, tiny_head
+from .tiny_models import tiny_lean, tiny_llama
 
 FAMILY = Family(target=tiny_lean(layers=1, seed=1), drafters={"small": tiny_lean(layers=1, seed=2)})
 REQUESTS = [Request(prompt=(1, 2, 1, 2, place), max_new_tokens=20) for place in range(3)]
@@ -42,6 +48,38 @@ def timed(*batches: int, family: Family = FAMILY, shelf: Shelf | None = None) ->
 
 def kinds(found: HostTimes, batch: int) -> set[str]:
     return {sample.kind for sample in found.samples if sample.batch == batch}
+
+
+def test_rounds_are_timed_with_a_drafter_of_every_role() -> None:
+    """Beside a head a target keeps hidden states, and what drafts is asked in another way than a model."""
+    llama = tiny_llama(layers=4, seed=1)
+    target = LeanModel(llama)
+    heads = {name: tiny_head("eagle3", llama, head_weights("eagle3", llama)) for name in ("one", "two")}
+    own = tiny_exit(target, exit_weights(target.hidden), 1)
+    drafters: dict[str, CausalModel] = {**heads, "exit": own, **FAMILY.drafters}
+    family, shelf = Family(target=target, drafters=drafters), Shelf()
+    found = timed(2, family=family, shelf=shelf)
+    assert not found.left_out
+    drafted = {role: {s.kind for s in found.samples if s.role == role} for role in ("draft", "head", "self")}
+    assert "stack" in drafted["draft"] and "resumed" in drafted["self"] and "resumed" not in drafted["draft"]
+    assert all({"plain", "suffix", "chain", "hybrid", "cast"} <= kinds for kinds in drafted.values())
+    assert len(found.samples) == sum(s.role in drafted for s in found.samples)
+    assert timed(2, family=family, shelf=shelf) == found  # of all roles the journal remembers what was timed
+
+
+def test_a_role_whose_rounds_fail_leaves_those_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    llama = tiny_llama(layers=4, seed=1)
+    head = tiny_head("eagle3", llama, head_weights("eagle3", llama))
+    family = Family(target=LeanModel(llama), drafters={"head": head, **FAMILY.drafters})
+
+    def failing(*_: object, drafter: str | None, **__: object) -> list[OverheadSample]:
+        if drafter == "head":
+            raise ModelError("it breaks")
+        return [OverheadSample(kind="plain", batch=2, draft_forwards=0, nodes=1, host_ms=(1.0,))]
+
+    monkeypatch.setattr(module, "measure_overhead", failing)
+    found = timed(2, family=family)
+    assert len(found.samples) == 1 and found.left_out == ("rounds of batch 2 with head were not timed: it breaks",)
 
 
 def test_a_batch_without_memory_for_a_drafter_s_caches_is_timed_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def test_drafters_of_several_roles_are_told_to_share_the_host_times_of_one(store
     assert not inputs_from_store(REQUEST, store).notes
     profile(store, "eager", "head")
     (note,) = inputs_from_store(REQUEST, store).notes
-    assert "prices all of small (draft), medium (draft), head (head); run spectune validate where" in note
+    assert "beside a drafter of role draft alone, and prices all of small (draft), medium (draft), head (head)" in note
 
 
 def test_drafters_none_of_which_was_timed_here_are_asked_for(store: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import cycle, repeat
+from itertools import count, cycle, repeat
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -12,20 +12,21 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.policies import DraftedPolicy, HybridPolicy, PlainPolicy, TalonPolicy, TextPolicy
+from spectune.planner.policies import DraftedPolicy, HybridPolicy, PlainPolicy, ResumedPolicy, TalonPolicy, TextPolicy
 from spectune.profiler import clock as profiler_clock
 from spectune.profiler.records.overhead import HYBRID, OverheadSample
 from spectune.runtime import stopwatch
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import TappedModel
 from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup
+from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.measuring import in_rounds, overhead
 from spectune.tuning.measuring.alone import Forwards
-from spectune.tuning.measuring.decoding import Family
+from spectune.tuning.measuring.decoding import Family, room_for
 from spectune.tuning.measuring.loss import Loss, Timed, loss_of, stall_share
 from spectune.tuning.measuring.overhead import (
     BLIND_TEXT_TURNS,
@@ -39,6 +40,7 @@ from spectune.tuning.measuring.overhead import (
 )
 from spectune.tuning.measuring.probes import probes
 
+from .fused_forward import tiny_lean as own_lean
 from .repeated import graphed
 from .tiny_blocks import block_weights, tiny_block
 from .tiny_exits import exit_weights, tiny_exit
@@ -230,6 +232,27 @@ def test_what_a_drafter_s_forwards_lose_in_a_round_is_host_time_and_their_moods_
         if sample.kind not in ("talon", "stack", HYBRID):
             assert max(sample.host_ms) - min(sample.host_ms) < 1e-6
     assert "forward" not in vars(drafter)  # it is what it was
+
+
+@pytest.mark.skipif(not has_dots(), reason="needs a processor that multiplies bfloat16")
+def test_what_a_drafter_is_told_by_one_call_is_counted_as_its_forwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it is told as a difference of two clocks, whose moods are larger than it."""
+    ticks = count(step=1_000_000)  # a millisecond from each look at the clock to the next
+    monkeypatch.setattr(in_rounds, "time", SimpleNamespace(perf_counter_ns=ticks.__next__))
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 64}
+    target, small = (
+        own_lean("llama", torch.bfloat16, torch.device("cpu"), num_hidden_layers=layers, **sizes) for layers in (2, 1)
+    )
+    family = Family(target=target, drafters={"small": small})
+    for setup in probes("small"):
+        if setup.drafter != "small" or isinstance(setup.policy, HybridPolicy | ResumedPolicy):
+            continue
+        decoder = family.decoder(always(setup), names=["small"], batch=1, capacity=room_for(REQUESTS, [setup], 1))
+        decoder.admit(REQUESTS[0])
+        with in_rounds.clocked(small) as spent:
+            done = decoder.step(setup)
+        assert done.widths and not done.faults
+        assert spent.ms == (1 if setup.policy.kind in ("chain", "eagle2") else len(done.widths))
 
 
 @pytest.mark.parametrize("who", ["exit", "head", "blocks"])

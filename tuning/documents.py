@@ -85,7 +85,7 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
         temperature=temperature,
         footprints=footprints_of(models[target], models.values(), found.surface.dtype),
         readings=readings_of(surfaces[path].surface for path in readings),
-        notes=(*_notes(surfaces, found), *note_of_rounds(overhead, temperature), *note_of_drafters(drafters)),
+        notes=(*_notes(surfaces, found), *note_of_rounds(overhead, temperature), *note_of_drafters(drafters, overhead)),
     )
 
 

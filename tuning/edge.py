@@ -102,7 +102,7 @@ class EdgePlanner:
 
     def here(self, drafter: DrafterInputs, rtt_ms: float) -> EdgeDevice:
         """Return a device that drafts as fast as the profiled one did, with what its host did at each forward."""
-        surface, chain = drafter.surface, self._inputs.overhead.lines(1).get(CHAIN)
+        surface, chain = drafter.surface, self._inputs.overhead.lines(1, drafter.surface.role).get(CHAIN)
         median_ms = surface.latency(1, nearest_context(surface, 1, self._context), 1).ms
         mean_ms = median_ms * mean_over_median(surface, mean_over_median(self._inputs.verify))
         return EdgeDevice(draft_ms=mean_ms + (chain.forward_ms if chain else 0.0), rtt_ms=rtt_ms)

@@ -91,7 +91,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         footprints=footprints_of(request.target, (drafter.model for drafter in drafters), request.dtype),
         paces=paces_of(store, request.device.fingerprint, request.target.key),
         readings=readings_of(_readings([request.target, *(drafter.model for drafter in drafters)], verify, timed)),
-        notes=(*notes, *others, *note_of_rounds(overhead, request.temperature), *note_of_drafters(drafters)),
+        notes=(*notes, *others, *note_of_rounds(overhead, request.temperature), *note_of_drafters(drafters, overhead)),
     )
 
 
@@ -171,14 +171,15 @@ def note_of_rounds(overhead: RoundOverhead, temperature: float) -> tuple[str, ..
     )
 
 
-def note_of_drafters(drafters: Sequence[DrafterInputs]) -> tuple[str, ...]:
-    """Return a note where drafters of several roles are priced by rounds that one of them drafted."""
-    if len({drafter.surface.role for drafter in drafters}) < 2:
+def note_of_drafters(drafters: Sequence[DrafterInputs], overhead: RoundOverhead) -> tuple[str, ...]:
+    """Return a note where drafters are priced by rounds that one of another role drafted, as older profiles have it."""
+    timed = {role for batch in overhead.timed_batches for role in overhead.roles(batch)}
+    if len({drafter.surface.role for drafter in drafters}) < 2 or timed.issuperset(d.surface.role for d in drafters):
         return ()
     names = ", ".join(f"{drafter.name} ({drafter.surface.role})" for drafter in drafters)
     return (
-        "the host's part of drafted rounds was timed with one drafter, a model where a profile has one, and prices all "
-        f"of {names}; run spectune validate where the plan drafts with another",
+        f"the host's part of drafted rounds was timed beside a drafter of role {', '.join(sorted(timed))} alone, and "
+        f"prices all of {names}; profile again, or run spectune validate where the plan drafts with another",
     )
 
 

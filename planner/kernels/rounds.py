@@ -65,7 +65,7 @@ def price(
     reading: Table,
     paid: int,
     verify: Table,
-    host: tuple[float, float, float],
+    host: tuple[float, float, float, float],
     times: Floats,
 ) -> None:
     """Write the cost of every round.
@@ -77,7 +77,7 @@ def price(
         reading: at the same contexts, what its first forward takes by tokens committed since it last ran.
         paid: how many of a round's layers cost a forward of the drafter, from the first on.
         verify: by tokens in the tree.
-        host: milliseconds of a round, of each drafter forward and of each node.
+        host: milliseconds of a round, of each drafter forward, of each node, and where the drafter runs.
         times: (3, rounds), written: draft, verify and host milliseconds.
     """
     most = rounds.widths.shape[1]
@@ -99,7 +99,7 @@ def price(
                 times[0, at] += low + share * (ms[upper, fed] - low)
         lower, upper, share = _between(verify.knots, context)
         times[1, at] = verify.ms[lower, nodes] + share * (verify.ms[upper, nodes] - verify.ms[lower, nodes])
-        times[2, at] = host[0] + host[1] * forwards + host[2] * nodes
+        times[2, at] = host[0] + host[1] * forwards + host[2] * nodes + (host[3] if forwards else 0.0)
 
 
 @compiled

@@ -60,7 +60,7 @@ def forecasts(run: LossyRun, costs: CellCosts, layers: int | None = None) -> Ite
         layers: most tokens of a chain by a block drafter; None of others.
     """
     draft = run.policy.draft
-    if not isinstance(draft, ChainPolicy) or CHAIN not in costs.host or run.drafter not in costs.drafts:
+    if not isinstance(draft, ChainPolicy) or not costs.has_host(CHAIN, run.drafter) or run.drafter not in costs.drafts:
         return
     rounds = costs.at_context(CHAIN, run.drafter)
     most = min(rounds.verify.most_tokens - 1, max(LENGTHS) if layers is None else layers)

@@ -4,7 +4,7 @@
              an exit of the target's own catches up with 1 token: the target has read the others
     verify = t_verify(run_tokens[nodes])      the padded shape that will really run; of few sizes where each is captured
              and where it goes on from an exit's states t_resume of that exit, padded by itself
-    host   = a + b * forwards + c * nodes     fitted per kind of policy
+    host   = a + b * forwards + c * nodes    fitted per kind of policy and role of drafter; a hybrid's + d where it ran
 
 A round whose own context lies in the cell's span is priced there, clipped to the contexts that
 were measured; any other round is priced at the mean of these, and at the cell's own context where
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ...errors import MeasurementError, PlanError
 from ...profiler.records.excess import mean_over_median
-from ...profiler.records.overhead import CHAIN, HYBRID_OF, HostLine, RoundOverhead
+from ...profiler.records.overhead import CHAIN, HYBRID_OF, MODEL, HostLine, RoundOverhead
 from ...profiler.records.role import CAPTURED
 from ...profiler.records.surface import LatencySurface
 from ..growth.draft import Bools, Ints
@@ -75,7 +75,8 @@ class CellCosts:
         verify: by tokens in the tree; the shape that runs is already chosen.
         run_tokens: index = tokens in the tree, value = tokens fed.
         drafts: by drafter name; none of one that does not run here.
-        host: by kind (`kind_of`).
+        host: by kind (`kind_of`), of rounds with a model, or without anybody who drafts.
+        host_beside: likewise, by the name of each drafter in whose rounds it was timed apart.
         resumed: by the name of an exit, what verifying from its states costs; none of an exit where it was not timed.
         device_kind: "cpu" or "cuda", on which drafts grow in another way.
         captures_drafts: whether a whole draft is captured work there, as greedy ones are.
@@ -91,6 +92,7 @@ class CellCosts:
     device_kind: str = "cpu"
     captures_drafts: bool = False
     undrafted: dict[str, str] = field(default_factory=dict)
+    host_beside: dict[str, dict[str, HostLine]] = field(default_factory=dict)
 
     def times(self, replay: Replay, kind: str, drafter: str | None) -> RoundTimes:
         """Return what every round of a replay costs here.
@@ -118,7 +120,7 @@ class CellCosts:
         table = Table(draft.contexts, np.ascontiguousarray(draft.ms))
         reading = Table(draft.contexts, draft.reading(most_read, self.cell.batch))
         paid = draft.paid(replay.widths).shape[1]
-        price(rounds, span, table, reading, paid, verify, (*self.host_of(kind),), times)
+        price(rounds, span, table, reading, paid, verify, (*self.host_of(kind, drafter),), times)
         return RoundTimes(by_part=times)
 
     def at_context(self, kind: str, drafter: str | None) -> RoundCosts:
@@ -144,7 +146,7 @@ class CellCosts:
         return RoundCosts(
             verify=narrow(self.verifying(kind, drafter).table),
             draft=None if drafter is None else narrow(self.drafting(drafter)),
-            host=self.host_of(kind),
+            host=self.host_of(kind, drafter),
             batch=self.cell.batch,
         )
 
@@ -205,16 +207,29 @@ class CellCosts:
         own = HYBRID_OF.format(policy.model.kind) if isinstance(policy, HybridPolicy) else policy.kind
         return own if own in self.host else policy.kind
 
-    def host_of(self, kind: str) -> HostLine:
-        """Return what the host takes in rounds of a kind.
+    def has_host(self, kind: str, drafter: str | None) -> bool:
+        """Return whether rounds of a kind with a drafter were timed."""
+        return kind in self.host_beside.get(drafter or "", self.host)
+
+    def host_of(self, kind: str, drafter: str | None = None) -> HostLine:
+        """Return what the host takes in rounds of a kind, by which no forward of its drafter takes less than nothing.
+
+        Args:
+            kind: of the policy.
+            drafter: the model that drafts; None where none does, or several do.
 
         Raises:
             PlanError: nobody timed rounds of this kind here.
         """
-        if kind not in self.host:
-            known = ", ".join(sorted(self.host)) or "none"
+        lines = self.host_beside.get(drafter or "", self.host)
+        if kind not in lines:
+            known = ", ".join(sorted(lines)) or "none"
             raise PlanError(f"no host time for {kind!r} at batch {self.cell.batch}, measured: {known}; profile it")
-        return self.host[kind]
+        line = lines[kind]
+        if line.forward_ms >= 0.0:
+            return line
+        tables = [self.drafts[drafter]] if drafter in self.drafts else self.drafts.values()
+        return line._replace(forward_ms=max(line.forward_ms, -min((table.least_ms for table in tables), default=0.0)))
 
 
 def cell_costs(
@@ -242,8 +257,11 @@ def cell_costs(
     Raises:
         MeasurementError: the batch was not measured of the target.
     """
-    host = overhead.lines(cell.batch)
-    if resumes and CHAIN in host:  # an exit's rounds were timed only where it was the one to draft: else as a chain's
+    host, beside = overhead.lines(cell.batch), dict[str, dict[str, HostLine]]()
+    for name, surface in drafts.items():
+        if surface.role != MODEL and surface.role in overhead.roles(cell.batch):
+            beside[name] = overhead.lines(cell.batch, surface.role)
+    if resumes and CHAIN in host:  # older profiles timed an exit's rounds only where it was the one to draft
         host = {RESUMED: host[CHAIN], **host}
     context = nearest_context(verify, cell.batch, cell.context)
     run_tokens = verified_tokens(verify, cell.batch, context)
@@ -263,6 +281,7 @@ def cell_costs(
         device_kind=device_kind,
         captures_drafts=verify.regime == CAPTURED and is_greedy,
         undrafted=undrafted,
+        host_beside=beside,
     )
 
 

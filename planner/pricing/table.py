@@ -84,6 +84,11 @@ class CostTable:
         """Return the costs at one context alone."""
         return replace(self, contexts=np.array([context]), ms=self.row(context)[None])
 
+    @property
+    def least_ms(self) -> float:
+        """What no layer of a draft costs less than: nothing of a block drafter, whose first forward drafts all."""
+        return 0.0 if self.is_block else float(self.ms[:, 1:].min())
+
     def least(self) -> CostTable:
         """Return what no forward of so many tokens, or of more, falls below at any context."""
         cheapest = self.ms.min(axis=0)

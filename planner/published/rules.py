@@ -241,7 +241,7 @@ def _judged(
 
 def _require_priceable(policy: TreePolicy, costs: CellCosts, drafter: str | None, children: int) -> None:
     """Raise a PlanError if a policy needs host times, forwards, children or a drafter that are not there."""
-    costs.host_of(policy.kind)
+    costs.host_of(policy.kind, drafter)
     costs.require_verified(policy, drafter)
     looked_at, width = _children_and_width(policy)
     if looked_at > children:

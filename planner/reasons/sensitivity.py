@@ -256,7 +256,7 @@ def _perfect_chain(costs: CellCosts, chosen: Candidate, layers: Mapping[str, int
         perfect
         for name in names
         for kind in _chain_kinds(costs, chosen, name)
-        if kind in costs.host and (perfect := _perfect_by(costs, kind, name, layers.get(name))) is not None
+        if costs.has_host(kind, name) and (perfect := _perfect_by(costs, kind, name, layers.get(name))) is not None
     ]
     return max(found, key=lambda perfect: perfect.tokens_per_s, default=None)
 

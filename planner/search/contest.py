@@ -95,7 +95,7 @@ class Contest:
         """
         model = model_of(drafter)
         try:
-            self.costs.host_of(policy.kind)
+            self.costs.host_of(policy.kind, model)
             self.costs.require_verified(policy, drafter)
             if model is not None:
                 self.costs.drafting(model)

@@ -63,10 +63,14 @@ def hierarchy_inputs(inputs: PlanInputs, costs: CellCosts, kind: str = CHAIN) ->
         name: table.row(context) for name, table in costs.drafts.items() if not inputs.drafter(name).reads_features
     }
     order = sorted(curves, key=lambda name: float(curves[name][1]))
-    models = [ModelCosts(name=name, forward_ms=tuple(curves[name].tolist()), host_ms=host.forward_ms) for name in order]
+    more_ms, less_ms = max(host.forward_ms, 0.0), min(host.forward_ms, 0.0)
+    models = [
+        ModelCosts(name=name, forward_ms=tuple(np.maximum(curves[name] + less_ms, 0.0).tolist()), host_ms=more_ms)
+        for name in order
+    ]
     verify = costs.verify.row(context)
     verified = verify + host.node_ms * np.maximum(np.arange(len(verify)) - 1, 0)
-    root_ms = host.at(0, 1)  # of a round that drafts nothing
+    root_ms = max(host.at(0, 1), 0.0)  # of a round that drafts nothing
     target = ModelCosts(name=TARGET, forward_ms=tuple(verified.tolist()), host_ms=root_ms)
     return HierarchyInputs(models=(*models, target), acceptance=_acceptance(inputs, order))
 

@@ -2,19 +2,23 @@
 
     host = a + d + (b + f_kind) * draft_forwards + c * (nodes - 1)     where a drafter runs; f of chains is 0
     host = a + e_kind + c * (nodes - 1)                                where none does; e of plain decoding is 0
-    host = a + e_suffix + (b + f_hybrid + f_model) * draft_forwards + c * (nodes - 1)     of a hybrid
+    host = a + e_suffix + c * (nodes - 1)                              of a hybrid; and, where it asks its model,
+           + d + g + (b + f_model) * draft_forwards
 
 `a`, what every round costs, and `c`, what a drafted token does, are the same for all kinds of a batch size: a tree is
 laid out, walked and taken over by the same code whoever drafted it. So is `d`: a target that follows a drafter finds
 its weights pushed out of the caches, whichever policy the drafter ran for. Few noisy rounds of each kind then tell
 about all of them; a line through two points of one kind alone would follow their noise, and be far off for trees
-smaller than both. Nor is a forward that grows a tree ever cheaper than a chain's, `b`: both run the same forward, and
-choose one node or more. Samples count by their relative error.
+smaller than both. Nor is a forward that grows a tree ever cheaper than a chain's: both run the same forward, and
+choose one node or more. `b` alone may be negative: where a whole draft is one call, or one captured graph, each of its
+forwards takes less than one that is called and timed alone. Samples count by their relative error.
 
-A hybrid asks the text in every round, and a drafter in some: where it asks none its round is one of the text's, and `f`
-holds all that a drafter adds. Its samples are of one kind of round each; older profiles hold means over both. Where no
-sample of it ran a drafter, `b + f` is what a chain's rounds were longer by, per forward. What is timed drafts chains
-where the text has no copy; a hybrid whose model grows trees pays for its forwards what these take more.
+A hybrid asks the text in every round, and a drafter in some: `g` is what asking both costs besides. Its samples are of
+one kind of round each; older profiles hold means over both. What is timed drafts chains where the text has no copy; a
+hybrid whose model grows trees pays for its forwards what these take more.
+
+Rounds with a drafter that reads its target's hidden states are others: the target keeps these as it goes, and the
+drafter is asked in another way. So every role of drafters has lines of its own where rounds with one were timed.
 
 The lines go through medians, but many rounds take their mean: the mean distance of repeats from their sample's median
 is therefore added, the outermost ones pulled in; of plain rounds, of those that copy text and of those that run a
@@ -33,26 +37,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import MeasurementError
-from .role import require_regime
+from .role import DRAFT_ROLES, require_regime
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 OUTERMOST = 0.05  # share of repeats on either side
 PLAIN = "plain"  # the kind whose rounds are the common part of all others
 HYBRID, TEXT, CHAIN = "hybrid", "suffix", "chain"  # the kind that drafts in two ways, and kinds that these are like
-SHARED = 4  # coefficients of all kinds: of a round, a node, a drafted round and a drafter's forward
+SHARED = 5  # coefficients of all kinds: of a round, a node, a drafted round, a drafter's forward, and less than that
+MODEL = DRAFT_ROLES[0]  # the role of a drafter that needs nothing of its target
 HYBRID_OF = "hybrid of {}"  # a hybrid whose model drafts in another kind than chains
 
 
 class HostLine(NamedTuple):
-    """Milliseconds of a round of one kind: of itself, per drafter forward, per node, the root being one.
+    """Milliseconds of a round of one kind: of itself, per drafter forward, per node, and where its drafter runs.
 
-    No round is below 0; `round_ms`, which is one without a root, may be by what a node costs.
+    `round_ms` is that of a round without a root, which is a node. `forward_ms` is negative where forwards take less in
+    a draft than they do alone.
     """
 
     round_ms: float
     forward_ms: float
     node_ms: float
+    drafted_ms: float = 0.0  # of kinds that ask a drafter in some rounds only; others have it in `round_ms`
 
     @overload
     def at(self, draft_forwards: int, nodes: int) -> float: ...
@@ -62,7 +69,8 @@ class HostLine(NamedTuple):
 
     def at(self, draft_forwards: Any, nodes: Any) -> Any:  # as the overloads say
         """Return the host milliseconds of a round of that shape, or of each of (rounds,) such."""
-        return self.round_ms + self.forward_ms * draft_forwards + self.node_ms * nodes
+        drafted_ms = self.drafted_ms * (draft_forwards > 0)
+        return self.round_ms + drafted_ms + self.forward_ms * draft_forwards + self.node_ms * nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +87,13 @@ class OverheadSample:
     nodes: int  # tokens per sequence in the verified tree, root included
     host_ms: tuple[float, ...]
     is_sampled: bool | None = None  # whether tokens were drawn at a temperature; None where it was not written down
+    role: str = MODEL  # of the drafter that was there, whether or not these rounds asked it; one of `DRAFT_ROLES`
 
     def __post_init__(self) -> None:
         if not self.kind or self.batch < 1 or self.draft_forwards < 0 or self.nodes < 0:
             raise MeasurementError(f"{self}: need a kind, batch >= 1, draft_forwards >= 0 and nodes >= 0")
+        if self.role not in DRAFT_ROLES:
+            raise MeasurementError(f"{self}: no drafter has this role; the roles are {', '.join(DRAFT_ROLES)}")
         if not self.host_ms or not all(math.isfinite(repeat) for repeat in self.host_ms):
             raise MeasurementError(f"{self}: host_ms needs at least one repeat, each finite")
 
@@ -92,9 +103,9 @@ class OverheadSample:
         return statistics.median(self.host_ms)
 
     @property
-    def like(self) -> tuple[int, str, bool | None]:
+    def like(self) -> tuple[int, str, bool | None, str]:
         """What rounds have in common with others that a newer measurement of stands for."""
-        return self.batch, self.kind, self.is_sampled
+        return self.batch, self.kind, self.is_sampled, self.role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +145,7 @@ class RoundOverhead:
         return self if len(kept) == len(self.samples) else replace(self, samples=tuple(kept))
 
     def host_ms(self, kind: str, batch: int, draft_forwards: int, nodes: int) -> float:
-        """Return the host milliseconds of one round, never negative; beyond the samples they follow the line.
+        """Return the host milliseconds of one round; beyond the samples they follow the line.
 
         Raises:
             MeasurementError: no sample of this kind at this batch.
@@ -146,51 +157,65 @@ class RoundOverhead:
         return lines[kind].at(draft_forwards, nodes)
 
     def residuals(self, batch: int) -> list[float]:
-        """Return how far each sample of a batch size is from its kind's line, relative to the sample."""
-        lines = self.lines(batch)
-        samples = [sample for sample in self.samples if sample.batch == batch and sample.median_ms > 0.0]
-        found = [(lines[s.kind].at(s.draft_forwards, s.nodes), s.median_ms) for s in samples]
-        return [abs(fitted / told - 1.0) for fitted, told in found]
+        """Return how far each sample of a batch size is from its kind's line, relative to the sample.
 
-    def lines(self, batch: int) -> dict[str, HostLine]:
+        Of what is next to nothing, or less, to half of what is usual: it is no larger a share of a round.
+        """
+        left = []
+        for role in self.roles(batch):
+            lines, samples = self.lines(batch, role), self._of_role(batch, role)
+            least = _least_ms([sample.median_ms for sample in samples])
+            for sample in samples:
+                apart = abs(lines[sample.kind].at(sample.draft_forwards, sample.nodes) - sample.median_ms)
+                left.append(apart / max(abs(sample.median_ms), least))
+        return left
+
+    def roles(self, batch: int) -> tuple[str, ...]:
+        """Return the roles of drafters beside which rounds of a batch size were timed, that of models first."""
+        known = {sample.role for sample in self.samples if sample.batch == batch}
+        return tuple(role for role in DRAFT_ROLES if role in known)
+
+    def _of_role(self, batch: int, role: str) -> list[OverheadSample]:
+        return [sample for sample in self.samples if (sample.batch, sample.role) == (batch, role)]
+
+    def lines(self, batch: int, role: str = MODEL) -> dict[str, HostLine]:
         """Return the line of every kind sampled at a batch size.
+
+        Args:
+            batch: sequences.
+            role: of whoever drafts; where no rounds beside such a one were timed, those of another stand for them.
 
         Source: non-negative least squares, Lawson and Hanson 1974, chapter 23.
         """
-        samples = [sample for sample in self.samples if sample.batch == batch]
-        if not samples:
+        known = self.roles(batch)
+        if not known:
             return {}
+        samples = self._of_role(batch, role if role in known else known[0])
         kinds = sorted({sample.kind for sample in samples})
         drafts = {kind: any(s.draft_forwards for s in samples if s.kind == kind) for kind in kinds}
         rows = np.array([_row(sample, kinds, drafts) for sample in samples])
         values = np.array([sample.median_ms for sample in samples])
-        least = float(np.median(values)) / 2.0
-        weights = 1.0 / np.maximum(values, least if least > 0.0 else 1.0)
+        weights = 1.0 / np.maximum(np.abs(values), _least_ms(values.tolist()))
         found = non_negative_fit(rows * weights[:, None], values * weights)
-        shared_ms, node_ms, drafted_ms, each_ms = (float(one) for one in found[:SHARED])
+        shared_ms, node_ms, drafted_ms, more_ms, less_ms = (float(one) for one in found[:SHARED])
         own = dict(zip(kinds, found[SHARED:].tolist(), strict=True))
-        apart = {kind: drafted_ms if drafts[kind] else own_ms for kind, own_ms in own.items()}
-        apart[HYBRID] = apart.get(TEXT, 0.0)
-        forward_ms = {kind: each_ms + own_ms if drafts[kind] else 0.0 for kind, own_ms in own.items()}
-        if not drafts.get(HYBRID) and drafts.get(CHAIN):
-            mean_forwards = statistics.mean(s.draft_forwards for s in samples if s.kind == CHAIN)
-            forward_ms[HYBRID] = forward_ms[CHAIN] + drafted_ms / mean_forwards
         like = {kind: PLAIN if kind == PLAIN else drafts[kind] for kind in kinds}
         excess_ms = {group: _excess_ms([s for s in samples if like[s.kind] == group]) for group in set(like.values())}
-        lines = {
-            kind: HostLine(
-                round_ms=shared_ms - node_ms + apart[kind] + excess_ms[like[kind]],
-                forward_ms=forward_ms[kind],
-                node_ms=node_ms,
-            )
-            for kind in kinds
-        }
+        of_chains = more_ms - less_ms
+
+        def line(kind: str) -> HostLine:
+            round_ms = shared_ms - node_ms + excess_ms[like[kind]]
+            if kind == HYBRID:
+                asked_ms = drafted_ms + own[HYBRID]
+                return HostLine(round_ms + own.get(TEXT, 0.0), of_chains, node_ms, asked_ms)
+            if drafts[kind]:
+                return HostLine(round_ms + drafted_ms, of_chains + own[kind], node_ms)
+            return HostLine(round_ms + own[kind], 0.0, node_ms)
+
+        lines = {kind: line(kind) for kind in kinds}
         if HYBRID in lines:
-            of_chains, grown = lines[HYBRID], [kind for kind in kinds if drafts[kind] and kind not in (CHAIN, HYBRID)]
-            lines |= {
-                HYBRID_OF.format(kind): of_chains._replace(forward_ms=of_chains.forward_ms + own[kind])
-                for kind in grown
-            }
+            hybrid, grown = lines[HYBRID], [kind for kind in kinds if drafts[kind] and kind not in (CHAIN, HYBRID)]
+            lines |= {HYBRID_OF.format(kind): hybrid._replace(forward_ms=of_chains + own[kind]) for kind in grown}
         return lines
 
 
@@ -210,14 +235,22 @@ def joined(times: Sequence[RoundOverhead]) -> RoundOverhead:
 
 def _row(sample: OverheadSample, kinds: list[str], drafts: dict[str, bool]) -> list[float]:
     """Return what a sample holds of each coefficient: the `SHARED` ones, in the order of `lines`, then one per kind."""
-    is_drafted, is_hybrid = drafts[sample.kind], sample.kind == HYBRID
-    forwards = float(sample.draft_forwards) if is_drafted or is_hybrid else 0.0
-    own = {sample.kind: forwards if is_drafted or is_hybrid else float(sample.kind != PLAIN)}
-    own[CHAIN] = 0.0
+    is_hybrid = sample.kind == HYBRID
+    is_drafted = sample.draft_forwards > 0 if is_hybrid else drafts[sample.kind]
+    forwards = float(sample.draft_forwards) if is_drafted else 0.0
     if is_hybrid:
-        own[TEXT] = 1.0
-    shared = [1.0, float(max(sample.nodes - 1, 0)), float(is_drafted and not is_hybrid), forwards]
+        own = {TEXT: 1.0, HYBRID: float(is_drafted)}
+    else:
+        own = {sample.kind: forwards if is_drafted else float(sample.kind != PLAIN)}
+    own[CHAIN] = 0.0
+    shared = [1.0, float(max(sample.nodes - 1, 0)), float(is_drafted), forwards, -forwards]
     return [*shared, *(own.get(kind, 0.0) for kind in kinds)]
+
+
+def _least_ms(medians: list[float]) -> float:
+    """Return what a sample is taken for at the least where errors count by what they are a share of."""
+    least = statistics.median(medians) / 2.0
+    return least if least > 0.0 else 1.0
 
 
 def _excess_ms(samples: list[OverheadSample]) -> float:

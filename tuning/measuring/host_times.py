@@ -9,9 +9,10 @@ from functools import partial
 from ...errors import ModelError, NoRoomError
 from ...profiler.protocols import Parts
 from ...profiler.records.overhead import OverheadSample
+from ...profiler.records.role import DRAFT_ROLES
 from ...profiler.records.wire import from_json, to_json
 from ...runtime.faults import memory_for
-from ...runtime.models.tapped import is_beside_target
+from ...runtime.models.drafter import role_of
 from ...runtime.requests import Request
 from ..request import ProfileRequest
 from ..steps import Progress
@@ -58,20 +59,24 @@ def host_times(
     sampled = [own for own in asked if own[0].temperature > 0.0]
     ways = [("overhead", greedy[0])] if greedy else []
     ways += [("overhead sampled", sampled[0])] if sampled else []
-    models = [name for name, model in family.drafters.items() if not is_beside_target(model)]
-    drafter = next(iter([*models, *family.drafters]), None)  # a model where there is one: others are in no stack
     found: list[HostTimes] = []
-    rounds = [(way, requests, batch) for way, requests in ways for batch in request.batches]
-    for done, (way, requests, batch) in enumerate(rounds):
+    rounds = [
+        (f"{way} {batch}{told}", requests, batch, drafter)
+        for way, requests in ways
+        for batch in request.batches
+        for told, drafter in _one_of_each_role(family)
+    ]
+    first = rounds[0][3]
+    for done, (name, requests, batch, drafter) in enumerate(rounds):
         if done:
             between(done / len(rounds))
         progress("timing whole rounds", done / len(rounds))
-        name = f"{way} {batch}"
         document = journal.part(name)
         if document is not None:
             found.append(HostTimes(samples=from_json(tuple[OverheadSample, ...], document)))
             continue
-        timed = _of_batch(family, requests, batch=batch, drafter=drafter, seed=request.seed)
+        is_first = drafter == first
+        timed = _of_batch(family, requests, batch=batch, drafter=drafter, is_first=is_first, seed=request.seed)
         if not timed.left_out:
             journal.add_part(name, to_json(timed.samples, tuple[OverheadSample, ...]))
         found.append(timed)
@@ -82,15 +87,28 @@ def host_times(
     return HostTimes(samples=samples, left_out=left_out)
 
 
-def _of_batch(family: Family, requests: Sequence[Request], *, batch: int, drafter: str | None, seed: int) -> HostTimes:
-    """Return the host times of a batch: without the drafter where its rounds fail, none where there is no room."""
+def _one_of_each_role(family: Family) -> list[tuple[str, str | None]]:
+    """Return a drafter of every role, a model's first, and what its part of a journal is called besides."""
+    of_role = dict[str, str]()
+    for name, model in family.drafters.items():
+        of_role.setdefault(role_of(model), name)
+    first, *others = [role for role in DRAFT_ROLES if role in of_role] or [""]
+    return [("", of_role.get(first)), *((f" {role}", of_role[role]) for role in others)]
+
+
+def _of_batch(
+    family: Family, requests: Sequence[Request], *, batch: int, drafter: str | None, is_first: bool, seed: int
+) -> HostTimes:
+    """Return the host times of a batch: without its first drafter where that one's rounds fail, none without room."""
     timed = partial(_timed, family, requests, batch=batch, seed=seed)
     failed: tuple[str, ...] = ()
     if drafter is not None:
         try:
             return HostTimes(samples=timed(drafter=drafter))
         except (NoRoomError, ModelError) as error:  # which holds the memory of these rounds until its handler ends
-            failed = (f"rounds of batch {batch} with a drafter were not timed: {error}",)
+            failed = (f"rounds of batch {batch} with {'a drafter' if is_first else drafter} were not timed: {error}",)
+    if not is_first:
+        return HostTimes(samples=(), left_out=failed)
     try:
         return HostTimes(samples=timed(drafter=None), left_out=failed)
     except NoRoomError:

@@ -28,9 +28,10 @@ from ...planner.policies import (
     TreePolicy,
 )
 from ...planner.policies.stack import JOINT
-from ...profiler.records.overhead import OverheadSample
+from ...profiler.records.overhead import MODEL, OverheadSample
 from ...profiler.repeats import SETTLED
 from ...runtime.decoder import Decoder, Round
+from ...runtime.models.drafter import role_of
 from ...runtime.models.exit import ExitModel
 from ...runtime.models.tapped import is_beside_target
 from ...runtime.requests import Request
@@ -75,7 +76,8 @@ def measure_overhead(
     unending = [replace(r, stop=frozenset(), max_new_tokens=max(r.max_new_tokens, 2)) for r in requests]
     room = room_for(unending, setups, batch)
     is_sampled = any(request.temperature > 0.0 for request in requests)
-    found = [_Probe(setup, batch, is_sampled=is_sampled) for setup in setups]
+    role = MODEL if drafter is None else str(role_of(family.drafters[drafter]))
+    found = [_Probe(setup, batch, is_sampled=is_sampled, role=role) for setup in setups]
     order, is_told = random.Random(seed), tells_forwards(family)
     least = 1 if is_told else SETTLING
     losses = Losses()
@@ -202,9 +204,9 @@ class _Running:
 class _Probe:
     """What the rounds of one policy took beyond their forwards."""
 
-    def __init__(self, setup: RoundSetup, batch: int, *, is_sampled: bool) -> None:
+    def __init__(self, setup: RoundSetup, batch: int, *, is_sampled: bool, role: str = MODEL) -> None:
         self.setup = setup
-        self._batch, self._is_sampled = batch, is_sampled
+        self._batch, self._is_sampled, self._role = batch, is_sampled, role
         self._host_ms: list[float] = []
         self._alone: list[Forwards] = []
         self._rounds: list[Round] = []
@@ -251,6 +253,7 @@ class _Probe:
             nodes=round(statistics.mean(self._rounds[i].verify_tokens for i in which)),
             host_ms=tuple(self._host_ms[i] + self._lost_ms(i, lost) for i in which),
             is_sampled=self._is_sampled,
+            role=self._role,
         )
 
     def _lost_ms(self, place: int, lost: Lost | None) -> float:

@@ -28,15 +28,14 @@ def draft(
 ) -> int:  # fmt: skip
     """Forward new tokens behind the texts in the first slots, and write the likeliest tokens behind them.
 
-    Where trees are asked for, a beam grows from these on, and the best of all that it saw are the trees. One kernel does
-    both: each that calls a forward is compiled with all of it, ten seconds once a machine.
+    Where trees are asked for, a beam grows from these on, and the best of all that it saw are the trees. One kernel
+    does both: each that calls a forward is compiled with all of it, ten seconds once a machine.
 
-    Returns UNKNOWN, having written nothing, where `run_forward` does nothing; NO_NUMBERS where scores are none, and then
-    trees are none.
+    Returns UNKNOWN where `run_forward` does nothing; NO_NUMBERS where scores are none, and then trees are none.
 
     Args:
         tokens, depth, visible, wanted: as `UnlaidNodes` has them.
-        contexts: (1 or 2, batch), committed tokens in the cache, before these tokens are read and, of a beam, behind that.
+        contexts: (1 or 2, batch), committed tokens in the cache before these are read and, of a beam, behind that.
         layers: of a beam below its first.
         logits: (rows, vocabulary), as many as the largest forward has; written.
         below, log_probs: (batch, wanted tokens, any), written as `children` does.
@@ -51,7 +50,10 @@ def draft(
     starts = np.zeros(layers + 1, np.int64)
     all_tokens, all_parents = np.empty((batch, room), np.int64), np.empty((batch, room), np.int64)
     all_scores = np.empty((batch, room), np.float32)
-    kept, scores = np.zeros((batch, 1), np.int64), np.zeros((batch, 1), np.float32)  # the root is what a beam begins with
+    kept, scores = (
+        np.zeros((batch, 1), np.int64),
+        np.zeros((batch, 1), np.float32),
+    )  # the root is what a beam begins with
     layer, above_start = 0, -1
     while True:
         count, is_text, before = tokens.shape[1], visible.shape[1] == 0, contexts[min(layer, len(contexts) - 1)]
