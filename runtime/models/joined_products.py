@@ -6,13 +6,16 @@ compiled calls of ours around its attention, or a single one where attention is 
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 
+from ...planner.kernels.arrays import Ints
 from .anatomy import Anatomy, LayerWeights
 from .attention import is_by_dots, is_compiled_attention
 from .bits import bits, is_kernels
 from .kernel_parts import KernelParts
 from .kernels.bfloat16_rows import close_layer, normed_product, run_layers
+from .kernels.few_rows import Halves
 from .norm import Norm
 from .places import Place
 from .products import Products
@@ -47,6 +50,10 @@ class JoinedProducts(Products):
         return out
 
 
+Features = tuple[Ints, Halves]  # how many layers each hidden state that is kept has passed, and where they lie
+NO_FEATURES: Features = np.empty(0, dtype=np.int64), np.empty((0, 0, 0), dtype=np.uint16)
+
+
 def layers_by_kernels(
     anatomy: Anatomy,
     parts: KernelParts,
@@ -78,7 +85,8 @@ def layers_by_kernels(
     out = hidden.new_empty(hidden.shape)
     run_layers(
         bits(hidden.contiguous()), view.turn_bits, bits(states), view.bias_bits, place.column_numbers, bits(out),
-        place.slots.start, view.start, place.seen, passed, place.is_shared, anatomy.heads, first.scale, *parts.every,
+        *NO_FEATURES, place.slots.start, view.start, place.seen, passed, place.is_shared,
+        anatomy.heads, first.scale, *parts.every,
     )  # fmt: skip
     return out
 

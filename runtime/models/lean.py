@@ -114,10 +114,14 @@ class LeanModel:
         """Read new tokens, and grow a beam behind them; see `FindsChildren.grown`."""
         return None if self._whole is None else self._whole.grown(beam, cache.states)
 
+    @property
+    def whole(self) -> WholeForward | None:
+        """The forwards as one call; None where kernels do not take them, or the model forwards in a way of its own."""
+        return self._whole if type(self).forward is LeanModel.forward else None
+
     def _whole_over(self, cache: KeyValueCache) -> WholeForward | None:
         """Return the forwards as one call where nothing else is done by one, or kept in a cache."""
-        is_usual = type(self).forward is LeanModel.forward and cache.is_keys_alone
-        return self._whole if is_usual else None
+        return self.whole if cache.is_keys_alone else None
 
     @torch.inference_mode()
     def _computed(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:

@@ -19,7 +19,7 @@ from .anatomy import Anatomy, LayerWeights
 from .attention import is_by_dots
 from .bits import KNOWN, bits, bits_for_kernels, bits_kept, bits_of_new, is_kernels
 from .forward import ALL, NO_NODES, ForwardInput, UnlaidBeam, UnlaidNodes, UnlaidTrees
-from .joined_products import fits
+from .joined_products import NO_FEATURES, Features, fits
 from .kernel_parts import KernelParts
 from .kernels.threads import can_share, shared_by
 from .kernels.whole_draft import NUMBERS, UNKNOWN, draft
@@ -43,10 +43,11 @@ class WholeForward:
         self._given: tuple[Any, ...] = (*last, anatomy.heads, layer.scale, *parts.every)
         self._open: dict[int, NDArray[Any]] = {}  # masks that close nothing, by rows
 
-    def __call__(self, step: ForwardInput, cache: LayerStates) -> Tensor | None:
+    def __call__(self, step: ForwardInput, cache: LayerStates, kept: Features = NO_FEATURES) -> Tensor | None:
         """Return the logits of a forward, (batch, n, vocabulary) or (batch, 1, vocabulary); None where it is not whole.
 
-        That is where a window closes part of the text, attention is torch's, or a token is unknown.
+        That is where a window closes part of the text, attention is torch's, or a token is unknown. Hidden states that
+        are to be kept are written beside the tokens' keys.
         """
         states = cache.states
         if step.tree is not None or not isinstance(states, Tensor) or torch.compiler.is_compiling():
@@ -61,7 +62,7 @@ class WholeForward:
         logits, written = bits_of_new((batch, count if step.take is None else 1, self._vocabulary))
         is_known = run_forward(
             numbers, wanted, self._embedding, self._sight.turn_bits, bits_kept(states), mask, written,
-            step.first_slot, step.seen, shared_by(torch.get_num_threads()), *self._given,
+            *kept, step.first_slot, step.seen, shared_by(torch.get_num_threads()), *self._given,
         )  # fmt: skip
         return logits if is_known else None
 
@@ -73,22 +74,22 @@ class WholeForward:
         trees = UnlaidTrees(
             tokens=number, parents=number, depths=number, sizes=number[0], nodes=1, ends=number, fed=1, seen=1
         )
-        run_greedy_round.load(*self._arguments(trees, states, number))
+        run_greedy_round.load(*self._arguments(trees, states, number, NO_FEATURES))
         return True
 
-    def verified(self, trees: UnlaidTrees, states: Tensor) -> Ints | None:
+    def verified(self, trees: UnlaidTrees, states: Tensor, kept: Features = NO_FEATURES) -> Ints | None:
         """Return what the best tokens let stand of trees, as `VerifiesTrees.verified` does; None likewise."""
         if not self._takes(states, trees.seen):
             return None
         drawn = np.empty((trees.ends.shape[1], 1 + trees.nodes), dtype=np.int64)
-        return drawn if run_greedy_round(*self._arguments(trees, states, drawn)) else None
+        return drawn if run_greedy_round(*self._arguments(trees, states, drawn, kept)) else None
 
-    def _arguments(self, trees: UnlaidTrees, states: Tensor, drawn: Ints) -> tuple[Any, ...]:
+    def _arguments(self, trees: UnlaidTrees, states: Tensor, drawn: Ints, kept: Features) -> tuple[Any, ...]:
         """Return those of a greedy round; logits lie in memory of ours: a kernel that fails does not free its own."""
         logits = np.empty((trees.ends.shape[1] * trees.fed, self._vocabulary), dtype=np.uint16)
         told = trees.tokens, trees.parents, trees.depths, trees.sizes, trees.nodes, trees.ends, trees.fed
-        given = self._embedding, self._sight.turn_bits, bits_kept(states), logits, drawn, trees.seen
-        return *told, *given, shared_by(torch.get_num_threads()), *self._given
+        given = self._embedding, self._sight.turn_bits, bits_kept(states), logits, drawn, *kept
+        return *told, *given, trees.seen, shared_by(torch.get_num_threads()), *self._given
 
     def load_finding(self, states: Tensor) -> bool:
         """Load what drafts over a cache, likewise."""
@@ -127,7 +128,7 @@ class WholeForward:
         """Return the arguments of a draft whose largest forward answers so many rows; see `_arguments`."""
         logits = np.empty((rows, self._vocabulary), dtype=np.uint16)
         given = self._embedding, self._sight.turn_bits, bits_kept(states), logits
-        return *told, *given, *written, shared_by(torch.get_num_threads()), *self._given
+        return *told, *given, *written, *NO_FEATURES, shared_by(torch.get_num_threads()), *self._given
 
     def _takes(self, states: Tensor, seen: int) -> bool:
         """Return whether kernels take a forward that sees so many positions of a cache, by torch's number of threads.

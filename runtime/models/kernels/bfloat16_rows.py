@@ -181,7 +181,7 @@ def close_layer(
 @compiled
 def run_layers(
     hidden: Halves, turns: Halves, states: Halves, mask: Halves, columns: Ints, out: Halves,
-    slot: int, first: int, seen: int, passed: int, is_shared: bool,
+    after: Ints, features: Halves, slot: int, first: int, seen: int, passed: int, is_shared: bool,
     heads: int, attention_scale: float, inner: int, weights: Ints,
     input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
     output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
@@ -195,6 +195,7 @@ def run_layers(
         turns, mask, columns, first, seen, heads: as `attend` takes them, `mask` being its bias.
         states: (layers, slots, capacity, width), of which the rows' slots are `slot` and those behind it.
         out: as hidden, written.
+        after, features: of hidden states that are kept, as `keep_features` takes them.
         passed: layers in front that are not run.
         is_shared: whether several threads share the work.
         attention_scale: of scores.
@@ -210,6 +211,8 @@ def run_layers(
     count, batch, current = len(weights), len(mask), hidden
     opened = np.empty((len(hidden), heads * (turns.shape[1] // 2) + states.shape[3]), np.uint16)
     mixed = np.empty((len(hidden), heads * (turns.shape[1] // 2)), np.uint16)
+    if passed == 0:
+        keep_features(hidden, columns, 0, after, features[slot : slot + batch])
     for layer in range(passed, count):
         own, left = weights[layer], out if layer == count - 1 else np.empty_like(out)
         normed_product(current, input_scale[layer], input_eps, own[0], qkv_bias[layer], opened[:0], opened, is_shared)
@@ -221,4 +224,24 @@ def run_layers(
             mixed, current, left, is_shared, inner, own[1], own[2], own[3],
             output_bias[layer], scale[layer], eps, gate_up_bias[layer], down_bias[layer],
         )  # fmt: skip
+        keep_features(left, columns, layer + 1, after, features[slot : slot + batch])
         current = left
+
+
+@compiled
+def keep_features(hidden: Halves, columns: Ints, passed: int, after: Ints, features: Halves) -> None:
+    """Write hidden states beside their tokens' keys and values, where those of so many layers are wanted.
+
+    Args:
+        hidden: (batch * n, hidden), which have passed so many layers.
+        columns: (batch * n,), the tokens' places in a cache.
+        passed: layers.
+        after: (parts,), how many layers each part of a feature has passed; none where nothing is kept.
+        features: (batch, capacity, parts * hidden) of the rows' slots, written.
+    """
+    rows, size = hidden.shape
+    for part in range(len(after)):
+        if after[part] == passed:
+            each = rows // len(features)
+            for row in range(rows):
+                features[row // each, columns[row], part * size : (part + 1) * size] = hidden[row]

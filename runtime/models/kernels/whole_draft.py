@@ -20,7 +20,7 @@ UNKNOWN, NO_NUMBERS, NUMBERS = range(3)  # what `draft` tells
 def draft(
     tokens: Ints, contexts: Ints, depth: int, visible: Bools, wanted: Ints, layers: int,
     embedding: Halves, table: Halves, states: Halves, logits: Halves, below: Ints, log_probs: Floats32, trees: Ints,
-    is_shared: bool,
+    after: Ints, features: Halves, is_shared: bool,
     last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
     heads: int, attention_scale: float, inner: int, weights: Ints,
     input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
@@ -73,7 +73,8 @@ def draft(
                 uncover(visible, before, OPEN, SHUT, mask, seen)
         own = logits[: batch * below.shape[1]]
         is_known = run_forward(
-            placed, wanted, embedding, table, states, mask.reshape(batch, lines, width), own, 0, seen, is_shared,
+            placed, wanted, embedding, table, states, mask.reshape(batch, lines, width), own,
+            after, features, 0, seen, is_shared,
             last_scale, last_eps, head, head_bias, no_residual, heads, attention_scale, inner, weights,
             input_scale, input_eps, qkv_bias, head_scale, head_eps, output_bias, scale, eps, gate_up_bias, down_bias,
         )  # fmt: skip

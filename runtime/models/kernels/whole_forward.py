@@ -19,7 +19,7 @@ OPEN, SHUT = np.uint16(0), np.uint16(0xFF80)  # 0 and -inf in bfloat16
 @compiled
 def run_forward(
     numbers: Ints, wanted: Ints, embedding: Halves, table: Halves, states: Halves, mask: Halves, logits: Halves,
-    slot: int, seen: int, is_shared: bool,
+    after: Ints, features: Halves, slot: int, seen: int, is_shared: bool,
     last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
     heads: int, attention_scale: float, inner: int, weights: Ints,
     input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
@@ -38,7 +38,8 @@ def run_forward(
         mask: (batch, n, seen), or (1, n, seen) for all, 0 or -inf as what is added to scores; (batch, 0, 0) where every
             token sees everything.
         logits: (rows, vocabulary), written.
-        slot, seen, is_shared, heads and everything from attention_scale on: as `run_layers` takes them.
+        after, features, slot, seen, is_shared, heads and everything from attention_scale on: as `run_layers` takes
+            them.
         last_scale: (1, hidden), of the norm before the vocabulary's product.
         last_eps: added to its mean square.
         head, head_bias, no_residual: of that product, as `product` takes them.
@@ -62,7 +63,8 @@ def run_forward(
             bias[row, line] = mask[min(row, len(mask) - 1), line // groups]
     left = np.empty((batch * count, size), np.uint16)
     run_layers(
-        hidden, turns, states, bias, numbers[COLUMNS].reshape(batch * count), left, slot, 0, seen, 0, is_shared,
+        hidden, turns, states, bias, numbers[COLUMNS].reshape(batch * count), left, after, features, slot, 0, seen, 0,
+        is_shared,
         heads, attention_scale, inner, weights, input_scale, input_eps, qkv_bias, head_scale, head_eps,
         output_bias, scale, eps, gate_up_bias, down_bias,
     )  # fmt: skip
@@ -75,7 +77,8 @@ def run_forward(
 @compiled
 def run_greedy_round(
     tokens: Ints, parents: Ints, depths: Ints, sizes: Ints, nodes: int, ends: Ints, fed: int,
-    embedding: Halves, table: Halves, states: Halves, logits: Halves, drawn: Ints, seen: int, is_shared: bool,
+    embedding: Halves, table: Halves, states: Halves, logits: Halves, drawn: Ints,
+    after: Ints, features: Halves, seen: int, is_shared: bool,
     last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
     heads: int, attention_scale: float, inner: int, weights: Ints,
     input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
@@ -97,7 +100,8 @@ def run_greedy_round(
     if not is_open:
         show(parents, nodes, ends, OPEN, SHUT, mask, fed, seen)
     is_known = run_forward(
-        placed, ends[0][:0], embedding, table, states, mask.reshape(batch, lines, width), logits, 0, seen, is_shared,
+        placed, ends[0][:0], embedding, table, states, mask.reshape(batch, lines, width), logits,
+        after, features, 0, seen, is_shared,
         last_scale, last_eps, head, head_bias, no_residual, heads, attention_scale, inner, weights,
         input_scale, input_eps, qkv_bias, head_scale, head_eps, output_bias, scale, eps, gate_up_bias, down_bias,
     )  # fmt: skip
@@ -105,6 +109,8 @@ def run_greedy_round(
         paths = np.empty((batch, 2, nodes + 1), np.int64)
         follow(logits.reshape(batch, fed, logits.shape[1]), tokens, parents, sizes, paths)
         keep(paths, ends[1], states)
+        if len(after):
+            keep(paths, ends[1], features.reshape(1, features.shape[0], features.shape[1], features.shape[2]))
         for row in range(batch):
             length = paths[row, 0, 0]
             drawn[row, 0], drawn[row, 1 : length + 1] = length, paths[row, 1, :length]
@@ -113,7 +119,7 @@ def run_greedy_round(
 
 @compiled
 def keep(paths: Ints, contexts: Ints, states: Halves) -> None:
-    """Move the keys and values of accepted nodes together, in every layer: what `KeyValueCache.keep` does.
+    """Move what is kept of accepted nodes together, in every layer: what `KeyValueCache.keep` does.
 
     Args:
         paths: (batch, 2, any), as `follow` writes them.
