@@ -10,6 +10,7 @@ import click
 
 from ..errors import RequestError
 from . import options
+from .pace import Pace
 from .report import print_json, tell
 from .settings import Settings
 
@@ -136,12 +137,13 @@ def run(
         seen = _seen(generator)
         print_json({**facts, "finish_reason": done.finish_reason, "plan": origin, "events": seen})
         return
+    watch = generator.observer
+    generator.observer = pace = Pace(watch)
     done = _echoed(generator.stream(asked, wanted))
+    generator.observer = watch
     click.echo()
-    if done.rounds:
-        behind = (len(done.tokens) - 1) / done.rounds
-        rounds = "1 round" if done.rounds == 1 else f"{done.rounds} rounds"
-        tell(settings, f"{len(done.tokens)} tokens in {rounds}, {behind:.2f} a round behind the first")
+    if words := pace.told(done, wanted, choice):
+        tell(settings, words)
     if _is_lossy(generator, allow_lossy):
         tell(settings, "LOSSY: the plan lets tokens be that the target would not have said; --json tells which")
     for message in _seen(generator):
