@@ -34,7 +34,7 @@ def doubting(kinds: Sequence[str] = DOUBTING, draft_ms: Milliseconds = lambda *s
 
 
 def solved(
-    measured: PlanInputs, cells: Sequence[Cell], trials: int = 0
+    measured: PlanInputs, cells: Sequence[Cell], trials: int = 0, seed: int = 0
 ) -> tuple[Plan, list[tuple[TreePolicy, str | None]], list[SolvedCell]]:
     """Return a plan, what each of its cells would have taken by itself, and what they found."""
     firsts, kept = list[tuple[TreePolicy, str | None]](), list[SolvedCell]()
@@ -46,7 +46,8 @@ def solved(
             firsts.extend((one.first[0].policy, one.first[0].drafter) for one in found)
             yield found
 
-    plan = solve(measured, cells, created="", spectune="", options=SearchOptions(trials=trials), spread=keep)
+    options = SearchOptions(trials=trials, seed=seed)
+    plan = solve(measured, cells, created="", spectune="", options=options, spread=keep)
     return plan, firsts, kept
 
 
@@ -57,7 +58,9 @@ def place_in(one: SolvedCell, policy: TreePolicy, drafter: str | None) -> int:
 
 
 def test_cells_of_the_same_costs_decode_alike_whatever_the_search_of_each_found() -> None:
-    plan, firsts, found = solved(doubting(), cells_of([1], [50, 150, 400]), trials=8)
+    plan, firsts, found = solved(
+        doubting(), cells_of([1], [50, 150, 400]), trials=8, seed=40
+    )  # of few seeds they differ
     assert all(isinstance(policy, ConfidentChainPolicy) for policy, _ in firsts) and len(set(firsts)) > 1
     assert len({cell.policy for cell in plan.cells}) == 1
     half = {

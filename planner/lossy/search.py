@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import PlanError
 from ..inputs import PlanInputs
 from ..policies.stack import StackPolicy
-from ..pricing.cost import RoundTimes
+from ..pricing.round import RoundTimes
 from ..replay.shortened import answer_tokens
 from ..search.contest import Contest
 from ..search.options import SearchOptions

@@ -31,40 +31,10 @@ from ..policies.resumed import RESUMED
 from ..replay.replay import Replay
 from .cells import Cell
 from .fed import drafted_tokens, nearest_context, padded_tokens, reached_context, verified_tokens
-from .round import RoundCosts
+from .round import RoundCosts, RoundTimes
 from .table import NOTHING_DRAFTED, CostTable, Verification, cost_table
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RoundTimes:
-    """Milliseconds of each round by what they are spent on: (3, rounds), drafting, verifying and the host."""
-
-    by_part: Floats
-
-    @property
-    def draft_ms(self) -> Floats:
-        """(rounds,): all forwards of the drafter."""
-        draft_ms: Floats = self.by_part[0]
-        return draft_ms
-
-    @property
-    def verify_ms(self) -> Floats:
-        """(rounds,): the target's forward."""
-        verify_ms: Floats = self.by_part[1]
-        return verify_ms
-
-    @property
-    def host_ms(self) -> Floats:
-        """(rounds,): what a round takes beyond its forwards."""
-        host_ms: Floats = self.by_part[2]
-        return host_ms
-
-    @property
-    def total_ms(self) -> Floats:
-        """(rounds,): whole rounds."""
-        return self.draft_ms + self.verify_ms + self.host_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

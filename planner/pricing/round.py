@@ -1,4 +1,4 @@
-"""What rounds of given shapes cost at one context, or at the least: for bounds, forecasts and what-ifs.
+"""What rounds cost: of given shapes at one context, or at the least, for bounds, forecasts and what-ifs.
 
     ms = verify[nodes] + reading[catch_up] + sum over further layers of draft[width] + host of the layers and nodes
 
@@ -14,6 +14,36 @@ import numpy as np
 from ...profiler.records.overhead import HostLine
 from ..growth.draft import Ints
 from .table import CostTable, Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RoundTimes:
+    """Milliseconds of each round by what they are spent on: (3, rounds), drafting, verifying and the host."""
+
+    by_part: Floats
+
+    @property
+    def draft_ms(self) -> Floats:
+        """(rounds,): all forwards of the drafter."""
+        draft_ms: Floats = self.by_part[0]
+        return draft_ms
+
+    @property
+    def verify_ms(self) -> Floats:
+        """(rounds,): the target's forward."""
+        verify_ms: Floats = self.by_part[1]
+        return verify_ms
+
+    @property
+    def host_ms(self) -> Floats:
+        """(rounds,): what a round takes beyond its forwards."""
+        host_ms: Floats = self.by_part[2]
+        return host_ms
+
+    @property
+    def total_ms(self) -> Floats:
+        """(rounds,): whole rounds."""
+        return self.draft_ms + self.verify_ms + self.host_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,7 +12,8 @@ from ..kernels.rounds import sum_by_text
 from ..lossy.quality import Quality
 from ..policies import TreePolicy
 from ..policies.stack import model_of
-from ..pricing.cost import CellCosts, Floats, RoundTimes
+from ..pricing.cost import CellCosts, Floats
+from ..pricing.round import RoundTimes
 from ..replay.replay import Replay
 
 

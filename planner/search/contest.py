@@ -15,9 +15,9 @@ from ..policies import LossyPolicy, PlainPolicy, TreePolicy
 from ..policies.stack import model_of
 from ..pricing.bounds import Bound
 from ..pricing.cells import Cell
-from ..pricing.cost import CellCosts, RoundTimes, cell_costs
+from ..pricing.cost import CellCosts, cell_costs
 from ..pricing.reading import ReadingCosts, reading_costs
-from ..pricing.round import RoundCosts
+from ..pricing.round import RoundCosts, RoundTimes
 from ..replay.replay import Replay
 from .candidate import Candidate, candidate_of, times_of
 from .crossfit import EVERYWHERE, HALVES, texts_of_half

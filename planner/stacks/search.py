@@ -27,7 +27,8 @@ from ..inputs import LOOKUP, PlanInputs
 from ..policies import ChainPolicy, TreePolicy
 from ..policies.stack import STACK, StackPolicy, stack_name
 from ..pricing.bounds import ONE, most_tokens_per_round
-from ..pricing.cost import CellCosts, RoundTimes
+from ..pricing.cost import CellCosts
+from ..pricing.round import RoundTimes
 from ..replay.rehearsal import Rehearsal
 from ..search.candidate import Candidate
 from ..search.contest import REACH, Contest

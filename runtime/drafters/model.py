@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from functools import lru_cache
 
 import numpy as np
 import torch
 
 from ...planner.growth.grow import DraftBatch, grow
 from ...planner.growth.room import READ_TOGETHER
-from ...planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
+from ...planner.policies import TreePolicy
 from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth
 from ..growth.draft import DeviceDraft
@@ -19,25 +18,12 @@ from ..growth.grow import grow_on_device
 from ..growth.layout import LayerLayout, compact_of
 from ..growth.scorer import DevicePass
 from ..layout import PREFILL_TOKENS, Bools, Ints, Masks, chain_sight, lay_out, seen_by
-from ..models.forward import ALL, NO_NODES, CausalModel, FindsChildren, ForwardInput, UnlaidBeam, UnlaidNodes
+from ..models.forward import ALL, NO_NODES, CausalModel, FindsChildren, ForwardInput
 from ..models.graphed import GraphedModel
 from ..requests import Sequence, shared_temperature
 from ..sampling import draft_scores
-from .host_pass import DraftPass, Found, prepare, require_numbers
-
-
-@lru_cache(maxsize=256)
-def beam_of(policy: TreePolicy) -> Eagle2Policy | None:
-    """Return the beam whose trees are those of a policy, None where there is none: a chain is a beam of one."""
-    if isinstance(policy, ChainPolicy):
-        return Eagle2Policy(verify_tokens=policy.length + 1, depth=policy.length - 1, top_k=1)
-    return policy if isinstance(policy, Eagle2Policy) else None
-
-
-@lru_cache(maxsize=256)
-def _forwards_of(beam: Eagle2Policy, batch: int) -> tuple[tuple[int, ...], Ints]:
-    """Return the nodes of each forward of a beam, and the nodes of its trees, (batch,); nobody writes to these."""
-    return (1,) + (beam.top_k,) * beam.depth, np.full(batch, beam.max_verify_tokens, dtype=np.int64)
+from .host_pass import DraftPass, Found, prepare
+from .one_call import beam_of, grown_by, nodes_behind
 
 
 class ModelDrafter:
@@ -111,9 +97,7 @@ class ModelDrafter:
         if self._on_device:
             return self.draft_on_device(sequences, policy).host()
         grown = self._grown(sequences, policy)
-        if grown is not None:
-            return grown
-        return grow(policy, DraftPass(self, sequences), len(sequences))
+        return grow(policy, DraftPass(self, sequences), len(sequences)) if grown is None else grown
 
     def _grown(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch | None:
         """Return the trees of a beam, or a beam of one, where one call reads, drafts and grows them; None else."""
@@ -122,30 +106,12 @@ class ModelDrafter:
             return None
         if shared_temperature(sequences) != 0.0:
             return None
-        tokens, wanted = self._unread_rows(sequences)
-        batch = len(tokens)
-        read, behind = self._cached[:batch], [len(s.tokens) for s in sequences]
-        seen = max(max(read) + tokens.shape[1], max(behind) + beam.depth * beam.top_k)
-        self._cache.require(seen)
-        grown = self._finds.grown(
-            UnlaidBeam(
-                tokens=tokens,
-                wanted=wanted,
-                contexts=np.array((read, behind)),
-                depth=beam.depth,
-                top_k=beam.top_k,
-                drafts=beam.max_verify_tokens - 1,
-                seen=seen,
-            ),
-            self._cache,
-        )
-        if grown is None:
-            return None
-        widths, sizes = _forwards_of(beam, batch)
-        self.note_drafted(sequences, len(widths))
-        (tokens, parents, depths), are_numbers = grown
-        require_numbers(are_numbers)
-        return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=widths)
+        unread = self._unread_rows(sequences)
+        read, behind = self._cached[: len(sequences)], [len(s.tokens) for s in sequences]
+        draft = grown_by(self._finds, self._cache, beam, read, behind, unread)
+        if draft is not None:
+            self.note_drafted(sequences, len(draft.widths))
+        return draft
 
     def growth_for(self, sequences: Many[Sequence], policy: TreePolicy) -> CapturedGrowth | None:
         """Return what captures whole drafts of a policy over the cache; None where they cannot be captured."""
@@ -268,10 +234,8 @@ class ModelDrafter:
     def _found(
         self, model: FindsChildren, tokens: Ints, depth: int, visible: Bools, wanted: Ints, count: int
     ) -> Found | None:
-        contexts = np.array(self._cached[: len(tokens)], dtype=np.int64)
-        seen = max(self._cached[: len(tokens)]) + max(visible.shape[2], tokens.shape[1])
-        self._cache.require(seen)
-        nodes = UnlaidNodes(tokens=tokens, contexts=contexts, depth=depth, visible=visible, wanted=wanted, seen=seen)
+        nodes = nodes_behind(self._cached[: len(tokens)], tokens, depth, visible, wanted)
+        self._cache.require(nodes.seen)
         found = model.found(nodes, count, self._cache)
         self.forwards += found is not None
         return found

@@ -88,9 +88,7 @@ class LeanModel:
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache."""
         found = None if self._whole is None else self._whole(step, cache)
-        if found is not None:
-            return found
-        return self._computed(step, cache)
+        return self._computed(step, cache) if found is None else found
 
     def can_verify(self, cache: KeyValueCache) -> bool:
         """Whether greedy trees are verified over such a cache by one call, which is loaded then."""

@@ -50,10 +50,7 @@ def draft(
     starts = np.zeros(layers + 1, np.int64)
     all_tokens, all_parents = np.empty((batch, room), np.int64), np.empty((batch, room), np.int64)
     all_scores = np.empty((batch, room), np.float32)
-    kept, scores = (
-        np.zeros((batch, 1), np.int64),
-        np.zeros((batch, 1), np.float32),
-    )  # the root is what a beam begins with
+    kept, scores = np.zeros((batch, 1), np.int64), np.zeros((batch, 1), np.float32)  # of the root
     layer, above_start = 0, -1
     while True:
         count, is_text, before = tokens.shape[1], visible.shape[1] == 0, contexts[min(layer, len(contexts) - 1)]

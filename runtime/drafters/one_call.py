@@ -1,0 +1,79 @@
+"""What a drafter on a CPU is told by one compiled call: a layer's children, or a whole beam's trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from functools import lru_cache
+
+import numpy as np
+
+from ...planner.growth.draft import DraftBatch
+from ...planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
+from ..cache import KeyValueCache
+from ..layout import Bools, Ints
+from ..models.forward import FindsChildren, UnlaidBeam, UnlaidNodes
+from .host_pass import require_numbers
+
+
+@lru_cache(maxsize=256)
+def beam_of(policy: TreePolicy) -> Eagle2Policy | None:
+    """Return the beam whose trees are those of a policy, None where there is none: a chain is a beam of one."""
+    if isinstance(policy, ChainPolicy):
+        return Eagle2Policy(verify_tokens=policy.length + 1, depth=policy.length - 1, top_k=1)
+    return policy if isinstance(policy, Eagle2Policy) else None
+
+
+def nodes_behind(contexts: Many[int], tokens: Ints, depth: int, visible: Bools, wanted: Ints) -> UnlaidNodes:
+    """Return new tokens behind so many of each text in a cache; the others are as `UnlaidNodes` has them."""
+    seen = max(contexts) + max(visible.shape[2], tokens.shape[1])
+    behind = np.array(contexts, dtype=np.int64)
+    return UnlaidNodes(tokens=tokens, contexts=behind, depth=depth, visible=visible, wanted=wanted, seen=seen)
+
+
+def grown_by(
+    model: FindsChildren,
+    cache: KeyValueCache,
+    beam: Eagle2Policy,
+    read: Many[int],
+    behind: Many[int],
+    unread: tuple[Ints, Ints],
+) -> DraftBatch | None:
+    """Return the trees of a beam; None where they have to be grown layer by layer.
+
+    Args:
+        model: that is asked.
+        cache: its own.
+        beam: no wider than its vocabulary.
+        read: tokens of each text in the cache.
+        behind: tokens of each text.
+        unread: (batch, any), what has to be read first, and (batch,), the last token of each row.
+
+    Raises:
+        RequestError: the cache has no room.
+        ModelError: scores are no numbers.
+    """
+    tokens, wanted = unread
+    seen = max(max(read) + tokens.shape[1], max(behind) + beam.depth * beam.top_k)
+    cache.require(seen)
+    asked = UnlaidBeam(
+        tokens=tokens,
+        wanted=wanted,
+        contexts=np.array((read, behind)),
+        depth=beam.depth,
+        top_k=beam.top_k,
+        drafts=beam.max_verify_tokens - 1,
+        seen=seen,
+    )
+    grown = model.grown(asked, cache)
+    if grown is None:
+        return None
+    (tokens, parents, depths), are_numbers = grown
+    require_numbers(are_numbers)
+    widths, sizes = _shape_of(beam, len(tokens))
+    return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=widths)
+
+
+@lru_cache(maxsize=256)
+def _shape_of(beam: Eagle2Policy, batch: int) -> tuple[tuple[int, ...], Ints]:
+    """Return the nodes of each forward of a beam, and the nodes of its trees, (batch,); nobody writes to these."""
+    return (1,) + (beam.top_k,) * beam.depth, np.full(batch, beam.max_verify_tokens, dtype=np.int64)
