@@ -40,6 +40,7 @@ from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
 from spectune.planner.search.price import price
 from spectune.planner.text.lookup import Occurrence
+from spectune.profiler.records.surface import LatencySurface
 from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request
 from spectune.tuning.family import load_family, torch_device
@@ -82,6 +83,7 @@ def main() -> None:
         "profile_s": chapter.profile_s,
         "plan_s": chapter.plan_s,
         "sweep_s": sweep_s,
+        "profiled": profiled(chapter.inputs.verify),
         "rows": rows,
         "checks": checks,
         "holds": all(checks.values()),
@@ -167,6 +169,22 @@ def one_cell(
 def over_in_races(races: list[list[Raced]], way: Way, other: Way) -> float:
     """Return the median over races of the ratio of two ways' tokens/s."""
     return statistics.median(speed_of(run, way) / speed_of(run, other) for run in races)
+
+
+def profiled(surface: LatencySurface) -> list[dict[str, Any]]:
+    """Return the points that the predictions lie on: where one is wrong, these tell what a profile saw."""
+    return [
+        {
+            "batch": point.batch,
+            "context": point.context_tokens,
+            "tokens": point.tokens,
+            "ms": round(point.median_ms, 4),
+            "repeats": len(point.repeats_ms),
+            "pace": [round(drift, 3) for drift in point.drift],
+        }
+        for point in surface.measurements
+        if not point.failure
+    ]
 
 
 def verdicts(rows: list[dict[str, Any]], share: float, configurations: int) -> dict[str, bool]:

@@ -54,10 +54,18 @@ def pair(family: str, after: tuple[int, ...]) -> tuple[TappedModel, TappedModel,
     return TappedModel(model, after), TappedModel(step_by_step(model), after), model
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("kind", [*STEPS, "trees"])
-@pytest.mark.parametrize("after", AFTER, ids=str)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "after", "kind", "threads"),
+    [
+        *((family, (0, 1, 2), kind, 1) for family in FAMILIES for kind in (*STEPS, "trees")),
+        *(
+            ("llama", after, kind, threads)
+            for after in AFTER
+            for kind in ("texts' ends", "trees")
+            for threads in (1, 2)
+        ),
+    ],
+)
 def test_a_forward_keeps_the_states_that_it_keeps_layer_by_layer(
     family: str, after: tuple[int, ...], kind: str, threads: int
 ) -> None:
